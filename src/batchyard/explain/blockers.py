@@ -270,11 +270,10 @@ MAXIMUM: Final = "maximum"
 
 
 class LimitingNode(NamedTuple):
-    """The quota limit that rejects a request, the ClusterQueue or Cohort that defines it, and the missing amount."""
+    """The quota limit that rejects a request, and the ClusterQueue or Cohort that defines it."""
 
     limit: str
     node: QuotaNode
-    shortfall: int
 
 
 class RetainedQuota(NamedTuple):
@@ -292,17 +291,16 @@ def find_limiting_node(node: QuotaNode, fr: int, amount: int) -> LimitingNode:
     suffice. Otherwise it is a nominal quota: that of `node` if `node` uses all of it, else that of the root Cohort.
     """
     if amount > node.potential[fr]:
-        return LimitingNode(MAXIMUM, _capping_node(node, fr), amount - node.potential[fr])
-    shortfall = amount - available(node, fr)
+        return LimitingNode(MAXIMUM, _capping_node(node, fr))
     for step in reversed(node.path[1:]):
         limit = step.borrowing_ceiling[fr]
         if limit is not None and limit - max(0, step.usage[fr] - step.local[fr]) < _available_quota(step.parent, fr):
-            return LimitingNode(BORROWING, step, shortfall)
+            return LimitingNode(BORROWING, step)
     retained_quotas = retained_quota(node, fr)
-    if retained_quotas and sum(each.amount for each in retained_quotas) >= shortfall:
-        return LimitingNode(LENDING, retained_quotas[0].node, shortfall)
+    if retained_quotas and sum(each.amount for each in retained_quotas) >= amount - available(node, fr):
+        return LimitingNode(LENDING, retained_quotas[0].node)
     uses_all_own_quota = node.parent is None or node.usage[fr] >= node.subtree[fr]
-    return LimitingNode(NOMINAL, node if uses_all_own_quota else node.path[0], shortfall)
+    return LimitingNode(NOMINAL, node if uses_all_own_quota else node.path[0])
 
 
 def retained_quota(node: QuotaNode, fr: int) -> list[RetainedQuota]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from batchyard.api import scheme
+from batchyard.api.amounts import readable_amount
 from batchyard.api.meta import Key, Obj, format_amount
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import Instant
@@ -249,10 +250,12 @@ class PendingExplainer:
             message = _join_obstacles(analysis)
             return document.BindingLimit(shortage.limit, message, "ResourceFlavor", outcome.flavor, outcome.flavor)
         limit_kind = self._limit_or_priority(analysis, limiting_node.limit)
-        node, missing_text = limiting_node.node, format_amount(request.resource, limiting_node.shortfall)
+        node, missing_amount = limiting_node.node, format_amount(request.resource, request.shortfall)
         kind = document.kind_of(self._cache.snapshot, node)
-        text = _describe_shortage(analysis, limit_kind, f"{kind} {node.name}", missing_text)
-        return document.BindingLimit(limit_kind, text, kind, node.name, outcome.flavor, request.resource, missing_text)
+        text = _describe_shortage(analysis, limit_kind, f"{kind} {node.name}")
+        return document.BindingLimit(
+            limit_kind, text, kind, node.name, outcome.flavor, request.resource, missing_amount
+        )
 
     def _limit_or_priority(self, analysis: PendingAnalysis, limit_kind: str) -> str:
         """Return PRIORITY if only its priority saves a holder of missing quota from preemption, else `limit_kind`."""
@@ -325,23 +328,24 @@ def _join_obstacles(analysis: PendingAnalysis) -> str:
     return "; ".join(dict.fromkeys(obstacles))
 
 
-def _describe_shortage(analysis: PendingAnalysis, limit_kind: str, limiting_object: str, missing_text: str) -> str:
+def _describe_shortage(analysis: PendingAnalysis, limit_kind: str, limiting_object: str) -> str:
     """Return the message about missing quota: the requested, free and missing amounts, and what limits the quota."""
     shortage = analysis.shortage
     assert shortage is not None
     assert shortage.request is not None
     assert shortage.outcome is not None
     request, flavor = shortage.request, shortage.outcome.flavor
-    request_text = f"{format_amount(request.resource, request.total)} {request.resource} of flavor {flavor} requested"
+    request_text = f"{readable_amount(request.resource, request.total)} {request.resource} of flavor {flavor} requested"
     other_requests = [
         each.resource for each in shortage.outcome.binding_requests() if each.resource != request.resource
     ]
     others_text = f"; {' and '.join(other_requests)} is short as well" if other_requests else ""
     if limit_kind == MAXIMUM:
-        potential_text = format_amount(request.resource, request.potential_quota)
+        potential_text = readable_amount(request.resource, request.potential_quota)
         queue = f"ClusterQueue {analysis.queue.name}"
         return f"{request_text}, but {queue} can never use more than {potential_text}{others_text}"
-    free_quota_text = format_amount(request.resource, max(0, request.free_quota))
+    free_quota_text = readable_amount(request.resource, max(0, request.free_quota))
+    missing_text = readable_amount(request.resource, request.shortfall)
     cause_by_limit = {
         BORROWING: f"the borrowingLimit of {limiting_object} is reached",
         LENDING: f"the lendingLimit of {limiting_object} does not lend the unused quota",

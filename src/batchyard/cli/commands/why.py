@@ -8,6 +8,7 @@ from urllib.parse import quote
 import typer
 
 from batchyard.api import scheme
+from batchyard.api.amounts import readable_quantity
 from batchyard.api.meta import Key
 from batchyard.api.scheme import ServedKind, kind_info
 from batchyard.base.counts import count_with_noun
@@ -70,7 +71,8 @@ def _fact_lines(document: Document) -> Iterator[str]:
         limit_location = binding.get("where") or {}
         location_note = f" at {limit_location['kind']} {limit_location['name']}" if limit_location.get("kind") else ""
         resource_and_flavor = " ".join(binding[field] for field in ("resource", "flavor") if binding.get(field))
-        missing_note = f"; missing {binding['missing']} {resource_and_flavor}" if binding.get("missing") else ""
+        missing_amount = readable_quantity(binding.get("resource", ""), binding.get("missing", ""))
+        missing_note = f"; missing {missing_amount} {resource_and_flavor}" if missing_amount else ""
         yield from _labelled_lines("limit", f"{binding['limit']}{location_note}{missing_note}")
     if document.get("clusterQueue"):
         cohort = f" in Cohort {document['cohort']}" if document.get("cohort") else ""
@@ -120,8 +122,11 @@ def _quota_lines(document: Document, *, is_wide: bool) -> Iterator[str]:
 
 def _queue_quota_lines(document: Document) -> Iterator[str]:
     """Yield the lines of a ClusterQueue's quota table: nominal, used, borrowed, lent and available amounts."""
-    fields = ("flavor", "resource", "nominal", "used", "borrowed", "lent", "available")
-    rows = [tuple(quota[field] for field in fields) for quota in document.get("quotas") or ()]
+    fields = ("nominal", "used", "borrowed", "lent", "available")
+    rows = [
+        (quota["flavor"], quota["resource"], *(readable_quantity(quota["resource"], quota[field]) for field in fields))
+        for quota in document.get("quotas") or ()
+    ]
     if rows:
         header = ("FLAVOR", "RESOURCE", "NOMINAL", "USED", "BORROWED", "LENT", "FREE")
         yield from _table_lines([header, *rows[:_QUOTA_ROWS_MAX]])
@@ -139,9 +144,10 @@ def _quota_rows(document: Document) -> Iterator[tuple[str, ...]]:
             resources = flavor.get("resources") or ()
             judged_resource = flavor.get("bindingResource") or next((each["resource"] for each in resources), "")
             for resource in resources:
-                subject_cells = (pod_set["name"], flavor["flavor"], resource["resource"], resource["asked"])
-                verdict_cell = verdict_text if resource["resource"] == judged_resource else ""
-                leading_cells = (*subject_cells, resource.get("missing", ""), verdict_cell)
+                name = resource["resource"]
+                amounts = [readable_quantity(name, resource.get(field, "")) for field in ("asked", "missing")]
+                verdict_cell = verdict_text if name == judged_resource else ""
+                leading_cells = (pod_set["name"], flavor["flavor"], name, *amounts, verdict_cell)
                 yield from _level_rows(leading_cells, resource.get("levels") or (), is_ruled_out="obstacle" in flavor)
 
 
@@ -150,7 +156,8 @@ def _level_rows(prefix: Sequence[str], levels: Sequence[Document], *, is_ruled_o
         yield *prefix, *[""] * 6
         return
     for number, level in enumerate(levels):
-        cells = [level.get(field, "") for field in ("nominal", "used", "available", "borrowingLimit", "lendingLimit")]
+        fields = ("nominal", "used", "available", "borrowingLimit", "lendingLimit")
+        cells = [readable_quantity(prefix[2], level.get(field, "")) for field in fields]
         name = f"{level['name']}" if level["kind"] == "ClusterQueue" else f"Cohort {level['name']}"
         level_leading_cells = prefix if number == 0 else ("", prefix[1], "", "", "", "")
         yield *level_leading_cells, name, *cells
@@ -162,7 +169,10 @@ def _holder_lines(document: Document) -> Iterator[str]:
         return
     rows = [("HELD BY", "QUEUE", "PRIORITY", "HOLDS", "WHY IT STAYS")]
     for holder in holders:
-        amounts = ", ".join(f"{row['amount']} {row['resource']} {row['flavor']}".rstrip() for row in holder["holds"])
+        amounts = ", ".join(
+            f"{readable_quantity(row['resource'], row['amount'])} {row['resource']} {row['flavor']}".rstrip()
+            for row in holder["holds"]
+        )
         reason = "it is being preempted" if holder.get("preempted") else holder.get("stays", "")
         note = " (borrows)" if holder["borrows"] else ""
         rows.append((holder["workload"], f"{holder['clusterQueue']}{note}", str(holder["priority"]), amounts, reason))

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 import typer
 
 from batchyard.api import scheme
-from batchyard.api.meta import Key, Obj, amount, format_amount
+from batchyard.api.amounts import readable_amount
+from batchyard.api.meta import Key, Obj, amount
 from batchyard.api.scheme import kind_info
 from batchyard.api.times import format_time
 from batchyard.api.views.node import node_view, parse_pod_template
@@ -131,7 +132,7 @@ def _queue_rows(queues: Sequence[Obj]) -> Iterator[ViewRow]:
         quotas = [quota for group in view.groups for quota in group.quotas]
         for number, quota in enumerate(quotas):
             used_amount = used.get((quota.flavor, quota.resource), 0)
-            texts = [format_amount(quota.resource, value) for value in (used_amount, quota.nominal)]
+            texts = [readable_amount(quota.resource, value) for value in (used_amount, quota.nominal)]
             usage = UsageBar(used_amount, quota.nominal, "/".join(texts))
             row_counts = counts if number == 0 else ["", ""]
             yield ViewRow([view.name, quota.flavor, quota.resource, usage, *row_counts])
@@ -180,7 +181,7 @@ def _node_usage(resource: str, requests: Mapping[str, int], allocatable: Mapping
     used, limit = requests.get(resource, 0), allocatable.get(resource, 0)
     if resource == "memory":
         return UsageBar(used, limit, f"{used / (1 << 30):.1f}/{limit / (1 << 30):.1f}Gi")
-    return UsageBar(used, limit, f"{format_amount(resource, used)}/{format_amount(resource, limit)}")
+    return UsageBar(used, limit, f"{readable_amount(resource, used)}/{readable_amount(resource, limit)}")
 
 
 # What the user has chosen, and the keys that change it.

@@ -101,3 +101,28 @@ def test_verdict_stands_at_the_resource_that_binds(
         if verdict in row
     }
     assert found == expected
+
+
+def test_amounts_of_an_answer_have_one_spelling(answer: Answer) -> None:
+    lines = answer.lines(("11500m", "1536Mi"), ("19500m", "512Mi"))
+    text = "\n".join(lines)
+    assert "19.5 cpu of flavor machines requested, 8.5 free, 11 more needed" in text
+    assert "from 20 to 31 (+11)" in text
+    assert "11.5 cpu machines" in text
+    assert ["memory", "512Mi", "lab-queue", "64Gi", "1.5Gi", "62.5Gi"] in answer.quota_rows(
+        ("11500m", "1536Mi"), ("19500m", "512Mi")
+    )
+    assert "00m" not in text
+
+
+def test_raise_names_the_part_that_jobs_ahead_take(answer: Answer) -> None:
+    text = " ".join(" ".join(answer.lines(("10", "1Gi"), ("11", "1Gi"), ("12", "1Gi"))).split())
+    assert "nominalQuota of cpu in flavor machines from 20 to 33 (+13, 11 of it for jobs admitted first)" in text
+
+
+def test_missing_amount_of_an_answer_is_one_number(answer: Answer) -> None:
+    lines = answer.lines(("10", "1Gi"), ("28", "1Gi"))
+    (limit,) = [line for line in lines if line.startswith("limit ")]
+    assert limit.endswith("maximum at ClusterQueue lab-queue; missing 18 cpu machines")
+    assert ["cpu", "28", "18"] in [row[:3] for row in answer.quota_rows(("10", "1Gi"), ("28", "1Gi"))]
+    assert any("from 20 to 38 (+18)" in line for line in lines)
