@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from batchyard.api import scheme
-from batchyard.api.amounts import readable_amount
-from batchyard.api.meta import Key, Obj, format_amount
+from batchyard.api.amounts import readable_amount, readable_quantity
+from batchyard.api.meta import Key, Obj, find_condition, format_amount
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import Instant
 from batchyard.explain import blockers, document
@@ -17,6 +17,7 @@ from batchyard.explain.cohort_simulation import CohortSimulation, TrialOutcome
 from batchyard.explain.fixes import WaitingCase
 from batchyard.explain.proposals import ProposalCase
 from batchyard.interfaces.client import Reader
+from batchyard.scheduling import messages
 from batchyard.scheduling.cluster_queue import ClusterQueue
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.decisions import Admit, Decision, Preempt
@@ -25,6 +26,7 @@ from batchyard.scheduling.preemption.alternatives import MissingQuotaHolder, pro
 from batchyard.scheduling.preemption.context import PreemptionContext
 from batchyard.scheduling.quota import weighted_share
 from batchyard.scheduling.scheduler_cache import SchedulerCache
+from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload.pending_reason import WorkloadQueues
 
 PRIORITY: Final = "priority"
@@ -143,6 +145,7 @@ class PendingExplainer:
         document_part: document.DocumentPart = {
             "binding": binding.document(),
             **self._holders_part(analysis, binding, user),
+            **_outdated_condition_part(analysis.workload, binding),
         }
         if binding.limit != PREEMPTION and not baseline.is_admitted:
             limit_kind = analysis.shortage.limit if analysis.shortage is not None else ""
@@ -316,6 +319,25 @@ class PendingExplainer:
             share_fields = {"weight": share.weight, "share": share.rounded_value, "resource": share.resource}
             share_parts.append(document.nonempty_fields(clusterQueue=each.name, **share_fields))
         return share_parts
+
+
+def _outdated_condition_part(workload: Obj, binding: document.BindingLimit) -> document.DocumentPart:
+    """Return a fact about the condition QuotaReserved if it names another missing amount than the limit, or {}.
+
+    The scheduler evaluates a parked Workload again when quota is released, but not when more of it is used.
+    """
+    condition = find_condition(workload, lifecycle.QUOTA_RESERVED)
+    rejections = messages.INSUFFICIENT_QUOTA_PATTERN.findall("" if condition is None else condition.get("message", ""))
+    quantities = [
+        quantity
+        for resource, flavor, quantity in rejections
+        if (resource, flavor) == (binding.resource, binding.flavor)
+    ]
+    if not binding.missing_amount or not quantities or binding.missing_amount in quantities:
+        return {}
+    old_amount = f"{readable_quantity(binding.resource, quantities[0])} {binding.resource}"
+    text = f"QuotaReserved says {old_amount} more needed: the usage of quota has changed since it was written"
+    return {"facts": {"condition": text}}
 
 
 def _queueing_strategy(queue: ClusterQueue) -> str:

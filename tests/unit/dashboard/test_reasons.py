@@ -43,3 +43,11 @@ def test_reason_is_shortened(text: str, short: str, scarce: str) -> None:
 
 def test_unknown_reason_is_cut() -> None:
     assert len(shorten_reason("x" * 1000).text) == 120
+
+
+def test_missing_amount_is_that_of_now() -> None:
+    text = message(InsufficientQuota("cpu", "a", 1000), InsufficientQuota("cpu", "b", 2500))
+    quantities = {"a": "6500m", "b": None}
+    reason = shorten_reason(text, lambda _, flavor: quantities[flavor])
+    assert str(reason) == "cpu: 6.5 more needed in a or 2.5 more needed in b"
+    assert str(shorten_reason(text, lambda *_: "")) == "its quota is free; waits for its turn"
