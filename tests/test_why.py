@@ -58,9 +58,9 @@ CASES = [
     WhyCase("admission-check", "queued", "pretrain", "10m", "admissionCheck", "AdmissionCheck h100-capacity", "", ""),
     WhyCase("stock-out", "empty", "render", "10m", "stockOut", "NodePool l4-pool", "", ""),
     WhyCase("quota-above-hardware", "trap", "second", "30m", "nodeCapacity", "ResourceFlavor reserved-l4", "first",
-         "2 more machines of pool reserved-pool (g2-standard-24)"),
+         "add 2 machines to pool reserved-pool (g2-standard-24)"),
     WhyCase("topology", "apart", "replicas", "20m", "topology", "ResourceFlavor wide-machines", "",
-         "1 more machine of pool wide-pool (e2-standard-16)"),
+         "add 1 machine to pool wide-pool (e2-standard-16)"),
 ]  # fmt: skip
 
 

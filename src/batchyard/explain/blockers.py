@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, find_condition, format_amount, label
-from batchyard.api.times import format_time
+from batchyard.api.times import format_second
 from batchyard.api.views.pod_shape import PODS
 from batchyard.api.views.pods import PodView, is_terminal, pod_view
 from batchyard.api.views.workload import WorkloadView
@@ -99,7 +99,7 @@ def requeue_binding(view: WorkloadView, now: Instant) -> BindingLimit | None:
     if not is_held_back(view, now):
         return None
     if view.requeue_at is not None and view.requeue_at > now:
-        text = f"it was requeued with backoff until {format_time(view.requeue_at)}"
+        text = f"it was requeued with backoff until {format_second(view.requeue_at)}"
         return BindingLimit(BACKOFF, text, "Workload", view.name, until=view.requeue_at)
     text = "its condition Requeued is False: the scheduler skips it until that changes"
     return BindingLimit(BACKOFF, text, "Workload", view.name)

@@ -8,6 +8,7 @@ from batchyard.api import scheme
 from batchyard.api.amounts import readable_amount, readable_quantity
 from batchyard.api.meta import Key, Obj, find_condition, format_amount
 from batchyard.api.views.workload import WorkloadView, workload_view
+from batchyard.base.counts import select_verb
 from batchyard.base.instant import Instant
 from batchyard.explain import blockers, document
 from batchyard.explain.blockers import BORROWING, LENDING, MAXIMUM, NOMINAL, QuotaShortage, shortage_of
@@ -361,7 +362,8 @@ def _describe_shortage(analysis: PendingAnalysis, limit_kind: str, limiting_obje
     other_requests = [
         each.resource for each in shortage.outcome.binding_requests() if each.resource != request.resource
     ]
-    others_text = f"; {' and '.join(other_requests)} is short as well" if other_requests else ""
+    verb = select_verb(len(other_requests), "is", "are")
+    others_text = f"; {' and '.join(other_requests)} {verb} also short" if other_requests else ""
     if limit_kind == MAXIMUM:
         potential_text = readable_amount(request.resource, request.potential_quota)
         queue = f"ClusterQueue {analysis.queue.name}"
@@ -370,7 +372,7 @@ def _describe_shortage(analysis: PendingAnalysis, limit_kind: str, limiting_obje
     missing_text = readable_amount(request.resource, request.shortfall)
     cause_by_limit = {
         BORROWING: f"the borrowingLimit of {limiting_object} is reached",
-        LENDING: f"the lendingLimit of {limiting_object} does not lend the unused quota",
+        LENDING: f"the lendingLimit of {limiting_object} keeps the unused quota",
         PRIORITY: "the Workloads that hold it do not have a lower priority",
     }
     shortage_cause = cause_by_limit.get(limit_kind, f"the quota of {limiting_object} is in use")

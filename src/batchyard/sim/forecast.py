@@ -17,7 +17,7 @@ from typing import Any, Final
 from batchyard.api import scheme
 from batchyard.api.amounts import readable_amount
 from batchyard.api.meta import Key, Obj, find_condition, key_of, with_metadata
-from batchyard.api.times import format_time
+from batchyard.api.times import format_second, format_time
 from batchyard.api.views.node import node_view
 from batchyard.api.views.workload import WorkloadView, flavor_view, workload_view
 from batchyard.apiserver.request import StatusError
@@ -168,7 +168,7 @@ class Forecast:
             "kind": "Forecast",
             "subject": dict(subject),
             "time": format_time(self.at),
-            "startsAt": {n: format_time((self.at + wait) // SECOND * SECOND) for n, wait in known_waits.items()},
+            "startsAt": {n: format_second(self.at + wait) for n, wait in known_waits.items()},
             "waitSeconds": {name: round(wait / SECOND, 1) for name, wait in known_waits.items()},
             "within": round(self.started_fraction, 3),
             "basis": str(self.basis),

@@ -1,6 +1,7 @@
 """The command `batchyard why`: explains why a Workload, pod or queue of a cluster or simulation is in its state."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias
 from urllib.parse import quote
@@ -27,6 +28,8 @@ from batchyard.sim.scenario import run_length
 Document: TypeAlias = Mapping[str, Any]
 
 LINE_WIDTH: Final = 120
+#: Wraps a text at spaces only, so that names stay whole.
+_wrap: Final = partial(wrap, break_on_hyphens=False, break_long_words=False)
 _CELL_WIDTH_MAX: Final = 44
 _QUOTA_ROWS_MAX: Final = 18
 _LABEL_WIDTH: Final = 13
@@ -34,12 +37,12 @@ _LABEL_WIDTH: Final = 13
 _VERDICT_TEXTS: Final = {
     "fits": "fits",
     "short": "short of quota",
-    "nobodyToPreempt": "short, no usable victims",
-    "preempts": "would preempt",
-    "reclaims": "would reclaim",
+    "nobodyToPreempt": "short, nothing to preempt",
+    "preempts": "fits after preemption",
+    "reclaims": "fits after reclamation",
     "exceedsMaximum": "exceeds maximum capacity",
     "taint": "taint not tolerated",
-    "affinity": "not selected",
+    "affinity": "not selected by the pods",
     "notFound": "flavor not found",
 }
 
@@ -49,7 +52,7 @@ def document_text_lines(document: Document, *, is_wide: bool) -> Iterator[str]:
     subject = document["subject"]
     name = "/".join(subject[field] for field in ("namespace", "name") if subject.get(field))
     yield f"{subject['kind']} {name}: {document['state']}"
-    yield from wrap(document["summary"], LINE_WIDTH)
+    yield from _wrap(document["summary"], LINE_WIDTH)
     yield ""
     yield from _fact_lines(document)
     for section in (
@@ -87,7 +90,7 @@ def _fact_lines(document: Document) -> Iterator[str]:
         text = f"{share['clusterQueue']}: {share.get('share', 0)} at weight {share['weight']:g}"
         yield from _labelled_lines("share", text)
     for number, text in enumerate((document.get("preemption") or {}).get("alternatives") or ()):
-        yield from _labelled_lines("instead" if number == 0 else "", text)
+        yield from _labelled_lines("alternatives" if number == 0 else "", text)
     for check in document.get("checks") or ():
         message = f": {check['message']}" if check.get("message") else ""
         yield from _labelled_lines("check", f"{check['name']} is {check['state']}{message}")
@@ -98,7 +101,7 @@ def _fact_lines(document: Document) -> Iterator[str]:
 
 
 def _labelled_lines(label: str, text: str) -> Iterator[str]:
-    for number, line in enumerate(wrap(text, LINE_WIDTH - _LABEL_WIDTH) or [""]):
+    for number, line in enumerate(_wrap(text, LINE_WIDTH - _LABEL_WIDTH) or [""]):
         yield f"{(label if number == 0 else ''):<{_LABEL_WIDTH}}{line}".rstrip()
 
 
@@ -113,7 +116,7 @@ def _quota_lines(document: Document, *, is_wide: bool) -> Iterator[str]:
         rows = relevant_rows[:_QUOTA_ROWS_MAX]
     else:
         omitted_count = 0
-    header = ("POD SET", "FLAVOR", "RESOURCE", "ASKED", "MISSING", "VERDICT", "LEVEL")
+    header = ("POD SET", "FLAVOR", "RESOURCE", "REQUESTED", "MISSING", "VERDICT", "LEVEL")
     amount_columns = ("NOMINAL", "USED", "FREE", "BORROW", "LEND")
     yield from _table_lines([(*header, *amount_columns), *rows])
     if omitted_count:
@@ -167,13 +170,13 @@ def _holder_lines(document: Document) -> Iterator[str]:
     holders = document.get("holders") or ()
     if not holders:
         return
-    rows = [("HELD BY", "QUEUE", "PRIORITY", "HOLDS", "WHY IT STAYS")]
+    rows = [("HELD BY", "QUEUE", "PRIORITY", "HOLDS", "PREEMPTION")]
     for holder in holders:
         amounts = ", ".join(
             f"{readable_quantity(row['resource'], row['amount'])} {row['resource']} {row['flavor']}".rstrip()
             for row in holder["holds"]
         )
-        reason = "it is being preempted" if holder.get("preempted") else holder.get("stays", "")
+        reason = "being preempted" if holder.get("preempted") else holder.get("stays", "")
         note = " (borrows)" if holder["borrows"] else ""
         rows.append((holder["workload"], f"{holder['clusterQueue']}{note}", str(holder["priority"]), amounts, reason))
     yield from _table_lines(rows, is_last_column_uncut=True)
@@ -184,7 +187,7 @@ def _holder_lines(document: Document) -> Iterator[str]:
 def _node_lines(document: Document) -> Iterator[str]:
     nodes = document.get("nodes") or {}
     for text in nodes.get("text") or ():
-        yield from wrap(text, LINE_WIDTH, subsequent_indent="  ")
+        yield from _wrap(text, LINE_WIDTH, subsequent_indent="  ")
 
 
 def _change_lines(document: Document) -> Iterator[str]:
@@ -192,14 +195,18 @@ def _change_lines(document: Document) -> Iterator[str]:
     if changes:
         effect = "place its pods" if document.get("nodes") else "admit it"
         is_minimal = all(change.get("minimal", True) for change in changes)
-        claim = "Each was verified and is minimal" if is_minimal else "Each was verified; not all are minimal"
-        yield f"Any one of these changes would {effect}. {claim}:"
+        if len(changes) == 1:
+            minimality = "and is minimal" if is_minimal else "but may not be minimal"
+            yield f"This change would {effect}. It was verified {minimality}:"
+        else:
+            minimality = "and is minimal" if is_minimal else "but not all are minimal"
+            yield f"Any one of these changes would {effect}. Each was verified {minimality}:"
     for change in changes:
         condition = f" ({change['given']})" if change.get("given") else ""
-        yield from wrap(f"{change['text']}{condition}", LINE_WIDTH - 2, initial_indent="- ", subsequent_indent="  ")
+        yield from _wrap(f"{change['text']}{condition}", LINE_WIDTH - 2, initial_indent="- ", subsequent_indent="  ")
     if document.get("changesEnd"):
         prefix = "Note: " if changes else "No change is proposed: "
-        yield from wrap(f"{prefix}{document['changesEnd']}.", LINE_WIDTH)
+        yield from _wrap(f"{prefix}{document['changesEnd']}.", LINE_WIDTH)
 
 
 def _table_lines(rows: Sequence[Sequence[str]], *, is_last_column_uncut: bool = False) -> Iterator[str]:

@@ -18,7 +18,7 @@ from batchyard.api import scheme
 from batchyard.api.amounts import readable_amount
 from batchyard.api.meta import Key, Obj, amount
 from batchyard.api.scheme import kind_info
-from batchyard.api.times import format_time
+from batchyard.api.times import format_second
 from batchyard.api.views.node import node_view, parse_pod_template
 from batchyard.api.views.workload import cluster_queue_view, workload_view
 from batchyard.base.counts import count_with_noun
@@ -327,7 +327,7 @@ def _summary_line(model: TopModel, state: ViewState) -> "Text":
     text = _line("batchyard top", "bold")
     if state.is_paused:
         text.append("  paused", "yellow")
-    return text.append(f"  {format_time(model.now // SECOND * SECOND)}  {model.summary}")
+    return text.append(f"  {format_second(model.now)}  {model.summary}")
 
 
 def _tab_line(model: TopModel, state: ViewState) -> "Text":
@@ -425,7 +425,7 @@ def format_once(model: TopModel, width: int) -> str:
 
     text = StringIO()
     console = Console(file=text, width=width, color_system=None, force_terminal=False, legacy_windows=False)
-    console.print(_line(f"{format_time(model.now // SECOND * SECOND)}  {model.summary}", ""))
+    console.print(_line(f"{format_second(model.now)}  {model.summary}", ""))
     for section in model.sections:
         console.print()
         console.print(_draw_section(section, ViewState(), max(1, len(section.rows)) + 2, has_title=True))

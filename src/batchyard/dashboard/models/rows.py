@@ -9,9 +9,9 @@ from batchyard.accounting.records import UNUSED, CostReportRow, format_dollars, 
 from batchyard.accounting.records import percentage as share_of_costs
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, find_condition, format_amount
-from batchyard.api.times import format_time
+from batchyard.api.times import format_second
 from batchyard.api.views.workload import WorkloadView, workload_view
-from batchyard.base.instant import SECOND, Instant
+from batchyard.base.instant import Instant
 from batchyard.dashboard import data_source
 from batchyard.dashboard.data_source import NamespaceAccess, Query, ViewInputs, ViewJson
 from batchyard.dashboard.history import SchedulerDivergence
@@ -92,7 +92,7 @@ def workload_row_by_key(inputs: ViewInputs, key: str) -> ViewJson | None:
 
 def format_timestamp(instant: Instant) -> str:
     """Format an instant as a timestamp in whole seconds."""
-    return format_time(instant // SECOND * SECOND)
+    return format_second(instant)
 
 
 def _state_since(view: WorkloadView, obj: Obj, state: str) -> str:

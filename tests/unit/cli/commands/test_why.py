@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from batchyard.cli.commands.why import document_text_lines
 from unit.cli.conftest import Batchyard
 
 #: A ClusterQueue of 20 cpu and 64Gi of memory, in one resource group that names memory first.
@@ -85,7 +86,7 @@ class Answer:
     ("request_of_last", "expected"),
     [
         (("28", "4Gi"), {"cpu": "exceeds maximum capacity"}),
-        (("12", "4Gi"), {"cpu": "short, no usable victims"}),
+        (("12", "4Gi"), {"cpu": "short, nothing to preempt"}),
         (("1", "70Gi"), {"memory": "exceeds maximum capacity"}),
         (("12", "70Gi"), {"memory": "exceeds maximum capacity"}),
     ],
@@ -97,7 +98,7 @@ def test_verdict_stands_at_the_resource_that_binds(
     found = {
         row.partition(" ")[0]: verdict
         for row in rows
-        for verdict in ("exceeds maximum capacity", "short, no usable victims")
+        for verdict in ("exceeds maximum capacity", "short, nothing to preempt")
         if verdict in row
     }
     assert found == expected
@@ -126,3 +127,26 @@ def test_missing_amount_of_an_answer_is_one_number(answer: Answer) -> None:
     assert limit.endswith("maximum at ClusterQueue lab-queue; missing 18 cpu machines")
     assert ["cpu", "28", "18"] in [row[:3] for row in answer.quota_rows(("10", "1Gi"), ("28", "1Gi"))]
     assert any("from 20 to 38 (+18)" in line for line in lines)
+
+
+def test_single_change_is_not_called_one_of_several(answer: Answer) -> None:
+    assert "This change would admit it. It was verified and is minimal:" in answer.lines(("28", "1Gi"))
+    lines = answer.lines(("11500m", "1Gi"), ("19500m", "512Mi"))
+    assert "Any one of these changes would admit it. Each was verified and is minimal:" in lines
+
+
+def test_other_short_resources_are_named(answer: Answer) -> None:
+    text = " ".join(answer.lines(("12", "62Gi"), ("12", "3Gi")))
+    assert "the quota of ClusterQueue lab-queue is in use; cpu is also short" in text
+
+
+def test_names_are_not_broken_between_lines() -> None:
+    name = f"team-{'a-long-name-' * 12}end"
+    document = {
+        "subject": {"kind": "Job", "name": "train"},
+        "state": "Pending",
+        "summary": f"it waits for {name}, and then for {name}",
+        "changes": [{"text": f"end or suspend {name}, {name}"}],
+    }
+    lines = list(document_text_lines(document, is_wide=False))
+    assert sum(name in line for line in lines) == 4
