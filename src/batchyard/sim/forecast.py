@@ -545,6 +545,8 @@ FORECAST_KINDS: Final = (
     *(scheme.LOCAL_QUEUE, scheme.LIMIT_RANGE, scheme.WORKLOAD_PRIORITY_CLASS, scheme.PRIORITY_CLASS),
     *(scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET),
 )
+#: The end of the message about an object that has no forecast.
+NO_START: Final = "it will not start"
 KindLister = Callable[[str], Iterable[Obj]]
 MaySee = Callable[[str], bool]
 
@@ -569,7 +571,7 @@ class ForecastAnswers:
         if forecast is None:
             problem = "has no Workload" if name is None else "has ended"
             raise StatusError(
-                404, "NotFound", f'{subject.kind} "{subject.name}" {problem}: it will not start', {"name": subject.name}
+                404, "NotFound", f'{subject.kind} "{subject.name}" {problem}: {NO_START}', {"name": subject.name}
             )
         return forecast.document(subject_document(subject))
 

@@ -1,6 +1,6 @@
 """The command `batchyard why`: explains why a Workload, pod or queue of a cluster or simulation is in its state."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias
@@ -15,11 +15,11 @@ from batchyard.api.scheme import ServedKind, kind_info
 from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import Duration, format_age
 from batchyard.cli import output
-from batchyard.cli.cluster_access import REQUEST_ERRORS, ClusterTarget, UnreachableError, request_document
+from batchyard.cli.cluster_access import REQUEST_ERRORS, ClusterTarget, UnreachableError, listed_names, request_document
 from batchyard.cli.missing_objects import NamespacedName, ask_for_role_text, not_found_text
 from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, Output, select_kubeconfig
 from batchyard.cli.output import render_document
-from batchyard.client.transport import kind_path, object_path
+from batchyard.client.transport import object_path
 from batchyard.sim.scenario import run_length
 
 # The `why` document as text: summary, facts, quota table, quota holders, nodes, suggested changes.
@@ -237,8 +237,6 @@ _EXPLAINED_KINDS: Final = (scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET, scheme.P
 _SHORT_KIND_NAMES: Final = {"wl": scheme.WORKLOAD, "po": scheme.POD, "cq": scheme.CLUSTER_QUEUE}
 #: The status codes of servers without the `why` subresource: 404, or 403 without permission for it.
 _FORBIDDEN_CODE: Final = 403
-#: The number of objects whose names are compared with a name that does not exist.
-_LISTED_MAX: Final = 500
 _MISSING_SUBRESOURCE_CODES: Final = (404, _FORBIDDEN_CODE)
 
 
@@ -288,7 +286,7 @@ def explain_in_cluster(subject: Subject, target: ClusterTarget, output_format: O
         if error.code not in _MISSING_SUBRESOURCE_CODES:
             output.fail(f"batchyard: {error}")
         namespace = requested_namespaces[-1] if served_kind.namespaced else ""
-        existing = _listed_in_cluster(subject, target)
+        existing = listed_names(target, served_kind, NamespacedName(subject.namespace, subject.name)) or []
         if NamespacedName(namespace, subject.name) in existing:
             _explain_locally(subject, target, output_format)
             return
@@ -367,32 +365,6 @@ def _explain_locally(subject: Subject, target: ClusterTarget, output_format: Out
     from batchyard.cli.cluster_access import requested_state  # noqa: PLC0415 - loads the simulator
 
     explain_in_state(subject, requested_state(None, target), output_format)
-
-
-def _listed_in_cluster(subject: Subject, target: ClusterTarget) -> list[NamespacedName]:
-    """Return the objects that the user may list: those of the same name everywhere, and the first of the namespace."""
-    info, query = subject.info, f"fieldSelector=metadata.name%3D{quote(subject.name)}"
-    for version in reversed(info.versions):
-
-        def path_of_same_named(_: str, version: str = version) -> str:
-            return f"{kind_path(info, version)}?{query}"
-
-        def path_in(namespace: str, version: str = version) -> str:
-            return f"{object_path(info, version, subject.namespace or namespace)}?limit={_LISTED_MAX}"
-
-        same_named, in_namespace = _list_names(target, path_of_same_named), _list_names(target, path_in)
-        if same_named is not None or in_namespace is not None:
-            return [*(same_named or ()), *(in_namespace or ())]
-    return []
-
-
-def _list_names(target: ClusterTarget, path_in: Callable[[str], str]) -> list[NamespacedName] | None:
-    """Return the names in a list of objects; None if the server does not return the list."""
-    try:
-        items = request_document(target, path_in).get("items") or ()
-    except REQUEST_ERRORS:
-        return None
-    return [NamespacedName(obj["metadata"].get("namespace", ""), obj["metadata"]["name"]) for obj in items]
 
 
 def _kinds_by_name() -> dict[str, str]:
