@@ -3,7 +3,14 @@
 import pytest
 
 from batchyard.dashboard.models.reasons import shorten_reason
-from batchyard.scheduling.messages import ExceedsMaxCapacity, InsufficientQuota, PodSetReasons, format_pod_set_reasons
+from batchyard.scheduling.messages import (
+    ExceedsMaxCapacity,
+    InsufficientQuota,
+    PodSetReasons,
+    PreemptionReason,
+    format_pod_set_reasons,
+    preemption_message,
+)
 
 GPU = "nvidia.com/gpu"
 
@@ -31,6 +38,11 @@ def message(*rejections: InsufficientQuota | ExceedsMaxCapacity) -> str:
             message(InsufficientQuota("cpu", "a", 1000)) + ". Pending the preemption of 3 workload(s)",
             "1 more needed in a; preempts 3",
             "cpu",
+        ),
+        (
+            preemption_message("u", "j", PreemptionReason.IN_CLUSTER_QUEUE, "/a", "/b"),
+            "preempted due to prioritization in the ClusterQueue",
+            "",
         ),
         ("ClusterQueue q is stopped", "ClusterQueue q is stopped", ""),
         ("couldn't assign flavors to pod set main: no flavor fits", "no flavor fits", ""),

@@ -76,7 +76,7 @@ def format_forecasts(documents: Sequence[Mapping[str, Any]], output_format: opti
         return render_document(value, output_format)
     if not documents:
         return "no pending Workloads\n"
-    header = ["SUBJECT", "LIKELY IN", "FROM", "TO", "STARTS WITHIN", "BASIS"]
+    header = ["SUBJECT", "LIKELY IN", "FROM", "TO", "STARTS IN", "BASIS"]
     table = format_table([header, *map(_forecast_row, documents)])
     lines = dict.fromkeys(line for document in documents for line in document["dependsOn"])
     return table + "".join(f"\n{line}" for line in lines) + ("\n" if lines else "")

@@ -30,6 +30,7 @@ from batchyard.cli.daily.jobs import JobEntry, JobState, format_requests, job_en
 from batchyard.cli.options import Context, DataDir, Kubeconfig
 from batchyard.client.informer import Informer, InformerScope, ObjectCache
 from batchyard.client.transport import kind_path
+from batchyard.dashboard.models.reasons import shorten_reason
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.server.clocks.wall import sleep_for
 
@@ -142,7 +143,7 @@ def _queue_rows(queues: Sequence[Obj]) -> Iterator[ViewRow]:
 
 def _waiting_row(entry: JobEntry, now: Instant) -> ViewRow:
     assert entry.workload is not None, "only jobs with Workloads are in the view"
-    reason = entry.reason if entry.state is JobState.PENDING else f"{entry.state}: {entry.reason}"
+    reason = str(shorten_reason(entry.reason)) if entry.state is JobState.PENDING else f"{entry.state}: {entry.reason}"
     cells = [entry.title, entry.namespace, entry.queue, str(entry.priority), format_requests(entry.workload)]
     return ViewRow([*cells, format_age(now - workload_view(entry.workload).waiting_since), reason])
 

@@ -13,6 +13,7 @@ _MAXIMUM: Final = re.compile(
     r" \+ current podset request \((\S+)\) > maximum capacity \((\S+)\)"
 )
 _PREFIX: Final = re.compile(r"couldn't assign flavors to pod set \S+: ")
+_PREEMPTED: Final = re.compile(r"Preempted to accommodate a workload \(.*\) due to (.*); preemptor path: ")
 _PREEMPTION: Final = re.compile(r"Pending the preemption of (\d+) workload\(s\)")
 #: Longer texts are cut; the whole message is in the tooltip and on the Workload's page.
 _LENGTH_MAX: Final = 120
@@ -50,6 +51,8 @@ def shorten_reason(message: str, missing_now: MissingQuota | None = None) -> Sho
     rejections = [rejection for rejection in missing if rejection[1]] or too_large
     if missing and not rejections:
         return ShortReason(f"its quota is free; waits for its turn{suffix}")
+    if preempted := _PREEMPTED.match(message):
+        return ShortReason(f"preempted due to {preempted[1]}")
     if not rejections:
         text = _PREFIX.sub("", message)
         return ShortReason(text if len(text) <= _LENGTH_MAX else f"{text[: _LENGTH_MAX - 1]}…")
