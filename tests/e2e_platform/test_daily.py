@@ -153,7 +153,9 @@ def test_queue_says_what_a_team_member_may_not_see(yard: Yard) -> None:
     create_user = [sys.executable, "-m", "batchyard", "user", "anna", "-n", "team-a", "--data-dir", str(folder)]
     subprocess.run(create_user, check=True, capture_output=True)
     done = yard.run("queue", "large", "--no-eta", user="anna")
-    assert done.stdout.startswith("job/large is 2 in ClusterQueue cq-team-a, and 2 in LocalQueue"), done.stderr
+    assert done.stdout.startswith("job/large has position 2 in ClusterQueue cq-team-a, and position 2 in LocalQueue"), (
+        done.stderr
+    )
     assert "note: no permission to get clusterqueues/cq-team-a/pendingworkloads" in done.stdout
     assert "no permission to list workloads.kueue.x-k8s.io in all namespaces" in yard.error("jobs", "-A", user="anna")
     assert "ask for the verb `delete` on it" in yard.error("cancel", "large", "--yes", user="anna")
