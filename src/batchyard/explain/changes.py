@@ -44,8 +44,8 @@ from batchyard.scheduling.workload.pods_ready import has_pods
 
 _LIMIT_REACHED: Final = "the limit of simulated decisions was reached: further or smaller changes may exist"
 _NO_CHANGE_FOUND: Final = (
-    "no single change of quota, priority, preemption policy, size, flavor or queueing strategy, and no end of other"
-    " Workloads, admits it"
+    "neither a single change of quota, priority, preemption policy, size, flavor or queueing strategy nor the end of"
+    " other Workloads would admit it"
 )
 
 

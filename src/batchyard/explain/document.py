@@ -24,6 +24,10 @@ from batchyard.scheduling.snapshot import Snapshot
 # The breakdown calls the flavor assigner's functions for all flavors; the scheduler stops at the first one that fits.
 
 
+#: Quota in use that preemption would release.
+PREEMPTING_POSSIBILITIES: Final = frozenset({quota.PreemptionPossibility.PREEMPT, quota.PreemptionPossibility.RECLAIM})
+
+
 class FlavorResourceRequest(NamedTuple):
     """A pod set's request for one resource in one ResourceFlavor, with the ClusterQueue's available quota."""
 
@@ -47,6 +51,19 @@ class FlavorResourceRequest(NamedTuple):
         """The amount of quota that the request needs beyond the available quota; 0 if the request fits."""
         return max(0, self.total - self.free_quota) if self.total else 0
 
+    @property
+    def missing_fraction(self) -> float:
+        """The missing part of the request: beyond the largest possible quota, if there is too little even of that."""
+        missing_amount = max(0, self.total - self.potential_quota) or self.shortfall
+        return missing_amount / self.total if self.total else 0.0
+
+    @property
+    def difficulty(self) -> int:
+        """How hard the quota is to get: 1 if preemption releases it, 2 if it is in use, 3 if it exists nowhere."""
+        if self.total > self.potential_quota:
+            return 3
+        return 1 if self.possibility in PREEMPTING_POSSIBILITIES else 2
+
 
 class FlavorOutcome(NamedTuple):
     """How one ResourceFlavor suits a pod set: excluded, too little quota, after preemption, or fits at once."""
@@ -69,6 +86,13 @@ class FlavorOutcome(NamedTuple):
     def exceeds_potential(self) -> bool:
         """Whether a request exceeds the quota that the ClusterQueue could use if the cohort tree were empty."""
         return any(request.total > request.potential_quota for request in self.requests)
+
+    def binding_requests(self) -> list[FlavorResourceRequest]:
+        """Return the requests that keep the flavor from fitting: those that are hardest to satisfy, worst first."""
+        unmet_requests = [request for request in self.requests if request.shortfall]
+        hardest = max((request.difficulty for request in unmet_requests), default=0)
+        hardest_requests = [request for request in unmet_requests if request.difficulty == hardest]
+        return sorted(hardest_requests, key=lambda each: -each.missing_fraction)
 
 
 class PodSetFlavorOutcomes(NamedTuple):
@@ -226,7 +250,14 @@ def _flavor_part(snapshot: Snapshot, node: quota.QuotaNode, outcome: FlavorOutco
     if not outcome.obstacle and outcome.exceeds_potential:
         verdict = "exceedsMaximum"
     resource_parts = [_resource_part(snapshot, node, request) for request in outcome.requests]
-    return nonempty_fields(flavor=outcome.flavor, verdict=verdict, obstacle=outcome.obstacle, resources=resource_parts)
+    binding_requests = [] if outcome.obstacle or outcome.fits else outcome.binding_requests()
+    return nonempty_fields(
+        flavor=outcome.flavor,
+        verdict=verdict,
+        bindingResource=binding_requests[0].resource if binding_requests else "",
+        obstacle=outcome.obstacle,
+        resources=resource_parts,
+    )
 
 
 def _resource_part(snapshot: Snapshot, node: quota.QuotaNode, request: FlavorResourceRequest) -> DocumentPart:

@@ -6,6 +6,7 @@ from functools import partial
 from itertools import islice, product
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from batchyard.api.amounts import readable_amount
 from batchyard.api.meta import format_amount, is_unlimited
 from batchyard.api.views.workload import ClusterQueueView, CohortView, FlavorResourceQuota, ResourceGroup
 from batchyard.explain.blockers import BORROWING, LENDING, retained_quota
@@ -165,8 +166,8 @@ def _minimal_raise(
     increase_by_key = {
         quota_key: increase for quota_key, increase in zip(quota_keys, increases, strict=True) if increase
     }
-    text, patch = _describe_raise(quota_field, increase_by_key), _raise_patch(quota_field, increase_by_key)
-    return Proposal(QUOTA, text, (patch,), is_minimal)
+    text = _describe_raise(quota_field, increase_by_key, shortfall_by_key)
+    return Proposal(QUOTA, text, (_raise_patch(quota_field, increase_by_key),), is_minimal)
 
 
 def _least_amounts(
@@ -217,14 +218,23 @@ def _raise_steps(case: ProposalCase, quota_keys: Sequence[tuple[str, str]], shor
     return raise_steps
 
 
-def _describe_raise(field: _QuotaField, increase_by_key: Mapping[tuple[str, str], int]) -> str:
+def _describe_raise(
+    field: _QuotaField, increase_by_key: Mapping[tuple[str, str], int], shortfall_by_key: Mapping[tuple[str, str], int]
+) -> str:
+    """Return a raise as text, with the part that exceeds what the Workload lacks: others are admitted before it."""
     change_texts = []
     for (flavor, resource), increase in increase_by_key.items():
-        current_value = field.value((flavor, resource)) or 0
-        old_text, new_text, delta = [
-            format_amount(resource, each) for each in (current_value, current_value + increase, increase)
+        current_value, others_amount = (
+            field.value((flavor, resource)) or 0,
+            increase - shortfall_by_key[flavor, resource],
+        )
+        old_text, new_text, delta, others_text = [
+            readable_amount(resource, each)
+            for each in (current_value, current_value + increase, increase, others_amount)
         ]
-        change_texts.append(f"{field.field} of {resource} in flavor {flavor} from {old_text} to {new_text} (+{delta})")
+        others_note = f", {others_text} of it for jobs admitted first" if others_amount > 0 else ""
+        values_text = f"from {old_text} to {new_text} (+{delta}{others_note})"
+        change_texts.append(f"{field.field} of {resource} in flavor {flavor} {values_text}")
     return f"{field.kind} {field.view.name}: raise {' and '.join(change_texts)}"
 
 
@@ -264,10 +274,10 @@ def propose_coverage(case: ProposalCase) -> Search:
         change_with = partial(_cover_resources, view, group_number, flavor, resources)
         amounts, is_minimal = yield from _least_amounts(change_with, [list(amount_by_resource.values())])
         if amounts:
-            amount_texts = [format_amount(*each) for each in zip(resources, amounts, strict=True)]
-            quota_text = " and ".join(f"{amount} {name}" for name, amount in zip(resources, amount_texts, strict=True))
+            new_quotas = list(zip(resources, amounts, strict=True))
+            quota_text = " and ".join(f"{readable_amount(*each)} {each[0]}" for each in new_quotas)
             text = f"ClusterQueue {view.name}: cover {quota_text} in flavor {flavor}"
-            quota_by_resource = dict(zip(resources, amount_texts, strict=True))
+            quota_by_resource = {name: format_amount(name, amount) for name, amount in new_quotas}
             yield Proposal(QUOTA, text, (_coverage_patch(view, group_number, flavor, quota_by_resource),), is_minimal)
             return
 

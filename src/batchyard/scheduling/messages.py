@@ -3,6 +3,7 @@
 Sources: Kueue's pkg/scheduler/flavorassigner (messages), apis/kueue/v1beta2 (reasons of QuotaReserved=False).
 """
 
+import re
 from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
@@ -49,6 +50,12 @@ class RequeueReason(IntEnum):
     PENDING_PREEMPTION = 3
     NO_FIT = 4
     PREEMPTION_NO_CANDIDATES = 5
+
+
+#: Matches what `InsufficientQuota` formats: the resource, the flavor and the missing quantity.
+INSUFFICIENT_QUOTA_PATTERN: Final = re.compile(
+    r"insufficient unused quota for (\S+) in flavor (\S+), (\S+) more needed"
+)
 
 
 class InsufficientQuota(NamedTuple):

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, find_condition
-from batchyard.api.times import format_time
+from batchyard.api.times import format_second
 from batchyard.api.views.workload import WorkloadView
 from batchyard.base.counts import count_with_noun, select_verb
 from batchyard.base.instant import SECOND, Instant
@@ -107,7 +107,7 @@ def _describe_queue_order(admission: ObservedAdmission, model: SchedulerModel) -
 
 
 def _describe_order_fields(view: WorkloadView) -> str:
-    return f"priority {view.priority}, queued {format_time(view.queued)}"
+    return f"priority {view.priority}, queued {format_second(view.queued)}"
 
 
 def _explain_no_decision(workload: str, model: SchedulerModel) -> str:
@@ -148,7 +148,7 @@ def _describe_other_victims(preemption: ObservedPreemption, prediction: Preempt,
 def _describe_victim(target: PreemptionTarget) -> str:
     """Return, as text, a preemption victim with the fields by which candidates for preemption are ordered."""
     victim = target.workload
-    reserved_at = format_time(victim.reserved_at)
+    reserved_at = format_second(victim.reserved_at)
     return f"{victim.key} ({victim.queue.name}, priority {victim.priority}, quota since {reserved_at}: {target.reason})"
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from batchyard.api.times import format_time
+from batchyard.api.times import format_second, format_time
 from batchyard.base.instant import SECOND, Instant
 from batchyard.scheduling.decisions import Admit, Decision, Preempt, StayPending
 from batchyard.shadow.observed import KueueDecision, ObservedAdmission, PodSets, predicted_admission
@@ -79,9 +79,9 @@ class Divergence:
 
     def text(self) -> str:
         """Return the divergence as text: what differs, why batchyard differs, and commands to find the cause."""
-        lines = [f"{format_time(self.at)} {self.divergence_type.value} {self.workload}: {self.message}"]
+        lines = [f"{format_second(self.at)} {self.divergence_type.value} {self.workload}: {self.message}"]
         if self.since is not None:
-            lines.append(f"since: {format_time(self.since)}")
+            lines.append(f"since: {format_second(self.since)}")
         if why := self.why():
             lines.append(f"why: {why}")
         lines += [f"look: {each}" for each in self.hints]
@@ -210,7 +210,7 @@ def where_to_look(kind: DivergenceType, workload: str, queue: str, at: Instant, 
     """Return kubectl commands to find the cause of a divergence, after `hint`; logs are read from just before `at`."""
     namespace, _, name = workload.rpartition("/")
     queue_arguments = f"clusterqueue {queue}" if queue else f"localqueues -n {namespace}"
-    log_start_text = format_time((at - _LOG_LEAD_TIME) // SECOND * SECOND)
+    log_start_text = format_second(at - _LOG_LEAD_TIME)
     return [
         *([hint] if hint else []),
         f"kubectl get {queue_arguments} -o yaml  # {_RELEVANT_FIELDS[kind]}",

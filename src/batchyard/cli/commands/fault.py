@@ -16,7 +16,7 @@ import typer
 
 from batchyard.api import scheme
 from batchyard.api.meta import Obj
-from batchyard.api.times import format_time
+from batchyard.api.times import format_second, format_time
 from batchyard.base.instant import Instant
 from batchyard.cli import output
 from batchyard.cli.background import running_platform
@@ -75,15 +75,16 @@ def break_machine(folder: Path, name: str, *, is_reclaimed: bool) -> None:
     with _connect_as_owner(folder) as owner:
         instance = _running_instance(owner, name)
         now = owner.now()
-        stop_time_text = format_time(now + instances.PREEMPTION_NOTICE)
+        stop_time = now + instances.PREEMPTION_NOTICE
         if is_reclaimed:
             if instance["spec"].get("provisioning") != "spot":
                 output.fail(f"batchyard: the machine of node {name} is not a Spot machine; use --crash, not --reclaim")
-            changed_instance = instances.in_phase(instance, instances.STOPPING, now, stopAt=stop_time_text)
+            changed_instance = instances.in_phase(instance, instances.STOPPING, now, stopAt=format_time(stop_time))
         else:
             changed_instance = instances.in_phase(instance, instances.CRASHED, now)
         owner.patch(f"{_INSTANCES_PATH}/{quote(name)}/status", {"status": changed_instance["status"]})
-    message = f"is being reclaimed and stops at {stop_time_text}" if is_reclaimed else f"crashed at {format_time(now)}"
+    message = f"is being reclaimed and stops at {format_second(stop_time)}"
+    message = message if is_reclaimed else f"crashed at {format_second(now)}"
     output.report_line(f"batchyard: the machine of node {name} {message}")
 
 

@@ -31,6 +31,7 @@ from batchyard.cli.daily.cluster import (
 from batchyard.cli.daily.jobs import JobEntry, JobState, find_job, find_jobs, required_entries
 from batchyard.cli.missing_objects import similar_names
 from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, Output, OutputOption, select_kubeconfig
+from batchyard.dashboard.models.reasons import shorten_reason
 from batchyard.server.clocks.wall import sleep_for
 
 #: The maximum length of a reason in a table; `-o wide` prints the whole reason.
@@ -88,7 +89,7 @@ def _job_row(entry: JobEntry, now: Instant, *, is_wide: bool) -> list[str]:
     cells = [entry.title, entry.queue, entry.state, format_age(now - entry.since), pods, nodes]
     if is_wide:
         return [*cells, str(entry.priority), entry.cluster_queue, entry.workload_name, entry.reason]
-    return [*cells, shorten(entry.reason)]
+    return [*cells, shorten(str(shorten_reason(entry.reason)))]
 
 
 def _job_document(entry: JobEntry) -> Mapping[str, Any]:
@@ -171,9 +172,10 @@ async def _cancel(client: ClusterClient, entry: JobEntry, *, waits: bool) -> Non
         message = f"{entry.title} in namespace {entry.namespace} cannot be deleted: {error}"
         raise ClusterRequestError(f"{message}: ask for the verb `delete` on it if it is forbidden") from None
     duration = format_age(client.now - entry.since)
-    summary = f"{entry.title} in namespace {entry.namespace} cancelled; it was {describe_state(entry)}, for {duration}"
+    state_text = f"it had been {describe_state(entry)} for {duration}"
+    summary = f"{entry.title} in namespace {entry.namespace} cancelled; {state_text}"
     if waits and not await _is_gone(client, path, entry.uid):
-        summary += "; its pods still stop: `kubectl get pods` shows them"
+        summary += "; its pods are still terminating: `kubectl get pods` shows them"
     terminal.write(f"{summary}\n")
 
 
@@ -217,8 +219,8 @@ def cancel(
 # `batchyard suspend` and `batchyard resume`.
 
 _SUSPEND_EFFECTS: Final[Mapping[JobState, str]] = {
-    JobState.PENDING: "it leaves the line",
-    JobState.CHECKING: "its quota becomes free",
+    JobState.PENDING: "it leaves the queue",
+    JobState.CHECKING: "its quota is released",
 }
 
 
@@ -241,7 +243,7 @@ async def _set_active(client: ClusterClient, entry: JobEntry, *, is_active: bool
             f"Workload {entry.workload_name} of {place} cannot be {verb}: {error}: ask for the verb `patch` on it if it"
             " is forbidden"
         ) from None
-    effect = "it joins the line again" if is_active else _SUSPEND_EFFECTS.get(entry.state, "its pods are stopped")
+    effect = "it is queued again" if is_active else _SUSPEND_EFFECTS.get(entry.state, "its pods are stopped")
     remedy = "" if is_active else f"; continue it with: batchyard resume {entry.title} -n {entry.namespace}"
     terminal.write(f"{place} {verb}: {effect}{remedy}\n")
 

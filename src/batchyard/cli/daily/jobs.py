@@ -11,7 +11,8 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from batchyard.api import scheme, well_known
-from batchyard.api.meta import Obj, controller_of, controlling_job_key, find_condition, format_amount, is_true, label
+from batchyard.api.amounts import readable_amount
+from batchyard.api.meta import Obj, controller_of, controlling_job_key, find_condition, is_true, label
 from batchyard.api.times import parse_time
 from batchyard.api.views.node import pods_running_at_once
 from batchyard.api.views.workload import workload_view
@@ -124,7 +125,7 @@ def requested_amounts(workload: Obj) -> Mapping[str, int]:
 
 def format_requests(workload: Obj) -> str:
     """Return a Workload's requests as text, such as `2 cpu, 4Gi memory`."""
-    return ", ".join(f"{format_amount(name, total)} {name}" for name, total in requested_amounts(workload).items())
+    return ", ".join(f"{readable_amount(name, total)} {name}" for name, total in requested_amounts(workload).items())
 
 
 def job_entries(workloads: Iterable[Obj], jobs: Iterable[Obj], pods: Iterable[Obj] | None) -> list[JobEntry]:

@@ -110,5 +110,5 @@ def test_child_jobs_of_job_sets_are_no_entries() -> None:
 
 def test_requests_are_those_of_all_pods() -> None:
     assert format_requests(workload(podSets=[make.pod_set(count=3, requests={"cpu": "500m", "memory": "1Gi"})])) == (
-        "1500m cpu, 3Gi memory"
+        "1.5 cpu, 3Gi memory"
     )
