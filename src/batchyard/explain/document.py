@@ -18,6 +18,7 @@ from batchyard.scheduling.flavor_assigner import FlavorAssigner
 from batchyard.scheduling.preemption.alternatives import MissingQuotaHolder
 from batchyard.scheduling.preemption.preemptor import Preemptor
 from batchyard.scheduling.snapshot import Snapshot
+from batchyard.scheduling.workload import adjustments
 
 # The outcome of every flavor of a ClusterQueue for a Workload, including flavors that the scheduler does not reach.
 #
@@ -364,6 +365,10 @@ def _unmanaged_reason(job: Obj, prebuilt_workload_key: Key | None, reader: Reade
     queue = label(job, well_known.QUEUE_NAME)
     if queue and prebuilt_workload_key is not None:
         return f"{kind} {name} waits for its Workload {prebuilt_workload_key.name}, which does not exist"
+    class_key = adjustments.class_key(job, _pod_templates(job)) if queue else None
+    if class_key is not None and reader.get(class_key) is None:
+        class_kind = scheme.kind_info(class_key.kind).kind
+        return f"{kind} {name} has no Workload: {class_kind} {class_key.name} does not exist; create it"
     if queue:
         return f"the Workload of {kind} {name} is not created yet, or was deleted after the job finished"
     reason = f"{kind} {name} has no label {well_known.QUEUE_NAME}, so no queue manages it"
@@ -373,6 +378,13 @@ def _unmanaged_reason(job: Obj, prebuilt_workload_key: Key | None, reader: Reade
     if reader.get(Key(scheme.LOCAL_QUEUE, namespace, _DEFAULT_QUEUE)) is None:
         return f"{reason}, and namespace {namespace} has no LocalQueue {_DEFAULT_QUEUE} for jobs that name none"
     return f"{reason}; it was created before the LocalQueue {_DEFAULT_QUEUE} of namespace {namespace}"
+
+
+def _pod_templates(job: Obj) -> Sequence[Mapping[str, Any]]:
+    """Return the pod templates of a Job or a JobSet."""
+    if job["kind"] == "Job":
+        return [job["spec"]["template"]]
+    return [each["template"]["spec"]["template"] for each in job["spec"].get("replicatedJobs") or ()]
 
 
 def pods_of(workload: Obj, reader: Reader) -> Sequence[Obj]:

@@ -202,6 +202,8 @@ def test_names_of_unreadable_workloads_are_hidden() -> None:
             make.job(queue=None, suspend=False, annotations={"kueue.x-k8s.io/queue-name": "lq"}),
             "lq is set as an annotation and must be a label",
         ),
+        (make.job(labels={"kueue.x-k8s.io/priority-class": "urgent"}), "WorkloadPriorityClass urgent does not exist"),
+        (make.job(template=make.pod_template(priorityClassName="high")), "PriorityClass high does not exist"),
     ],
 )
 def test_job_without_queue_is_reported_as_unmanaged(job: Obj, stated: str) -> None:
