@@ -163,4 +163,4 @@ def test_namespaces_of_a_dump_without_namespaces_exist(batchyard: Batchyard, tmp
     path = tmp_path / "dump.yaml"
     path.write_text(as_kubectl([obj for obj in stored_objects(*JOBS) if obj["kind"] != "Namespace"]), "utf-8")
     assert json.loads(batchyard("lint", path, "-o", "json").out)["findings"] == []
-    assert "All 2 Workloads finished" in batchyard("simulate", path).out, "no Namespace is reported as missing"
+    assert "Both Workloads finished" in batchyard("simulate", path).out, "no Namespace is reported as missing"

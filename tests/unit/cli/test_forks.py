@@ -100,7 +100,7 @@ def test_eta_of_unknown_object_fails(batchyard: Batchyard, tmp_path: Path) -> No
         1,
         "batchyard: job x not found in namespace default; no job found: check the namespace, and the cluster or file\n",
     )
-    assert batchyard("eta", "pod/x", "--state", state_at_ten_seconds(tmp_path)).returncode == 1
+    assert batchyard("eta", "pod/x", "--state", state_at_ten_seconds(tmp_path)).returncode == 2
     assert batchyard("eta").returncode == 2
     assert batchyard("whatif").returncode == 2
 

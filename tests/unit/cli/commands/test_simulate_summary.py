@@ -171,7 +171,7 @@ def test_summary_names_jobs_and_pods_without_priority_class(batchyard: Batchyard
     pod += "spec: {priorityClassName: low, containers: [{name: c, image: i}]}\n"
     path.write_text(text + unqueued.replace("kueue.x-k8s.io/queue-name", "other") + pod, "utf-8")
     done = batchyard("simulate", path)
-    assert done.stdout.endswith(
+    assert done.stdout.startswith(
         "# summary\nThe run had no Workloads.\n4 jobs (team/train-0, team/train-1, team/train-2, ...) have no "
         "Workload, because PriorityClass high does not exist: add it to the files.\nThe API server rejected pods of "
         "1 Job (team/train-9) and 1 pod (team/bare): no PriorityClass with name low was found.\n"
