@@ -38,7 +38,7 @@ _REASON_BY_ACTION: Final = {NOTIFY: "Notified", DEMOTE: "Demoted", HOLD: "Held"}
 
 
 class BudgetUse(NamedTuple):
-    """Usage that counts towards a Budget in its current period, with the hourly rate and the usage still to come."""
+    """Usage that counts toward a Budget in its current period, with the hourly rate and the usage still to come."""
 
     spent_amount: int = 0
     #: The part of `spent_amount` that belongs to pods that still run.

@@ -354,7 +354,7 @@ def _add_to_sums(account_sums: dict[AccountKey, CostAccount], accounts: Mapping[
 def _recorded_amounts(
     accounts: Mapping[AccountKey, CostAccount], settlements: Mapping[tuple[Instant, AccountKey], CostAccount]
 ) -> tuple[dict[AccountKey, records.RecordedAmount], dict[tuple[Instant, AccountKey], records.RecordedAmount]]:
-    """Return the charges and the corrections of closed hours as CostRecords store them, naming few Workloads."""
+    """Return charges and corrections of closed hours for CostRecords, which name a limited number of Workloads."""
     accounts_by_hour: dict[Instant, dict[AccountKey, CostAccount]] = {}
     for (hour, account_key), account in settlements.items():
         accounts_by_hour.setdefault(hour, {})[account_key] = account

@@ -94,7 +94,7 @@ class _Occupant:
         return AccountKey(machine_rate.pool, machine_rate.provisioning, owner.team, use, flavor, *queue_names)
 
     def charge(self, end: Instant) -> None:
-        """Charge the pod for its share of the machine from its last charge to `end`; an earlier `end` is a refund."""
+        """Charge the pod for its share of the machine up to `end`; refund it if `end` is before the last charge."""
         _charge_account(self.charges, end - self.charged_until, self.machine_parts, self.machine)
         self.charged_until = end
 
@@ -280,7 +280,7 @@ class CostLedger:
         return clusters[0] if clusters else None
 
     def _limit_to_open_period(self, recorded_time: Instant | None, now: Instant) -> Instant:
-        """Return the recorded time of an event, limited to the open hour until `now`; `now` if None is recorded."""
+        """Return the recorded time of an event, limited to the open hour until `now`; `now` if there is none."""
         return now if recorded_time is None else max(self.period_start, min(recorded_time, now))
 
     def _remove_machine(self, name: str, at: Instant, now: Instant) -> None:
@@ -336,7 +336,7 @@ class CostLedger:
         self._ended_by_team.setdefault(team, {}).setdefault(queue, CostAccount()).add(account)
 
     def _charge_unused(self, machine: _Machine, now: Instant) -> None:
-        """Charge the unoccupied share of a machine as idle or booting up to `now`; an earlier `now` is a refund."""
+        """Charge a machine's free share as idle or booting up to `now`; refund it if the last charge was later."""
         duration, machine.charged_until = now - machine.charged_until, now
         self.charged_until = max(self.charged_until, now)
         unused_share = WHOLE_MACHINE - machine.occupied_parts

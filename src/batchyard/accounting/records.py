@@ -403,7 +403,7 @@ class CostReport:
 
 
 def make_cost_report(objects: Iterable[Obj], dimension: str, begin: Instant, end: Instant) -> CostReport:
-    """Return a cost report by team, queue or the like, from all CostRecords that overlap a time span."""
+    """Return a cost report by team, queue or another dimension, from all CostRecords that overlap a time span."""
     unreplaced_cost_records = unreplaced_records([parse_cost_record(obj) for obj in objects if not is_open(obj)])
     chosen_records = [each for each in unreplaced_cost_records if each.begin < end and each.through > begin]
     lines = _add_unaccounted_cost(lines_with_settlements(unreplaced_cost_records, chosen_records), chosen_records)

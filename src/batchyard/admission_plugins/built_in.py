@@ -58,7 +58,7 @@ def admit_pod(pod: meta.Obj, find_object: FindObject, global_default_class: meta
 
 
 def find_global_default(priority_classes: Iterable[meta.Obj]) -> meta.Obj | None:
-    """Return the PriorityClass with globalDefault; of several the one with the lowest value; None if there is none."""
+    """Return the PriorityClass with globalDefault, the lowest value first if there are several; None without one."""
     default_classes = (priority_class for priority_class in priority_classes if priority_class.get("globalDefault"))
     return min(default_classes, key=lambda each: (each["value"], each["metadata"]["name"]), default=None)
 

@@ -317,7 +317,7 @@ _NOT_READY: Final = "RESERVATION_NOT_READY"
 
 
 class Failures:
-    """The failed machines that one scan finds and deletes, with the resulting backoffs of node groups and Events."""
+    """The failed machines that one scan deletes, the resulting backoffs of node groups, and the Events to record."""
 
     def __init__(self, index: ScalingIndex, reader: Reader, loop_context: LoopContext) -> None:
         self._index = index
@@ -348,7 +348,7 @@ class Failures:
                 self._record_failure(machine, expander.ScaleUpFailure(_TIMEOUT_CODE, message))
 
     def counted_failures(self, group: node_groups.GroupName) -> int:
-        """Return how many machines to delete still count for the size of a node group."""
+        """Return how many of the machines to delete still count toward the size of a node group."""
         return sum(machine.is_counted for machine in self.machines.values() if machine.group == group)
 
     def writes(self) -> list[Write]:

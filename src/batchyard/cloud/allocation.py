@@ -388,7 +388,7 @@ class Allocation:
                 yield MachineRequest(_sort_key(request), (), request)
 
     def _is_slice_growing(self, pool_name: str, pending_count: int) -> bool:
-        """Report whether more Instances of a TPU slice (the pool `name`) will still be created."""
+        """Report whether more Instances of a TPU slice (the pool `pool_name`) will still be created."""
         pool = self._find_pool(pool_name)
         host_count = 1 if pool is None else pool_properties.hosts_of_slice(pool, self._catalog)
         if pool is None or pending_count + self._index.machines_in_pool(pool_name) >= host_count:
@@ -420,7 +420,7 @@ class Allocation:
         existing_count = self._index.machines_in_pool(key.pool)
         has_mixed_instances = any(capacity_key_of(instance) != key for instance in instances)
         if hosts > 1 and (len(instances) + existing_count != hosts or has_mixed_instances):
-            message = f"A slice of {pool['spec']['tpuTopology']} has {hosts} machines in one zone, all or none of them."
+            message = f"A slice of {pool['spec']['tpuTopology']} requires {hosts} machines of one type in one zone."
             return AllocationRefusal(INVALID_ARGUMENT, message)
         machine_demand = demand_of(key, pool, self._catalog)
         return validation_refusal(key, pool, self._catalog) or self._capacity.refusal(machine_demand, len(instances))

@@ -215,7 +215,7 @@ def _create_initial_machines(plan: PoolPlan, members: Mapping[str, PoolMember]) 
     desired_count = plan.pool["spec"].get("nodeCount", 0)
     for zone in zones_of(plan.pool, plan.cluster):
         plan.request_machines(zone, desired_count - sum(member.zone == zone for member in members.values()))
-    plan.set_condition(INITIALIZED, True, "MachinesAsked", "The machines the pool begins with were asked for")
+    plan.set_condition(INITIALIZED, True, "MachinesAsked", "The initial machines of the pool have been requested")
 
 
 def _deletion_order(members: list[PoolMember]) -> list[PoolMember]:
@@ -256,7 +256,7 @@ def _repair_slice(plan: PoolPlan, hosts: list[PoolMember], crashed_at: Instant, 
         _write_status(plan, [host for host in hosts if host.phase != CRASHED], status, reader)
         return
     if is_autoscaled(plan.pool):
-        plan.set_condition(RECREATING, True, "HostCrashed", "The slice is made anew, since a machine of it crashed")
+        plan.set_condition(RECREATING, True, "HostCrashed", "The slice is recreated, because a machine crashed")
     plan.delete_members(hosts)
 
 
@@ -284,9 +284,9 @@ def _request_missing_machines(plan: PoolPlan, hosts: list[PoolMember]) -> None:
     if requests_own_slice(plan.pool, plan.hosts) and len(hosts) < plan.hosts:
         plan.request_machines(zones_of(plan.pool, plan.cluster)[0], plan.hosts - len(hosts))
     elif is_autoscaled(plan.pool) and not plan.has_condition(INITIALIZED):
-        plan.set_condition(INITIALIZED, True, "MachinesAsked", "The machines the pool begins with were asked for")
+        plan.set_condition(INITIALIZED, True, "MachinesAsked", "The initial machines of the pool have been requested")
     elif plan.has_condition(RECREATING):
-        plan.set_condition(RECREATING, False, "MachinesAsked", "The machines of the new slice were asked for")
+        plan.set_condition(RECREATING, False, "MachinesAsked", "The machines of the new slice have been requested")
 
 
 def requests_own_slice(pool: Obj, host_count: int) -> bool:

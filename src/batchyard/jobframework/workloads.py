@@ -348,7 +348,7 @@ def execution_seconds_max(job: meta.Obj) -> int | None:
 
 
 def is_created_for(workload: meta.Obj, job: meta.Obj) -> bool:
-    """Report whether the job with this uid controls the Workload, rather than an earlier job of the same name."""
+    """Report whether this job controls the Workload, as opposed to an earlier job of the same name."""
     owner_reference = meta.controller_of(workload)
     return owner_reference is not None and owner_reference["uid"] == job["metadata"].get("uid")
 
@@ -451,6 +451,6 @@ class GenericJob(Protocol):
 
 
 def condition_true(job: meta.Obj, *condition_types: str) -> Mapping[str, Any] | None:
-    """Return the first condition of a job that is True and has one of these types; None if there is none."""
+    """Return the first condition of a job that is True and has one of the `condition_types`; None if there is none."""
     conditions = (job.get("status") or {}).get("conditions") or ()
     return next((c for c in conditions if c["type"] in condition_types and c["status"] == "True"), None)

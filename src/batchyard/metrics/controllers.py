@@ -95,7 +95,7 @@ class RequestMetrics:
             self.count(self._labels, request.response.code if isinstance(request.response, Response) else 200)
 
     def count(self, labels: Labels, status_code: int) -> None:
-        """Count an API request with these labels that was answered with the status code `code`."""
+        """Count an API request with these labels that was answered with this status code."""
         self._group.add(_REQUESTS_TOTAL, (*labels, str(status_code)))
 
     @property

@@ -92,7 +92,7 @@ class WorkloadMetrics:
         self.finished: dict[str, int] = {}
 
     def recall(self, event: WatchEvent) -> None:
-        """Add a Workload that existed before this process started to the gauges, but not to counters and durations."""
+        """Add a Workload that is older than this process to the gauges, but not to the counters and durations."""
         if event.key.kind == scheme.WORKLOAD:
             self._update_gauges(event.key, event.obj, workload_view(event.obj))
 
@@ -117,7 +117,7 @@ class WorkloadMetrics:
         return self._group.texts()
 
     def _forget_cohorts(self) -> None:
-        """Delete the series of Cohorts that no longer exist, including Cohorts that queues named without an object."""
+        """Delete the series of Cohorts that no longer exist, including Cohorts that were only referenced by queues."""
         for name in sorted(self._cohorts - self._index.snapshot.cohorts.keys()):
             self._group.forget(cohort=name)
             self._cohorts.discard(name)

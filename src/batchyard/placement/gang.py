@@ -124,7 +124,7 @@ def _equal_pods_may_fit(
 def _place_in_order(
     pods: Sequence[PodView], nodes: ClusterSnapshot, choose_node_name: Callable[[PodView], str]
 ) -> tuple[dict[str, str], PodView | None]:
-    """Add pods to the nodes that `choose` returns; return the nodes by pod uid, and the first pod without a node."""
+    """Add pods to nodes by `choose_node_name`; return the nodes by pod uid, and the first pod without a node."""
     nodes_by_uid: dict[str, str] = {}
     for pod in pods:
         nodes.withdraw_nomination(pod.uid)

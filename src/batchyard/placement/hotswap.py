@@ -79,7 +79,7 @@ class FollowerReservations:
             self._keep_placeholders(leader, missing_followers(obj, reader) if obj and _is_running(obj) else 0)
 
     def _keep_placeholders(self, leader_key: meta.Key, placeholder_count: int) -> None:
-        """Keep the first `count` reservations of a leader pod, and end the others."""
+        """Keep the first `placeholder_count` reservations of a leader pod, and end the others."""
         placeholder_pods = self._placeholders.pop(leader_key, ())
         for pod in placeholder_pods[placeholder_count:]:
             self._nodes.withdraw_nomination(pod.uid)
@@ -215,7 +215,7 @@ class _HotswapSearch:
         self.single_victims: dict[str, EvictionUnit] = {}
 
     def run(self, allowed_victim_names: Mapping[str, None] | None = None) -> HotswapPlan | None:
-        """Return nodes and victims for all pods of the gang; with `allowed_names`, only these may be evicted."""
+        """Return nodes and victims for all pods of the gang; with `allowed_victim_names`, only these may be evicted."""
         self._allowed = allowed_victim_names
         with self._nodes.what_if():
             gang.withdraw_nominations(self._claims, self._nodes)
@@ -284,7 +284,7 @@ class _HotswapSearch:
         return min(candidate_claim_nodes, key=lambda option: eviction_cost(option.eviction_units), default=None)
 
     def _clear_domain(self, claim: gang.PlacementClaim, domain: Sequence[NodeInfo]) -> _ClaimNodes | None:
-        """Return nodes for a placement claim in this domain and whom to evict; None if evictions do not make it fit."""
+        """Return nodes in this domain for a placement claim, and the pods to evict; None if no evictions suffice."""
         if not any(_may_fit_after_eviction(node, claim.leader) for node in domain):
             return None
         rival_units = sorted(
@@ -421,7 +421,7 @@ def _removable_at(node: meta.Obj | None, pod: meta.Obj) -> Instant:
 
 
 def _node_lost_at(node: meta.Obj, fallback_time: Instant) -> Instant:
-    """Return when a node was lost: the later time of Ready=Unknown and the unreachable taint; else `fallback`."""
+    """Return when a node was lost: the later time of Ready=Unknown and the unreachable taint; else `fallback_time`."""
     condition = meta.find_condition(node, conditions.READY)
     loss_times = [condition["lastTransitionTime"]] if condition is not None and condition["status"] == "Unknown" else []
     loss_times += [

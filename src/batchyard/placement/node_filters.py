@@ -116,7 +116,7 @@ class AutoscalingProfile(Enum):
 
 NOTHING: Final[Mapping[str, int]] = {}
 _TOO_MANY_PODS: Final = "Too many pods"
-_NO_SINGLE_GPU: Final = "node(s) didn't have what is asked for free on single GPUs"
+_NO_SINGLE_GPU: Final = "node(s) didn't have the requested shares free on single GPUs"
 _PORTS_TAKEN: Final = FilterFailure(("node(s) didn't have free ports for the requested pod ports",), may_yield=True)
 
 
@@ -195,7 +195,7 @@ def _allocation_score(cpu: tuple[int, int], memory: tuple[int, int], profile: Au
 
 
 def _balance_score(cpu_used: int, cpu: int, memory_used: int, memory: int) -> int:
-    """Return the balance score: higher the closer the used fractions of cpu and memory are to each other."""
+    """Return the balance score, which is higher if the used fractions of cpu and memory are closer to each other."""
     if not cpu or not memory:
         return 100
     usage_difference = min(cpu_used / cpu, 1.0) - min(memory_used / memory, 1.0)

@@ -59,7 +59,7 @@ class GpuShares:
         return chosen_indices
 
     def with_total(self, gpu_count: int) -> "GpuShares":
-        """Return the GPU usage of the same pods for a node with `total` thousandths of GPUs."""
+        """Return the GPU usage of the same pods for a node with `gpu_count` thousandths of GPUs."""
         new = GpuShares(gpu_count)
         for uid, (gpu_milli, chosen_gpus) in self._shares_by_pod.items():
             new.take(uid, gpu_milli, chosen_gpus)

@@ -336,7 +336,7 @@ class Scheduler:
         return (CYCLE_KEY,) if self._record_bypassed_workload(event) or has_work else ()
 
     def _record_bypassed_workload(self, event: WatchEvent) -> bool:
-        """Record a requeued Workload that is not tried as an equivalent one did not fit; return whether it is one."""
+        """Record a requeued Workload that is skipped because an equivalent one did not fit; return whether it is."""
         if event.key.kind != scheme.WORKLOAD or event.type is EventType.DELETED:
             return False
         view = workload_view(event.obj)

@@ -122,5 +122,5 @@ def begins_at(cluster: Obj, reservation: Mapping[str, Any]) -> Instant:
 
 
 def ends_at(cluster: Obj, reservation: Mapping[str, Any]) -> Instant | None:
-    """Return the time at which the machines of a reservation are reclaimed; None: never."""
+    """Return the time at which the machines of a reservation are reclaimed; None if never."""
     return reservation_window(reservation, start_of(cluster)).end

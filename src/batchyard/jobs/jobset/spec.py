@@ -137,7 +137,7 @@ class Children(NamedTuple):
 def sort_children(jobset: Obj, jobs: Iterable[Obj]) -> Children | None:
     """Return a JobSet's Jobs by state; None if a Job has no valid restart attempt label.
 
-    As upstream, a JobSet with such a Job is not reconciled until the Job is deleted or labelled.
+    As upstream, a JobSet with such a Job is not reconciled until the Job is deleted or labeled.
     """
     restart_count: int = (jobset.get("status") or {}).get("restarts", 0)
     children = Children([], [], [], [])

@@ -137,7 +137,7 @@ def _borrowing_reason(context: PreemptionContext, holder: AdmittedWorkload) -> P
 
 
 NEEDLESS_REASON: Final = ProtectionReason("needless", "the other victims free enough quota")
-#: Of a Workload that may be preempted while nothing is preempted.
+#: Explains why a Workload that may be preempted is not preempted.
 INSUFFICIENT_REASON: Final = ProtectionReason(
     "insufficient", "it could be preempted, but all possible victims together do not free enough quota"
 )

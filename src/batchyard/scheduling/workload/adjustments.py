@@ -276,7 +276,7 @@ class MissingClass(NamedTuple):
 
 
 def resolve_priority(job: Obj, templates: Sequence[Mapping[str, Any]], reader: Reader) -> Priority | MissingClass:
-    """Return the priority for a job's Workload, or the key of a priority class that the job names in vain."""
+    """Return the priority for a job's Workload, or the key of the job's priority class if it does not exist."""
     key = class_key(job, templates)
     if key is None:
         return _default_priority(reader)
