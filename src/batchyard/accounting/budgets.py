@@ -14,8 +14,8 @@ from batchyard.accounting.records import (
     RecordedAmount,
     amounts_of,
     is_open,
-    lines_with_settlements,
     parse_cost_record,
+    reclassified_lines,
     unreplaced_records,
 )
 from batchyard.api import meta, scheme, well_known
@@ -384,7 +384,7 @@ class Budgets:
         records = [self._parse_record(key, obj) for key, obj in closed_objects.items()]
         closed_records = [each for each in unreplaced_records(records) if each.begin < ledger.period_start]
         usage_spans = [
-            _UsageSpan(each.begin, _sum_by_queue(lines_with_settlements(records, [each]))) for each in closed_records
+            _UsageSpan(each.begin, _sum_by_queue(reclassified_lines(records, [each]))) for each in closed_records
         ]
         return [*usage_spans, _UsageSpan(ledger.period_start, amounts_of(ledger.usage_of_team(namespace, now)))]
 

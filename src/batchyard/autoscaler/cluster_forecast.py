@@ -8,7 +8,7 @@ from batchyard.api.views.node import NodeView
 from batchyard.api.views.pods import PodView
 from batchyard.autoscaler.auto_provisioning import NodeAutoProvisioner
 from batchyard.autoscaler.expander import NodeGroupsState
-from batchyard.autoscaler.index import Failures, ScalingIndex
+from batchyard.autoscaler.index import FailedMachines, ScalingIndex
 from batchyard.autoscaler.machines import MachineRecord
 from batchyard.autoscaler.node_groups import ClusterLimits, NodeGroup
 from batchyard.autoscaler.provisioning_request_pods import QUEUED_CLASS, ProvisioningRequestState, pods_of, state_of
@@ -19,7 +19,9 @@ from batchyard.interfaces.client import Reader
 class UpcomingCluster:
     """The cluster with the nodes being created, on which a scale-up is simulated; use only within `nodes.what_if()`."""
 
-    def __init__(self, index: ScalingIndex, reader: Reader, loop_context: LoopContext, failures: Failures) -> None:
+    def __init__(
+        self, index: ScalingIndex, reader: Reader, loop_context: LoopContext, failures: FailedMachines
+    ) -> None:
         self._index = index
         self._reader = reader
         sizes = {name: size - failures.counted_failures(name) for name, size in index.machines.sizes.items()}

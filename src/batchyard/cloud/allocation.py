@@ -27,7 +27,7 @@ from batchyard.cloud.catalog.instances import (
     ends_at,
     find_reservation,
     in_phase,
-    is_leaving,
+    is_being_deleted,
     new_instance,
     phase_of,
 )
@@ -270,7 +270,7 @@ class CapacityIndex:
         name, instance = event.key.name, event.obj
         is_deleted = event.type is EventType.DELETED
         phase, capacity_key = phase_of(instance), capacity_key_of(instance)
-        is_pending = not is_deleted and not is_leaving(instance) and phase in {"", FAILED}
+        is_pending = not is_deleted and not is_being_deleted(instance) and phase in {"", FAILED}
         has_released = self._count_machine(name, None if is_deleted or not _uses_capacity(instance) else capacity_key)
         is_newly_pending = is_pending and name not in self._pool_by_pending_instance
         if is_pending:
@@ -328,7 +328,7 @@ def capacity_key_of(instance: Obj) -> CapacityKey:
 def _uses_capacity(instance: Obj) -> bool:
     """Report whether an Instance uses cloud capacity; a crashed Instance that is being deleted does not."""
     phase = phase_of(instance)
-    return phase in _IN_USE_PHASES and not (phase == CRASHED and is_leaving(instance))
+    return phase in _IN_USE_PHASES and not (phase == CRASHED and is_being_deleted(instance))
 
 
 ACCEPTED: Final = "ACCEPTED"
@@ -505,7 +505,9 @@ class Allocation:
 def _may_instance_be_served(instance: Obj, pool: Obj) -> bool:
     """Report whether an Instance needs a machine: it is new, or failed in a pool without autoscaling."""
     phase = phase_of(instance)
-    return not is_leaving(instance) and (not phase or (phase == FAILED and not pool_properties.is_autoscaled(pool)))
+    return not is_being_deleted(instance) and (
+        not phase or (phase == FAILED and not pool_properties.is_autoscaled(pool))
+    )
 
 
 def _sort_key(obj: Obj) -> tuple[int, Instant, str]:

@@ -474,7 +474,7 @@ class Runner:
         elif isinstance(error, TemporarilyForbidden | InvalidObject):
             # Independent writes concern several objects: a rejected one must not delay the others for long.
             backoff_max = INDEPENDENT_BACKOFF_MAX if are_independent else REFUSED_BACKOFF_MAX
-            self._requeue_by(queue, key, self._kernel.now() + min(refused_backoff(failure_count), backoff_max))
+            self._requeue_by(queue, key, self._kernel.now() + min(rejection_backoff(failure_count), backoff_max))
         else:
             self._requeue_by(queue, key, self._kernel.now() + retry_backoff(failure_count))
 
@@ -573,7 +573,7 @@ def _is_permanent_error(error: ApiError) -> bool:
     return isinstance(error, Forbidden) and not isinstance(error, TemporarilyForbidden)
 
 
-def refused_backoff(failure_count: int) -> Duration:
+def rejection_backoff(failure_count: int) -> Duration:
     """Return the retry delay after this many consecutive rejected writes: it doubles from 1 s up to 1 min."""
     return exponential_backoff(REFUSED_BACKOFF_MIN, REFUSED_BACKOFF_MAX, failure_count)
 

@@ -88,7 +88,7 @@ class RequestMetrics:
         #: The labels of the last answered request.
         self._labels: Labels = ()
 
-    def note(self, request: AuditedRequest) -> None:
+    def count_response(self, request: AuditedRequest) -> None:
         """Count an answered API request; a deferred response is counted later, when its sender has completed it."""
         self._labels = _request_labels(request)
         if not isinstance(request.response, DeferredResponse):
@@ -103,7 +103,7 @@ class RequestMetrics:
         """Return the label values of the last answered API request."""
         return self._labels
 
-    def settle(self, labels: Labels, started_at: float) -> None:
+    def record_duration(self, labels: Labels, started_at: float) -> None:
         """Record the duration of an API request whose writes are now durable on disk."""
         self._group.observe(_REQUESTS_TIME, labels, self._clock() - started_at)
 

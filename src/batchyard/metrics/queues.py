@@ -113,7 +113,7 @@ class QueueMetrics:
 
     def texts(self) -> Iterator[str]:
         """Yield the exposition text of each gauge; an empty string marks a point where the server may do other work."""
-        self._index.snapshot.settle()
+        self._index.snapshot.rebuild_if_changed()
         pending_counts = {}
         for name in list(self._index.queue_manager.pending):
             queue, cluster_queue = self._index.queue_manager.pending.get(name), self._index.snapshot.queues.get(name)

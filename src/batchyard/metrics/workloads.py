@@ -91,7 +91,7 @@ class WorkloadMetrics:
         #: The number of finished Workloads by LocalQueue.
         self.finished: dict[str, int] = {}
 
-    def recall(self, event: WatchEvent) -> None:
+    def observe_existing(self, event: WatchEvent) -> None:
         """Add a Workload that is older than this process to the gauges, but not to the counters and durations."""
         if event.key.kind == scheme.WORKLOAD:
             self._update_gauges(event.key, event.obj, workload_view(event.obj))
@@ -338,7 +338,7 @@ class CycleMetrics:
                 labels = (decision.head.queue, _search_result(decision))
                 self._group.add("kueue_preemption_target_recomputations_total", labels)
 
-    def loop(self, _loop: object) -> None:
+    def count_loop(self, _loop: object) -> None:
         """Count a detected preemption loop, in which Workloads preempt each other endlessly."""
         self._own_group.add("batchyard_preemption_loops_total", ())
 

@@ -374,26 +374,26 @@ class ClusterSnapshot:
         if node_name is None:
             return
         node = self._nodes.get(node_name)
-        devices: Sequence[int] = ()
+        previous_gpus: Sequence[int] = ()
         if node is None:
             pod = self._pods_of_missing_nodes[node_name].pop(uid)
             if not self._pods_of_missing_nodes[node_name]:
                 del self._pods_of_missing_nodes[node_name]
         else:
             pod = node.pods[uid]
-            devices = node.release(uid)
+            previous_gpus = node.release(uid)
         self.placed_pods.remove(pod, node_name)
         self.stopping.pop(uid, None)
         self._priorities[pod.priority] -= 1
         if not self._priorities[pod.priority]:
             del self._priorities[pod.priority]
-        self._record_undo(partial(self.add_pod, pod, node_name, devices))
+        self._record_undo(partial(self.add_pod, pod, node_name, previous_gpus))
         self._record_node_change(node_name)
 
     def gpu_indices_of(self, uid: str) -> Sequence[int]:
         """Return the indices of the GPUs of its node that a pod uses in whole or in part."""
         node = self._nodes.get(self.node_name_of(uid))
-        return () if node is None else node.devices.held_by(uid)
+        return () if node is None else node.gpu_shares.held_by(uid)
 
     def update_pod(self, pod: PodView) -> None:
         """Replace a pod that was added before by a revision with the same requests and labels."""

@@ -126,7 +126,7 @@ def has_room(shape: PodShape, node: NodeInfo) -> bool:
     for resource, amount in shape.requests:
         if free_amounts.get(resource, 0) < amount:
             return False
-    if shape.gpu_milli and not node.devices.fits(shape.gpu_milli):
+    if shape.gpu_milli and not node.gpu_shares.fits(shape.gpu_milli):
         return False
     return not shape.host_ports or all(map(node.has_port, shape.host_ports))
 
@@ -144,8 +144,8 @@ def find_shortage(shape: PodShape, node: NodeInfo, freed_amounts: Mapping[str, i
         if free_amounts.get(resource, 0) + freed_amounts.get(resource, 0) < amount:
             reasons.append(_TOO_MANY_PODS if resource == PODS else f"Insufficient {resource}")
             may_yield = may_yield and (resource == PODS or amount <= total_amounts.get(resource, 0))
-    if not reasons and not freed_amounts and shape.gpu_milli and not node.devices.fits(shape.gpu_milli):
-        return FilterFailure((_NO_SINGLE_GPU,), may_yield=node.devices.has_enough(shape.gpu_milli))
+    if not reasons and not freed_amounts and shape.gpu_milli and not node.gpu_shares.fits(shape.gpu_milli):
+        return FilterFailure((_NO_SINGLE_GPU,), may_yield=node.gpu_shares.has_enough(shape.gpu_milli))
     return FilterFailure(tuple(reasons), may_yield) if reasons else None
 
 

@@ -206,7 +206,7 @@ class Cycle:
 
     def run(self, heads: Sequence[Head]) -> list[Decision]:
         """Return an admission, preemption or pending decision for each head, in the order of the decisions."""
-        self.snapshot.settle()
+        self.snapshot.rebuild_if_changed()
         decisions: list[Decision] = []
         entries: list[NominatedEntry] = []
         for head in heads:

@@ -427,7 +427,7 @@ class SchedulerCache:
         trees.
         """
         self.queue_manager.now = now
-        self.snapshot.settle()
+        self.snapshot.rebuild_if_changed()
         if self.snapshot.rebuilds != self._rebuilds:  # another caller may have rebuilt the trees
             self._rebuilds = self.snapshot.rebuilds
             self.queue_manager.activate_all()
@@ -543,7 +543,7 @@ class SchedulerCache:
             return
         else:
             self.snapshot.put_cohort(view)
-        self.snapshot.settle()
+        self.snapshot.rebuild_if_changed()
         self.queue_manager.activate_all()
         if event.type is _DELETED:
             return

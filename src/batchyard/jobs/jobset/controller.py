@@ -175,7 +175,7 @@ class _JobSetReconcilePass(NamedTuple):
 
     key: Key
     jobset: Obj
-    children: jobset_spec.Children
+    children: jobset_spec.ChildJobs
     status_draft: policies.JobSetStatusDraft
     writes: list[client.Write]
 
