@@ -206,7 +206,7 @@ def _admission_controllers(
         ports.on_preemption_loop,
         pods_ready_gate,
         ports.cycle_observer,
-        records_alternatives=settings.with_api,
+        record_spared_candidates=settings.with_api,
     )
     job_reconciler = partial(
         JobReconciler,

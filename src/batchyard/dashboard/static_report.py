@@ -175,7 +175,7 @@ class DashboardViews:
         compute_view = VIEWS.get(view)
         if compute_view is None:
             return None
-        self._queue_source.snapshot.settle()
+        self._queue_source.snapshot.rebuild_if_changed()
         inputs = data_source.ViewInputs(
             self._reader,
             self._queue_source,

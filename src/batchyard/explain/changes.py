@@ -91,7 +91,7 @@ class ChangeExplainer:
 
     def fixes_part(self, waiting_case: WaitingCase, user: ExplanationUser) -> DocumentPart:
         """Return corrections of a stopped, missing or misconfigured object that would let the Workload be admitted."""
-        self._cache.snapshot.settle()
+        self._cache.snapshot.rebuild_if_changed()
         if waiting_case.limit.limit == blockers.PODS_READY:
             return self.unready_part(waiting_case, user)
         waiting_case = waiting_case._replace(budgets=holding_budgets(waiting_case.queues.local_queue, self._reader))

@@ -49,7 +49,7 @@ def copy_tree(snapshot: Snapshot, queue: ClusterQueue, corrected: CorrectedObjec
         queues_of_tree = [each for each in snapshot.queues.values() if each.is_in_cohort_cycle]
     for each in queues_of_tree:
         snapshot_copy.put_queue(each.view).active = each.active
-    snapshot_copy.settle()
+    snapshot_copy.rebuild_if_changed()
     for each in queues_of_tree:
         for quota_holder in each.workloads.values():
             if not quota_holder.evicted:
@@ -139,7 +139,7 @@ class CohortSimulation:
         self.explained_view = explained_view
         if corrected is not None:
             self.snapshot.put_queue(corrected.queue).active = True
-            self.snapshot.settle()
+            self.snapshot.rebuild_if_changed()
         self.queue = self.snapshot.queues[queue.name]
         self._policy = policy
         self._namespaces = cache.namespaces
@@ -231,7 +231,7 @@ class CohortSimulation:
             if cohort_view is not current_cohort:
                 snapshot.put_cohort(cohort_view)
         old_cohorts, rebuild_count = list(snapshot.cohorts.values()), snapshot.rebuilds
-        snapshot.settle()
+        snapshot.rebuild_if_changed()
         if snapshot.rebuilds > rebuild_count:
             for node in old_cohorts:
                 detach_node(node)

@@ -92,7 +92,7 @@ def _spared_holders(
     queue = cache.snapshot.queues.get(name or "")
     if queue is None:
         return []
-    cache.snapshot.settle()
+    cache.snapshot.rebuild_if_changed()
     preemptor_usage = preemptor_holder.usage if preemptor_holder is not None else ()
     frs = tuple([fr for fr, amount in preemptor_usage if amount]) or tuple(queue.node.declared)
     request = PreemptionContext(preemptor, queue, cache.snapshot, preemptor_usage, frs)
@@ -158,7 +158,7 @@ class QueueExplainer:
         queue, pending_queue = self._cache.snapshot.queues.get(name), self._cache.queue_manager.pending.get(name)
         if queue is None or pending_queue is None:
             return {"state": "Unknown", "summary": "the scheduler has not processed this new ClusterQueue yet"}
-        self._cache.snapshot.settle()
+        self._cache.snapshot.rebuild_if_changed()
         readiness = self._cache.readiness(name)
         part = document.nonempty_fields(clusterQueue=name, cohort=queue.view.cohort, quotas=self._quota_parts(queue))
         count = len(queue.workloads)

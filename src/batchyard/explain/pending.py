@@ -107,7 +107,7 @@ class PendingExplainer:
         now: Instant,
         user: document.ExplanationUser,
     ) -> document.DocumentPart:
-        self._cache.snapshot.settle()
+        self._cache.snapshot.rebuild_if_changed()
         analysis = self._analyze_pending(workload, view, queue)
         part: document.DocumentPart = {
             "clusterQueue": queue.name,

@@ -442,7 +442,7 @@ class Configuration:
             snapshot.put_cohort(cohort)
         for _, queue in self.queues.values():
             snapshot.put_queue(queue)
-        snapshot.settle()
+        snapshot.rebuild_if_changed()
         return snapshot
 
     def cluster_queue_of(self, job: LintedJob) -> ClusterQueue | None:

@@ -420,7 +420,9 @@ def _linted_jobs_of(manifest: Manifest, reader: _ObjectReader) -> Iterator[Linte
     templates = job_integration.templates(obj)
     key = adjustments.class_key(obj, templates)
     priority = adjustments.resolve_priority(obj, templates, reader)
-    value = adjustments.Priority(0, None) if isinstance(priority, adjustments.MissingClass) else priority
+    value = (
+        adjustments.WorkloadPriority(0, None) if isinstance(priority, adjustments.MissingPriorityClass) else priority
+    )
     spec = workload_spec(obj, job_integration.pod_sets(obj), value)
     jobs = obj["spec"].get("replicatedJobs") or ()
     paths = [f"spec.replicatedJobs[{index}].template.spec.template" for index in range(len(jobs))]

@@ -23,7 +23,7 @@ from batchyard.scheduling.cycle import Cycle, PreemptionLoop, PreemptionLoopDete
 from batchyard.scheduling.decisions import Admit, Decision, Head, InadmissibleReason, Preempt, StayPending
 from batchyard.scheduling.flavor_assigner import Assignment, PodSetAssignment
 from batchyard.scheduling.messages import BYPASSED, PENDING_EVALUATION, preemption_message
-from batchyard.scheduling.preemption.alternatives import NO_ALTERNATIVES, preemption_alternatives
+from batchyard.scheduling.preemption.alternatives import NO_SPARED_WORKLOADS, find_spared_workloads
 from batchyard.scheduling.preemption.context import PreemptionTarget
 from batchyard.scheduling.queue_manager import is_held_back
 from batchyard.scheduling.quota import PreemptionPossibility
@@ -254,7 +254,7 @@ class QuiescenceDetector:
         unchanged_heads_by_tree: dict[str, list[tuple[str, str]] | None] = {}
         for decision, parked in decisions_with_parked:
             root = self._cache.snapshot.queues[decision.head.queue].node.tree
-            if parked or isinstance(decision, Admit) or is_new_decision(decision):
+            if parked or isinstance(decision, Admit) or preempts_new_victim(decision):
                 unchanged_heads_by_tree[root] = None
                 continue
             unchanged_heads = unchanged_heads_by_tree.setdefault(root, [])
@@ -279,7 +279,7 @@ class QuiescenceDetector:
         tree.seen_signatures[signature] = None
 
 
-def is_new_decision(decision: Decision) -> bool:
+def preempts_new_victim(decision: Decision) -> bool:
     """Report whether a decision is a preemption with at least one victim that is not being evicted yet."""
     return isinstance(decision, Preempt) and not all(target.workload.evicted for target in decision.targets)
 
@@ -311,12 +311,12 @@ class Scheduler:
         gate: PodsReadyGate | None = None,
         watch: CycleObserver | None = None,
         *,
-        records_alternatives: bool = False,
+        record_spared_candidates: bool = False,
     ) -> None:
         self._cache = scheduler_cache
         self._policy = policy
         #: Whether preemption details list the Workloads that were not preempted, with the reasons.
-        self._records_alternatives = records_alternatives
+        self._record_spared_candidates = record_spared_candidates
         self._on_loop = on_preemption_loop
         self._observer = watch or NoCycleObserver()
         self._blocked = BlockedCycle(scheduler_cache, gate)
@@ -336,7 +336,7 @@ class Scheduler:
         return (CYCLE_KEY,) if self._record_bypassed_workload(event) or has_work else ()
 
     def _record_bypassed_workload(self, event: WatchEvent) -> bool:
-        """Record a requeued Workload that is not tried as an equivalent one did not fit; return whether it is one."""
+        """Record a requeued Workload that is skipped because an equivalent one did not fit; return whether it is."""
         if event.key.kind != scheme.WORKLOAD or event.type is EventType.DELETED:
             return False
         view = workload_view(event.obj)
@@ -376,7 +376,7 @@ class Scheduler:
             self._reports.pop(workload_view(blocked_workload).key, None)
             waiting_workload = set_pending(blocked_workload, *_WAITING, now)
             outcome.writes += [UpdateStatus(waiting_workload)] if waiting_workload is not blocked_workload else []
-        preemptions = [d for d in decisions if isinstance(d, Preempt) and is_new_decision(d)]
+        preemptions = [d for d in decisions if isinstance(d, Preempt) and preempts_new_victim(d)]
         preemption_loops = self._loops.find_loops(preemptions, self._cache.snapshot, now)
         parked_flags = [self._apply_decision(decision, reader, now, outcome) for decision in decisions]
         self._quiescence.record_cycle(zip(decisions, parked_flags, strict=True))
@@ -414,11 +414,9 @@ class Scheduler:
         outcome.add(UpdateStatus(reserve_quota(obj, admission, now, is_admitted, checks)), events)
 
     def _preempt_targets(self, decision: Preempt, reader: Reader, now: Instant, outcome: ReconcileResult) -> None:
-        alternatives = NO_ALTERNATIVES
-        if self._records_alternatives and is_new_decision(decision):
-            alternatives = preemption_alternatives(
-                decision, self._cache.snapshot, fair_sharing=self._policy.fair_sharing
-            )
+        alternatives = NO_SPARED_WORKLOADS
+        if self._record_spared_candidates and preempts_new_victim(decision):
+            alternatives = find_spared_workloads(decision, self._cache.snapshot, fair_sharing=self._policy.fair_sharing)
         # The details are the same for every target, so they are computed once.
         details = cache(partial(decision_details.preemption_details, decision, self._number, alternatives))
         for target in decision.targets:

@@ -18,7 +18,7 @@ SUSPENDED: Final = "Suspended"
 PENDING_EVALUATION: Final = "PendingEvaluation"
 #: The message of a bypassed Workload.
 BYPASSED: Final = "Bypassed scheduling evaluation because an equivalent workload recently failed"
-#: Event reason: the API server keeps rejecting a write of a controller.
+#: The reason of the Event about a write of a controller that the API server rejects repeatedly.
 WRITE_REFUSED: Final = "WriteRefused"
 
 NAMESPACE_MISMATCH: Final = "workload namespace doesn't match ClusterQueue selector"

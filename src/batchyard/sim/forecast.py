@@ -475,7 +475,7 @@ def _simulate_instant(state: State) -> _ImmediateEffects:
     world = World(scenario, sink=record_event, state=make_state(state, quota_state.objects, workloads))
     world.kernel.run(state.at, steps_max=STEPS_MAX)
     snapshot = world.platform.index.snapshot
-    snapshot.settle()
+    snapshot.rebuild_if_changed()
     for queue in snapshot.queues.values():
         effects.excess_by_quota |= _exceeded_quota(queue, snapshot)
     return effects

@@ -206,7 +206,7 @@ class TraceWatch:
 
 
 def _free_resources_of(node: NodeInfo) -> FreeNodeResources:
-    gpus = tuple([max(0, free_milli) for free_milli in node.devices.left])
+    gpus = tuple([max(0, free_milli) for free_milli in node.gpu_shares.left])
     return FreeNodeResources(node.view.labels.get(MODEL, ""), node.left.get("cpu", 0), node.left.get("memory", 0), gpus)
 
 

@@ -126,8 +126,8 @@ def _running_instance(owner: _OwnerClient, name: str) -> Obj:
         message = "has no simulated machine: --crash and --reclaim require a simulated node"
         output.fail(f"batchyard: node {name} {message}; --drain works for every node")
     phase = instances.phase_of(instance)
-    if phase not in {instances.RUNNING, instances.STOPPING} or instances.is_leaving(instance):
-        state_text = "is being removed" if instances.is_leaving(instance) else f"is in phase {phase or 'Pending'}"
+    if phase not in {instances.RUNNING, instances.STOPPING} or instances.is_being_deleted(instance):
+        state_text = "is being removed" if instances.is_being_deleted(instance) else f"is in phase {phase or 'Pending'}"
         output.fail(f"batchyard: the machine of node {name} {state_text}, so it cannot be crashed or reclaimed now")
     return instance
 

@@ -80,7 +80,7 @@ class ForkPool:
         queued_question = self._find_queued_question(question)
         if queued_question is None:
             if len(self._queue) >= QUEUED_QUESTIONS_MAX:
-                self.metrics.turn_away()
+                self.metrics.count_rejection()
                 raise too_many_requests()
             queued_question = _QueuedQuestion(question, work, self._revision())
             self._queue.append(queued_question)

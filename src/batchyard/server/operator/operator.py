@@ -184,8 +184,9 @@ class OperatorProcess:
         cycle_metrics = self.server_metrics.cycles
         decision_log = DecisionLog(EventRecorder(self.client, socket.gethostname()), discard_decision)
         cycle_observer = self._cycle_observer(cycle_metrics)
+        count_loop = cycle_metrics.count_loop
         platform_ports = PlatformPorts(
-            self.kernel, self.client, (), (), decision_log, cycle_metrics.loop, throttle, cycle_observer=cycle_observer
+            self.kernel, self.client, (), (), decision_log, count_loop, throttle, cycle_observer=cycle_observer
         )
         platform, existing_events = build_platform(platform_ports, self._config.settings), self.client.added_events()
         if self.spans is not None:

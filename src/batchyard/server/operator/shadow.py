@@ -68,7 +68,7 @@ class ShadowPage:
         now = self._timers.now()
         for event in events:
             self._index.observe(event, now)
-        self._index.snapshot.settle()
+        self._index.snapshot.rebuild_if_changed()
         self._history.observe(events)
         self._hub.observe(events)
 

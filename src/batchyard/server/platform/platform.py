@@ -326,7 +326,7 @@ class EmbeddedPlatform:
         self.platform = self._build_platform(settings, effective_cluster, speed)
         self._forked_work = ForkedWork(loop, self._kernel.post)
         self._forecast_engine = self._create_forecast_engine(forecast_functions, options.folder, loop)
-        audit = _combine_auditors(self._metrics.requests.note, audit)
+        audit = _combine_auditors(self._metrics.requests.count_response, audit)
         self._server, server_security = self._create_server(base_resources, token_issuer, audit)
         self._server.add_document(REPORT, lambda: self._status_document(status_report))
         timers = LoopTimers(loop)
@@ -458,7 +458,7 @@ class EmbeddedPlatform:
             runtime_controllers if local_node is None else (*runtime_controllers, *local_node.controllers),
             (ClusterPoolsController(), *simulated_cloud(0)) if has_nodes else (),
             self._decisions,
-            self._metrics.server_metrics.cycles.loop,
+            self._metrics.server_metrics.cycles.count_loop,
             throttle,
             self._metrics.defect,
             CycleLog(self._metrics.server_metrics.cycles, None if self._spans is None else self._spans.emit),

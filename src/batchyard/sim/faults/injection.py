@@ -348,7 +348,7 @@ def _machines_of_nodes(nodes: Iterable[str], reader: Reader) -> Iterator[Obj]:
 
 def _is_machine_up(instance: Obj) -> bool:
     up = instances.phase_of(instance) in {instances.RUNNING, instances.STOPPING}
-    return up and not instances.is_leaving(instance)
+    return up and not instances.is_being_deleted(instance)
 
 
 def _is_spot(instance: Obj) -> bool:
