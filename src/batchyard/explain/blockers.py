@@ -131,7 +131,7 @@ def unready_workloads(scheduler_cache: SchedulerCache, reader: Reader) -> list[s
 def pods_ready_binding(
     workload: Obj, scheduler_cache: SchedulerCache, reader: Reader, user: ExplanationUser
 ) -> BindingLimit | None:
-    """Return the Workloads with unready pods that block the admission of this one as its limit; None if none does."""
+    """Return, as the Workload's limit, the Workloads whose unready pods block its admission; None if there are none."""
     quota_condition = find_condition(workload, lifecycle.QUOTA_RESERVED)
     if quota_condition is None or quota_condition["reason"] != WAITING_FOR_PODS_READY:
         return None
@@ -164,7 +164,7 @@ def simulate_decision(view: WorkloadView, queue: str, cache: SchedulerCache, pol
 
 
 def binding_of_refusal(decision: Decision, scheduler_cache: SchedulerCache) -> BindingLimit | None:
-    """Return why the scheduler rejected the Workload before trying any flavor; None if that did not happen."""
+    """Return why the scheduler rejected the Workload before it tried any flavor; None if it tried flavors."""
     if not isinstance(decision, StayPending) or decision.why.assignment is not None:
         return None
     stay_reason, queue = decision.why, decision.head.queue
@@ -387,7 +387,7 @@ def _distance_to_fit(outcome: FlavorOutcome) -> tuple[int, float]:
 def binding_requests(outcome: FlavorOutcome) -> list[FlavorResourceRequest]:
     """Return the requests that keep the flavor from fitting: those that are hardest to satisfy, worst first.
 
-    Quota that exists nowhere is harder to get than quota in use, and that is harder than quota that preemption frees.
+    Quota that does not exist is the hardest to get, then quota in use, then quota that preemption would free.
     """
     unmet_requests = [request for request in outcome.requests if request.shortfall]
     hardest_rank = max(map(_difficulty, unmet_requests), default=0)
@@ -396,7 +396,7 @@ def binding_requests(outcome: FlavorOutcome) -> list[FlavorResourceRequest]:
 
 
 def _missing_fraction(request: FlavorResourceRequest) -> float:
-    """Return the missing part of a request: beyond the largest possible quota, if there is too little even of that."""
+    """Return the fraction of a request that exceeds the potential quota, or, if none does, the available quota."""
     missing_amount = max(0, request.total - request.potential_quota) or request.shortfall
     return missing_amount / request.total if request.total else 0.0
 

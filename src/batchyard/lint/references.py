@@ -1,4 +1,4 @@
-"""Lint rules on references to missing objects, and on jobs that suit Spot, queued and time-limited machines badly.
+"""Lint rules on references to missing objects, and on jobs unsuitable for Spot, queued and time-limited machines.
 
 If the manifests contain no object of the referenced kind, such objects may exist in the cluster. The finding is then a
 note instead of an error.

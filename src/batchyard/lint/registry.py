@@ -1,4 +1,4 @@
-"""Runs `batchyard lint`: reads manifests, repairs invalid objects so far as possible, runs all rules and reports."""
+"""Runs `batchyard lint`: reads manifests, repairs invalid objects as far as possible, runs all rules and reports."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -259,7 +259,7 @@ def _remove_faulty_field(obj: Mapping[str, Any], fault: FieldError) -> Mapping[s
 
 
 def _change_element(value: Any, steps: Sequence[str], transform: Any) -> Any:
-    """Return a document copy in which `transform` replaced the element at the path `steps`; as it is without one."""
+    """Return a copy of a document with the element at the path `steps` transformed; unchanged if there is none."""
     if not steps:
         return transform(value)
     step, later_steps = steps[0], steps[1:]
@@ -324,7 +324,7 @@ class LintReport(NamedTuple):
 
 
 def lint(sources: Iterable[Source], rules: Collection[str] = ()) -> LintReport:
-    """Check the manifests in files, folders, texts or objects by the named rules (all if empty) and return a report."""
+    """Check the manifests in `sources` with the named lint rules (all if empty) and return a report."""
     unreadable_files: list[FileFault] = []
     source_texts = list(manifest_texts(read_sources(sources, unreadable_files)))
     names = [name for name, _ in source_texts]
@@ -337,7 +337,7 @@ def lint_manifests(
     unreadable_files: Sequence[FileFault] = (),
     rules: Collection[str] = (),
 ) -> LintReport:
-    """Check manifests that are already read by the named rules (all if empty) and return a report."""
+    """Check parsed manifests with the named lint rules (all if empty) and return a report."""
     repaired_documents = [(broken, repair) for broken in manifests.broken if (repair := repair_manifest(broken.value))]
     repairs = [Manifest(obj, broken.source, broken.document, broken.at) for broken, (_, obj) in repaired_documents]
     objects = _sort_by_position([*manifests.objects, *repairs], source_names)

@@ -205,7 +205,7 @@ def url_of(port: int) -> str:
 
 
 def free_port(port: int, option: str) -> int:
-    """Return `port`, or any free port if it is 0; raise ProgramError if the port is in use. `option` sets the port."""
+    """Return `port`, or any free port for 0; raise ProgramError if the port is in use. `option` sets the port."""
     try:
         with socket.create_server((LOOPBACK, port)) as server_socket:
             bound_port: int = server_socket.getsockname()[1]

@@ -148,7 +148,7 @@ def destroy(
     skip: _Skip = None,
     output: _ProgressFormat = ProgressFormat.TEXT,
 ) -> None:
-    """Destroy the platform and list what remains. Destroys first the workloads, then the resources."""
+    """Destroy the platform and list what remains. Destroys the workloads first, then the resources."""
     from batchyard.cli.platform import drive  # noqa: PLC0415 - loads the platform
     from batchyard.cli.platform.step_runner import StepRunnerSettings  # noqa: PLC0415 - loads the platform
     from batchyard.cli.platform.target import ClusterOptions  # noqa: PLC0415 - loads the platform

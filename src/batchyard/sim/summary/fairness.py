@@ -1,4 +1,4 @@
-"""Fairness of a run: what each team got of all quota while Workloads waited, against what it was due and wanted."""
+"""Fairness of a run: the fractions of all quota that each team used, requested and was due while Workloads waited."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
