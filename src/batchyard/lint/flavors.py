@@ -27,8 +27,8 @@ def unused_flavor(config: Configuration) -> Iterator[RuleResult]:
     used_flavors = {name: None for _, groups in config.resource_groups for group in groups for name in group.flavors}
     for name, (manifest, _) in config.flavors.items():
         if name not in used_flavors:
-            problem = f"no ClusterQueue or Cohort has quota of flavor {name}: the flavor is never assigned"
-            fix = f"add quota of {name} to a ClusterQueue, or remove the flavor"
+            problem = f"no ClusterQueue or Cohort has quota for flavor {name}: the flavor is never assigned"
+            fix = f"add quota for {name} to a ClusterQueue, or remove the flavor"
             yield RuleResult(manifest, "metadata.name", problem, fix)
 
 

@@ -356,7 +356,7 @@ def contradicting_priorities(config: Configuration) -> Iterator[RuleResult]:
                     f"ClusterQueue {name} admits this job before {second_job.view.key}, but its pods have the"
                     " lower priority: if nodes are scarce, kube-scheduler favors the pods that the queue would preempt"
                 )
-                fix = "choose WorkloadPriorityClasses and PriorityClasses that order both jobs equally"
+                fix = "choose WorkloadPriorityClasses and PriorityClasses that order both jobs in the same way"
                 yield RuleResult(first_job.manifest, f"{first_job.paths[0]}.spec.priorityClassName", problem, fix)
                 break
 

@@ -276,7 +276,8 @@ def run_time_beyond_limit(config: Configuration) -> Iterator[RuleResult]:
         annotation_path = f"metadata.annotations[{_MAX_RUN_ANNOTATION}]"
         if requested_seconds is not None and requested_seconds > MAX_RUN_SECONDS:
             problem = (
-                f"machines on request run at most {MAX_RUN_SECONDS} s (7 days), but {requested_seconds} s are requested"
+                f"queued provisioning runs machines for at most {MAX_RUN_SECONDS} s (7 days), "
+                f"but {requested_seconds} s are requested"
             )
             fix = f'request "{MAX_RUN_SECONDS}" or less, and resume from checkpoints'
             patches = [(job.manifest, {"metadata": {"annotations": {_MAX_RUN_ANNOTATION: str(MAX_RUN_SECONDS)}}})]

@@ -95,7 +95,7 @@ _LABEL_RULES: Final = (
     LintRule("not-suspended", _NOTE, "a JobSet with a queue sets `suspend: false`", flavors.not_suspended),
 )
 _FLAVOR_RULES: Final = (
-    LintRule("unused-flavor", _WARNING, "no queue has quota of the flavor", flavors.unused_flavor),
+    LintRule("unused-flavor", _WARNING, "no queue has quota for the flavor", flavors.unused_flavor),
     LintRule("flavor-without-nodes", _ERROR, "no machine matches the flavor", flavors.flavor_without_nodes),
     LintRule(
         "flavor-without-quota",
@@ -117,7 +117,7 @@ _FLAVOR_RULES: Final = (
 _SIZE_RULES: Final = (
     LintRule("quota-above-capacity", _ERROR, "more quota than capacity", capacity.quota_above_capacity),
     LintRule("uncovered-resource", _ERROR, "a resource that the queue does not cover", queues.uncovered_resource),
-    LintRule("exceeds-quota", _ERROR, "work larger than the quota can ever be", queues.exceeds_quota),
+    LintRule("exceeds-quota", _ERROR, "work that exceeds the largest possible quota", queues.exceeds_quota),
     LintRule("no-matching-flavor", _ERROR, "no flavor suits the work", queues.no_matching_flavor),
     LintRule("asks-for-nothing", _WARNING, "work that requests nothing", queues.asks_for_nothing),
     LintRule("beyond-limit-range", _ERROR, "a LimitRange rejects the pods", queues.beyond_limit_range),
@@ -133,7 +133,7 @@ _SIZE_RULES: Final = (
     LintRule(
         "tpu-topology-mismatch",
         _ERROR,
-        "the pods of one Job have in total another number of chips than the topology",
+        "the pods of one Job request another number of chips than the topology has",
         flavors.tpu_topology_mismatch,
     ),
     LintRule("tpu-chips-left", _WARNING, "pods request fewer chips than their machine has", flavors.tpu_chips_left),
@@ -163,7 +163,7 @@ _PROVISIONING_RULES: Final = (
     ),
 )
 _PREEMPTION_RULES: Final = (
-    LintRule("preemption-loop", _WARNING, "two Workloads preempt each other for ever", queues.preemption_loop),
+    LintRule("preemption-loop", _WARNING, "two Workloads preempt each other endlessly", queues.preemption_loop),
     LintRule(
         "contradicting-priorities",
         _WARNING,

@@ -211,7 +211,7 @@ def free_port(port: int, option: str) -> int:
             bound_port: int = server_socket.getsockname()[1]
             return bound_port
     except OSError as error:
-        problem = f"cannot use port {port} of {LOOPBACK}: {error.strerror}"
+        problem = f"cannot use port {port} on {LOOPBACK}: {error.strerror}"
         raise ProgramError(f"{problem}; choose another with {option} N, or 0 for any free port") from error
 
 

@@ -396,7 +396,7 @@ DefaultRuntime: TypeAlias = Annotated[
     typer.Option(
         parser=to_duration,
         metavar="DURATION",
-        help="Run time of jobs that set none.",
+        help="Run time of jobs without a run time of their own.",
         show_default="from the Cluster, else 1m",
     ),
 ]
