@@ -273,7 +273,7 @@ def read_state_texts(texts: Sequence[tuple[str, str]], unread: Sequence[FileFaul
 
 
 def _print_missing_references(file: str, state: State) -> None:
-    """Print which objects a state lacks without which no Workload of a queue starts: its flavors and ClusterQueues."""
+    """Print the ClusterQueues and flavors that a state lacks although its Workloads cannot start without them."""
     missing = [
         *(key for queue in state.of_kind(scheme.CLUSTER_QUEUE) for key in flavor_keys(queue)),
         *(

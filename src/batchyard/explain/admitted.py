@@ -58,7 +58,7 @@ _REMEDY_BY_LIMIT: Final = {
 }
 
 
-def limit_among_nodes(scheduler_text: str, autoscaler_text: str, *, is_selected: bool) -> str:
+def placement_limit(scheduler_text: str, autoscaler_text: str, *, is_selected: bool) -> str:
     """Return why a pod has no node (such as TAINT), read from the messages of kube-scheduler and the autoscaler.
 
     `is_selected` says whether at least one node matches the pod's node selector.
@@ -213,7 +213,7 @@ class AdmittedExplainer:
             limit_kind = BOOTING
         if limit_kind == NODE_CAPACITY:
             is_selected = bool(selected_nodes(views[0], self._reader))
-            limit_kind = limit_among_nodes(scheduler_message, autoscaler_message, is_selected=is_selected)
+            limit_kind = placement_limit(scheduler_message, autoscaler_message, is_selected=is_selected)
         pods_text = f"{count_with_noun(len(job_pods), 'pod')} {select_verb(len(unplaced_pods), 'has', 'have')}"
         text = f"admitted, but {len(unplaced_pods)} of {pods_text} no node: {scheduler_message}"
         details = [f"scheduler, {count_with_noun(count, 'pod')}: {each}" for each, count in scheduler_texts.items()]

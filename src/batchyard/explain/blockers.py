@@ -132,7 +132,7 @@ def unready_workloads(scheduler_cache: SchedulerCache, reader: Reader) -> list[s
 def pods_ready_binding(
     workload: Obj, scheduler_cache: SchedulerCache, reader: Reader, user: ExplanationUser
 ) -> BindingLimit | None:
-    """Return the Workloads with unready pods that block the admission of this one as its limit; None if none does."""
+    """Return, as the Workload's limit, the Workloads whose unready pods block its admission; None if there are none."""
     quota_condition = find_condition(workload, lifecycle.QUOTA_RESERVED)
     if quota_condition is None or quota_condition["reason"] != WAITING_FOR_PODS_READY:
         return None
@@ -165,7 +165,7 @@ def simulate_decision(view: WorkloadView, queue: str, cache: SchedulerCache, pol
 
 
 def binding_of_refusal(decision: Decision, scheduler_cache: SchedulerCache) -> BindingLimit | None:
-    """Return why the scheduler rejected the Workload before trying any flavor; None if that did not happen."""
+    """Return why the scheduler rejected the Workload before it tried any flavor; None if it tried flavors."""
     if not isinstance(decision, StayPending) or decision.why.assignment is not None:
         return None
     stay_reason, queue = decision.why, decision.head.queue

@@ -67,7 +67,7 @@ class FlavorResourceRequest(NamedTuple):
 
 
 class FlavorOutcome(NamedTuple):
-    """How one ResourceFlavor suits a pod set: excluded, too little quota, after preemption, or fits at once."""
+    """Whether a pod set can use one ResourceFlavor: no, not with its quota, only after preemption, or at once."""
 
     flavor: str
     #: The index of the flavor's resource group.

@@ -153,7 +153,7 @@ class QueueExplainer:
         self._pending = pending_explainer
 
     def explain(self, obj: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
-        """Return the Explanation document's fields of a ClusterQueue: state, summary, quotas, why its head waits."""
+        """Return a ClusterQueue's part of the Explanation: state, summary, quotas, and why its head is pending."""
         name = obj["metadata"]["name"]
         queue, pending_queue = self._cache.snapshot.queues.get(name), self._cache.queue_manager.pending.get(name)
         if queue is None or pending_queue is None:

@@ -111,7 +111,7 @@ def _apply_corrections(workload: Obj, view: ClusterQueueView, corrections: Seque
 
 
 def remedy_of(case: WaitingCase, cache: SchedulerCache) -> str:
-    """Return what helps if no patch does, and when the limit ends without a change; '' if nothing is known."""
+    """Return, as text, the remedy if no patch helps, or when the limit ends by itself; '' if no remedy is known."""
     if case.limit.limit == blockers.BACKOFF and case.limit.until is not None:
         return f"it is queued again without a change at {format_second(case.limit.until)}, when its backoff ends"
     local_queue, queue_name = case.view.queue.partition("/")[2], case.queues.cluster_queue_name
@@ -205,7 +205,7 @@ def _cycle_corrections(cohort: str, snapshot: Snapshot) -> Iterator[_Correction]
 
 
 def _limit_corrections(case: WaitingCase) -> Iterator[_Correction]:
-    """Yield the raise of all limits of containers that are below the requests, for a Workload without a job.
+    """Yield a correction that raises all container limits below the requests, for a Workload without a job.
 
     Kubernetes rejects a job with such containers.
     """

@@ -111,7 +111,7 @@ class NodeCapacityView:
 def _retry_text(backoff: Backoff, now: Instant) -> str:
     """Return when the autoscaler requests machines again after a failure.
 
-    When the backoff ends, it does so only if the cloud may have the machines.
+    After the backoff, the autoscaler requests machines only if the cloud may have them.
     """
     if backoff.is_long_lasting:
         return "it is retried after a change of the NodePool or the Cluster"
@@ -244,7 +244,7 @@ def propose_pod_constraints(pods: Sequence[Obj], node_capacity: NodeCapacityView
 
 
 def _spec_changes(spec: Mapping[str, Any], nodes: Sequence[Obj]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield distinct changes of a pod's spec with which its selector and tolerations match a node, with texts."""
+    """Yield the distinct changes, each with its text, after which a pod's selector and tolerations match a node."""
     node_selector, yielded = dict(spec.get("nodeSelector") or {}), dict[str, None]()
     for node in nodes:
         labels = node["metadata"].get("labels") or {}

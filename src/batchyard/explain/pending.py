@@ -1,4 +1,4 @@
-"""Explains why a Workload has no quota: what stops it, who holds the quota, and changes that would admit it."""
+"""Explains why a Workload has no quota: its limit, the holders of the quota, and changes that would admit it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -262,7 +262,7 @@ class PendingExplainer:
         )
 
     def _limit_or_priority(self, analysis: PendingAnalysis, limit_kind: str) -> str:
-        """Return PRIORITY if only its priority saves a holder of missing quota from preemption, else `limit_kind`."""
+        """Return PRIORITY if priority alone protects a holder of missing quota from preemption, else `limit_kind`."""
         if limit_kind != NOMINAL or not analysis.queue.view.preemption.is_allowed:
             return limit_kind
         reasons = [self._protection_of(analysis, holder) for holder in analysis.holders[:_HOLDERS_CHECKED_MAX]]

@@ -52,7 +52,7 @@ class _QuotaField(NamedTuple):
         return None if field_value is None or is_unlimited(field_value) else field_value
 
     def raise_by(self, increase_by_key: Mapping[tuple[str, str], int]) -> HypotheticalChange:
-        """Return the hypothetical change that adds `amounts`, by flavor and resource, to the quota field."""
+        """Return the hypothetical change that adds amounts, by flavor and resource, to the quota field."""
         groups = tuple([self._raise_in_group(group, increase_by_key) for group in self.view.groups])
         if isinstance(self.view, ClusterQueueView):
             return HypotheticalChange(queues={self.view.name: replace(self.view, groups=groups)})
@@ -68,7 +68,7 @@ class _QuotaField(NamedTuple):
 
 
 def propose_quota_raises(case: ProposalCase) -> Search:
-    """Search the smallest quota raises that admit the Workload, in its ClusterQueue or elsewhere in its cohort tree."""
+    """Search for the smallest quota raises in the ClusterQueue or its cohort tree that would admit the Workload."""
     for number, amounts in enumerate(islice(_flavor_combinations(case), _COMBINATIONS_MAX)):
         shortfall_by_key = {quota_key: shortfall for quota_key, (_, shortfall) in amounts.items() if shortfall}
         if not shortfall_by_key:
@@ -153,7 +153,7 @@ def _raisable_fields(
 def _minimal_raise(
     case: ProposalCase, quota_field: _QuotaField, shortfall_by_key: Mapping[tuple[str, str], int]
 ) -> Generator[HypotheticalChange, bool, Proposal | None]:
-    """Search the smallest raise of one quota field that admits the Workload; None if no raise admits it."""
+    """Search for the smallest raise of one quota field that admits the Workload; None if no raise admits it."""
     quota_keys = list(shortfall_by_key)
     raise_steps = _raise_steps(case, quota_keys, [shortfall_by_key[quota_key] for quota_key in quota_keys])
 
@@ -173,7 +173,7 @@ def _minimal_raise(
 def _least_amounts(
     change_with: Callable[[Sequence[int]], HypotheticalChange], steps: Sequence[Sequence[int]]
 ) -> Generator[HypotheticalChange, bool, tuple[Sequence[int], bool]]:
-    """Search amounts whose change admits the Workload, none of which can be reduced further; () if there are none.
+    """Search for amounts that admit the Workload and cannot be reduced further; () if no amounts admit it.
 
     `steps` are lists of amounts to start from, in ascending order. The first step is tried before the last one. The
     second result says whether the amounts are minimal.
@@ -202,7 +202,7 @@ def _change_in_dimension(
 
 
 def _raise_steps(case: ProposalCase, quota_keys: Sequence[tuple[str, str]], shortfalls: list[int]) -> list[list[int]]:
-    """Return quota raises to try, ascending: the shortfalls, then with other pending Workloads' requests added."""
+    """Return quota raises to try, ascending: the shortfalls, then these plus other pending Workloads' requests."""
     raise_steps, total_amounts = [shortfalls], list(shortfalls)
     for view in case.simulation.other_pending_views():
         requests = {PODS: sum(view.counts)}
@@ -258,7 +258,7 @@ _COVERAGE_FLAVORS_MAX: Final = 4
 
 
 def propose_coverage(case: ProposalCase) -> Search:
-    """Search the smallest quotas of uncovered resources in one flavor of the ClusterQueue that admit the Workload."""
+    """Search for the smallest quotas of uncovered resources, in one flavor of the queue, that admit the Workload."""
     if not any(pod_set.uncovered_resource for pod_set in case.outcomes):
         return
     view = case.simulation.queue.view

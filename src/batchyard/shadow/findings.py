@@ -156,7 +156,7 @@ def predicted_document(decision: Decision | None) -> dict[str, Any]:
             return {"decision": "wait", "reason": decision.why.reason, "message": decision.why.message}
 
 
-def flavors_in_words(pod_sets: PodSets) -> str:
+def describe_flavors(pod_sets: PodSets) -> str:
     """Return, as text, the pod count and the flavors of each pod set of an admission."""
     pod_set_texts = []
     for name, count, flavors in pod_sets:
@@ -165,13 +165,13 @@ def flavors_in_words(pod_sets: PodSets) -> str:
     return "; ".join(pod_set_texts)
 
 
-def ours_in_words(decision: Decision | None) -> str:
+def describe_prediction(decision: Decision | None) -> str:
     """Return a decision of batchyard's scheduler as a clause, such as `we admit it with 2 of main on spot`."""
     match decision:
         case None:
             return "the model finds it neither pending nor ready to schedule"
         case Admit():
-            return f"we admit it with {flavors_in_words(predicted_admission(decision).pod_sets)}"
+            return f"we admit it with {describe_flavors(predicted_admission(decision).pod_sets)}"
         case Preempt():
             return f"we preempt {', '.join(sorted(each.workload.key for each in decision.targets))} for it"
         case StayPending():
@@ -206,7 +206,7 @@ _RELEVANT_FIELDS: Final[Mapping[DivergenceType, str]] = {
 }
 
 
-def where_to_look(kind: DivergenceType, workload: str, queue: str, at: Instant, hint: str = "") -> Sequence[str]:
+def diagnostic_commands(kind: DivergenceType, workload: str, queue: str, at: Instant, hint: str = "") -> Sequence[str]:
     """Return kubectl commands to find the cause of a divergence, after `hint`; logs are read from just before `at`."""
     namespace, _, name = workload.rpartition("/")
     queue_arguments = f"clusterqueue {queue}" if queue else f"localqueues -n {namespace}"

@@ -154,7 +154,7 @@ class Forecast:
         return tuple(to_log_wait(self.quantile_of_forks(level)) for level in LEVELS)
 
     def sample(self, uid: str) -> ForecastRecord:
-        """Return what the calibration keeps of the forecast until the Workload, with uid `uid`, starts."""
+        """Return the forecast as the record that the calibration keeps until the Workload with this uid starts."""
         fork_waits = self.waits_by_level
         tracker_names = tracker_names_for(self.basis, fork_waits, self.forks)
         return ForecastRecord(self.workload, uid, self.at, tracker_names, fork_waits[MEDIAN], self.moved or fork_waits)
@@ -546,7 +546,7 @@ FORECAST_KINDS: Final = (
     *(scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET),
 )
 #: The end of the message about an object that has no forecast.
-NO_START: Final = "it will not start"
+NO_START: Final = "there is no start to forecast"
 KindLister = Callable[[str], Iterable[Obj]]
 MaySee = Callable[[str], bool]
 
@@ -570,9 +570,8 @@ class ForecastAnswers:
         forecast = None if name is None else forecasts(state, [name], options).get(name)
         if forecast is None:
             problem = "has no Workload" if name is None else "has ended"
-            raise StatusError(
-                404, "NotFound", f'{subject.kind} "{subject.name}" {problem}: {NO_START}', {"name": subject.name}
-            )
+            message = f'{subject.kind} "{subject.name}" {problem}: {NO_START}'
+            raise StatusError(404, "NotFound", message, {"name": subject.name})
         return forecast.document(subject_document(subject))
 
     def samples_of(self, list_kind: KindLister, at: Instant, calibration: Calibration) -> Sequence[ForecastRecord]:

@@ -175,10 +175,10 @@ def cost(
     context: typer.Context,
     by: Annotated[CostGrouping, typer.Option(help="The grouping of the rows.")] = CostGrouping.TEAM,
     since: Annotated[
-        str, typer.Option(metavar="WHEN", help="Begin: a time, or a duration ago such as 24h or 7d.")
+        str, typer.Option(metavar="WHEN", help="Start: a time, or how long ago, such as 24h or 7d.")
     ] = "24h",
     begin: Annotated[str, typer.Option("--from", metavar="WHEN", help="The same as --since.", show_default=False)] = "",
-    end: Annotated[str, typer.Option("--to", metavar="WHEN", help="End: a time, or a duration ago.")] = "",
+    end: Annotated[str, typer.Option("--to", metavar="WHEN", help="End: a time, or how long ago.")] = "",
     namespace: Annotated[
         str,
         typer.Option("--namespace", "-n", metavar="NS", help="Only this namespace; default: all that you may list."),

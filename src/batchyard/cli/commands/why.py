@@ -76,31 +76,31 @@ def _fact_lines(document: Document) -> Iterator[str]:
         resource_and_flavor = " ".join(binding[field] for field in ("resource", "flavor") if binding.get(field))
         missing_amount = readable_quantity(binding.get("resource", ""), binding.get("missing", ""))
         missing_note = f"; missing {missing_amount} {resource_and_flavor}" if missing_amount else ""
-        yield from _labelled_lines("limit", f"{binding['limit']}{location_note}{missing_note}")
+        yield from _labeled_lines("limit", f"{binding['limit']}{location_note}{missing_note}")
     if document.get("clusterQueue"):
         cohort = f" in Cohort {document['cohort']}" if document.get("cohort") else ""
-        yield from _labelled_lines("queue", f"{document['clusterQueue']}{cohort}")
+        yield from _labeled_lines("queue", f"{document['clusterQueue']}{cohort}")
     line = document.get("line") or {}
     if line.get("position"):
         ahead_note = f", after {', '.join(line['ahead'])}" if line.get("ahead") else ""
         more_ahead_count = line["position"] - 1 - len(line.get("ahead") or ())
         more_ahead_note = f" and {more_ahead_count} more" if more_ahead_count else ""
-        yield from _labelled_lines("in line", f"{line['position']} of {line['of']}{ahead_note}{more_ahead_note}")
+        yield from _labeled_lines("in line", f"{line['position']} of {line['of']}{ahead_note}{more_ahead_note}")
     for share in document.get("shares") or ():
         text = f"{share['clusterQueue']}: {share.get('share', 0)} at weight {share['weight']:g}"
-        yield from _labelled_lines("share", text)
+        yield from _labeled_lines("share", text)
     for number, text in enumerate((document.get("preemption") or {}).get("alternatives") or ()):
-        yield from _labelled_lines("alternatives" if number == 0 else "", text)
+        yield from _labeled_lines("alternatives" if number == 0 else "", text)
     for check in document.get("checks") or ():
         message = f": {check['message']}" if check.get("message") else ""
-        yield from _labelled_lines("check", f"{check['name']} is {check['state']}{message}")
+        yield from _labeled_lines("check", f"{check['name']} is {check['state']}{message}")
     for request in document.get("requests") or ():
-        yield from _labelled_lines("request", f"{request['name']}: {request['told']}")
+        yield from _labeled_lines("request", f"{request['name']}: {request['told']}")
     for label, text in (document.get("facts") or {}).items():
-        yield from _labelled_lines(label, text)
+        yield from _labeled_lines(label, text)
 
 
-def _labelled_lines(label: str, text: str) -> Iterator[str]:
+def _labeled_lines(label: str, text: str) -> Iterator[str]:
     for number, line in enumerate(_wrap(text, LINE_WIDTH - _LABEL_WIDTH) or [""]):
         yield f"{(label if number == 0 else ''):<{_LABEL_WIDTH}}{line}".rstrip()
 
@@ -331,7 +331,7 @@ def explain_in_simulation(subject: Subject, question: SimulatedQuestion, output_
 
 
 def explain_in_state(subject: Subject, state: "State", output_format: Output) -> None:
-    """Print the explanation of an object of a cluster state, without a simulation of the time after it."""
+    """Print the explanation of an object of a cluster state, without simulating any later time."""
     from batchyard.sim.whatif import start_from_state  # noqa: PLC0415 - loads the simulator
     from batchyard.sim.world import World  # noqa: PLC0415 - loads the simulator
 

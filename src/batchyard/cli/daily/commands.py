@@ -164,7 +164,7 @@ def describe_state(entry: JobEntry) -> str:
 
 
 async def _cancel(client: ClusterClient, entry: JobEntry, *, waits: bool) -> None:
-    """Delete a job with its pods and report it; unless told otherwise, wait up to a minute until it is gone."""
+    """Delete a job with its pods and report it; if `waits`, wait up to a minute until it is gone."""
     path = await client.path_of(entry.api_version, entry.kind, entry.namespace, entry.name)
     try:
         await client.delete(path, entry.uid)
@@ -225,7 +225,7 @@ _SUSPEND_EFFECTS: Final[Mapping[JobState, str]] = {
 
 
 async def _set_active(client: ClusterClient, entry: JobEntry, *, is_active: bool) -> None:
-    """Set `spec.active` of a job's Workload and report the effect; a job that is so already is only reported."""
+    """Set `spec.active` of a job's Workload and report the effect; if it already has this value, only report that."""
     verb, place = ("resumed" if is_active else "suspended"), f"{entry.title} in namespace {entry.namespace}"
     if entry.state.has_ended:
         raise ClusterRequestError(f"{place} has ended ({entry.state}), so it cannot be {verb}: submit it again")
@@ -270,7 +270,7 @@ def suspend(
     kube_context: Context = "",
     data_dir: DataDir = None,
 ) -> None:
-    """Stop jobs and keep them out of the line until they are resumed (spec.active of their Workloads)."""
+    """Stop jobs and keep them out of their queues until they are resumed (spec.active of their Workloads)."""
     _set_active_by_name(target_of(context, kubeconfig, kube_context, data_dir), namespace, names, is_active=False)
 
 
@@ -290,7 +290,7 @@ def resume(
 
 
 async def _set_priority(client: ClusterClient, entry: JobEntry, class_name: str) -> str:
-    """Set the WorkloadPriorityClass of a job; return a line for the user. Raises ClusterRequestError if it may not."""
+    """Set the WorkloadPriorityClass of a job; return a line for the user. Raises ClusterRequestError if not allowed."""
     place = f"{entry.title} in namespace {entry.namespace}"
     value = await _class_value(client, class_name)
     if entry.state.has_ended:
@@ -337,7 +337,7 @@ def _class_of(entry: JobEntry) -> str:
 
 
 def _check_class_change(entry: JobEntry, place: str) -> None:
-    """Raise ClusterRequestError if Kueue rejects a class: a job with quota may change its class, but not add one."""
+    """Raise ClusterRequestError if Kueue rejects the change: a job with quota can change its class but not add one."""
     if entry.workload is None or not is_true(entry.workload, "QuotaReserved") or _class_of(entry):
         return
     names = f"{entry.title} -n {entry.namespace}"
@@ -356,7 +356,7 @@ def priority(
     kube_context: Context = "",
     data_dir: DataDir = None,
 ) -> None:
-    """Change the WorkloadPriorityClass of a job, which counts in the line and in preemption."""
+    """Change the WorkloadPriorityClass of a job, which affects its place in the queue and preemption."""
 
     async def run(client: ClusterClient) -> str:
         entry = await find_job(client, namespace or client.namespace, name)

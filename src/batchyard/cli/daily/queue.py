@@ -1,4 +1,7 @@
-"""The command `batchyard queue`: the place of a job in the line of its queue, which jobs are before it, and when."""
+"""The command `batchyard queue`: shows the place of a job in its queue, the jobs before it, and its forecast start.
+
+The line of a ClusterQueue is the list of its pending jobs in scheduling order.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -62,7 +65,7 @@ class PendingJob:
 
 @dataclass(frozen=True, slots=True)
 class QueueLine:
-    """The line of a ClusterQueue, the first job to be considered first; `note` says what it lacks, and why."""
+    """The pending jobs of a ClusterQueue in scheduling order; `note` says which jobs are missing, and why."""
 
     cluster_queue: str
     jobs: Sequence[PendingJob]
@@ -192,7 +195,7 @@ def _entry_in_line(entry: JobEntry, place: int, local_place: int) -> PendingJob:
 
 @dataclass(frozen=True, slots=True)
 class _PlaceAnswer:
-    """What is known about the place of one job: its line, its place in it, and the forecast of its start."""
+    """The place of one job: the line of its ClusterQueue, its place in the line, and the forecast of its start."""
 
     entry: JobEntry
     line: QueueLine
@@ -363,7 +366,7 @@ def queue(
     data_dir: DataDir = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show the place of a job in its line, the jobs before it and its likely start; without JOB, all pending jobs."""
+    """Show the place of a job in its queue, the jobs before it and its likely start; without JOB, all pending jobs."""
     if name and all_namespaces:
         raise typer.BadParameter("-A lists all pending jobs: remove it, or remove JOB and select a namespace with -n")
 

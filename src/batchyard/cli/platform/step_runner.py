@@ -251,7 +251,7 @@ class StepRunner:
         return result
 
     def _probe(self, step: PlatformStep) -> ProbeResult:
-        """Run a step's probes until one is not satisfied; return the result of the last one run."""
+        """Run a step's probes until one does not succeed; return the result of the last probe."""
         probe_result = ProbeResult(not step.probes)
         for probe in step.probes:
             probe_result = probe.parser(self.runner.run_probe(probe.command, self.display.show_progress))

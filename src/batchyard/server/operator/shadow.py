@@ -170,7 +170,7 @@ class Shadow:
         if news := self._watch_errors.news(informer, self.client.informers.values()):
             self._report(f"batchyard: {news}")
         has_begun = self._controller.has_begun
-        self._controller.heard(informer)
+        self._controller.on_informer_update(informer)
         if not has_begun and self._controller.has_begun:
             if self._config.port:
                 self.page = ShadowPage(self.client, self._timers, self.token_reviewer, lambda: self.counts)

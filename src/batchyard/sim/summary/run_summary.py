@@ -254,9 +254,9 @@ def series_document(run: WatchedSimulation) -> list[dict[str, Any]]:
 
 
 def _waits_over_time(run: WatchedSimulation) -> list[float]:
-    """Return for each interval how long the Workloads waited that first got quota in it, on average, in seconds.
+    """Return, by interval, the mean wait in seconds of the Workloads that first got quota in that interval.
 
-    An interval without such Workloads repeats the value before it.
+    An interval without such Workloads repeats the previous value.
     """
     length = max(1, run.result.now - run.start_time)
     waits: list[list[float]] = [[] for _ in range(INTERVAL_COUNT)]

@@ -265,7 +265,7 @@ def quota_figures(run: WatchedSimulation, group: Callable[[FlavorResource], str]
 def sum_curves(
     run: WatchedSimulation, curves: Mapping[FlavorResource, Curve], group_of: Callable[[FlavorResource], str]
 ) -> dict[str, Curve]:
-    """Return by group the sum of quota amounts over time; `group` returns a quota's group, '' to omit the quota."""
+    """Return by group the sum of quota amounts over time; `group_of` returns a quota's group, '' to omit the quota."""
     groups: dict[str, list[Curve]] = {}
     for at, curve in curves.items():
         groups.setdefault(group_of(at), []).append(curve)
