@@ -267,11 +267,11 @@ def _execute_in_child(run: ShimRun, features: Features, group: CgroupPaths, chil
         if run.spec["tty"] and (features.bubblewrap or runs_in_engine(run)):
             linux.set_controlling_terminal(0)
         if runs_in_engine(run):
-            engine_container.run_engine_warden(_prepare_engine_container(run, features, group), child_streams.status)
+            engine_container.run_engine_subreaper(_prepare_engine_container(run, features, group), child_streams.status)
         apply_limits(run.spec["limits"], group)
         if features.bubblewrap:
             _execute_bubblewrap(run, features.bubblewrap, features, child_streams)
-        process_container.run_process_warden(_plain_process_command(run), child_streams.status)
+        process_container.run_process_subreaper(_plain_process_command(run), child_streams.status)
     except (OSError, ValueError) as failure:
         status_line = {"error": words.format_start_error(str(failure))}
         os.write(child_streams.status, json.dumps(status_line).encode() + b"\n")

@@ -58,7 +58,7 @@ class StreamSink(Protocol):
 
     @property
     def accepts_data(self) -> bool:
-        """Whether the connection accepts more data now. If not, the stream is notified when it does again."""
+        """Whether the connection accepts more data now. If not, the stream is notified when it accepts data again."""
 
     def write_part(self, part: bytes) -> None:
         """Write a part of the streaming response."""

@@ -240,7 +240,7 @@ _LOST_STATUS: Final = {"exitCode": 137, "reason": "ContainerStatusUnknown", "pha
 _START_ERROR_CODE: Final = 128
 
 
-class LocalMachine:
+class LocalContainerRuntime:
     """The container runtime of this machine: its container runs, and the shim processes that supervise them.
 
     `node` is the node's folder.
@@ -499,7 +499,7 @@ def _create_event_socket(path: Path) -> socket.socket:
 
 
 def use_short_path(path: Path, action: Callable[[str], None]) -> None:
-    """Call `action` (such as bind) with a short path of a Unix socket, because the full path may exceed the limit."""
+    """Call `action` (such as bind) with a short path of a Unix socket, whose full path may exceed Linux's limit."""
     folder_fd = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         action(f"/proc/self/fd/{folder_fd}/{path.name}")

@@ -179,8 +179,8 @@ async def _recent_writes(sender: RequestSender, upstream: _UpstreamController) -
 def _last_written_at(objects: Sequence[Mapping[str, Any]], field_managers: Sequence[str]) -> Instant | None:
     """Return the time of the last write by these field managers, from `managedFields`; None if they wrote nothing.
 
-    Manager names that this operator also uses to apply statuses do not count. A competing controller also writes
-    ClusterQueues under other names.
+    Field managers whose names this operator also uses are ignored. A competing controller is still detected, because it
+    also writes ClusterQueues with other field managers.
     """
     exact_manager, manager_prefix = field_managers
     write_times = [

@@ -166,7 +166,7 @@ def options(
     group: CgroupPaths,
     variables: tuple[int, Sequence[str]],
 ) -> list[str]:
-    """Return the arguments of `podman run` for a container's spec; `variables` come from the function `variables`."""
+    """Return the arguments of `podman run` for a container's spec; `variables` is the result of `variables()`."""
     environment_fd, other_variables = variables
     return [
         *("--pull", "never", "--name", engine.container_name(paths.path), *engine.label_options(paths.path)),
@@ -187,7 +187,7 @@ def options(
 
 
 def variables(environment: Mapping[str, str]) -> tuple[int, list[str]]:
-    """Write environment variables to an env-file in memory; return its descriptor, and those unfit for the file."""
+    """Write environment variables to an env-file in memory; return its descriptor, and assignments it cannot hold."""
     fd = os.memfd_create("environment", 0)
     other_variables = []
     for name, value in environment.items():

@@ -176,7 +176,7 @@ def resolve_in_root(root: str, path: str) -> str:
 
 
 def resolve_in_folders(folders: Mapping[str, str], link_targets: Mapping[str, str], path: str) -> str:
-    """Resolve a path's symbolic links as a container does that sees these directories (by mount point) and links."""
+    """Resolve the symbolic links of a path as in a container with these directories (by mount point) and links."""
 
     def read_link_at(link_path: str) -> str | None:
         mount_point = next((mount_point for mount_point in folders if store.is_within(link_path, mount_point)), None)
