@@ -177,7 +177,7 @@ def describe_container(run: ShimRun, features: Features, pid: int, group: Cgroup
         pid=pid,
         has_own_namespaces=is_enclosed,
         group=cgroups.find_leaf_group(group) if runs_in_engine(run) else group,
-        environment=variables(run, pid),
+        environment=running_environment(run, pid),
         folder=run.spec["workingDir"] or "/",
         user=exec_user(run, pid, is_enclosed=is_enclosed),
         seccomp_program=seccomp_program_of(run, features),
@@ -196,7 +196,7 @@ def exec_user(run: ShimRun, pid: int, *, is_enclosed: bool) -> ProcessUser | Non
     return (*user, ()) if user else None
 
 
-def variables(run: ShimRun, pid: int) -> dict[str, str]:
+def running_environment(run: ShimRun, pid: int) -> dict[str, str]:
     """Return the environment variables of a running container, including those of its engine and its image."""
     environment_block = b""
     if runs_in_engine(run):
@@ -398,7 +398,7 @@ def _prepare_engine_container(run: ShimRun, features: Features, group: CgroupPat
     )  # the engine reads the hostname from its own UTS namespace
     spec = run.spec | {"mounts": resolve_mounts(run.spec["mounts"], paths.pod, f"{paths.run}/root")}
     engine_paths = engines.EngineContainerPaths(paths.sandbox, paths.run, sandbox_pid, run.path)
-    environment_options = engines.variables(run.spec["environment"])
+    environment_options = engines.write_env_file(run.spec["environment"])
     container_options = engines.options(spec, engine_paths, engine, group, environment_options)
     return engine_container.EngineContainer(
         engine, engine.container_name(run.path), container_options, run.folder, bool(run.spec["tty"]), group
