@@ -210,7 +210,7 @@ class StepRunner:
             probe_output = self.runner.run_probe(consent.details.command, self.display.show_progress)
             question += consent.details.format_details(probe_output, input_text)
         self.display.clear_status()
-        return self.confirmation.confirm(question, consent.is_grave(probe_description))
+        return self.confirmation.confirm(question, consent.destroys_data(probe_description))
 
     def _run_commands(self, step: PlatformStep, report_event: Callable[..., None]) -> None:
         """Run a step's commands with retries; before each retry, probe whether the step is already done."""
