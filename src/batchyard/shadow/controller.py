@@ -536,7 +536,7 @@ class ShadowController:
             self.has_begun = True
             self._load_current_objects()
         self._listings[informer.info.constant] = informer.listings
-        self._staleness_check.heard(informer)
+        self._staleness_check.on_informer_update(informer)
 
     def _load_current_objects(self) -> None:
         """Restart all comparisons with Kueue from the objects in the API client's cache."""

@@ -25,7 +25,7 @@ from batchyard.base.memory import rare_garbage_collection
 from batchyard.jobframework.workloads import GenericJob
 from batchyard.jobs.job.integration import JobIntegration
 from batchyard.jobs.jobset.integration import JobSetIntegration
-from batchyard.scheduling.workload.adjustments import MissingClass, resolve_priority
+from batchyard.scheduling.workload.adjustments import MissingPriorityClass, resolve_priority
 from batchyard.scheduling.workload.lifecycle import is_finished
 from batchyard.sim.event_log import Event, Record, event_of
 from batchyard.sim.recovery import RunAccounting
@@ -237,7 +237,7 @@ def _jobs_without_class(world: World, workloads: Sequence[Obj]) -> dict[Key, lis
             if job["metadata"]["uid"] in owner_uids or not label(job, well_known.QUEUE_NAME):
                 continue
             priority = resolve_priority(job, integration.templates(job), world.client)
-            if isinstance(priority, MissingClass) and integration.completion(job) is None:
+            if isinstance(priority, MissingPriorityClass) and integration.completion(job) is None:
                 jobs_by_class.setdefault(priority.key, []).append(key_of(job))
     return jobs_by_class
 
