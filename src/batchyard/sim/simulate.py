@@ -84,7 +84,7 @@ def simulate(
 ) -> Result:
     """Simulate manifests in virtual time, and return the result.
 
-    Sources are files, folders (all manifests below them), texts of manifests (several lines, or JSON), or objects as
+    Sources are files, folders (all manifests below them), manifest text (multi-line YAML, or JSON), or objects as
     dicts. `until` ends the run (`"2h"`, or seconds). Without it the run ends at the scenario's horizon, or when no
     more events are scheduled. `events` is called with each event as it happens. With `record=False` the result contains
     no events, which saves time and memory in large runs.
