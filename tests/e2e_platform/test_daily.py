@@ -1,4 +1,4 @@
-"""The daily commands on a running platform, and what `submit` finds there."""
+"""The daily commands on a running platform, and the defaults that `submit` derives from the platform."""
 
 import fcntl
 import json
@@ -147,7 +147,7 @@ def test_queue_without_name_lists_pending_jobs(yard: Yard) -> None:
     assert yard.output("queue", "-n", "team-b") == "no pending jobs\n"
 
 
-def test_queue_says_what_a_team_member_may_not_see(yard: Yard) -> None:
+def test_queue_reports_what_a_team_member_may_not_see(yard: Yard) -> None:
     folder = yard.running.kubeconfig.parent
     yard.running.kubectl("create", "rolebinding", "anna", "--clusterrole=view", "--user=anna", "--namespace=team-a")
     create_user = [sys.executable, "-m", "batchyard", "user", "anna", "-n", "team-a", "--data-dir", str(folder)]

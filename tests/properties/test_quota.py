@@ -43,7 +43,7 @@ class QuotaTrees(NamedTuple):
     defined: QuotaDefinition
 
     def use(self, queue: str, amounts: dict[QuotaKey, int], key: str = "w") -> None:
-        """Add usage to a ClusterQueue, in both."""
+        """Add usage to a ClusterQueue, in the snapshot and in the definition."""
         for pair, amount in amounts.items():
             change_usage(self.snapshot.queues[queue].node, ((self.snapshot.id_of(*pair), amount),), 1)
         self.defined.holders.setdefault(f"queue/{queue}", {})[key] = amounts

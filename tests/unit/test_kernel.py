@@ -1,4 +1,4 @@
-"""The virtual event loop: its clock, and the work limit of an instant."""
+"""The virtual event loop: its clock, and the limit of work in one instant."""
 
 import gc
 

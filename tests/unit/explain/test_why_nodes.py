@@ -1,4 +1,4 @@
-"""The limit of pods without a node or without an object, and changes that would give them a node."""
+"""The binding limit of pods that have no node or lack an object, and changes after which they get a node."""
 
 from pathlib import Path
 from typing import Any

@@ -64,7 +64,7 @@ def test_hotswap_evicts_workload_with_least_lost_work() -> None:
     assert victims(nodes, claim(), x=30, y=10, z=20) == ["y"]
 
 
-def test_hotswap_evicts_smallest_then_first_by_name_of_equal_cost() -> None:
+def test_hotswap_prefers_smallest_then_first_name_at_equal_cost() -> None:
     nodes = slices(running("x", 0, "a"), running("x", 1, "b"), running("y", 0, "c"), running("z", 0, "d"), pools="abcd")
     assert victims(nodes, claim()) == ["y"]
 

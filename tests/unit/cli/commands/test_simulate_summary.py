@@ -1,4 +1,4 @@
-"""`batchyard simulate` says how a run went: summary, lint findings, run times, unknown queues, comparison."""
+"""The report of `batchyard simulate` about a run: summary, lint findings, run times, unknown queues, comparison."""
 
 import json
 import subprocess

@@ -58,7 +58,7 @@ def test_admitted_job_runs_with_a_ready_pod_or_with_unknown_pods() -> None:
     assert state_of(None, obj, JobPods(0, 0, "no node fits")).reason == "no node fits"
 
 
-def test_condition_of_job_goes_before_conditions_of_workload() -> None:
+def test_job_condition_overrides_workload_conditions() -> None:
     job = {**make.job(), "status": {"conditions": [make.condition("Failed", message="backoff limit", since=7)]}}
     state = state_of(job, workload(QUOTA, ADMITTED), None)
     assert (state.state, state.since, state.reason) == (JobState.FAILED, make.at(7), "backoff limit")
