@@ -116,7 +116,8 @@ async def _platform_conflict(sender: RequestSender, groups: Sequence[str]) -> st
     controllers = ",".join(f"-{group}" for group in groups if group in platform_groups)
     return (
         f"this platform runs {shared_groups} itself: two controllers would decide about the same objects. "
-        f"Start it with --controllers '*,{controllers}', or leave them out here; --beside-upstream skips this check"
+        f"Start the platform with --controllers '*,{controllers}', or omit these groups from the operator's "
+        "--controllers; --beside-upstream skips this check"
     )
 
 

@@ -243,7 +243,7 @@ async def _read_kueue_settings(
     if kueue_settings is None:
         result = await read_kueue_configuration(http_transport, [KUEUE_CONFIG_MAP])
         configuration = result.configuration
-        note = "" if configuration is not None else "; assuming Kueue's defaults (--config sets another)"
+        note = "" if configuration is not None else "; assuming Kueue's defaults (set others with --config)"
         for line in [result.message + note, *(() if configuration is None else unsupported_settings(configuration))]:
             report(f"batchyard: {line}")
         kueue_settings = KueueSettings() if configuration is None else parse_kueue_settings(configuration)

@@ -271,9 +271,10 @@ def _create_listener(options: data_dir.PlatformOptions) -> socket.socket:
         return socket.create_server((options.address, options.port), family=family, dualstack_ipv6=is_dual_stack)
     except OSError as error:
         if error.errno == errno.EADDRNOTAVAIL or (error.errno or 0) < 0:  # negative: an error of getaddrinfo
-            raise PortError(f"{options.address} is no address of this machine; set another with --listen") from error
+            message = f"{options.address} is not an address of this machine"
+            raise PortError(f"{message}; set another with --listen") from error
         reason = os.strerror(error.errno) if error.errno else str(error)
-        message = f"cannot listen on port {options.port} of {options.address}: {reason}"
+        message = f"cannot listen on {options.address}, port {options.port}: {reason}"
         raise PortError(f"{message}; set another port with --port, or omit the option for any free port") from error
 
 
