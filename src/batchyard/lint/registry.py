@@ -135,7 +135,7 @@ _SIZE_RULES: Final = (
     LintRule(
         "tpu-topology-mismatch",
         _ERROR,
-        "the pods of one Job request another number of chips than the topology has",
+        "the total number of chips of one Job's pods differs from that of the topology",
         flavors.tpu_topology_mismatch,
     ),
     LintRule("tpu-chips-left", _WARNING, "pods request fewer chips than their machine has", flavors.tpu_chips_left),
@@ -165,7 +165,7 @@ _PROVISIONING_RULES: Final = (
     ),
 )
 _PREEMPTION_RULES: Final = (
-    LintRule("preemption-loop", _WARNING, "two Workloads preempt each other endlessly", queues.preemption_loop),
+    LintRule("preemption-loop", _WARNING, "two Workloads preempt each other forever", queues.preemption_loop),
     LintRule(
         "contradicting-priorities",
         _WARNING,
