@@ -57,7 +57,7 @@ def make_snapshot() -> Snapshot:
         snapshot.put_flavor(flavor_view({"metadata": {"name": f"flavor-{number}"}}))
     for number in range(QUEUES):
         snapshot.put_queue(cluster_queue_view(cluster_queue(number)))
-    snapshot.settle()
+    snapshot.rebuild_if_changed()
     return snapshot
 
 

@@ -48,7 +48,7 @@ API: Final = "kueue.x-k8s.io/v1beta2"
 RESOURCE: Final = "batchyard.dev/gpu-milli"
 QUEUES: Final = {"LS": 0.6, "BE": 0.4}
 NOMINAL_COVERAGES: Final = (10, 20, 30, 40, 50, 60, 70, 80, 90)
-#: The number of arrivals before the first forecast; before them there is no history.
+#: The number of arrivals before the first forecast, as a history for the forecasts.
 HISTORY_MIN: Final = 200
 HORIZONS: Final = ((10 * MINUTE, "under 10 minutes"), (HOUR, "under an hour"), (6 * HOUR, "under 6 hours"))
 #: The number of bootstrap samples for the confidence interval of a coverage.
@@ -240,12 +240,12 @@ def hide_run_times(state: State) -> State:
 
 
 def without_run_time(key: Key, obj: Obj) -> Obj:
-    """Return an object without annotations if it is a Workload; they contain the run time."""
+    """Return the object; a Workload loses its annotations, which contain the run time."""
     return with_metadata(obj, annotations=None) if key.kind == WORKLOAD else obj
 
 
 def group_forecasts(outcomes: Sequence[ForecastOutcome]) -> Mapping[str, Sequence[int]]:
-    """Return the positions of the forecasts by group: all, each half, and each horizon of the median of the forks."""
+    """Return the positions of the forecasts by group: all, each half, and each horizon, chosen by the forks' median."""
     groups: dict[str, list[int]] = {"all": [], "first half": [], "second half": []}
     groups |= {name: [] for _, name in HORIZONS} | {"6 hours and more": []}
     for position, outcome in enumerate(outcomes):

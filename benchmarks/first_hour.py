@@ -1,11 +1,11 @@
-"""Measures the three paths of a newcomer: the commands, and the seconds until each path gives its answer.
+"""Measures the three paths of a newcomer: the commands, and the seconds until each path gives its result.
 
     python benchmarks/first_hour.py [--clone FOLDER]
 
-Clones the repository to a temporary folder (or takes a clone without .venv), and runs the commands there: a simulation
-of 40 Jobs of one's own, `why` about a Job of a cluster, and a Job that runs on a platform of this machine. Prints each
-command with its wall time and CPU time. pip takes packages from its cache if they are there; run it twice to exclude
-downloads. The cluster of the second path is a platform that the script starts before it measures.
+Clones the repository to a temporary folder (or uses a clone without .venv), and runs the commands there: a simulation
+of 40 new Jobs, `why` about a Job of a cluster, and a Job that runs on a platform of this machine. Prints each command
+with its wall time and CPU time. pip uses its package cache; run the script twice to exclude downloads. The cluster of
+the second path is a platform, which the script starts before the measurement.
 """
 
 import argparse
@@ -35,7 +35,7 @@ spec:
       restartPolicy: Never
       containers: [{{name: main, image: example/train, resources: {{requests: {{cpu: {cpus}}}}}}}]
 """
-#: Requested CPUs of the Job in question, which the queue of the example does not have.
+#: The CPUs that the first Job requests, more than the quota of the queue.
 TOO_MANY: Final = 40
 SIMULATE: Final = "simulate mine"
 CLUSTER: Final = "why, of a cluster"
@@ -55,7 +55,7 @@ PATHS: Final = {
 
 
 def write_inputs(clone: Path) -> None:
-    """Write a queue and 40 Jobs to the folder `mine`; the first requests more than the quota."""
+    """Write a queue and 40 Jobs to the folder `mine`; the first Job requests more than the quota."""
     folder = clone / "mine"
     folder.mkdir()
     shutil.copy(PLATFORM, folder)
@@ -83,13 +83,13 @@ def run_path(clone: Path, title: str) -> None:
 
 
 def children_cpu_seconds() -> float:
-    """Return the CPU time of all commands that have ended."""
+    """Return the CPU time of all ended child processes."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of a newcomer's shell, without an activated environment."""
+    """Return the environment variables of a newcomer's shell, without an activated virtual environment."""
     hidden = {"VIRTUAL_ENV", "KUBECONFIG", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE"}
     return {name: value for name, value in os.environ.items() if name not in hidden}
 

@@ -4,8 +4,8 @@
 
 `baseline` has 15,000 Workloads in 30 ClusterQueues, `large-scale` 50,000 in 1,000. Each set of a ClusterQueue creates
 Workloads at its interval, independent of other sets; the first one arrives after one interval. --stagger delays all
-arrivals of queue i (counted over all Cohorts) by i times MS milliseconds, like users without coordination. --cohorts
-changes the number of Cohorts. Source of the figures: test/performance/scheduler of Kueue.
+arrivals of queue i (counted over all Cohorts) by i times MS milliseconds, to model users who do not coordinate.
+--cohorts changes the number of Cohorts. Source of the figures: test/performance/scheduler of Kueue.
 """
 
 import argparse

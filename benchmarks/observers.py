@@ -2,8 +2,8 @@
 
     python benchmarks/observers.py LOAD.yaml [--runs N]
 
-Runs the load in virtual time without nodes: without observers, with each observer, and with all of them. Prints the CPU
-seconds of one thread as medians of the runs: the decisions of the cycles, the application and recording of the
+Runs the load in virtual time on a cluster without nodes: without observers, with each one, and with all of them. Prints
+the CPU seconds of one thread as medians of the runs: the decisions of the cycles, the application and recording of the
 decisions, and the whole run. On a live platform another thread writes the rows of the ledger to a file; this time is a
 separate column.
 """
@@ -95,7 +95,7 @@ class ObservedWorld(World):
         self.stopwatch = CycleStopwatch(observer)
         sink = DecisionLog(self._record, self.entries.append) if LEDGER in self._observers else self._record
         runtime = (BareWorkloads(), SimulatedKubelets(container_delays_of(self.scenario.cluster, 0), with_nodes=False))
-        loop = metrics.cycles.loop if METRICS in self._observers else self._on_loop
+        loop = metrics.cycles.count_loop if METRICS in self._observers else self._on_loop
         ports = PlatformPorts(self.kernel, self.client, runtime, (), sink, loop, cycle_observer=self.stopwatch)
         platform = build_platform(replace(ports, history=changes_reader(self.store)), self._settings)
         if METRICS in self._observers:
@@ -120,7 +120,7 @@ def run(scenario: Scenario, observers: Sequence[str]) -> CycleTimes:
 
 
 def main() -> None:
-    """Run all choices of observers, and print a table."""
+    """Run each combination of observers, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("load", type=Path)
     parser.add_argument("--runs", type=int, default=5)

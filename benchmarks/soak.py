@@ -66,7 +66,7 @@ class SoakRun:
                 await asyncio.sleep(delay)
 
     async def rest(self) -> dict[str, Any]:
-        """Wait until all Jobs have finished, then for the time REST; return a sample."""
+        """Wait until all Jobs have finished, and then for REST seconds; return a sample."""
         while not await self._is_settled():
             await asyncio.sleep(1)
         await asyncio.sleep(REST)

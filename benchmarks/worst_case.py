@@ -73,7 +73,7 @@ class UserConnection:
 
 
 def worst_bodies(namespace: str) -> Iterator[tuple[str, str, bytes, str]]:
-    """Yield the requests whose bodies cost most CPU time; each body has at most 3 MiB."""
+    """Yield the requests whose bodies cost the most CPU time; each body has at most 3 MiB."""
     maps = f"/api/v1/namespaces/{namespace}/configmaps"
     pods = f"/api/v1/namespaces/{namespace}/pods"
     jobs = f"/apis/batch/v1/namespaces/{namespace}/jobs"
@@ -103,7 +103,7 @@ _LARGE, _LABELED, _LABELS = 60, 2_000, 300
 
 
 def long_lists(namespace: str) -> Iterator[tuple[str, str, bytes, str]]:
-    """Yield the requests whose responses cost most CPU time; `create_objects` creates their objects."""
+    """Yield the requests whose responses cost the most CPU time; `create_objects` creates their objects."""
     maps, secrets = (f"/api/v1/namespaces/{namespace}/{kind}" for kind in ("configmaps", "secrets"))
     terms = ",".join(f"k{number}" for number in range(_LABELS))
     yield "GET", maps, b"", _JSON

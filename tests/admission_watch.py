@@ -62,7 +62,7 @@ class AdmissionWatcher:
 
     def used(self, name: str = "cq") -> int:
         """The usage of a ClusterQueue in whole CPUs of flavor `spot`."""
-        self.index.snapshot.settle()
+        self.index.snapshot.rebuild_if_changed()
         node = self.index.snapshot.queues[name].node
         return node.usage[self.index.snapshot.id_of("spot", "cpu")] // 1000
 

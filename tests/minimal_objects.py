@@ -1,7 +1,7 @@
 """Minimal objects of each Kubernetes kind, and the stored objects, field by field.
 
-The facts are those of Kubernetes 1.36: pkg/apis/*/v1/{defaults.go,zz_generated.defaults.go}, and of its Go types the
-parts that are no pointers, which it always writes.
+Source: Kubernetes 1.36, pkg/apis/*/v1/{defaults.go,zz_generated.defaults.go}, and the non-pointer fields of its Go
+types, which it always writes.
 """
 
 from typing import Final

@@ -20,7 +20,7 @@ from tidy.source import SourceFile, Violation, files_below
 ROOT = Path(__file__).parent.parent
 TABLES = tomllib.loads((ROOT / "tests" / "tidy.toml").read_text("utf-8"))
 BANS = [NameBan.of(row) for row in TABLES["ban"]]
-#: The laws and the random worlds are entered by tests; the spawner is a program of its own; what users run is the rest.
+#: The entry points: programs that users run, the spawner, and the modules that only tests import.
 #: The command line imports the module of a command by its name.
 ENTRY_POINTS = (
     "batchyard",
@@ -42,12 +42,12 @@ FileRule: TypeAlias = Callable[[SourceFile], Iterator[Violation]]
 
 
 def banned(file: SourceFile) -> Iterator[Violation]:
-    """Uses of what the table bans."""
+    """Uses of names that the table bans."""
     return banned_names(file, BANS)
 
 
 def synonyms(file: SourceFile) -> Iterator[Violation]:
-    """Identifiers with a wrong word of the table."""
+    """Identifiers that contain a wrong word of the table."""
     return names.synonyms(file, TABLES["synonyms"])
 
 
@@ -110,7 +110,7 @@ def violations_of(name: str) -> tuple[Violation, ...]:
 
 @cache
 def banned_words() -> tuple[Violation, ...]:
-    """Texts of the tree that hold a banned word."""
+    """Texts of the tree that contain a banned word."""
     return tuple(chain.from_iterable(words.banned_words(file) for file in tree()))
 
 
@@ -194,19 +194,19 @@ def test_every_right_word_is_in_the_glossary() -> None:
     assert [word for word in TABLES["synonyms"].values() if short.get(word, word) not in terms] == []
 
 
-# Every rule can fail: a bad text each, and a good one close to it.
+# Every rule can fail: each has a test with a bad text and a similar good text.
 
 LONG = "\n    ".join(["def f(): pass"] + ["x = 1"] * 70)
 DEEP = "if a:\n  for b in c:\n   while d:\n    with e:\n     if g:\n      pass"
 
 
 def function(body: str, head: str = "def f():") -> str:
-    """A module with one function of that body."""
+    """The text of a module with one function that has this body."""
     return head + "\n" + "\n".join(f" {line}" for line in body.splitlines())
 
 
 def found_in(rule: FileRule, text: str, path: str = "src/batchyard/scheduling/cycle.py") -> list[str]:
-    """What a rule says of a text."""
+    """The violations of a rule in a text."""
     return [violation.what for violation in rule(SourceFile(path, text))]
 
 

@@ -3,6 +3,7 @@
 Also, `why` has an answer for every object of the examples at any time.
 """
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -58,9 +59,9 @@ CASES = [
     WhyCase("admission-check", "queued", "pretrain", "10m", "admissionCheck", "AdmissionCheck h100-capacity", "", ""),
     WhyCase("stock-out", "empty", "render", "10m", "stockOut", "NodePool l4-pool", "", ""),
     WhyCase("quota-above-hardware", "trap", "second", "30m", "nodeCapacity", "ResourceFlavor reserved-l4", "first",
-         "2 more machines of pool reserved-pool (g2-standard-24)"),
+         "add 2 machines to pool reserved-pool (g2-standard-24)"),
     WhyCase("topology", "apart", "replicas", "20m", "topology", "ResourceFlavor wide-machines", "",
-         "1 more machine of pool wide-pool (e2-standard-16)"),
+         "add 1 machine to pool wide-pool (e2-standard-16)"),
 ]  # fmt: skip
 
 
@@ -152,3 +153,43 @@ def test_why_answers_for_every_object_in_examples(name: str, at: str) -> None:
         assert document is not None
         assert document["summary"], obj["metadata"]["name"]
         assert list(document_text_lines(document, is_wide=True))
+
+
+#: The row of the document about `why` for each bound of the package.
+BOUNDS = {
+    "cohort_simulation.AHEAD_WORKLOADS_MAX": "simulated pending Workloads ahead of it in its queue",
+    "cohort_simulation.OTHER_WORKLOADS_MAX": "simulated pending Workloads elsewhere in the cohort",
+    "cohort_simulation.DECISIONS_MAX": "decisions of all trials together",
+    "cohort_simulation.TRIAL_DECISIONS_MAX": "decisions of one trial",
+    "cohort_simulation._TIMES_PREEMPTED_MAX": "times that a Workload is preempted in one trial",
+    "quota_raises._COMBINATIONS_MAX": "combinations of flavors for a raise of quota",
+    "quota_raises._LENDERS_MAX": "lenders whose lendingLimit is raised",
+    "quota_raises._COVERAGE_FLAVORS_MAX": "flavors in which an uncovered resource gets quota",
+    "proposals._PRIORITIES_MAX": "priorities tried, and values of `maxPriorityThreshold`",
+    "proposals.ENDED_WORKLOADS_MAX": "holders to end, or pending Workloads to withdraw",
+    "fixes._LOCAL_QUEUES_TRIED_MAX": "other LocalQueues tried, and ClusterQueues for a new LocalQueue",
+    "fixes._CYCLE_CORRECTIONS_MAX": "Cohorts of a cycle of which each could lose its parent",
+    "node_capacity._ENDED_WORKLOADS_MAX": "Workloads to end on nodes",
+    "node_capacity._OCCUPANTS_CHECKED_MAX": "Workloads on nodes of which those are chosen",
+    "node_capacity._CONSTRAINTS_TRIED_MAX": "tolerations and selectors tried for other nodes",
+    "node_capacity._CONSTRAINTS_SHOWN_MAX": "tolerations and selectors shown for other nodes",
+    "node_capacity._SHOWN_MAX": "machines and backoffs shown that the autoscaler waits for",
+    "pending._HOLDERS_CHECKED_MAX": "holders checked for a priority that protects them",
+    "pending.HOLDERS_SHOWN": "holders shown, or Workloads on the nodes",
+    "pending.AHEAD_SHOWN": "Workloads shown that are ahead of it",
+    "admitted._SHOWN_MAX": "holders shown, or Workloads on the nodes",
+    "blockers._UNREADY_SHOWN": "Workloads shown that are not ready",
+    "explainer._HOLDERS_CHECKED_MAX": "holders checked for why another was not preempted",
+    "explainer._SHOWN_MAX": "alternatives shown to a preemption",
+}
+
+
+def test_document_states_every_bound() -> None:
+    page = (ROOT / "docs" / "how-to" / "why.md").read_text("utf-8")
+    bounds = {
+        f"{path.stem}.{name}": value
+        for path in (ROOT / "src" / "batchyard" / "explain").glob("*.py")
+        for name, value in re.findall(r"^(\w+(?:_MAX|_SHOWN)): Final = (\d+)$", path.read_text("utf-8"), re.MULTILINE)
+    }
+    assert sorted(bounds) == sorted(BOUNDS)
+    assert [name for name, value in bounds.items() if f"| {BOUNDS[name]} | {value} |" not in page] == []

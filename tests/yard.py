@@ -101,13 +101,13 @@ class SchedulerBench:
                 queue_as_seen = cluster_queue_view(obj)
                 self._put_flavors(queue_as_seen.groups)
                 self.snapshot.put_queue(queue_as_seen)
-        self.snapshot.settle()
+        self.snapshot.rebuild_if_changed()
 
     def hold(self, name: str, cpu: int, queue: str = "cq", **fields: Any) -> AdmittedWorkload:
         """Admit a Workload that uses whole CPUs of a flavor, or the amounts of `usage` by (flavor, resource)."""
         amounts = fields.pop("usage", {(fields.pop("flavor", "spot"), "cpu"): cpu * 1000})
         usage = tuple((self.snapshot.id_of(*pair), amount) for pair, amount in amounts.items())
-        self.snapshot.settle()
+        self.snapshot.rebuild_if_changed()
         held = AdmittedWorkload(
             f"team/{name}",
             f"uid-{name}",

@@ -1,4 +1,4 @@
-"""Writes src/batchyard/cli/completion/commands.json: what the completion of command lines knows of the commands.
+"""Writes src/batchyard/cli/completion/commands.json, the commands and options that shell completion offers.
 
 Run it after a change of a command's options: `python tools/completion_table.py`.
 """
@@ -69,7 +69,7 @@ def format_command(command: dict[str, Any]) -> str:
 
 
 def argument_kind(argument: Any, name: str) -> str:
-    """Return the kind of a command's argument; of objects with the kinds of objects that the command accepts."""
+    """Return the kind of a command's argument; for objects, it includes the object kinds that the command accepts."""
     kind, object_kinds = kind_of(argument), OBJECT_KINDS_BY_COMMAND.get(name, ())
     accepted_kinds = "|".join(kind_info(each).singular for each in object_kinds)
     return f"{kind}:{accepted_kinds}" if kind == "objects" and accepted_kinds else kind

@@ -1,4 +1,4 @@
-"""Installs the pinned packages with pip, and prints a line for each that it downloads: `make setup` runs it.
+"""Installs the pinned packages with pip, and prints a line for each download; `make setup` runs this script.
 
 Usage: `python tools/install_packages.py requirements.lock`, with the Python of the virtual environment.
 """
@@ -30,7 +30,7 @@ def main() -> int:
 
 
 def progress_lines(pip_lines: Iterable[str], pin_count: int) -> Iterator[str]:
-    """Yield a line for each package file that pip names, and one when it begins to install them."""
+    """Yield a line for each package file that pip names, and one when the installation of the packages begins."""
     file_count = 0
     for line in pip_lines:
         named = FILE_LINE.match(line)

@@ -1,8 +1,8 @@
-"""Writes deploy/man, a manual page for each command; wheels carry them, and a test fails if one of them is out of date.
+"""Writes a manual page for each command to deploy/man. Wheels contain the pages; a test fails if a page is out of date.
 
     python tools/man_pages.py [FOLDER]
 
-With FOLDER, the pages are written there instead. `man -l FOLDER/NAME.1` shows one.
+With FOLDER, the script writes the pages to that folder instead. `man -l FOLDER/NAME.1` shows a page.
 """
 
 import re
@@ -23,7 +23,7 @@ EXIT_CODES = (("0", "success"), ("1", "invalid input or failed run"), ("2", "wro
 
 
 def main() -> None:
-    """Write all pages, and delete those of commands that are gone."""
+    """Write all pages, and delete the pages of removed commands."""
     folder = Path(sys.argv[1]) if sys.argv[1:] else FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     for path in folder.glob("batchyard*.1"):
@@ -53,7 +53,7 @@ def page_name(command: str) -> str:
 
 
 def overview_lines() -> Iterator[str]:
-    """Yield the page of `batchyard`: its commands by group."""
+    """Yield the lines of the page of `batchyard`: its commands by group."""
     yield from heading_lines("batchyard", "a multi-tenant batch platform")
     yield from (".SH SYNOPSIS", r".B batchyard", r"\fICOMMAND\fR [\fIOPTIONS\fR]")
     yield from (".SH DESCRIPTION", "Decides which workload runs where and when, in simulation and for real.")
@@ -67,7 +67,7 @@ def overview_lines() -> Iterator[str]:
 
 
 def command_lines(context: Any) -> Iterator[str]:
-    """Yield the page of a command."""
+    """Yield the lines of the page of a command."""
     command, name = context.command, command_name(context)
     help_text = command.help or ""
     yield from heading_lines(page_name(name), first_sentence(help_text.partition("\n\n")[0]).rstrip("."))
@@ -96,20 +96,20 @@ def command_lines(context: Any) -> Iterator[str]:
 
 
 def heading_lines(name: str, summary: str) -> Iterator[str]:
-    """Yield the line that `man -k` finds, under its heading."""
+    """Yield the section NAME, which contains the line that `man -k` prints."""
     yield ".SH NAME"
     yield rf"{escape(name)} \- {escape(summary)}"
 
 
 def exit_lines() -> Iterator[str]:
-    """Yield the section about exit codes, which are the same for all commands."""
+    """Yield the section about exit codes, which is the same for all commands."""
     yield ".SH EXIT STATUS"
     for code, meaning in EXIT_CODES:
         yield from (".TP", rf".B {code}", meaning)
 
 
 def escape(text: str) -> str:
-    """Return a text for roff: a backslash and a dash stand for themselves, and no line is taken for a request."""
+    """Escape a text for roff: backslashes and dashes are literal, and the text does not begin with a roff request."""
     escaped = text.replace("\\", r"\e").replace("-", r"\-")
     return rf"\&{escaped}" if escaped[:1] in {".", "'"} else escaped
 

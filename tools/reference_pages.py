@@ -1,9 +1,9 @@
-"""Writes the pages of docs/reference that are made from the code; a test fails if one of them is out of date.
+"""Generates pages of docs/reference from the code; a test fails if a page is out of date.
 
     python tools/reference_pages.py [FOLDER]
 
-With FOLDER, the pages are written there instead. They are: the command line, the Python API, kinds and annotations,
-Kueue's Configuration, Events and their reasons.
+With FOLDER, the script writes the pages to that folder instead. The pages are: the command line, the Python API, kinds
+and annotations, Kueue's Configuration, Events and their reasons.
 """
 
 import ast
@@ -204,7 +204,7 @@ def _python_api() -> Iterator[str]:
 
 
 def _signature(name: str, value: Any) -> Iterator[str]:
-    """Yield the parameters of a function, one a line."""
+    """Yield the signature of a function with one parameter per line."""
     if inspect.isfunction(value):
         parameters = [str(one) for one in inspect.signature(value).parameters.values()]
         first = next(iter(inspect.signature(value).parameters.values()))
@@ -215,13 +215,13 @@ def _signature(name: str, value: Any) -> Iterator[str]:
 
 
 def _plain(parameter: str) -> str:
-    """Return a parameter without the modules of its type, and with an enumeration's default as its value."""
+    """Return a parameter without the modules of its type; an enum default is written as the member's value."""
     text = re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Z])", "", parameter)
     return re.sub(r"<\w+\.\w+: ('[^']*')>", r"\1", text)
 
 
 def _docstring(value: Any) -> str:
-    """Return the docstring of a value, its example as a block."""
+    """Return the docstring of a value, with its example as a code block."""
     text, prompt, example = (inspect.getdoc(value) or "").partition(">>> ")
     return f"{text.rstrip()}\n\n```pycon\n{prompt}{example.rstrip()}\n```" if prompt else text.rstrip()
 

@@ -41,7 +41,7 @@ _TOOLS: Final = ROOT / ".release/bin"
 
 
 class ReleaseSettings(NamedTuple):
-    """What to release, and with which programs."""
+    """The version and the parts of a release, and the programs that build it."""
 
     version: str
     #: The folder of the results.
@@ -72,7 +72,7 @@ class ReleaseSettings(NamedTuple):
 
 
 class ReleaseCommand(NamedTuple):
-    """A command, and the environment variables that it gets in addition."""
+    """A command, and its additional environment variables."""
 
     arguments: Sequence[str]
     variables: Mapping[str, str] = {}
@@ -203,14 +203,14 @@ def _image_reference(settings: ReleaseSettings, target: str) -> str:
 
 
 def tag_commands(settings: ReleaseSettings) -> Iterator[ReleaseCommand]:
-    """Yield the command that creates the tag; none for a release without some part."""
+    """Yield the command that creates the git tag; none if a part is left out."""
     if len(settings.parts) == len(PARTS):
         message = f"batchyard {settings.version}"
         yield ReleaseCommand(["git", "tag", "--annotate", settings.tag, "--message", message])
 
 
 def upload_commands(settings: ReleaseSettings) -> Iterator[ReleaseCommand]:
-    """Yield the commands that publish the results; REGISTRY is yours. No command of this module runs them."""
+    """Yield the commands that publish the results; the user replaces REGISTRY. This script does not run them."""
     yield ReleaseCommand(["git", "push", "origin", settings.tag])
     yield ReleaseCommand(["twine", "upload", f"{settings.out}/*.whl", str(settings.sdist)])
     for target in IMAGES if "images" in settings.parts else ():

@@ -39,7 +39,7 @@ class DocumentLine(NamedTuple):
 
 
 class BrokenLink(NamedTuple):
-    """A link that leads nowhere: its document, line, target, cause and remedy."""
+    """A broken link: its document, line, target, cause and remedy."""
 
     path: PurePosixPath
     line: int
@@ -70,7 +70,7 @@ def document_lines(path: PurePosixPath) -> tuple[DocumentLine, ...]:
 
 @cache
 def anchors(path: PurePosixPath) -> frozenset[str]:
-    """Return the anchors of a document: its headings' as GitHub and the site write them, and explicit ones."""
+    """Return the anchors of a document: those that GitHub and the site derive from headings, and explicit ones."""
     found: list[str] = []
     for line in document_lines(path):
         if line.is_code:
@@ -119,14 +119,14 @@ def broken_links() -> Iterator[BrokenLink]:
 
 
 def site_path(path: PurePosixPath) -> PurePosixPath:
-    """Return the place of a file of the repository in the sources of the site."""
+    """Return the path that a file of the repository has in the sources of the site."""
     if path == _README:
         return PurePosixPath("index.md")
     return path.relative_to("docs") if path.parts[0] == "docs" else path
 
 
 def write_site(folder: Path) -> None:
-    """Write the sources of the site into a folder, which is emptied first.
+    """Empty a folder, and write the sources of the site into it.
 
     Raises OSError if the folder cannot be written.
     """
@@ -150,14 +150,14 @@ def write_site(folder: Path) -> None:
 
 
 def _site_link(path: PurePosixPath, target: str) -> str:
-    """Return a link of a document as it is in the site."""
+    """Return a link of a document as the site needs it."""
     linked, anchor = resolve(path, target), target.partition("#")[2]
     place = os.path.relpath(site_path(linked), site_path(path).parent)
     return f"{place}#{anchor}" if anchor else place
 
 
 def _site_lines(path: PurePosixPath, moved: Mapping[str, str]) -> Iterator[str]:
-    """Yield the lines of a document with the links of the site."""
+    """Yield the lines of a document, with links rewritten for the site."""
     for line in document_lines(path):
         if line.is_code:
             yield _FENCE_ATTRIBUTE.sub("", line.text) if _FENCE.match(line.text) else line.text

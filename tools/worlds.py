@@ -15,7 +15,7 @@ from properties.worlds import cluster_violations
 
 
 def main() -> int:
-    """Simulate the clusters of the seeds from FIRST up to END, without END itself; without END only the seed FIRST."""
+    """Simulate the clusters of the seeds FIRST to END - 1; if END is omitted, only the cluster of the seed FIRST."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("first", type=int)
     parser.add_argument("end", type=int, nargs="?")

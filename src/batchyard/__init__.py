@@ -2,8 +2,8 @@
 
     from batchyard import simulate
 
-`simulate` runs manifests in virtual time and returns a Result; InvalidScenario lists the faults of manifests. Both are
-imported on first use, so that the command line starts fast.
+`simulate` runs manifests in virtual time and returns a Result. It raises InvalidScenario, with a list of all errors, if
+manifests are invalid. All three names are imported on first use, so that the command line starts fast.
 """
 
 from importlib import import_module

@@ -1,7 +1,7 @@
 """Locations of the package's data files: the examples, and the configuration files for monitoring.
 
-A source checkout has them beside `src`. An installation has them in the folder `share/batchyard` of its prefix, and an
-installation by `pip install --target` in that of its folder.
+A source checkout has them beside `src`. An installation has them in the folder `share/batchyard` of its prefix, or of
+the target folder of `pip install --target`.
 """
 
 import sysconfig

@@ -44,7 +44,7 @@ from batchyard.placement.controller import PlacementController
 from batchyard.placement.hotswap import Hotswap
 from batchyard.placement.node_filters import AutoscalingProfile
 from batchyard.quotas.resource_quotas import ResourceQuotas
-from batchyard.scheduling.controller import CycleObserver, NoCycleObserver, PodsReadyGate, Scheduler
+from batchyard.scheduling.controller import CycleObserver, NoCycleObserver, PodsReadyGate, ReportSettings, Scheduler
 from batchyard.scheduling.cycle import PreemptionLoop
 from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS, KueueSettings
 from batchyard.scheduling.queue_status import QueueStatusController
@@ -209,8 +209,7 @@ def _admission_controllers(
         ports.on_preemption_loop,
         pods_ready_gate,
         ports.cycle_observer,
-        records_alternatives=settings.with_api,
-        reports_max=ports.pending_reasons_max,
+        ReportSettings(settings.with_api, ports.pending_reasons_max),
     )
     job_reconciler = partial(
         JobReconciler,

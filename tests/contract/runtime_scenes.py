@@ -61,17 +61,17 @@ def jobset(name: str, template: Mapping[str, Any], **spec: Any) -> Obj:
 
 
 def find_object(objects: Objects, kind: str, name: str) -> Obj:
-    """Return an object, or an empty one."""
+    """Return an object; if it does not exist, an object without fields."""
     return next((obj for obj in objects(kind) if obj["metadata"]["name"] == name), {"metadata": {}})
 
 
 def in_phase(name: str, *phases: str) -> Callable[[Objects], bool]:
-    """Check that a pod is in one of these phases."""
+    """Return a check that a pod is in one of these phases."""
     return lambda objects: (find_object(objects, "Pod", name).get("status") or {}).get("phase") in phases
 
 
 def waits_for(name: str, reason: str) -> Callable[[Objects], bool]:
-    """Check that the container of a pod waits for this reason."""
+    """Return a check that the container of a pod waits with this reason."""
 
     def holds(objects: Objects) -> bool:
         statuses = (find_object(objects, "Pod", name).get("status") or {}).get("containerStatuses") or [{"state": {}}]
@@ -81,17 +81,17 @@ def waits_for(name: str, reason: str) -> Callable[[Objects], bool]:
 
 
 def is_gone(name: str) -> Callable[[Objects], bool]:
-    """Check that a pod does not exist."""
+    """Return a check that a pod does not exist."""
     return lambda objects: find_object(objects, "Pod", name) == {"metadata": {}}
 
 
 def holds(kind: str, name: str, condition: str) -> Callable[[Objects], bool]:
-    """Check that a condition is true."""
+    """Return a check that a condition of an object is true."""
     return lambda objects: is_true(find_object(objects, kind, name), condition)
 
 
 def runs(name: str) -> Callable[[Objects], bool]:
-    """Check that a pod of a Job is ready."""
+    """Return a check that a pod of a Job is ready."""
     return lambda objects: bool((find_object(objects, "Job.batch", name).get("status") or {}).get("ready"))
 
 

@@ -91,7 +91,7 @@ def test_past_instant_runs_now(kernel_and_run: tuple[Kernel, Run]) -> None:
     assert seen[0] >= START
 
 
-def test_cancelled_work_does_not_run_and_does_not_advance_clock(kernel_and_run: tuple[Kernel, Run]) -> None:
+def test_canceled_work_does_not_run_and_does_not_advance_clock(kernel_and_run: tuple[Kernel, Run]) -> None:
     kernel, run = kernel_and_run
     done: list[str] = []
     kernel.call_at(START + 10, lambda: done.append("kept"))

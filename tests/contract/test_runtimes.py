@@ -53,7 +53,7 @@ class PlatformView(NamedTuple):
 def places(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Sequence[PlatformView]]:
-    """A simulated platform, and a real one whose image is this machine or an image of podman."""
+    """A platform with simulated pods, and one whose pods run on this machine, without an image or in a podman image."""
     folder = tmp_path_factory.mktemp
     with ExitStack() as stack:
         if request.param == "podman":

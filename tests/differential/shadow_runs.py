@@ -72,7 +72,7 @@ class ShadowFollower:
         client = RestClient(wiring, WATCHED_KINDS)
         self._looking = ShadowController(client, line, kernel, self._how, report=self.reported.findings.append)
         self.followers = self._looking.followers
-        client.on_new_data = self._looking.heard
+        client.on_new_data = self._looking.on_informer_update
         client.start()
 
     def again(self) -> "ShadowFollower":

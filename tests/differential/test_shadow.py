@@ -40,12 +40,12 @@ def test_shadow_tolerates_delayed_watch_of_one_kind(name: str, late: str) -> Non
     assert run_shadow_case(name, *packed_cases()[name], trouble=ConnectionFaults(late={late: 1_200_000})).findings == []
 
 
-def test_shadow_only_sends_get_requests() -> None:
+def test_shadow_sends_only_get_requests() -> None:
     reported = run_shadow(*case("single-1"))
     assert {line.partition(" ")[0] for line in reported.asked} == {"GET"}
 
 
-def planted_findings(scenario: Scenario, log: list[Record]) -> tuple[Divergence, ShadowResults]:
+def injected_findings(scenario: Scenario, log: list[Record]) -> tuple[Divergence, ShadowResults]:
     reported = run_shadow(scenario, log)
     assert reported.findings, "nothing was found"
     return reported.findings[0], reported
@@ -55,7 +55,7 @@ def planted_findings(scenario: Scenario, log: list[Record]) -> tuple[Divergence,
 def test_different_flavor_is_detected(name: str) -> None:
     scenario, log = case(name)
     changed, record = injected_divergences.change_flavor(scenario, log)
-    first, _ = planted_findings(scenario, changed)
+    first, _ = injected_findings(scenario, changed)
     assert (first.divergence_type, first.workload) == (DivergenceType.FLAVORS, record["workload"])
     assert first.kueue_action["podSets"] != first.model_action["podSets"]
 
@@ -64,7 +64,7 @@ def test_different_flavor_is_detected(name: str) -> None:
 def test_different_victim_is_detected_with_expected_victim(name: str) -> None:
     scenario, log = case(name)
     changed, record = injected_divergences.change_victim(log)
-    first, _ = planted_findings(scenario, changed)
+    first, _ = injected_findings(scenario, changed)
     assert (first.divergence_type, first.workload) == (DivergenceType.VICTIMS, record["workload"])
     assert first.kueue_action["by"] == record["by"]
     assert "we preempt" in first.message
@@ -73,7 +73,7 @@ def test_different_victim_is_detected_with_expected_victim(name: str) -> None:
 @pytest.mark.parametrize("name", ["cohort-1", "single-1", "preempt-1"])
 def test_admission_without_quota_is_detected_with_missing_amount(name: str) -> None:
     changed, record = injected_divergences.move_admission_earlier(case(name)[1], by=4)
-    first, _ = planted_findings(case(name)[0], changed)
+    first, _ = injected_findings(case(name)[0], changed)
     assert (first.divergence_type, first.workload) == (DivergenceType.ADMITTED, record["workload"])
     assert "more needed" in first.message
 
@@ -81,7 +81,7 @@ def test_admission_without_quota_is_detected_with_missing_amount(name: str) -> N
 @pytest.mark.parametrize("name", ["cohort-1", "fungibility-1", "hierarchy-1"])
 def test_missing_admission_is_detected_with_expected_cluster_queue(name: str) -> None:
     changed, record = injected_divergences.remove_admission(case(name)[1])
-    first, _ = planted_findings(case(name)[0], changed)
+    first, _ = injected_findings(case(name)[0], changed)
     assert (first.divergence_type, first.workload) == (DivergenceType.NOT_ADMITTED, record["workload"])
     assert first.model_action["clusterQueue"] == record["clusterQueue"]
 
@@ -91,7 +91,7 @@ def test_delayed_admission_is_reported_as_late() -> None:
     place = next(place for place, record in enumerate(log) if record["event"] == "QuotaReserved")
     late = {**log[place], "time": log[place]["time"] + 20}
     moved = sorted([*log[:place], late, *log[place + 1 :]], key=lambda record: float(record["time"]))
-    first, reported = planted_findings(scenario, moved)
+    first, reported = injected_findings(scenario, moved)
     assert first.divergence_type is DivergenceType.NOT_ADMITTED
     assert [each.divergence_type for each in reported.findings if each.workload == first.workload][
         1
@@ -102,7 +102,7 @@ def test_delayed_admission_is_reported_as_late() -> None:
 def test_missing_eviction_is_detected() -> None:
     scenario, log = case(_with_evictions())
     gone = next(record for record in log if record["event"] == "Evicted")
-    _, reported = planted_findings(scenario, [record for record in log if record is not gone])
+    _, reported = injected_findings(scenario, [record for record in log if record is not gone])
     of_it = next(each for each in reported.findings if each.divergence_type is DivergenceType.NOT_DONE)
     assert (of_it.workload, gone["reason"] in of_it.message) == (gone["workload"], True)
 
@@ -111,7 +111,7 @@ def test_eviction_without_reason_is_detected() -> None:
     scenario, log = case("single-1")
     place = next(place for place, record in enumerate(log) if record["event"] == "QuotaReserved")
     evicted = {**log[place], "event": "Evicted", "reason": "ClusterQueueStopped", "time": log[place]["time"] + 5}
-    first, _ = planted_findings(scenario, sorted([*log, evicted], key=lambda record: float(record["time"])))
+    first, _ = injected_findings(scenario, sorted([*log, evicted], key=lambda record: float(record["time"])))
     assert (first.divergence_type, first.workload) == (DivergenceType.EVICTED, evicted["workload"])
 
 

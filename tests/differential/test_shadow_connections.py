@@ -59,7 +59,7 @@ def test_delayed_decisions_are_ordered_step_by_step() -> None:
     assert shadow_results("hierarchy-41", trouble).findings == []
 
 
-def planted_findings(name: str, sort: str, seed: int) -> tuple[list[Divergence], str]:
+def injected_findings(name: str, sort: str, seed: int) -> tuple[list[Divergence], str]:
     """Return the findings of an injected divergence over an unreliable connection, and its Workload."""
     scenario, log = read_case(name, *packed_cases()[name])
     changed, record = (
@@ -74,12 +74,12 @@ def planted_findings(name: str, sort: str, seed: int) -> tuple[list[Divergence],
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize(("name", "sort"), [("fungibility-1", "flavor"), ("preempt-1", "victim")])
 def test_planted_divergence_is_detected_over_unreliable_connection(name: str, sort: str, seed: int) -> None:
-    findings, workload = planted_findings(name, sort, seed)
+    findings, workload = injected_findings(name, sort, seed)
     assert findings[0].workload == workload
     assert findings[0].divergence_type in {DivergenceType.FLAVORS, DivergenceType.VICTIMS}
 
 
 def test_late_admission_is_reported_once() -> None:
-    findings, _ = planted_findings("partial-37", "victim", 2)
+    findings, _ = injected_findings("partial-37", "victim", 2)
     late = Counter(each.workload for each in findings if each.divergence_type is DivergenceType.LATE)
     assert late == {"team/wl-001": 1, "team/wl-002": 1}

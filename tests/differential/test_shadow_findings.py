@@ -27,7 +27,7 @@ def case(name: str) -> tuple[Scenario, list[Record]]:
     return read_case(name, *packed_cases()[name])
 
 
-def planted_finding(scenario: Scenario, changed: tuple[list[Record], Record]) -> tuple[Divergence, ShadowResults]:
+def injected_finding(scenario: Scenario, changed: tuple[list[Record], Record]) -> tuple[Divergence, ShadowResults]:
     """Return the finding of an injected divergence, which is the first, and all results."""
     result = run_shadow(scenario, changed[0])
     first = result.findings[0]
@@ -38,7 +38,7 @@ def planted_finding(scenario: Scenario, changed: tuple[list[Record], Record]) ->
 
 def test_admission_out_of_order_is_reported_with_workload_ahead() -> None:
     scenario, log = case("single-5")
-    first, result = planted_finding(scenario, injected_divergences.swap_workloads(scenario, log))
+    first, result = injected_finding(scenario, injected_divergences.swap_workloads(scenario, log))
     assert (first.divergence_type, len(result.findings)) == (DivergenceType.ADMITTED, 1)
     assert (
         "the model admits others first: 5 Workloads are ahead of it in cq-1, the first is team/wl-010 (priority 100, "
@@ -49,21 +49,21 @@ def test_admission_out_of_order_is_reported_with_workload_ahead() -> None:
 
 def test_different_reason_is_reported_with_expected_reason() -> None:
     scenario, log = case("preempt-1")
-    first, result = planted_finding(scenario, injected_divergences.change_preemption_reason(log))
+    first, result = injected_finding(scenario, injected_divergences.change_preemption_reason(log))
     assert (first.divergence_type, len(result.findings)) == (DivergenceType.VICTIMS, 1)
     assert first.message.endswith("(InCohortReclamation); we preempt it as InClusterQueue")
 
 
 def test_different_pod_count_is_reported_with_expected_count() -> None:
     scenario, log = case("partial-37")
-    first, _ = planted_finding(scenario, injected_divergences.reduce_pod_count(log, "team/wl-001", 8))
+    first, _ = injected_finding(scenario, injected_divergences.reduce_pod_count(log, "team/wl-001", 8))
     assert first.divergence_type is DivergenceType.FLAVORS
     assert "with 7 of workers on f0; we admit it with 8 of workers on f0" in first.message
 
 
 def test_different_victim_of_another_queue_is_reported_with_criteria() -> None:
     scenario, log = case("fair-49")
-    first, _ = planted_finding(scenario, injected_divergences.change_fair_sharing_victim(log))
+    first, _ = injected_finding(scenario, injected_divergences.change_fair_sharing_victim(log))
     assert first.divergence_type is DivergenceType.VICTIMS
     assert "we preempt team/wl-008 (cq-2, priority 0, quota since " in first.message
     assert "not team/wl-002 (cq-1, priority 5, quota since " in first.message
@@ -71,14 +71,14 @@ def test_different_victim_of_another_queue_is_reported_with_criteria() -> None:
 
 def test_needless_preemption_is_reported_with_state_of_preemptor() -> None:
     scenario, log = case("cohort-1")
-    first, _ = planted_finding(scenario, injected_divergences.add_preemption(log))
+    first, _ = injected_finding(scenario, injected_divergences.add_preemption(log))
     assert first.divergence_type is DivergenceType.PREEMPTED
     assert first.message.endswith("team/wl-002 already holds quota in cq-2")
 
 
 def test_admission_in_wrong_queue_is_reported_with_expected_queue() -> None:
     scenario, log = case("cohort-1")
-    first, _ = planted_finding(scenario, injected_divergences.change_cluster_queue(log))
+    first, _ = injected_finding(scenario, injected_divergences.change_cluster_queue(log))
     assert first.divergence_type is DivergenceType.FLAVORS
     assert "admitted in cq-0 with 1 of main on f0; it waits in cq-2, and we admit it" in first.message
 
@@ -126,7 +126,7 @@ AT = Key(scheme.WORKLOAD, WORKLOAD["metadata"]["namespace"], "w")
 
 
 def findings_after(states: Sequence[Obj], stop: str = "None") -> tuple[list[Divergence], ComparisonCounts]:
-    """Return the findings for a Workload with these states, in a queue with this stop policy, after the patience."""
+    """Return the findings for a Workload with these states, in a queue with this stop policy, after 100 s."""
     result: list[Divergence] = []
     steps = LifecycleCheck(ShadowSettings(), lambda _: True)
     queues = [

@@ -25,7 +25,7 @@ class DelayedWatchClient:
         self.caught_up = StalenessCheck(
             self.client, self.line, self.kernel, lambda: self.reported.append(self.kernel.now())
         )
-        self.client.on_new_data = self.caught_up.heard
+        self.client.on_new_data = self.caught_up.on_informer_update
         self.client.start()
         self.pass_seconds(1)
 

@@ -1,8 +1,8 @@
 """The fenced blocks of a document: commands, their outputs, and files.
 
 A block of kind `bash` runs, unless its fence has `no-run="REASON"`. With `exit=N` its last command must exit with N. A
-block of kind `text` that is the next block after one of kind `bash` is its output, or an excerpt. A block with
-`title="PATH"` is a file, written before the next commands run.
+block of kind `text` directly after a block of kind `bash` is the output of its commands, or an excerpt. A block with
+`title="PATH"` is a file, which is written before the next commands run.
 """
 
 import re
@@ -26,17 +26,17 @@ class Block(NamedTuple):
 
     @property
     def runs(self) -> bool:
-        """Whether its commands are executed."""
+        """Whether the commands of the block are executed."""
         return self.kind == "bash" and "no-run" not in self.attributes
 
     @property
     def exit_code(self) -> int:
-        """The exit code of its last command."""
+        """The expected exit code of the last command."""
         return int(self.attributes.get("exit", "0"))
 
 
 def documents() -> list[Path]:
-    """Every document of the repository, apart from the history of changes."""
+    """All documents of the repository except CHANGELOG.md."""
     patterns = ("*.md", "docs/**/*.md", "examples/**/*.md", "benchmarks/*.md", "deploy/**/*.md")
     result = {path for pattern in patterns for path in ROOT.glob(pattern) if path.name != "CHANGELOG.md"}
     return sorted(result)
@@ -53,7 +53,7 @@ def blocks(path: Path) -> list[Block]:
 
 
 def _block(fence: re.Match[str], number: int, lines: Iterator[tuple[int, str]]) -> Block:
-    """The block that begins with a fence; the lines are consumed up to its end."""
+    """The block that begins with a fence; reads `lines` up to the end of the block."""
     kind, *words = shlex.split(fence[2]) or [""]
     text = []
     for _, line in lines:
@@ -66,7 +66,7 @@ def _block(fence: re.Match[str], number: int, lines: Iterator[tuple[int, str]]) 
 def is_printed(expected: str, printed: str) -> bool:
     """Whether an output has the expected lines, in sequence.
 
-    Lines before and after them may be left out; `...` stands for any text in a line, alone in a line for any lines.
+    The output may have other lines before and after them. `...` matches any text of a line; on its own line, any lines.
     """
     pattern = "".join(map(_line_pattern, expected.splitlines()))
     text = "".join(f"{line.rstrip()}\n" for line in printed.splitlines())

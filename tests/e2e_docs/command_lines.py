@@ -15,7 +15,7 @@ _ASSIGNMENT: Final = re.compile(r"[A-Za-z_]\w*=")
 #: The number before a redirection, as in `2> file`.
 _DESCRIPTOR: Final = re.compile(r"(?<=\s)\d(?=[<>])")
 _PUNCTUATION: Final = frozenset("();<>|&")
-#: A value such as FILE or JOB/NAME, for which the reader puts another.
+#: A placeholder such as FILE or JOB/NAME, which the reader replaces.
 _PLACEHOLDER: Final = re.compile(r"[A-Z][A-Z/_-]*$")
 
 
@@ -46,7 +46,7 @@ def _simple_commands(line: str) -> Iterator[list[str]]:
 
 
 def fault(arguments: list[str]) -> str:
-    """What is wrong with the arguments of a `batchyard` command; empty if it would be accepted."""
+    """The error in the arguments of a `batchyard` command; empty if the command accepts them."""
     command: Any = typer.main.get_command(app)
     context = command.context_class(command, info_name=PROGRAM)
     while hasattr(command, "get_command") and arguments and not arguments[0].startswith("-"):

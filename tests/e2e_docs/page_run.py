@@ -2,7 +2,7 @@
 
     PYTHONPATH=src:tests python -m e2e_docs.page_run [--update] PAGE...
 
-With `--update`, outputs that differ are written into the page, unless they have an ellipsis: those are printed.
+`--update` writes outputs that differ into the page, except for expected outputs with an ellipsis.
 """
 
 import os
@@ -19,18 +19,18 @@ from typing import Final, NamedTuple
 
 from e2e_docs.blocks import ROOT, Block, blocks, is_printed
 
-#: The longest that the commands of a page may take, in seconds.
+#: The maximum duration of the commands of a page, in seconds.
 PAGE_SECONDS: Final = 300
-#: How long processes that a page leaves behind have for their end, in seconds.
+#: The time between SIGTERM and SIGKILL for the remaining processes of a page, in seconds.
 _END_SECONDS: Final = 15
-#: The environment variable by which the processes of a page are found.
+#: The environment variable that marks the processes of a page.
 _MARK: Final = "BATCHYARD_PAGE"
 _LEFT_OUT: Final = ("tests", ".*", "__pycache__", "*_cache", "build", "dist")
 _PASSED_ON: Final = ("PATH", "KUBECACHEDIR", "TMPDIR", "SYSTEMROOT")
 
 
 class BlockResult(NamedTuple):
-    """What the commands of a block printed, and their exit code; None if they did not come to their end."""
+    """The output of the commands of a block, and their exit code; None if they did not end."""
 
     block: Block
     output: str
@@ -47,7 +47,7 @@ class OutputDifference(NamedTuple):
 def run_page(path: Path, folder: Path) -> list[BlockResult]:
     """Run the commands of a document in a copy of the repository below an empty folder, in one shell.
 
-    Stops after a block that fails. Processes that are left behind are ended.
+    Stops after a block that fails. Remaining processes are terminated.
     """
     copy, results = folder / "batchyard", folder / "results"
     _copy_repository(copy)
@@ -62,7 +62,7 @@ def run_page(path: Path, folder: Path) -> list[BlockResult]:
 
 
 def faults(path: Path, results: Sequence[BlockResult]) -> Iterator[str]:
-    """Yield what went wrong on a page: failed commands, and outputs that the document shows otherwise."""
+    """Yield the faults of a page: failed commands, and outputs that differ from the document."""
     place = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.name
     for result in results:
         if result.exit_code != result.block.exit_code:
@@ -83,7 +83,7 @@ def differences(path: Path, results: Sequence[BlockResult]) -> Iterator[OutputDi
 
 
 def _copy_repository(copy: Path) -> None:
-    """Copy what users have, with an environment that runs the sources under test."""
+    """Copy the files that users have, and create a virtual environment that runs the sources under test."""
     shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*_LEFT_OUT), symlinks=True)
     environment = copy / ".venv" / "bin"
     environment.mkdir(parents=True)
@@ -112,7 +112,7 @@ def _script(found: Sequence[Block], results: Path) -> Iterator[str]:
 
 
 def _run_shell(folder: Path, copy: Path) -> None:
-    """Run the script of a page; what is still running after PAGE_SECONDS is killed by the caller."""
+    """Run the script of a page for at most PAGE_SECONDS; the caller kills processes that still run."""
     home = folder / "home"
     home.mkdir()
     environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
@@ -135,7 +135,7 @@ def _results(marked: Sequence[Block], results: Path) -> Iterator[BlockResult]:
 
 
 def _end_processes(folder: Path) -> None:
-    """End the processes that a page started and left, and wait for their end."""
+    """Terminate the remaining processes of a page, and wait for their end."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         for pid in page_processes(folder):
             try:
@@ -152,7 +152,7 @@ def _end_processes(folder: Path) -> None:
 
 
 def page_processes(folder: Path) -> Iterator[int]:
-    """Yield the ids of the processes of a page, by the mark in their environments."""
+    """Yield the ids of the processes of a page, which have the mark in their environment."""
     mark = f"{_MARK}={folder}\0".encode()
     for place in Path("/proc").glob("[0-9]*/environ"):
         try:
@@ -163,7 +163,7 @@ def page_processes(folder: Path) -> Iterator[int]:
 
 
 def update(path: Path, found: Sequence[OutputDifference]) -> None:
-    """Write printed outputs into a document; those with an ellipsis are left."""
+    """Write printed outputs into a document; expected outputs with an ellipsis stay unchanged."""
     lines = path.read_text("utf-8").splitlines(keepends=True)
     for block, printed in reversed(found):
         if not any(line.strip() == "..." or "..." in line for line in block.text.splitlines()):
@@ -173,7 +173,7 @@ def update(path: Path, found: Sequence[OutputDifference]) -> None:
 
 
 def main() -> int:
-    """Run the pages that are named; return 1 if one differs."""
+    """Run the named pages; return 1 if one has a fault."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--update"]
     is_wrong = False
     for path in (Path(argument).resolve() for argument in arguments):

@@ -1,7 +1,7 @@
 """The commands of every document run as they are printed, and print what the document shows.
 
-Commands that cannot run here say why in their fence; they are parsed, and checked against the options of the command
-line, as all others are.
+The fence of commands that cannot run here states the reason. All commands are also checked against the options of the
+command line.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Pods of this machine that lose their sandbox or the keeper of a container."""
+"""Pods of this machine that lose their sandbox or the supervisor of a container."""
 
 import json
 import os
@@ -36,8 +36,8 @@ def run_of(platform: UpProcess, folder: Path, pod: str, run: str) -> Path:
     return folder / "node" / "pods" / uid / run
 
 
-def kill_keeper(run: Path) -> None:
-    """Kill the keeper of a run."""
+def kill_supervisor(run: Path) -> None:
+    """Kill the supervisor of a run."""
     os.kill(json.loads((run / "state.json").read_text())["keeper"], SIGKILL)
 
 
@@ -56,7 +56,7 @@ def test_pod_restarts_with_its_volumes_after_loss_of_sandbox(platform: UpProcess
     }
     platform.kubectl("create", "-f", "-", sent=script("anew", text, container={"volumeMounts": mounts}, **spec))
     wait_for(platform, "anew", "Running")
-    kill_keeper(run_of(platform, folder, "anew", "sandbox"))
+    kill_supervisor(run_of(platform, folder, "anew", "sandbox"))
     again = f"{FIRST.removesuffix('}')}.restartCount}}=1"
     platform.kubectl("wait", "pod/anew", f"--for=jsonpath={again}", PATIENCE)
     platform.kubectl("wait", "pod/anew", "--for=condition=Ready", PATIENCE)
@@ -67,7 +67,7 @@ def test_pod_restarts_with_its_volumes_after_loss_of_sandbox(platform: UpProcess
 def test_container_status_is_unknown_after_its_keeper_is_killed(platform: UpProcess, folder: Path) -> None:
     platform.kubectl("create", "-f", "-", sent=script("lost", "exec sleep 3600"))
     wait_for(platform, "lost", "Running")
-    kill_keeper(run_of(platform, folder, "lost", "runs/main/0"))
+    kill_supervisor(run_of(platform, folder, "lost", "runs/main/0"))
     wait_for(platform, "lost", "Failed")
     ended = container_status(platform, "lost")["state"]["terminated"]
     assert (ended["exitCode"], ended["reason"]) == (137, "ContainerStatusUnknown")
@@ -79,7 +79,7 @@ def test_container_status_is_unknown_after_kill_of_platform_and_keeper(tmp_path:
         wait_for(platform, "silent", "Running")
         run = run_of(platform, tmp_path, "silent", "runs/main/0")
         platform.kill()
-        kill_keeper(run)
+        kill_supervisor(run)
         (run / "state.json").unlink()
         with local_platform(tmp_path) as again:
             wait_for(again, "silent", "Failed")

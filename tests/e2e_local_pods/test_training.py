@@ -42,7 +42,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Iterator
 
 
 def manifest(name: str, folder: Path, steps: int) -> str:
-    """A manifest of the example, of fewer steps, its checkpoints in a folder."""
+    """A manifest of the example with fewer steps, whose checkpoints are in a folder."""
     text = (TRAINING / name).read_text("utf-8")
     text = re.sub(r"--steps \d+ --seconds-per-step [\d.]+", f"--steps {steps} --seconds-per-step 0.2", text)
     return text.replace("/var/tmp/batchyard-training", str(folder))

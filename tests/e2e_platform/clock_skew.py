@@ -1,6 +1,6 @@
 """The command `batchyard` with a clock that is a number of seconds ahead or behind.
 
-Instead of a number, a file can contain it. The file is read at each use, so that a test can set the clock.
+A file with the number can be given instead. It is read at each use of the clock, so that a test can set the clock.
 """
 
 import sys

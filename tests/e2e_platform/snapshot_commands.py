@@ -1,11 +1,11 @@
-"""Completed commands for a running platform."""
+"""Runs batchyard commands to their end."""
 
 import subprocess
 import sys
 from typing import NamedTuple
 
 
-class Finished(NamedTuple):
+class CompletedCommand(NamedTuple):
     """The result of a command."""
 
     code: int
@@ -13,8 +13,8 @@ class Finished(NamedTuple):
     stderr: str
 
 
-def batchyard(*arguments: str) -> Finished:
+def batchyard(*arguments: str) -> CompletedCommand:
     """Run a batchyard command."""
     command = [sys.executable, "-m", "batchyard", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    return Finished(done.returncode, done.stdout, done.stderr)
+    return CompletedCommand(done.returncode, done.stdout, done.stderr)

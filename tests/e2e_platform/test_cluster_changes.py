@@ -1,4 +1,4 @@
-"""Changes of the Cluster of a running platform, and of the Cluster that the next start gives."""
+"""Changes of the Cluster of a running platform, and another Cluster at its next start."""
 
 import subprocess
 import sys

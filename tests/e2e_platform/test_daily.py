@@ -1,4 +1,4 @@
-"""The daily commands on a running platform, and what `submit` finds there."""
+"""The daily commands on a running platform, and the defaults that `submit` derives from the platform."""
 
 import fcntl
 import json
@@ -128,12 +128,14 @@ def test_jobs_lists_state_pods_and_reason(yard: Yard) -> None:
 
 def test_queue_shows_place_and_jobs_before(yard: Yard) -> None:
     text = yard.output("queue", "large", "-n", "team-a")
-    assert text.startswith("job/large is 2 of 2 in ClusterQueue cq-team-a, and 2 in LocalQueue lq-team-a of namespace ")
+    assert text.startswith(
+        "job/large has position 2 of 2 in ClusterQueue cq-team-a, and position 2 in LocalQueue lq-team-a of namespace "
+    )
     assert re.search(r"\nstart: (likely in|not within a day) ", text)
     assert text.splitlines()[-1].split()[:6] == ["1", "job/next", "team-a", "lq-team-a", "100", "2"]
     answer = json.loads(yard.output("queue", "job/next", "-n", "team-a", "--no-eta", "-o", "json"))
     assert (answer["placeInClusterQueue"], answer["ahead"], "forecast" in answer) == (1, [], False)
-    assert "does not wait: it is Running" in yard.output("queue", "first", "-n", "team-a")
+    assert "does not wait: it has been Running" in yard.output("queue", "first", "-n", "team-a")
 
 
 def test_queue_without_name_lists_pending_jobs(yard: Yard) -> None:
@@ -145,13 +147,15 @@ def test_queue_without_name_lists_pending_jobs(yard: Yard) -> None:
     assert yard.output("queue", "-n", "team-b") == "no pending jobs\n"
 
 
-def test_queue_says_what_a_team_member_may_not_see(yard: Yard) -> None:
+def test_queue_reports_what_a_team_member_may_not_see(yard: Yard) -> None:
     folder = yard.running.kubeconfig.parent
     yard.running.kubectl("create", "rolebinding", "anna", "--clusterrole=view", "--user=anna", "--namespace=team-a")
     create_user = [sys.executable, "-m", "batchyard", "user", "anna", "-n", "team-a", "--data-dir", str(folder)]
     subprocess.run(create_user, check=True, capture_output=True)
     done = yard.run("queue", "large", "--no-eta", user="anna")
-    assert done.stdout.startswith("job/large is 2 in ClusterQueue cq-team-a, and 2 in LocalQueue"), done.stderr
+    assert done.stdout.startswith("job/large has position 2 in ClusterQueue cq-team-a, and position 2 in LocalQueue"), (
+        done.stderr
+    )
     assert "note: no permission to get clusterqueues/cq-team-a/pendingworkloads" in done.stdout
     assert "no permission to list workloads.kueue.x-k8s.io in all namespaces" in yard.error("jobs", "-A", user="anna")
     assert "ask for the verb `delete` on it" in yard.error("cancel", "large", "--yes", user="anna")
@@ -210,9 +214,9 @@ def test_suspend_stops_job_and_resume_queues_it_again(yard: Yard) -> None:
     assert "job/paused in namespace team-b suspended: " in yard.output("suspend", "paused", *team)
     yard.running.kubectl("wait", "--for=jsonpath={.spec.suspend}=true", "job/paused", *team, "--timeout=60s")
     assert "is already suspended" in yard.output("suspend", "job/paused", *team)
-    assert "resumed: it joins the line again" in yard.output("resume", "paused", *team)
+    assert "resumed: it is queued again" in yard.output("resume", "paused", *team)
     yard.running.kubectl("wait", "--for=jsonpath={.spec.suspend}=false", "job/paused", *team, "--timeout=60s")
-    assert "cancelled; it was " in yard.output("cancel", "paused", *team, "--yes")
+    assert "cancelled; it had been " in yard.output("cancel", "paused", *team, "--yes")
 
 
 def test_cancel_asks_and_deletes_with_pods(yard: Yard) -> None:

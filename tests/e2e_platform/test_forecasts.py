@@ -101,6 +101,11 @@ def test_team_member_gets_forecasts_in_own_namespace(platform: UpProcess) -> Non
     assert "only namespace team: no permission to list other namespaces" in every.stderr
     local = subprocess.run([*command, "--all", "--forks", "3"], capture_output=True, text=True, check=False)
     assert (local.returncode, "no permission to list clusterqueues" in local.stderr) == (1, True)
+    missing = subprocess.run([*command, "workload/bb"], capture_output=True, text=True, check=False)
+    expected = "batchyard: workload bb not found in namespace team; similar names: b\n"
+    assert (missing.returncode, missing.stderr) == (1, expected)
+    empty = subprocess.run([*command, "job/train"], capture_output=True, text=True, check=False)
+    assert empty.stderr.startswith("batchyard: job train not found in namespace team; no job found")
 
 
 def test_dry_run_warns_of_admission_and_changes_nothing(platform: UpProcess) -> None:

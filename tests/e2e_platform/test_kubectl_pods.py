@@ -1,4 +1,4 @@
-"""kubectl commands beside objects: logs, exec, usage and the visibility API."""
+"""kubectl commands that do not read or write stored objects: logs, exec, usage and the visibility API."""
 
 import json
 import shutil

@@ -189,5 +189,5 @@ def test_monitoring_reports_port_in_use(tmp_path: Path) -> None:
         port = str(other.getsockname()[1])
         done = batchyard("monitoring", "--data-dir", tmp_path / "data", "--port", port)
         assert done.returncode == 1
-        assert f"cannot use port {port} of 127.0.0.1" in done.stderr
+        assert f"cannot use port {port} on 127.0.0.1" in done.stderr
         assert "--port N" in done.stderr

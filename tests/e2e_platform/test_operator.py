@@ -71,7 +71,7 @@ def finish(platform: UpProcess, count: int) -> None:
 
 
 def admissions(platform: UpProcess) -> list[int]:
-    """How often each Workload got quota, by all its versions."""
+    """How often each Workload got quota, counted in all its versions."""
     given: dict[str, list[bool]] = {}
     with PlainHttpClient(platform.url) as client:
         for event in client.lines(f"{WORKLOADS}?watch=1&resourceVersion=1&timeoutSeconds=1"):

@@ -1,4 +1,4 @@
-"""The unmodified kubectl commands of the seed texts, run by a shell.
+"""The unmodified kubectl commands of the source documents, run by a shell.
 
 docs/reference/compatibility.md lists the commands that are not run, each with the reason.
 """

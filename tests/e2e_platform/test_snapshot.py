@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from e2e_platform.platform_process import UpProcess
-from e2e_platform.snapshot_commands import Finished, batchyard
+from e2e_platform.snapshot_commands import CompletedCommand, batchyard
 from unit.sim.forks_make import queue, workload
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
@@ -62,7 +62,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
         yield started
 
 
-def taken(platform: UpProcess, *options: str) -> Finished:
+def taken(platform: UpProcess, *options: str) -> CompletedCommand:
     return batchyard("snapshot", "--kubeconfig", str(platform.kubeconfig), *options)
 
 

@@ -1,6 +1,6 @@
 """Attempts to escape from a container: a program that needs only the standard library of Python.
 
-`attempts` is prepended with the numbers of system calls, as `NUMBERS`. It prints one JSON object: the results by name.
+The tests prepend the numbers of system calls to its text, as `NUMBERS`. It prints one JSON object: the results by name.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""A node as the platform uses it: the platform writes specs of runs, sends their names, and reads their states."""
+"""A node as the platform uses it: write specs of runs, send their names to the spawner, and read their states."""
 
 import json
 import os
@@ -25,8 +25,8 @@ POD = {"uid": "u", "namespace": "default", "name": "p"}
 
 
 def container(*argv: str, **fields: Any) -> dict[str, Any]:
-    """The wish for a container that executes a command."""
-    wish: dict[str, Any] = {
+    """The spec of a container that executes a command."""
+    spec: dict[str, Any] = {
         "kind": "container",
         "pod": POD,
         "container": "main",
@@ -50,12 +50,12 @@ def container(*argv: str, **fields: Any) -> dict[str, Any]:
         "terminationMessagePolicy": "File",
         "log": {"maxBytes": 10485760, "maxFiles": 5},
     }
-    return wish | fields
+    return spec | fields
 
 
 def sandbox(**fields: Any) -> dict[str, Any]:
-    """The wish for a sandbox."""
-    wish: dict[str, Any] = {
+    """The spec of a sandbox."""
+    spec: dict[str, Any] = {
         "kind": "sandbox",
         "pod": POD,
         "hostname": "p",
@@ -67,11 +67,11 @@ def sandbox(**fields: Any) -> dict[str, Any]:
         "hosts": "127.0.0.1 localhost\n",
         "tmpfs": [],
     }
-    return wish | fields
+    return spec | fields
 
 
 def shell(script: str, **fields: Any) -> dict[str, Any]:
-    """The wish for a container that runs a shell script."""
+    """The spec of a container that runs a shell script."""
     return container("sh", "-c", script, **fields)
 
 
@@ -114,7 +114,7 @@ class ShimMachine:
         self.spawner = self.start_spawner()
 
     def _listen(self) -> None:
-        """Receive the announcements of the keepers."""
+        """Receive the announcements of the supervisors."""
         while path := self.events.recv(4096).decode():
             self.heard.append(path)
 
@@ -150,14 +150,14 @@ class ShimMachine:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.sendto(path.encode(), state_dir.socket_address(self.folder, "spawner"))
 
-    def wish(self, path: str, spec: dict[str, Any]) -> Path:
-        """Write a wish, and send its name; return the folder of the run."""
+    def request_run(self, path: str, spec: dict[str, Any]) -> Path:
+        """Write the spec of a run, and send its name to the spawner; return the folder of the run."""
         run = self.write(path, spec)
         self.ask(path)
         return run
 
     def write(self, path: str, spec: dict[str, Any]) -> Path:
-        """Write a wish; return the folder of the run."""
+        """Write the spec of a run; return the folder of the run."""
         pod = "/".join(path.split("/")[:2])
         run = self.make(path)
         self.make(f"{pod}/logs")
@@ -182,13 +182,13 @@ class ShimMachine:
 
     def sandbox(self, pod: str = "u", **fields: Any) -> Path:
         """Start a sandbox, and wait until it is ready; return its folder."""
-        run = self.wish(f"pods/{pod}/sandbox", sandbox(**fields))
+        run = self.request_run(f"pods/{pod}/sandbox", sandbox(**fields))
         assert wait_for_phase(run, "Ready")
         return run
 
     def start(self, spec: dict[str, Any], pod: str = "u") -> Path:
         """Start the run of a container; return its folder."""
-        return self.wish(f"pods/{pod}/runs/{spec['container']}/{spec['attempt']}", spec)
+        return self.request_run(f"pods/{pod}/runs/{spec['container']}/{spec['attempt']}", spec)
 
     def ended(self, spec: dict[str, Any], pod: str = "u") -> dict[str, Any]:
         """Run a container to its end; return its state."""
@@ -206,11 +206,11 @@ class ShimMachine:
 
     def stop(self, run: Path, grace: float = 30.0) -> None:
         """Stop a run."""
-        self.wish_for_end(run, grace)
+        self.request_stop(run, grace)
         os.kill(state(run)["keeper"], signal.SIGTERM)
 
-    def wish_for_end(self, run: Path, grace: float) -> None:
-        """Write the wish to end a run."""
+    def request_stop(self, run: Path, grace: float) -> None:
+        """Write the request to stop a run."""
         (run / "stop.json.new").write_text(json.dumps({"at": linux.now(), "grace": grace, "why": "test"}))
         self._hand_over(run / "stop.json.new")
         (run / "stop.json.new").rename(run / "stop.json")
@@ -250,7 +250,7 @@ class ShimMachine:
     def settle(self) -> None:
         """End all runs; nothing may be left."""
         for run in sorted(self.root.glob("pods/*/runs/*/*")) + sorted(self.root.glob("pods/*/sandbox")):
-            if is_kept(run):
+            if is_supervised(run):
                 with suppress(ProcessLookupError):
                     self.stop(run, grace=0)
                 until(partial(_is_left, run), f"the end of {run}")
@@ -309,8 +309,8 @@ def bytes_of(pid: int, name: str) -> bytes:
         return b""
 
 
-def is_kept(run: Path) -> bool:
-    """Whether the keeper of a run is alive."""
+def is_supervised(run: Path) -> bool:
+    """Whether the supervisor of a run is alive."""
     held = state_dir.open_folder(str(run))
     try:
         return state_dir.is_locked(held)
@@ -319,7 +319,7 @@ def is_kept(run: Path) -> bool:
 
 
 def state(run: Path) -> dict[str, Any]:
-    """The state of a run from its keeper; empty before the first state."""
+    """The state of a run from its supervisor; empty before the first state."""
     try:
         reported = json.loads((run / "state.json").read_text())
     except OSError:
@@ -356,4 +356,4 @@ def machine(
 
 
 def _is_left(run: Path) -> bool:
-    return not is_kept(run)
+    return not is_supervised(run)

@@ -11,7 +11,16 @@ from typing import Any
 import pytest
 
 from batchyard.shim.stop import parse_stop_signal
-from integration_shim.machine import ShimMachine, container, is_alive, is_kept, shell, state, until, wait_for_phase
+from integration_shim.machine import (
+    ShimMachine,
+    container,
+    is_alive,
+    is_supervised,
+    shell,
+    state,
+    until,
+    wait_for_phase,
+)
 
 EngineNode = tuple[ShimMachine, dict[str, str]]
 
@@ -135,17 +144,17 @@ def test_container_has_requested_terminal(engine: EngineNode) -> None:
     assert (reported["exitCode"], node.texts()) == (6, ["yes"])
 
 
-def test_container_ends_when_its_keeper_is_killed(engine: EngineNode) -> None:
+def test_container_ends_when_its_supervisor_is_killed(engine: EngineNode) -> None:
     node, image = engine
     node.sandbox()
     run = node.start(shell("sleep 600", image=image))
     reported = wait_for_phase(run, "Running")
     os.kill(reported["keeper"], signal.SIGKILL)
     until(lambda: not is_alive(reported["pid"]), "the container has ended")
-    assert not is_kept(run)
+    assert not is_supervised(run)
 
 
-def test_container_ends_when_keeper_its_children_and_spawner_are_killed(engine: EngineNode) -> None:
+def test_container_ends_when_supervisor_and_spawner_are_killed(engine: EngineNode) -> None:
     node, image = engine
     node.sandbox()
     run = node.start(shell("sleep 600", image=image))
@@ -185,24 +194,24 @@ def test_container_survives_restart_of_spawner(engine: EngineNode) -> None:
     assert wait_for_phase(run, "Exited")["exitCode"] == 8
 
 
-def image_wish(name: str, policy: str, **fields: Any) -> dict[str, Any]:
-    """The spec of an image wish."""
+def image_request(name: str, policy: str, **fields: Any) -> dict[str, Any]:
+    """The spec of an image request."""
     names = {"image": name, "named": name, "reference": name}
-    wish = {"kind": "image", "for": "main", "policy": policy, "pod": {"uid": "u"}, "engine": "podman"}
-    return {**wish, **names, **fields}
+    spec = {"kind": "image", "for": "main", "policy": policy, "pod": {"uid": "u"}, "engine": "podman"}
+    return {**spec, **names, **fields}
 
 
-def find_image(node: ShimMachine, number: int, wish: dict[str, Any]) -> dict[str, Any]:
-    """The state of a finished image wish."""
+def find_image(node: ShimMachine, number: int, spec: dict[str, Any]) -> dict[str, Any]:
+    """The state of a finished image request."""
     run = node.make(f"pods/u/images/main/{number}")
-    (run / "spec.json").write_text(json.dumps(wish))
+    (run / "spec.json").write_text(json.dumps(spec))
     node.ask(f"pods/u/images/main/{number}")
     return wait_for_phase(run, "Exited")
 
 
-def test_image_wish_reports_configuration_of_image(engine: EngineNode) -> None:
+def test_image_request_reports_configuration_of_image(engine: EngineNode) -> None:
     node, image = engine
-    reported = find_image(node, 0, image_wish(image["name"], "IfNotPresent"))
+    reported = find_image(node, 0, image_request(image["name"], "IfNotPresent"))
     assert [row["message"] for row in reported["warnings"]] == [
         f'Container image "{image["name"]}" already present on machine'
     ]
@@ -215,10 +224,10 @@ def test_image_wish_reports_configuration_of_image(engine: EngineNode) -> None:
 def test_missing_image_fails_according_to_pull_policy(engine: EngineNode) -> None:
     node, _ = engine
     missing = "localhost:1/no/such:1"
-    reported = find_image(node, 0, image_wish(missing, "Never"))
+    reported = find_image(node, 0, image_request(missing, "Never"))
     assert reported["reason"] == "ErrImageNeverPull"
     assert reported["message"] == f'Container image "{missing}" is not present with pull policy of Never'
-    reported = find_image(node, 1, image_wish(missing, "Always"))
+    reported = find_image(node, 1, image_request(missing, "Always"))
     assert (reported["reason"], reported["warnings"][0]["message"]) == ("ErrImagePull", f'Pulling image "{missing}"')
     assert "connection refused" in reported["message"]
 

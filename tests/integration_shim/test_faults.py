@@ -1,4 +1,4 @@
-"""Faults of runs, keepers and the spawner: no run is lost, started twice or left behind."""
+"""Faults of runs, supervisors and the spawner: no run is lost, started twice or left behind."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from integration_shim.machine import (
     ShimMachine,
     container,
     is_alive,
-    is_kept,
+    is_supervised,
     machine,
     sandbox,
     shell,
@@ -39,7 +39,7 @@ def test_daemons_of_plain_process_are_ended_on_stop(plain: ShimMachine) -> None:
     run = plain.start(shell("for i in 1 2 3 4 5 6 7 8; do (setsid sh -c 'sleep 600 & sleep 600' &); done; sleep 600"))
     until(lambda: sum("sleep" in name_of(pid) for pid in plain.processes()) == 17, "they are daemons")
     plain.stop(run, grace=0)
-    until(lambda: not is_kept(run), "the keeper has ended")
+    until(lambda: not is_supervised(run), "the supervisor has ended")
     assert not any("sleep" in name_of(pid) for pid in plain.processes())
 
 
@@ -47,19 +47,19 @@ def test_background_process_is_ended_with_its_command(node: ShimMachine) -> None
     node.sandbox()
     run = node.start(shell("(setsid sleep 600 &) ; sleep 0.1; exit 4"))
     assert wait_for_phase(run, "Exited")["exitCode"] == 4
-    until(lambda: not is_kept(run), "the keeper has ended")
+    until(lambda: not is_supervised(run), "the supervisor has ended")
     node.stop(node.root / "pods/u/sandbox")
     until(lambda: not any("sleep" in name_of(pid) for pid in node.processes()), "its processes are gone")
 
 
-def test_run_stopped_before_its_start_ends(node: ShimMachine) -> None:
+def test_run_ends_if_stopped_before_its_start(node: ShimMachine) -> None:
     pause = node.write("pods/u/sandbox", sandbox())
-    node.wish_for_end(pause, 0)
+    node.request_stop(pause, 0)
     node.ask("pods/u/sandbox")
     until(lambda: state(pause).get("phase") == "Exited", "the sandbox has ended")
     node.sandbox("other")
     run = node.write("pods/other/runs/main/0", container("sleep", "600"))
-    node.wish_for_end(run, 0)
+    node.request_stop(run, 0)
     node.ask("pods/other/runs/main/0")
     assert wait_for_phase(run, "Exited")["exitCode"] in {137, 143}
 
@@ -109,7 +109,7 @@ def test_spawner_ends_when_its_folder_is_removed(tmp_path: Path) -> None:
         assert spawner.wait(20) == 0
 
 
-def test_container_ends_when_its_keeper_is_killed(node: ShimMachine) -> None:
+def test_container_ends_when_its_supervisor_is_killed(node: ShimMachine) -> None:
     node.sandbox()
     run = node.start(shell("setsid sleep 600 & sleep 600"))
     reported = wait_for_phase(run, "Running")

@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 from shutil import copy
 
-from integration_shim.machine import ShimMachine, container, is_kept, shell, state, until
+from integration_shim.machine import ShimMachine, container, is_supervised, shell, state, until
 
 
 def test_container_runs_in_separate_namespaces(node: ShimMachine) -> None:
@@ -28,7 +28,7 @@ def test_container_writes_are_removed_with_its_run(node: ShimMachine) -> None:
         shell("echo x > /tmp/x; echo x > /x; echo x > /root/x; mkdir -p /data/y; ls /tmp/x /x /root/x -d /data/y")
     )
     assert node.texts() == ["/data/y", "/root/x", "/tmp/x", "/x"]
-    until(lambda: not is_kept(node.root / "pods/u/runs/main/0"), "the end of the keeper")
+    until(lambda: not is_supervised(node.root / "pods/u/runs/main/0"), "the end of the supervisor")
     assert not list(node.root.rglob("x"))
 
 

@@ -62,7 +62,7 @@ def test_container_without_cpu_request_gets_minimum_shares() -> None:
     assert result == {"cpu": {"cpu.shares": "2"}, "memory": {}, "pids": {"pids.max": "102"}}
 
 
-def test_cgroup_of_killed_keeper_is_removed(grouped: ShimMachine) -> None:
+def test_cgroup_of_killed_supervisor_is_removed(grouped: ShimMachine) -> None:
     grouped.sandbox()
     run = grouped.start(container("sleep", "600"))
     wait_for_phase(run, "Running")

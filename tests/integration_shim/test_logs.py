@@ -70,11 +70,11 @@ def test_log_is_limited_to_its_number_of_files(plain: ShimMachine) -> None:
 
 def test_log_flood_drops_oldest_lines_with_bounded_memory(plain: ShimMachine) -> None:
     run = plain.start(shell(FLOOD, log={"maxBytes": 1 << 20, "maxFiles": 2}))
-    keeper = wait_for_phase(run, "Running")["keeper"]
+    supervisor = wait_for_phase(run, "Running")["keeper"]
     other = plain.ended(shell("echo meanwhile"), pod="other")
     assert (other["reason"], plain.texts("other")) == ("Completed", ["meanwhile"])
     peak = 0
-    while "VmRSS" in (status := status_of(keeper)):
+    while "VmRSS" in (status := status_of(supervisor)):
         peak = max(peak, int(status.partition("VmRSS:")[2].split()[0]))
     assert peak < 40_000
     assert wait_for_phase(run, "Exited")["exitCode"] == 0

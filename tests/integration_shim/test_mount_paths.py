@@ -15,7 +15,7 @@ OUTER = {"source": "volumes/outer", "target": "/outer", "readOnly": False}
 
 
 def with_volumes(node: ShimMachine) -> Path:
-    """The outer one of two volumes in a ready pod."""
+    """Create a ready pod with the volumes `outer` and `inner`; return the folder of `outer`."""
     outer = node.make("pods/u/volumes/outer", 0o777)
     node.make("pods/u/volumes/inner", 0o777)
     node.sandbox()

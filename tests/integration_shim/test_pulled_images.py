@@ -13,22 +13,22 @@ from batchyard.shim.images import rootfs_store
 from batchyard.shim.stop import parse_stop_signal
 from integration_shim.conftest import SharedNodes
 from integration_shim.image_engines import EngineImage, ImageNode, ordinary_user
-from integration_shim.machine import container, is_alive, is_kept, shell, state, until, wait_for_phase
+from integration_shim.machine import container, is_alive, is_supervised, shell, state, until, wait_for_phase
 from integration_shim.registry import Registry
 
 
-def write_image_wish(image_node: ImageNode, number: int = 0, **fields: Any) -> Path:
-    """The folder of an image wish."""
+def request_image(image_node: ImageNode, number: int = 0, **fields: Any) -> Path:
+    """Request an image; return the folder of the request."""
     names = dict.fromkeys(("image", "named", "reference"), fields.pop("name", image_node.image))
-    wish = {"kind": "image", "for": "main", "policy": "IfNotPresent", "pod": {"uid": "u"}, "cacheBytes": 1 << 30}
-    return image_node.node.wish(
-        f"pods/u/images/main/{number}", {**wish, "engine": image_node.engine, **names, **fields}
+    spec = {"kind": "image", "for": "main", "policy": "IfNotPresent", "pod": {"uid": "u"}, "cacheBytes": 1 << 30}
+    return image_node.node.request_run(
+        f"pods/u/images/main/{number}", {**spec, "engine": image_node.engine, **names, **fields}
     )
 
 
 def image_of(image_node: ImageNode) -> dict[str, Any]:
     """The image for the spec of a container."""
-    reported = wait_for_phase(write_image_wish(image_node), "Exited")
+    reported = wait_for_phase(request_image(image_node), "Exited")
     assert reported["exitCode"] == 0, reported
     result = reported["image"]
     return {"name": image_node.image, "engine": image_node.engine, "id": result["id"], "unpacked": result["unpacked"]}
@@ -69,7 +69,7 @@ def test_container_writes_are_private_and_removed_with_its_run(image_node: Image
     image_node.node.ended(again)
     assert [text for _, _, text in image_node.node.log(name="main/1.log")] == ["as it was"]
     run = image_node.node.root / "pods/u/runs/main/1"
-    until(lambda: not is_kept(run), "the end of the keeper")
+    until(lambda: not is_supervised(run), "the end of the supervisor")
     assert not (run / "root").exists()
 
 
@@ -101,8 +101,8 @@ def test_probes_run_with_user_and_variables_of_container(image_node: ImageNode) 
     assert result == ["image /srv 1234"]
 
 
-def test_image_wish_reports_configuration_of_image(image_node: ImageNode) -> None:
-    reported = wait_for_phase(write_image_wish(image_node), "Exited")
+def test_image_request_reports_configuration_of_image(image_node: ImageNode) -> None:
+    reported = wait_for_phase(request_image(image_node), "Exited")
     assert [row["message"] for row in reported["warnings"]] == [
         f'Container image "{image_node.image}" already present on machine'
     ]
@@ -115,9 +115,9 @@ def test_image_wish_reports_configuration_of_image(image_node: ImageNode) -> Non
 
 def test_missing_image_fails_according_to_pull_policy(image_node: ImageNode) -> None:
     missing = "localhost:1/no/such:1"
-    reported = wait_for_phase(write_image_wish(image_node, name=missing, policy="Never"), "Exited")
+    reported = wait_for_phase(request_image(image_node, name=missing, policy="Never"), "Exited")
     assert reported["message"] == f'Container image "{missing}" is not present with pull policy of Never'
-    reported = wait_for_phase(write_image_wish(image_node, 1, name=missing, policy="Always"), "Exited")
+    reported = wait_for_phase(request_image(image_node, 1, name=missing, policy="Always"), "Exited")
     assert (reported["reason"], reported["warnings"][0]["message"]) == ("ErrImagePull", f'Pulling image "{missing}"')
     assert "connection refused" in reported["message"]
 
@@ -126,10 +126,10 @@ def test_private_image_is_pulled_only_with_credentials(
     image_node: ImageNode, images: Registry, request: pytest.FixtureRequest
 ) -> None:
     name = images.push(request.getfixturevalue("docker_image" if image_node.engine == "docker" else "users_image"))
-    refused = wait_for_phase(write_image_wish(image_node, name=name), "Exited")
+    refused = wait_for_phase(request_image(image_node, name=name), "Exited")
     assert refused["reason"] == "ErrImagePull"
     assert re.search("no basic auth credentials|authentication required|unauthorized", refused["message"])
-    reported = wait_for_phase(write_image_wish(image_node, 1, name=name, auth=images.auth), "Exited")
+    reported = wait_for_phase(request_image(image_node, 1, name=name, auth=images.auth), "Exited")
     assert re.match(f'Successfully pulled image "{name}" in [0-9.]+m?s', reported["warnings"][-1]["message"])
     image = {"name": name, "engine": image_node.engine, "unpacked": reported["image"]["unpacked"]}
     image_node.node.sandbox()
@@ -137,8 +137,8 @@ def test_private_image_is_pulled_only_with_credentials(
     assert image_node.node.texts() == ["image"]
 
 
-def test_concurrent_image_wishes_unpack_image_once(image_node: ImageNode) -> None:
-    runs = [write_image_wish(image_node, number) for number in range(4)]
+def test_concurrent_image_requests_unpack_image_once(image_node: ImageNode) -> None:
+    runs = [request_image(image_node, number) for number in range(4)]
     names = {wait_for_phase(run, "Exited")["image"]["unpacked"] for run in runs}
     assert len(names) == 1
     assert names <= {path.name for path in (image_node.node.root / "roots").iterdir()}
@@ -159,21 +159,21 @@ def test_trim_removes_unused_image_only(image_node: ImageNode) -> None:
     assert place.exists()  # it is in use
     go.touch()
     assert wait_for_phase(run, "Exited")["exitCode"] == 0
-    until(lambda: not is_kept(run), "the end of the keeper")
+    until(lambda: not is_supervised(run), "the end of the supervisor")
     os.utime(place / "lock", (0, 0))
     rootfs_store.collect_garbage(image_node.node.folder, 0)
     assert not place.exists()
-    assert wait_for_phase(write_image_wish(image_node, 3), "Exited")["image"]["unpacked"] == image["unpacked"]
+    assert wait_for_phase(request_image(image_node, 3), "Exited")["image"]["unpacked"] == image["unpacked"]
     assert place.exists()
 
 
-def test_cancelled_pull_ends_its_keeper(image_node: ImageNode) -> None:
-    run = write_image_wish(image_node, policy="Always", name="localhost:1/no/such:1")
-    until(lambda: state(run).get("keeper"), "a keeper")
-    image_node.node.wish_for_end(run, 0)
+def test_canceled_pull_ends_its_supervisor(image_node: ImageNode) -> None:
+    run = request_image(image_node, policy="Always", name="localhost:1/no/such:1")
+    until(lambda: state(run).get("keeper"), "a supervisor")
+    image_node.node.request_stop(run, 0)
     os.kill(state(run)["keeper"], signal.SIGTERM)
     assert wait_for_phase(run, "Exited")["reason"] == "ErrImagePull"
-    until(lambda: not is_alive(state(run)["keeper"]), "the end of the keeper")
+    until(lambda: not is_alive(state(run)["keeper"]), "the end of the supervisor")
 
 
 def test_new_spawner_removes_incomplete_root(image_node: ImageNode) -> None:

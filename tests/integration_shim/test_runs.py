@@ -3,7 +3,16 @@
 import os
 import signal
 
-from integration_shim.machine import ShimMachine, container, is_alive, is_kept, shell, state, until, wait_for_phase
+from integration_shim.machine import (
+    ShimMachine,
+    container,
+    is_alive,
+    is_supervised,
+    shell,
+    state,
+    until,
+    wait_for_phase,
+)
 
 
 def test_successful_command_is_completed(plain: ShimMachine) -> None:
@@ -37,12 +46,12 @@ def test_run_is_never_started_twice(plain: ShimMachine) -> None:
     assert plain.texts() == ["started"]
 
 
-def test_keeper_holds_lock_until_it_ends(plain: ShimMachine) -> None:
+def test_supervisor_holds_lock_until_it_ends(plain: ShimMachine) -> None:
     run = plain.start(container("sleep", "600"))
-    keeper = wait_for_phase(run, "Running")["keeper"]
-    assert is_kept(run)
-    os.kill(keeper, signal.SIGKILL)
-    until(lambda: not is_kept(run), "the lock is free")
+    supervisor = wait_for_phase(run, "Running")["keeper"]
+    assert is_supervised(run)
+    os.kill(supervisor, signal.SIGKILL)
+    until(lambda: not is_supervised(run), "the lock is free")
 
 
 def test_stop_sends_sigterm_at_once(plain: ShimMachine) -> None:
@@ -60,7 +69,7 @@ def test_command_ignoring_sigterm_is_killed_after_grace_period(plain: ShimMachin
     assert wait_for_phase(run, "Exited")["exitCode"] == 137
 
 
-def test_killed_keeper_leaves_no_processes(plain: ShimMachine) -> None:
+def test_killed_supervisor_leaves_no_processes(plain: ShimMachine) -> None:
     run = plain.start(shell("setsid sleep 600 & sleep 600 & echo $!; wait"))
     reported = until(lambda: state(run).get("phase") == "Running" and plain.texts() and state(run), "it is up")
     child = int(plain.texts()[0])

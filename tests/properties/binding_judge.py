@@ -1,7 +1,7 @@
-"""Judges what `why` answers about worlds whose binding limit is known: the limit, and each proposed change.
+"""Checks the answers of `why` about worlds whose binding limit is known: the limit, and each proposed change.
 
-If no change can admit the Workload, because it only has to wait, the time that the answer states counts instead: the
-Workload is admitted at that time, and not before.
+If the Workload only has to wait, no change can admit it. Then the time in the answer is checked: the Workload must be
+admitted at that time, and not before.
 """
 
 from collections.abc import Iterator
@@ -16,12 +16,12 @@ from batchyard.sim.world import EPOCH, World
 from properties.binding_worlds import NAMESPACE, SUBJECT, BindingWorld
 from properties.proposed_changes import admits, first_time_of, one_less, world_at_query
 
-#: The platform acts at most this long after a stated time: the autoscaler runs every ten seconds.
+#: The maximum delay of the platform after a stated time: the autoscaler runs every ten seconds.
 _LATEST_AFTER = 11 * SECOND
 
 
-class Judgement(NamedTuple):
-    """The errors in an answer, and the number of proposed changes that admit and are minimal, or of right times."""
+class AnswerJudgment(NamedTuple):
+    """The errors in an answer, and the number of its proven parts: minimal changes that admit, and correct times."""
 
     wrong_limit: str
     broken_changes: list[str]
@@ -29,8 +29,8 @@ class Judgement(NamedTuple):
     answer: dict[str, Any]
 
 
-def judge(made: BindingWorld) -> Judgement:
-    """Ask why the Workload of a world waits, and try each change that is proposed."""
+def judge(made: BindingWorld) -> AnswerJudgment:
+    """Ask why the Workload of a world waits, and try each proposed change."""
     scenario = made.scenario()
     world = world_at_query(scenario)
     answer = world.platform.explainer.why(_asked(world), world.kernel.now())
@@ -48,11 +48,11 @@ def judge(made: BindingWorld) -> Judgement:
             proven_count += 1
     if made.ends_by_itself:
         proven_count += _states_right_time(scenario, key, answer, made.event)
-    return Judgement(_wrong_limit(made, answer, key), broken, proven_count, answer)
+    return AnswerJudgment(_wrong_limit(made, answer, key), broken, proven_count, answer)
 
 
 def _states_right_time(scenario: Scenario, key: Key, answer: dict[str, Any], event: str) -> bool:
-    """Return whether the Workload has its event without a change at the time that the answer states, not before."""
+    """Return whether the event happens without a change at the time that the answer states, and not before."""
     text = answer["binding"].get("until")
     if not text:
         return False
@@ -64,7 +64,7 @@ def _states_right_time(scenario: Scenario, key: Key, answer: dict[str, Any], eve
 def _wrong_limit(made: BindingWorld, answer: dict[str, Any], workload: Key) -> str:
     binding, expected = answer.get("binding") or {}, made.expected
     where = binding.get("where") or {}
-    answered = ExpectedLimitAnswer(
+    answered = AnsweredLimit(
         binding.get("limit", ""),
         f"{where.get('kind')} {where.get('name')}".replace(f"Workload {workload.name}", f"Workload {SUBJECT}"),
         binding.get("flavor"),
@@ -79,8 +79,8 @@ def _wrong_limit(made: BindingWorld, answer: dict[str, Any], workload: Key) -> s
     return "" if is_right else f"{answered} instead of {expected}"
 
 
-class ExpectedLimitAnswer(NamedTuple):
-    """The limit in an answer."""
+class AnsweredLimit(NamedTuple):
+    """The binding limit that an answer states."""
 
     limit: str
     place: str
@@ -89,7 +89,7 @@ class ExpectedLimitAnswer(NamedTuple):
 
 
 def _asked(world: World) -> Key:
-    """Return the key of the asked job, or of the Workload that has none."""
+    """Return the key of the job in question, or of the Workload if it has no job."""
     kinds = (scheme.JOB, scheme.JOB_SET, scheme.WORKLOAD)
     keys = (Key(kind, NAMESPACE, SUBJECT) for kind in kinds)
     return next(key for key in keys if world.client.get(key) is not None)

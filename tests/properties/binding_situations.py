@@ -1,4 +1,4 @@
-"""Worlds in which one limit binds. The asked Workload requests `free + missing` of the binding resource."""
+"""Worlds in which one limit binds. The Workload in question requests `free + missing` of the binding resource."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -22,7 +22,7 @@ from properties.binding_worlds import (
 
 
 def nominal_of_queue(rng: RandomChoices) -> BindingWorld:
-    """Holders of the queue itself use its quota, and it has no Cohort, or one that has nothing more."""
+    """Workloads of the same queue hold the quota, and the queue has no Cohort."""
     world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     used = rng.draw_integer(max(1, missing), 9)
@@ -34,7 +34,7 @@ def nominal_of_queue(rng: RandomChoices) -> BindingWorld:
 
 
 def nominal_of_cohort(rng: RandomChoices) -> BindingWorld:
-    """Another queue of the Cohort borrows what the asked Workload's queue does not use, and nobody may reclaim it."""
+    """Another queue of the Cohort borrows the unused quota of the Workload's queue, which cannot reclaim it."""
     world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     own, other = rng.draw_integer(1, 6) + missing, rng.draw_integer(1, 6) + free
@@ -49,7 +49,7 @@ def nominal_of_cohort(rng: RandomChoices) -> BindingWorld:
 
 
 def borrowing_of_queue(rng: RandomChoices) -> BindingWorld:
-    """The Cohort has quota, and the borrowingLimit of the queue is too small."""
+    """The Cohort has enough quota, but the borrowingLimit of the queue is too small."""
     world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     own, limit = rng.draw_integer(1, 4), rng.draw_integer(0, 3)
@@ -83,7 +83,7 @@ def borrowing_of_cohort(rng: RandomChoices) -> BindingWorld:
 
 
 def lending(rng: RandomChoices) -> BindingWorld:
-    """Another queue has the quota, and lends too little of it."""
+    """Another queue has the quota, but lends too little of it."""
     world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     lent = rng.draw_integer(0, 3)
@@ -105,7 +105,7 @@ def lending(rng: RandomChoices) -> BindingWorld:
 
 
 def maximum_of_queue(rng: RandomChoices) -> BindingWorld:
-    """The request is larger than all quota of the queue."""
+    """The request is larger than the whole quota of the queue."""
     world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     world.add_queue(QUEUE, {flavor: world.quotas(free)})
@@ -115,7 +115,7 @@ def maximum_of_queue(rng: RandomChoices) -> BindingWorld:
 
 
 def maximum_by_borrowing_limit(rng: RandomChoices) -> BindingWorld:
-    """The request is larger than the queue's quota and its borrowingLimit."""
+    """The request is larger than the sum of the queue's quota and its borrowingLimit."""
     world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     limit = rng.draw_integer(0, free)
@@ -128,7 +128,7 @@ def maximum_by_borrowing_limit(rng: RandomChoices) -> BindingWorld:
 
 
 def priority_in_queue(rng: RandomChoices) -> BindingWorld:
-    """The queue preempts, and the holders' priority is not lower."""
+    """The queue may preempt, but the holders of the quota do not have a lower priority."""
     world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     used, mine = rng.draw_integer(max(1, missing), 9), rng.choose([0, 50, 100])
@@ -141,7 +141,7 @@ def priority_in_queue(rng: RandomChoices) -> BindingWorld:
 
 
 def priority_in_cohort(rng: RandomChoices) -> BindingWorld:
-    """The queue reclaims its quota from Workloads of lower priority, and the borrowers have none."""
+    """The queue may reclaim quota from Workloads of lower priority, but the borrowers do not have a lower priority."""
     world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     own, other = rng.draw_integer(1, 4) + missing + free, rng.draw_integer(0, 4)
@@ -156,7 +156,7 @@ def priority_in_cohort(rng: RandomChoices) -> BindingWorld:
 
 
 def preemption_policy(rng: RandomChoices) -> BindingWorld:
-    """The holders have a lower priority, and the queue never preempts."""
+    """The holders of the quota have a lower priority, but the queue never preempts."""
     world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     used = rng.draw_integer(max(1, missing), 9)
@@ -180,7 +180,7 @@ def taint(rng: RandomChoices) -> BindingWorld:
 
 
 def affinity(rng: RandomChoices) -> BindingWorld:
-    """The pods select a label that no flavor has, by a selector or an affinity."""
+    """The pods require a label value that no flavor has, by a node selector or a node affinity."""
     world, free, missing = begin(rng)
     names = [f"f{number}" for number in range(rng.draw_integer(1, 2))]
     for name in names:
@@ -198,7 +198,7 @@ def affinity(rng: RandomChoices) -> BindingWorld:
 
 
 def nearest_flavor(rng: RandomChoices) -> BindingWorld:
-    """Of several flavors one is tainted, one too small for ever, and one misses a little; their order is random."""
+    """One flavor is tainted, one is too small for the request, one lacks a little free quota; their order is random."""
     world, free, missing = begin(rng)
     world.add("ResourceFlavor", "spot", nodeTaints=[{"key": "spot", "value": "true", "effect": "NoSchedule"}])
     world.add("ResourceFlavor", "small", nodeLabels={"size": "small"})
@@ -218,7 +218,7 @@ def nearest_flavor(rng: RandomChoices) -> BindingWorld:
 
 
 def one_group_of_two(rng: RandomChoices) -> BindingWorld:
-    """Two resource groups: the first has quota, and the second does not."""
+    """Two resource groups: only the group of the binding resource lacks quota."""
     world, free, missing = begin(rng)
     world.resources = ("cpu", "example.com/gpu")
     world.resource = rng.choose(world.resources)
@@ -239,7 +239,7 @@ def one_group_of_two(rng: RandomChoices) -> BindingWorld:
 
 
 def short_beside_reclaimable(rng: RandomChoices) -> BindingWorld:
-    """Much of one resource may be reclaimed from a borrower, and a little of another is held for good."""
+    """Much cpu can be reclaimed from a borrower; a little memory is missing, and cannot be reclaimed."""
     world, free, missing = begin(rng)
     world.resources, world.resource = ("cpu", "memory"), "memory"
     (flavor,) = world.add_flavors(1)
@@ -259,7 +259,7 @@ def short_beside_reclaimable(rng: RandomChoices) -> BindingWorld:
 
 
 def uncovered(rng: RandomChoices) -> BindingWorld:
-    """The pods request a resource that the queue does not have."""
+    """The pods request a resource that the queue does not cover."""
     world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     world.resources, world.resource = ("cpu",), "cpu"
@@ -316,7 +316,7 @@ def deactivated(rng: RandomChoices) -> BindingWorld:
 
 
 def missing_local_queue(rng: RandomChoices) -> BindingWorld:
-    """The job names a LocalQueue that does not exist, and another one exists, or only a ClusterQueue."""
+    """The job names a LocalQueue that does not exist; another LocalQueue exists, or only a ClusterQueue."""
     world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     world.add_queue(QUEUE, {flavor: world.quotas(free + missing)})
@@ -328,7 +328,7 @@ def missing_local_queue(rng: RandomChoices) -> BindingWorld:
 
 
 def missing_cluster_queue(rng: RandomChoices) -> BindingWorld:
-    """The LocalQueue names a ClusterQueue that does not exist, and another one exists."""
+    """The LocalQueue names a ClusterQueue that does not exist; another ClusterQueue exists."""
     world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     world.add_queue(QUEUE, {flavor: world.quotas(free + missing)})
@@ -359,7 +359,7 @@ def missing_check(rng: RandomChoices) -> BindingWorld:
 
 
 def head_of_line(rng: RandomChoices) -> BindingWorld:
-    """A StrictFIFO queue has quota for the asked Workload, and a larger one is ahead of it."""
+    """A StrictFIFO queue has quota for the Workload, but a larger Workload that does not fit is ahead of it."""
     world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     free, used = free + 1, rng.draw_integer(2, 6)
@@ -373,7 +373,7 @@ def head_of_line(rng: RandomChoices) -> BindingWorld:
 
 
 def partial_admission(rng: RandomChoices) -> BindingWorld:
-    """Not even the smallest permitted number of pods fits."""
+    """Even the minimum number of pods (minCount) does not fit."""
     world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     used = rng.draw_integer(2, 6) + missing
@@ -402,7 +402,7 @@ def reserved_before_checks(rng: RandomChoices) -> BindingWorld:
 
 
 def two_pod_sets(rng: RandomChoices) -> BindingWorld:
-    """Each of two pod sets fits alone, and both together do not."""
+    """Each of two pod sets fits alone, but not both together."""
     world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     used = rng.draw_integer(1, 5) + missing
@@ -424,7 +424,7 @@ def two_pod_sets(rng: RandomChoices) -> BindingWorld:
 
 
 def quota_of_pods(rng: RandomChoices) -> BindingWorld:
-    """The queue has quota for a number of pods, and the asked Workload has more."""
+    """The queue has quota for a number of pods, and the Workload has more pods."""
     world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     used = rng.draw_integer(1, 5) + missing
@@ -439,7 +439,7 @@ def quota_of_pods(rng: RandomChoices) -> BindingWorld:
 
 
 def fair_shares(rng: RandomChoices) -> BindingWorld:
-    """With fair sharing, both queues borrow, and a preemption would not make the shares fairer."""
+    """With fair sharing, two queues borrow equally, and a preemption would not make their shares fairer."""
     world, _, _ = begin(rng)
     world.fair_sharing = True
     world.resources, world.resource = ("cpu",), "cpu"
@@ -457,7 +457,7 @@ def fair_shares(rng: RandomChoices) -> BindingWorld:
 
 
 def requests_above_limits(rng: RandomChoices) -> BindingWorld:
-    """The containers of the Workload request more than their limits, of one resource or of two."""
+    """The containers of the Workload request more than their limits, for one or two resources."""
     world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     world.resources, world.resource = ("cpu", "memory"), "cpu"
@@ -487,7 +487,7 @@ def check_pending(rng: RandomChoices) -> BindingWorld:
 
 
 def cohort_cycle(rng: RandomChoices) -> BindingWorld:
-    """The parents of the queue's Cohort lead into a cycle, of which it is a part or not."""
+    """The Cohort of the queue is in a cycle of Cohorts, or below such a cycle."""
     world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     names = ["a", "b", "c"][: rng.draw_integer(2, 3)]
@@ -503,7 +503,7 @@ def cohort_cycle(rng: RandomChoices) -> BindingWorld:
 
 
 def lending_of_cohort(rng: RandomChoices) -> BindingWorld:
-    """A branch of the tree has the quota, and its Cohort lends too little of it."""
+    """A Cohort beside the queue has the quota, but lends too little of it."""
     world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     lent, own = free + rng.draw_integer(0, 2), missing + rng.draw_integer(0, 2)
@@ -518,7 +518,7 @@ def lending_of_cohort(rng: RandomChoices) -> BindingWorld:
 
 
 def two_errors(rng: RandomChoices) -> BindingWorld:
-    """Both queues are stopped, or the ClusterQueue does not select the namespace either."""
+    """The LocalQueue is stopped; also, the ClusterQueue is stopped or does not select the namespace."""
     world = stopped_local_queue(rng)
     queue = next(obj for obj in world.objects if obj["kind"] == "ClusterQueue" and obj["metadata"]["name"] == QUEUE)
     queue["spec"] |= rng.choose([{"stopPolicy": "Hold"}, {"namespaceSelector": {"matchLabels": {"a": "b"}}}])
@@ -526,7 +526,7 @@ def two_errors(rng: RandomChoices) -> BindingWorld:
 
 
 def stopped_and_short(rng: RandomChoices) -> BindingWorld:
-    """The LocalQueue is stopped, and the queue would have too little quota as well."""
+    """The LocalQueue is stopped; also, the ClusterQueue has too little quota."""
     world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     world.add_queue(QUEUE, {flavor: world.quotas(free + missing - 1)})

@@ -1,4 +1,4 @@
-"""Worlds in which the asked Workload waits for a time, for the pods of others, or for a Budget."""
+"""Worlds in which the Workload in question waits for a time, for pods of other Workloads, or for a Budget."""
 
 from collections.abc import Callable
 from typing import Final
@@ -8,7 +8,7 @@ from properties.binding_worlds import HOLDERS_AT, NAMESPACE, PLENTY, QUEUE, SUBJ
 
 
 def _begin_with_machines(rng: RandomChoices) -> tuple[BindingWorld, int, int]:
-    """Return a world on a Cluster whose machines boot in 20 minutes, a free amount and a missing amount of cpu."""
+    """Return a world with a Cluster whose machines boot in 20 minutes, a free amount and a missing amount of cpu."""
     world, free, missing = begin(rng)
     world.resources, world.resource = ("cpu",), "cpu"
     pool = {"name": "pool", "machineType": "n1-standard-4", "nodeCount": 0, "autoscaling": {"min": 0, "max": 9}}
@@ -19,7 +19,7 @@ def _begin_with_machines(rng: RandomChoices) -> tuple[BindingWorld, int, int]:
 
 
 def pods_ready(rng: RandomChoices) -> BindingWorld:
-    """Admission is blocked, because the pods of one or two admitted Workloads are not ready."""
+    """Admission is blocked because the pods of one or two admitted Workloads are not ready."""
     world, free, missing = _begin_with_machines(rng)
     (flavor,) = world.add_flavors(1)
     world.settings = {"waitForPodsReady": {"enable": True, "timeout": "1h", "blockAdmission": True}}
@@ -35,7 +35,7 @@ def pods_ready(rng: RandomChoices) -> BindingWorld:
 
 
 def backoff(rng: RandomChoices) -> BindingWorld:
-    """The Workload was evicted, because its pods were not ready in time, and its backoff has not ended."""
+    """The Workload was evicted because its pods were not ready in time, and its backoff has not ended."""
     world, free, missing = _begin_with_machines(rng)
     (flavor,) = world.add_flavors(1)
     timeout, base = rng.draw_integer(30, 60), rng.draw_integer(70, 100)
@@ -50,7 +50,7 @@ def backoff(rng: RandomChoices) -> BindingWorld:
 
 
 def budget_hold(rng: RandomChoices) -> BindingWorld:
-    """A Budget of nothing holds the LocalQueue."""
+    """A Budget with the limit zero holds the LocalQueue."""
     world, free, missing = _begin_with_machines(rng)
     (flavor,) = world.add_flavors(1)
     world.add_queue(QUEUE, {flavor: world.quotas(free + missing)})
@@ -65,7 +65,7 @@ def budget_hold(rng: RandomChoices) -> BindingWorld:
 
 
 def failing_request(rng: RandomChoices) -> BindingWorld:
-    """The ProvisioningRequest of the Workload failed, because no machine came in time, and is retried later."""
+    """The ProvisioningRequest of the Workload failed because no machine was created in time; it is retried later."""
     world, free, missing = _begin_with_machines(rng)
     cluster = world.objects[0]["spec"]
     cluster["nodePools"] = [
@@ -97,7 +97,7 @@ def failing_request(rng: RandomChoices) -> BindingWorld:
 
 
 def stock_out(rng: RandomChoices) -> BindingWorld:
-    """The cloud has none of the machines that the pods need, and the autoscaler requests them again later."""
+    """The cloud is out of the machines that the pods need; the autoscaler requests them again later."""
     world, free, missing = _begin_with_machines(rng)
     (flavor,) = world.add_flavors(1)
     world.objects[0]["spec"]["times"] = {"boot": dict.fromkeys(("min", "typical", "max"), "1m")}

@@ -1,4 +1,4 @@
-"""Random worlds in which one limit keeps a Workload pending, known by construction. Amounts are in small units."""
+"""Random worlds in which one known limit keeps a Workload pending. Amounts are in units of `quantity`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ SUBJECT: Final = "asked"
 RESOURCES: Final = ("cpu", "memory", "example.com/gpu")
 #: Quota that is never used up.
 PLENTY: Final = 400
-#: The time at which holders are submitted, and the asked Workload after them.
+#: The submit time of the holders of quota; the Workload in question follows later.
 HOLDERS_AT: Final = "1s"
 _SUBJECT_AT: Final = "10s"
 
@@ -23,7 +23,7 @@ Quota: TypeAlias = Mapping[str, int | None]
 
 
 class ExpectedLimit(NamedTuple):
-    """The limits that are right answers, and the objects that may be named with them."""
+    """The correct limits, and the objects that an answer may name with them."""
 
     limits: tuple[str, ...]
     places: tuple[str, ...]
@@ -36,7 +36,7 @@ NOTHING: Final = ExpectedLimit((), ())
 
 @dataclass(slots=True)
 class BindingWorld:
-    """The manifests of a world, and the binding limit of its asked Workload."""
+    """The manifests of a world, and the binding limit of the Workload in question."""
 
     rng: RandomChoices
     objects: list[ObjectDict] = field(default_factory=list)
@@ -44,7 +44,7 @@ class BindingWorld:
     fair_sharing: bool = False
     #: Further fields of the Scenario's spec.
     settings: dict[str, Any] = field(default_factory=dict)
-    #: The requested resources: the binding one, and others.
+    #: The binding resource, and all requested resources.
     resource: str = "cpu"
     resources: tuple[str, ...] = ("cpu",)
     priorities: dict[int, None] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class BindingWorld:
     has_change: bool = True
     #: Whether the limit ends at a time that the answer has to state, because no change admits the Workload.
     ends_by_itself: bool = False
-    #: The event of the asked Workload that a change causes.
+    #: The event of the Workload in question that a change causes.
     event: str = "QuotaReserved"
 
     def scenario(self) -> Scenario:
@@ -83,18 +83,18 @@ class BindingWorld:
         return queue
 
     def add_check(self, name: str = "manual") -> None:
-        """Add an active AdmissionCheck, whose state nobody sets."""
+        """Add an active AdmissionCheck whose state stays pending."""
         check = self.add("AdmissionCheck", name, controllerName="example.com/manual")
         active = {"type": "Active", "status": "True", "reason": "Active", "message": "ready"}
         check["status"] = {"conditions": [{**active, "lastTransitionTime": "2026-01-01T00:00:00Z"}]}
 
     def quotas(self, nominal: int, **limits: int) -> dict[str, Quota]:
-        """Return quotas of one flavor: of the binding resource as given, of the others plenty."""
+        """Return the quotas of one flavor: `nominal` of the binding resource, and PLENTY of the others."""
         plenty: Quota = {"nominalQuota": PLENTY}
         return dict.fromkeys(self.resources, plenty) | {self.resource: {"nominalQuota": nominal, **limits}}
 
     def pods(self, amount: int) -> tuple[int, dict[str, int]]:
-        """Return a number of pods and the requests of each, so that they request `amount` of the binding resource."""
+        """Return a number of pods and the requests of each; in total they request `amount` of the binding resource."""
         counts = [count for count in (1, 2, 3, 4, 5) if amount % count == 0]
         count = self.rng.choose(counts)
         others = {each: self.rng.draw_integer(1, 3) for each in self.resources}
@@ -108,7 +108,7 @@ class BindingWorld:
             self.submit(f"{name}-{number}", count, requests, queue=queue, priority=priority, at=HOLDERS_AT, **template)
 
     def ask(self, amount: int, *, priority: int = 0, queue: str = QUEUE, **template: Any) -> None:
-        """Add the asked Workload, Job or JobSet, which requests an amount of the binding resource."""
+        """Add the Workload, Job or JobSet in question, which requests an amount of the binding resource."""
         count, requests = self.pods(amount)
         kind = self.rng.choose(["Workload", "Job", "JobSet"])
         self.submit(SUBJECT, count, requests, kind=kind, queue=queue, priority=priority, at=_SUBJECT_AT, **template)
@@ -154,12 +154,12 @@ class BindingWorld:
             self.objects.append(make_object(KUEUE_API, "WorkloadPriorityClass", f"p{priority}", value=priority))
 
     def expect(self, limit: str, *places: str, flavor: str = "", resource: str = "") -> None:
-        """Set the binding limit, and the objects of which one has to be named."""
+        """Set the binding limit, and the objects of which an answer has to name one."""
         self.expected = ExpectedLimit((limit,), places, flavor, resource)
 
 
 def begin(rng: RandomChoices) -> tuple[BindingWorld, int, int]:
-    """Return a world with 1 to 3 resources and a bystander, a free amount, and an amount that is missing."""
+    """Return a world with 1 to 3 resources and maybe an unrelated queue, a free amount, and a missing amount."""
     world = BindingWorld(rng)
     world.resources = tuple(RESOURCES[: rng.draw_integer(1, 3)])
     world.resource = rng.choose(world.resources)
@@ -171,7 +171,7 @@ def begin(rng: RandomChoices) -> tuple[BindingWorld, int, int]:
 
 
 def quantity(resource: str, units: int) -> str | int:
-    """Return an amount in units as a quantity: units of 250m cpu, of 100Mi, or whole ones."""
+    """Return an amount as a quantity. A unit is 250m of cpu, 100Mi of memory, or 1 of another resource."""
     return {"cpu": f"{units * 250}m", "memory": f"{units * 100}Mi"}.get(resource, units)
 
 

@@ -57,7 +57,7 @@ def waiting(world: World) -> list[Key]:
 
 
 def admits(scenario: Scenario, key: Key, patches: Sequence[Change], event: str = "QuotaReserved") -> bool:
-    """Return whether an event of a Workload follows in the world with these changes, with flavors that its job selects.
+    """Return whether these changes lead to the event of a Workload, in flavors that its job selects.
 
     The event is QuotaReserved or Admitted.
     """
@@ -152,7 +152,7 @@ def patched(obj: Obj, patch: Change) -> Obj:
 
 
 def one_less(change: Change, world: World) -> Iterator[Sequence[Change]]:
-    """Yield the patches of a change without one of them, and with one unit less in one place each."""
+    """Yield reduced variants of a change: without one of its patches, or with one unit less in one place."""
     patches = change["apply"]
     for number, patch in enumerate(patches):
         yield [*patches[:number], *patches[number + 1 :]]
@@ -199,7 +199,7 @@ def _less(kind: str, patch: Change, world: World) -> Iterator[Any]:
 
 
 def _fewer_gates_removed(patch: Change, world: World) -> Iterator[Any]:
-    """Yield patches that leave one of several admission gates each."""
+    """Yield variants of the patch, each of which keeps one more of several admission gates."""
     name = well_known.ADMISSION_GATED_BY
     gates = (annotation(world.client.get(_key(patch)) or {}, name) or "").split(",")
     if len(gates) > 1:
@@ -207,7 +207,7 @@ def _fewer_gates_removed(patch: Change, world: World) -> Iterator[Any]:
 
 
 def _fewer_checks_removed(patch: Change, world: World) -> Iterator[Any]:
-    """Yield patches that keep one more admission check of a ClusterQueue each."""
+    """Yield variants of the patch, each of which keeps one more admission check of a ClusterQueue."""
     kept = patch["patch"]["spec"]["admissionChecksStrategy"]["admissionChecks"]
     queue = world.client.get(_key(patch))
     assert queue is not None
@@ -217,7 +217,7 @@ def _fewer_checks_removed(patch: Change, world: World) -> Iterator[Any]:
 
 
 def _less_limits(operations: Sequence[Change]) -> Iterator[Sequence[Change]]:
-    """Yield the operations with one unit less of a container's limit that one of them sets."""
+    """Yield variants of the operations, each with one unit less of a container limit that an operation sets."""
     for number, operation in enumerate(operations):
         *_, field, name = operation["path"].split("/")
         if field == "limits":
@@ -227,12 +227,12 @@ def _less_limits(operations: Sequence[Change]) -> Iterator[Sequence[Change]]:
 
 
 def _unescaped(step: str) -> str:
-    """Return a step of a JSON Pointer as the field that it names."""
+    """Return the field name in a step of a JSON Pointer, unescaped."""
     return step.replace("~1", "/").replace("~0", "~")
 
 
 def _less_coverage(operations: Sequence[Change], number: int) -> Iterator[Sequence[Change]]:
-    """Yield the operations with one unit less of a quota that one of them adds."""
+    """Yield the operations with one unit less of the quota that operation `number` adds."""
     value = operations[number]["value"]
     units = quota_amount(value["name"], value["nominalQuota"]) if isinstance(value, Mapping) else 0
     if units:

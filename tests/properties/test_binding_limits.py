@@ -1,6 +1,6 @@
-"""`why` names the binding limit of worlds that are built around one limit, and changes that admit and are minimal.
+"""In worlds built around one limit, `why` names this limit and proposes minimal changes that admit the Workload.
 
-Where waiting is the only remedy (backoff, a failed ProvisioningRequest, a stock-out), the stated time counts instead.
+If waiting is the only remedy (backoff, a failed ProvisioningRequest, a stock-out), the stated time is checked.
 """
 
 import pytest

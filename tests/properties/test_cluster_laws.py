@@ -1,7 +1,7 @@
 """The invariants hold in random clusters: pools of each kind, Jobs and JobSets, faults of each kind.
 
-After the faults a world runs until no work is left: then each unfinished Workload waits for something that provably
-does not exist. More worlds: `python tools/worlds.py 0 1000`; with more faults:
+After the faults a world runs until no work is left. Each Workload that is then unfinished must wait for something that
+provably does not exist. More worlds: `python tools/worlds.py 0 1000`; with more faults:
 `python tools/worlds.py 0 1000 --conflicts 0.2 --crash-every 61`.
 """
 

@@ -15,7 +15,7 @@ SEEDS = range(4000, 4008)
 
 
 def with_records(seed: int, *, conflicts: float = 0.0, crash_every: int = 0) -> str:
-    """Return the violations of a cluster that records its costs, and crashes each `crash_every` writes."""
+    """Return the violations of a cluster that records its costs, and crashes after every `crash_every` writes."""
     scenario = random_cluster_scenario(SeededDraws(seed))
     scenario = replace(scenario, counts={**scenario.counts, "Budget": 1})
     trouble = WriteFaults(conflicts)

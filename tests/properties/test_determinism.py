@@ -19,7 +19,7 @@ HASH_SEEDS = (0, 1, 2)
 
 
 def objects_of(seed: int) -> tuple[bool, list[dict[str, Any]]]:
-    """Return a world's objects; each second world uses fair sharing."""
+    """Return a world's objects; every second world uses fair sharing."""
     return random_objects(SeededDraws(seed), WorldBounds(fair_sharing=seed % 2 == 0))
 
 

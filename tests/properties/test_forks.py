@@ -25,7 +25,7 @@ CLUSTER_CUTS = [20_500 * MILLISECOND, 400_500 * MILLISECOND]
 
 
 def queues_of(seed: int) -> Scenario:
-    """Return a world of queues; each second one uses fair sharing."""
+    """Return a world of queues; every second one uses fair sharing."""
     return random_scenario(SeededDraws(seed), WorldBounds(fair_sharing=seed % 2 == 0))
 
 

@@ -1,6 +1,6 @@
 """A thousand malformed manifests: each is read, or its faults are reported.
 
-Each edit follows from its number, so the number is sufficient to reproduce a failure.
+Each malformed manifest is derived from its number, so the number suffices to reproduce a failure.
 """
 
 import copy
@@ -240,7 +240,7 @@ LINES: Final = (
 
 
 class SeededChoices:
-    """Random draws that follow from a number."""
+    """Random draws that are derived from a number."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -272,7 +272,7 @@ def places(value: Any) -> Iterator[Place]:
 
 
 def edit_field(text: str, chance: SeededChoices) -> str:
-    """Delete, rename, retype or double one field or item."""
+    """Delete, rename, retype or duplicate one field or item."""
     value = yaml.load(text, yaml.CSafeLoader)
     holder, key = chance.of(list(places(value)))
     act = chance.below(5)
@@ -297,7 +297,7 @@ def document_text(value: Any, chance: SeededChoices) -> str:
 
 
 def edit_line(text: str, chance: SeededChoices) -> str:
-    """Shift, drop, double, replace or precede one line."""
+    """Indent, delete, duplicate, replace or damage one line, or insert another line before it."""
     lines = text.split("\n")
     number = chance.below(len(lines))
     line = lines[number]
@@ -318,7 +318,7 @@ def edit_line(text: str, chance: SeededChoices) -> str:
 
 
 def edit_character(text: str, chance: SeededChoices) -> str:
-    """Replace, insert or swap one character, or cut the text there."""
+    """Replace or insert one character, cut the text there, or reverse the rest of the text."""
     at = chance.below(len(text))
     new = chance.of("\0\t\x85\ufeff\ud800{}[]\"'&*!%@`:-,#\\é日x0 \n")
     return chance.of(

@@ -43,7 +43,7 @@ class QuotaTrees(NamedTuple):
     defined: QuotaDefinition
 
     def use(self, queue: str, amounts: dict[QuotaKey, int], key: str = "w") -> None:
-        """Add usage to a ClusterQueue, in both."""
+        """Add usage to a ClusterQueue, in the snapshot and in the definition."""
         for pair, amount in amounts.items():
             change_usage(self.snapshot.queues[queue].node, ((self.snapshot.id_of(*pair), amount),), 1)
         self.defined.holders.setdefault(f"queue/{queue}", {})[key] = amounts
@@ -81,7 +81,7 @@ def forests(draw: st.DrawFn) -> QuotaTrees:
         snapshot.put_cohort(view)
     for queue in queues:
         snapshot.put_queue(queue)
-    snapshot.settle()
+    snapshot.rebuild_if_changed()
     forest = QuotaTrees(snapshot, QuotaDefinition(queues, cohorts))
     for queue in queues:
         forest.use(queue.name, {pair: draw(AMOUNT) for pair in PAIRS})
@@ -129,7 +129,7 @@ def test_usage_change_and_its_reverse_cancel_out(forest: QuotaTrees, pair: Quota
 def test_rebuilt_tree_keeps_usage(forest: QuotaTrees) -> None:
     before, rebuilds = figures(forest), forest.snapshot.rebuilds
     forest.snapshot.id_of("f2", "cpu")
-    forest.snapshot.settle()
+    forest.snapshot.rebuild_if_changed()
     assert forest.snapshot.rebuilds == rebuilds + 1
     assert {name: usage[: len(PAIRS)] for name, usage in figures(forest).items()} == before
 
@@ -277,7 +277,7 @@ def test_quota_edit_updates_trees(
     )
     views[0] = replace(first, groups=(replace(first.groups[0], quotas=quotas),))
     snapshot.put_queue(views[0])
-    snapshot.settle()
+    snapshot.rebuild_if_changed()
     cohorts = [CohortView(n, _parent(defined, n), _groups_of(defined, n), 1.0) for n in snapshot.cohorts]
     edited = QuotaTrees(snapshot, QuotaDefinition(views, cohorts))
     edited.defined.holders.update(defined.holders)

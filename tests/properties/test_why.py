@@ -27,7 +27,7 @@ CORPUS = [
 
 
 def wrong_proposals(scenario: Scenario, most: int = ASKED_MAX) -> list[str]:
-    """Return the changes that do not admit, and those that are larger than necessary."""
+    """Return the proposed changes that do not admit the Workload, and those that are larger than necessary."""
     world, broken = world_at_query(scenario), list[str]()
     for key in waiting(world)[:most]:
         reported = world.platform.explainer.why(key, world.kernel.now())

@@ -38,7 +38,7 @@ def examples() -> int:
 
 
 def violations_with_faults(scenario: Scenario, *, conflicts: float, crash_every: int) -> str:
-    """Run a world with write conflicts and five crashes, one each `crash_every` writes; return its violations."""
+    """Run a world with write conflicts and five crashes, one per `crash_every` writes; return its violations."""
     trouble = WriteFaults()
     world = World(scenario, write_faults=trouble)
     trouble.conflicts = conflicts

@@ -52,7 +52,7 @@ spec:
       priorityClassName: high
       containers: [{name: c, image: i, resources: {requests: {cpu: 4}}}]
 """
-#: The spec of its Jobs in a JobSet.
+#: The spec of the Job `work`, alone or in a JobSet.
 JOB_SPEC = f"{{MODE, parallelism: 2, completions: 2, template: {{spec: {TEMPLATE}}}}}"
 JOB = f"""
 apiVersion: batch/v1

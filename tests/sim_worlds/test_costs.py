@@ -31,7 +31,7 @@ def scenario() -> Scenario:
 
 
 def world_at(hours: float, crash_every: int = 0) -> World:
-    """Return the example after some hours; its platform crashes each `crash_every` writes."""
+    """Return the example after some hours; its platform crashes after every `crash_every` writes."""
     trouble = WriteFaults()
     world = World(scenario(), write_faults=trouble)
     if crash_every:

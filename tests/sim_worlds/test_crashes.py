@@ -1,6 +1,7 @@
 """A platform with nodes that crashes after any of its writes still completes all work, and breaks no invariant.
 
-These tests try each 17th write, with another first one for each world; `python tools/crashes.py` tries them all.
+These tests crash at every 17th write, beginning with a different write in each world. `python tools/crashes.py` crashes
+at every write.
 """
 
 import pytest

@@ -76,7 +76,7 @@ def _nothing(request: Mapping[int, bytes]) -> bytes:
     return b""
 
 
-# --- behaviour ---
+# --- behavior ---
 
 
 def _planned(schema: ProviderSchema, request: Mapping[int, bytes]) -> bytes:

@@ -1,4 +1,4 @@
-"""Rules for names: terms of the field, one term for each concept, and no empty words."""
+"""Rules for names: one term for each concept, no empty words, and tests named by the tested fact."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""How large things may be: a function one screen, a module one sitting."""
+"""Limits for the sizes of functions, classes and modules, for parameters, and for nesting."""
 
 import ast
 from collections.abc import Iterator
@@ -24,18 +24,18 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
 def long_functions(file: SourceFile) -> Iterator[Violation]:
-    """Functions longer than a screen; tests are shorter still."""
+    """Functions with too many lines; the limit for tests is lower."""
     for node in file.functions():
         is_test = file.path.startswith("tests/") and node.name.startswith("test_")
         limit, lines = TEST_LINES if is_test else FUNCTION_LINES, _lines(node)
         if lines > limit:
             what = f"function {node.name} has {lines} lines, more than {limit}"
-            instead = "keep one behaviour a test" if is_test else "leave the control flow here and move the leaves out"
+            instead = "test one behavior per test" if is_test else "leave the control flow here and move the leaves out"
             yield Violation(file.path, node.lineno, "function-length", node.name, what, instead)
 
 
 def long_classes(file: SourceFile) -> Iterator[Violation]:
-    """Classes that hold more than one idea."""
+    """Classes with too many lines."""
     for node in file.classes():
         if _lines(node) > CLASS_LINES:
             what = f"class {node.name} has {_lines(node)} lines, more than {CLASS_LINES}"
@@ -45,7 +45,7 @@ def long_classes(file: SourceFile) -> Iterator[Violation]:
 
 
 def long_modules(file: SourceFile) -> Iterator[Violation]:
-    """Modules too long to read in one go."""
+    """Modules with too many lines."""
     lines = len(file.text.splitlines())
     if lines > MODULE_LINES:
         what = f"module has {lines} lines, more than {MODULE_LINES}"
@@ -53,9 +53,9 @@ def long_modules(file: SourceFile) -> Iterator[Violation]:
 
 
 def many_parameters(file: SourceFile) -> Iterator[Violation]:
-    """Functions with more parameters than one can keep apart; keyword-only ones count, self and cls do not.
+    """Functions with too many parameters; keyword-only parameters count, self and cls do not.
 
-    Those of a command are its options, which its user keeps apart by their names.
+    The modules in COMMANDS are exempt, because the parameters of a command are its options.
     """
     if file.path.startswith(COMMANDS):
         return
@@ -89,7 +89,7 @@ def _lines(node: FunctionNode | ast.ClassDef) -> int:
 
 
 def _depth(node: ast.AST) -> int:
-    """How deep compound statements nest below a node; `elif` is not deeper than its `if`."""
+    """The maximum depth of compound statements in a node; an `elif` has the depth of its `if`."""
     if isinstance(node, _SCOPES):
         return 0
     if isinstance(node, ast.If) and len(node.orelse) == 1 and isinstance(node.orelse[0], ast.If):

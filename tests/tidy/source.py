@@ -1,4 +1,4 @@
-"""What the rules read and what they report."""
+"""The files that the rules read, and the violations that they report."""
 
 import ast
 import os
@@ -21,7 +21,7 @@ _TEXT_SUFFIXES = frozenset(
 
 
 class Violation(NamedTuple):
-    """One breach: where, of which rule, by what (a function, class, module or word), and the remedy."""
+    """A violation of a rule: the place, the rule, the function, class, module or word, and the remedy."""
 
     path: str
     line: int
@@ -37,7 +37,7 @@ class Violation(NamedTuple):
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One text file, its path relative to the root of the repository."""
+    """A text file; its path is relative to the root of the repository."""
 
     path: str
     text: str
@@ -66,11 +66,11 @@ class SourceFile:
 
 
 def files_below(root: Path) -> list[SourceFile]:
-    """Every text file of the repository that could be committed, by path."""
+    """Every text file of the repository that could be committed, sorted by path."""
     paths: list[Path] = []
     for folder, folders, names in os.walk(root):
         folders[:] = [name for name in folders if name not in _NOT_OURS and not name.endswith(_NOT_OURS_SUFFIXES)]
-        # In a work tree of git `.git` is a file.
+        # In a linked work tree of git, `.git` is a file.
         texts = (
             name for name in names if Path(name).suffix in _TEXT_SUFFIXES and name not in _NOT_OURS | _BINARY_FILES
         )

@@ -71,7 +71,7 @@ class CostTotals(NamedTuple):
     """All charges by account, and the running time of closed hours that was later reclassified as done or lost."""
 
     accounts: dict[AccountKey, CostAccount]
-    settlements: dict[AccountKey, CostAccount]
+    reclassified_usage: dict[AccountKey, CostAccount]
 
 
 def round_preserving_sum(amounts: Mapping[_AmountKey, int], rounding_unit: int) -> dict[_AmountKey, int]:

@@ -14,8 +14,8 @@ from batchyard.accounting.records import (
     RecordedAmount,
     amounts_of,
     is_open,
-    lines_with_settlements,
     parse_cost_record,
+    reclassified_lines,
     unreplaced_records,
 )
 from batchyard.api import meta, scheme, well_known
@@ -38,7 +38,7 @@ _REASON_BY_ACTION: Final = {NOTIFY: "Notified", DEMOTE: "Demoted", HOLD: "Held"}
 
 
 class BudgetUse(NamedTuple):
-    """Usage that counts towards a Budget in its current period, with the hourly rate and the usage still to come."""
+    """Usage that counts toward a Budget in its current period, with the hourly rate and the usage still to come."""
 
     spent_amount: int = 0
     #: The part of `spent_amount` that belongs to pods that still run.
@@ -384,7 +384,7 @@ class Budgets:
         records = [self._parse_record(key, obj) for key, obj in closed_objects.items()]
         closed_records = [each for each in unreplaced_records(records) if each.begin < ledger.period_start]
         usage_spans = [
-            _UsageSpan(each.begin, _sum_by_queue(lines_with_settlements(records, [each]))) for each in closed_records
+            _UsageSpan(each.begin, _sum_by_queue(reclassified_lines(records, [each]))) for each in closed_records
         ]
         return [*usage_spans, _UsageSpan(ledger.period_start, amounts_of(ledger.usage_of_team(namespace, now)))]
 

@@ -92,18 +92,18 @@ def _restore_ledger(
     for account_key, account in idle_accounts.items():  #  unobserved time and rounding differences
         if account.time or account.cost:
             ended_accounts.setdefault(account_key, CostAccount()).add(account)
-    settlements = {
+    reclassified_usage = {
         account_key: records.accounts_of({account_key[1]: amount})[account_key[1]]
-        for account_key, amount in last_checkpoint.settlements.items()
+        for account_key, amount in last_checkpoint.reclassified_usage.items()
     }
-    ledger.resume(ended_accounts, settlements)
+    ledger.resume(ended_accounts, reclassified_usage)
 
 
 def _object_at(obj: Obj, at_time: Instant) -> Obj | None:
     """Return an Instance, Node or pod as it was at this time; None if it did not exist yet or had ended."""
     kind = key_of(obj).kind
     started_at = (
-        records.paid_from(obj) if kind == scheme.INSTANCE else records.bound_at(obj) if kind == scheme.POD else None
+        records.billed_from(obj) if kind == scheme.INSTANCE else records.bound_at(obj) if kind == scheme.POD else None
     )
     if started_at is not None and started_at > at_time:
         return None
@@ -271,14 +271,14 @@ class CostController:
 
     def totals(self, now: Instant) -> CostTotals:
         """Return all charges and reclassified charges since this process started, summed over Workloads and flavors."""
-        accounts, settlements = (
+        accounts, reclassified_usage = (
             {key: replace(a) for key, a in totals_by_key.items()} for totals_by_key in self._totals
         )
         ledger = self.ledger
         if ledger is not None:
             _add_to_sums(accounts, ledger.accounts_until_now(now))
-            _add_to_sums(settlements, {key: account for (_, key), account in ledger.settlements.items()})
-        return CostTotals(accounts, settlements)
+            _add_to_sums(reclassified_usage, {key: account for (_, key), account in ledger.reclassified_usage.items()})
+        return CostTotals(accounts, reclassified_usage)
 
     def _drop_written_records(self, reader: Reader) -> None:
         """Forget CostRecords to write that are stored now, or that have no Namespace or failed too often."""
@@ -310,16 +310,16 @@ class CostController:
         ledger = self.ledger
         while ledger is not None and now >= ledger.period_start + HOUR:
             period_start = ledger.period_start
-            accounts, settlements = ledger.close(period_start + HOUR)
+            accounts, reclassified_usage = ledger.close(period_start + HOUR)
             _add_to_sums(self._totals.accounts, accounts)
-            for (_, account_key), account in settlements.items():
-                _add_to_sums(self._totals.settlements, {account_key: account})
+            for (_, account_key), account in reclassified_usage.items():
+                _add_to_sums(self._totals.reclassified_usage, {account_key: account})
             unpriced_pools = ledger.unpriced_pools()
             self._next_write_at, self._may_need_merge = 0, True
             self.unwritten.pop(records.CHECKPOINT, None)
-            if accounts or settlements:
-                lines, recorded_settlements = _recorded_amounts(accounts, settlements)
-                for namespace, spec in records.specs_of(lines, recorded_settlements, unpriced_pools).items():
+            if accounts or reclassified_usage:
+                lines, recorded_reclassified_usage = _recorded_amounts(accounts, reclassified_usage)
+                for namespace, spec in records.specs_of(lines, recorded_reclassified_usage, unpriced_pools).items():
                     record_key = Key(scheme.COST_RECORD, namespace, records.hour_name(period_start))
                     span = period_start, period_start + HOUR
                     self.unwritten[record_key] = records.make_cost_record(
@@ -329,9 +329,9 @@ class CostController:
     def _open_hour_records(self, ledger: CostLedger, reader: Reader, now: Instant) -> dict[Key, Obj]:
         """Return the CostRecords of the open hour that changed, and the ledger's checkpoint record."""
         ledger.limit_workload_names()
-        lines, settlements = _recorded_amounts(ledger.accounts_until_now(now), ledger.settlements)
+        lines, reclassified_usage = _recorded_amounts(ledger.accounts_until_now(now), ledger.reclassified_usage)
         hour_span, name = (ledger.period_start, ledger.period_start + HOUR), records.hour_name(ledger.period_start)
-        spec_by_namespace = records.specs_of(lines, settlements, ledger.unpriced_pools())
+        spec_by_namespace = records.specs_of(lines, reclassified_usage, ledger.unpriced_pools())
         changed_records: dict[Key, Obj] = {}
         for namespace, spec in spec_by_namespace.items():
             key = Key(scheme.COST_RECORD, namespace, name)
@@ -352,18 +352,18 @@ def _add_to_sums(account_sums: dict[AccountKey, CostAccount], accounts: Mapping[
 
 
 def _recorded_amounts(
-    accounts: Mapping[AccountKey, CostAccount], settlements: Mapping[tuple[Instant, AccountKey], CostAccount]
+    accounts: Mapping[AccountKey, CostAccount], reclassified_usage: Mapping[tuple[Instant, AccountKey], CostAccount]
 ) -> tuple[dict[AccountKey, records.RecordedAmount], dict[tuple[Instant, AccountKey], records.RecordedAmount]]:
-    """Return the charges and the corrections of closed hours as CostRecords store them, naming few Workloads."""
+    """Return charges and corrections of closed hours for CostRecords, which name a limited number of Workloads."""
     accounts_by_hour: dict[Instant, dict[AccountKey, CostAccount]] = {}
-    for (hour, account_key), account in settlements.items():
+    for (hour, account_key), account in reclassified_usage.items():
         accounts_by_hour.setdefault(hour, {})[account_key] = account
-    recorded_settlements = {
+    recorded_reclassified_usage = {
         (hour, account_key): amount
         for hour, hour_accounts in accounts_by_hour.items()
         for account_key, amount in records.amounts_of(records.limit_named_workloads(hour_accounts)).items()
     }
-    return records.amounts_of(records.limit_named_workloads(accounts)), recorded_settlements
+    return records.amounts_of(records.limit_named_workloads(accounts)), recorded_reclassified_usage
 
 
 def _can_create_in(reader: Reader, namespace: str) -> bool:

@@ -24,11 +24,11 @@ from batchyard.base.instant import HOUR, Duration, Instant
 from batchyard.cloud.catalog.pool_properties import Rate, instance_rate, node_rate
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
 
-#: Running time that is older than this, before the open period, is not settled.
+#: Running time that is older than this, before the open period, is not reclassified.
 SETTLEMENT_AGE_MAX: Final = 31 * 24 * HOUR
 
 
-_Settlements: TypeAlias = dict[tuple[Instant, AccountKey], CostAccount]
+_ReclassifiedUsage: TypeAlias = dict[tuple[Instant, AccountKey], CostAccount]
 
 
 class LedgerDetail(NamedTuple):
@@ -94,7 +94,7 @@ class _Occupant:
         return AccountKey(machine_rate.pool, machine_rate.provisioning, owner.team, use, flavor, *queue_names)
 
     def charge(self, end: Instant) -> None:
-        """Charge the pod for its share of the machine from its last charge to `end`; an earlier `end` is a refund."""
+        """Charge the pod for its share of the machine up to `end`; refund it if `end` is before the last charge."""
         _charge_account(self.charges, end - self.charged_until, self.machine_parts, self.machine)
         self.charged_until = end
 
@@ -111,8 +111,8 @@ class CostLedger:
         self.ended_accounts: dict[AccountKey, CostAccount] = {}
         #: The part of `ended_accounts` that is charged to ended pods, by team and LocalQueue.
         self._ended_by_team: dict[str, dict[str, CostAccount]] = {}
-        #: Settlements of closed hours: the running time that became done or lost when its pod ended.
-        self.settlements: _Settlements = {}
+        #: The reclassified usage of closed hours: the running time that became done or lost when its pod ended.
+        self.reclassified_usage: _ReclassifiedUsage = {}
         #: The begin of the open period.
         self.period_start = period_start
         #: The latest time up to which machines are charged.
@@ -141,18 +141,18 @@ class CostLedger:
         }
         return {**accounts_until_now, **self.running_accounts()}
 
-    def close(self, at: Instant) -> tuple[dict[AccountKey, CostAccount], _Settlements]:
+    def close(self, at: Instant) -> tuple[dict[AccountKey, CostAccount], _ReclassifiedUsage]:
         """Close the open hour and begin the next; return the accounts of the hour, and corrections of earlier hours."""
-        accounts, settlements = self.accounts_until_now(at), self.settlements
-        self.ended_accounts, self.settlements, self.period_start = {}, {}, at
+        accounts, reclassified_usage = self.accounts_until_now(at), self.reclassified_usage
+        self.ended_accounts, self.reclassified_usage, self.period_start = {}, {}, at
         self._ended_by_team = {}
         for pod in self._pods.values():
             pod.charges = CostAccount()
-        return accounts, settlements
+        return accounts, reclassified_usage
 
-    def resume(self, ended_accounts: dict[AccountKey, CostAccount], settlements: _Settlements) -> None:
+    def resume(self, ended_accounts: dict[AccountKey, CostAccount], reclassified_usage: _ReclassifiedUsage) -> None:
         """Restore from a checkpoint: the accounts of the open hour, and its corrections of earlier hours."""
-        self.ended_accounts, self.settlements = ended_accounts, settlements
+        self.ended_accounts, self.reclassified_usage = ended_accounts, reclassified_usage
         self._ended_by_team = {}
         for account_key, account in ended_accounts.items():
             self._add_ended_usage(account_key.team, account_key.local_queue, account)
@@ -206,11 +206,11 @@ class CostLedger:
 
     def _observe_instance(self, event: WatchEvent, now: Instant) -> None:
         name = event.key.name
-        if event.type is EventType.DELETED or not records.is_paid(event.obj):
-            self._remove_machine(name, self._limit_to_open_period(records.paid_until(event.obj), now), now)
+        if event.type is EventType.DELETED or not records.is_billed(event.obj):
+            self._remove_machine(name, self._limit_to_open_period(records.billed_until(event.obj), now), now)
         elif name not in self._machines:
             machine_rate = instance_rate(event.obj, self._reader.get, self._cluster())
-            billed_from = self._limit_to_open_period(records.paid_from(event.obj), now)
+            billed_from = self._limit_to_open_period(records.billed_from(event.obj), now)
             self._machines[name] = _Machine(machine_rate, billed_from, billed_from)
 
     def _observe_node(self, event: WatchEvent, now: Instant) -> None:
@@ -280,7 +280,7 @@ class CostLedger:
         return clusters[0] if clusters else None
 
     def _limit_to_open_period(self, recorded_time: Instant | None, now: Instant) -> Instant:
-        """Return the recorded time of an event, limited to the open hour until `now`; `now` if None is recorded."""
+        """Return the recorded time of an event, limited to the open hour until `now`; `now` if there is none."""
         return now if recorded_time is None else max(self.period_start, min(recorded_time, now))
 
     def _remove_machine(self, name: str, at: Instant, now: Instant) -> None:
@@ -330,13 +330,13 @@ class CostLedger:
                 self._ended_account(pod.account_key(use)).add(account)
                 self._add_ended_usage(pod.owner.team, pod.owner.local_queue, account)
         if time_before_period:
-            _add_settlements(self.settlements, pod, saved_time, self.period_start)
+            _reclassify_usage(self.reclassified_usage, pod, saved_time, self.period_start)
 
     def _add_ended_usage(self, team: str, queue: str, account: CostAccount) -> None:
         self._ended_by_team.setdefault(team, {}).setdefault(queue, CostAccount()).add(account)
 
     def _charge_unused(self, machine: _Machine, now: Instant) -> None:
-        """Charge the unoccupied share of a machine as idle or booting up to `now`; an earlier `now` is a refund."""
+        """Charge a machine's free share as idle or booting up to `now`; refund it if the last charge was later."""
         duration, machine.charged_until = now - machine.charged_until, now
         self.charged_until = max(self.charged_until, now)
         unused_share = WHOLE_MACHINE - machine.occupied_parts
@@ -350,19 +350,21 @@ class CostLedger:
         return self.ended_accounts.setdefault(account_key, CostAccount())
 
 
-def _add_settlements(settlements: _Settlements, pod: _Occupant, saved_time: int, period_start: Instant) -> None:
+def _reclassify_usage(
+    reclassified_usage: _ReclassifiedUsage, pod: _Occupant, saved_time: int, period_start: Instant
+) -> None:
     """Reclassify an ended pod's running time in closed hours: the first `saved_time` as done, the rest as lost."""
     at = max(pod.bound_time, period_start - SETTLEMENT_AGE_MAX)
     saved_time -= (at - pod.bound_time) * pod.machine_parts
     while at < period_start:
         hour_begin = at - at % HOUR
-        settled_time = (min(hour_begin + HOUR, period_start) - at) * pod.machine_parts
-        done_time = min(max(saved_time, 0), settled_time)
-        for use, amount in ((DONE, done_time), (LOST, settled_time - done_time)):
+        reclassified_time = (min(hour_begin + HOUR, period_start) - at) * pod.machine_parts
+        done_time = min(max(saved_time, 0), reclassified_time)
+        for use, amount in ((DONE, done_time), (LOST, reclassified_time - done_time)):
             if amount:
-                account = settlements.setdefault((hour_begin, pod.account_key(use)), CostAccount())
+                account = reclassified_usage.setdefault((hour_begin, pod.account_key(use)), CostAccount())
                 _charge_account(account, amount, 1, pod.machine)
-        saved_time, at = saved_time - settled_time, hour_begin + HOUR
+        saved_time, at = saved_time - reclassified_time, hour_begin + HOUR
 
 
 def _charge_account(account: CostAccount, charged_duration: Duration, machine_parts: int, machine: _Machine) -> None:

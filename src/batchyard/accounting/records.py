@@ -28,7 +28,7 @@ from batchyard.api.meta import Key, Obj, annotation, find_condition, label
 from batchyard.api.times import format_time, parse_time
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import HOUR, Instant
-from batchyard.cloud.catalog.instances import BOOTING, RUNNING, STOPPING, is_off, phase_of
+from batchyard.cloud.catalog.instances import BOOTING, RUNNING, STOPPING, is_stopped, phase_of
 
 _AmountKey = TypeVar("_AmountKey", bound=Hashable)
 
@@ -68,7 +68,7 @@ class ParsedCostRecord(NamedTuple):
     end: Instant
     through: Instant
     lines: Mapping[AccountKey, RecordedAmount]
-    settlements: Mapping[tuple[Instant, AccountKey], RecordedAmount]
+    reclassified_usage: Mapping[tuple[Instant, AccountKey], RecordedAmount]
     #: The total machine costs by (pool, provisioning mode); only in the record in kube-system.
     machines: Mapping[tuple[str, str], RecordedAmount]
     unpriced_pools: frozenset[tuple[str, str]]
@@ -109,7 +109,7 @@ def limit_named_workloads(
 
 def specs_of(
     lines: Mapping[AccountKey, RecordedAmount],
-    settlements: Mapping[tuple[Instant, AccountKey], RecordedAmount],
+    reclassified_usage: Mapping[tuple[Instant, AccountKey], RecordedAmount],
     unpriced_pools: Iterable[tuple[str, str]],
 ) -> dict[str, dict[str, Any]]:
     """Return the CostRecord spec of each namespace with charges, and always that of kube-system."""
@@ -117,7 +117,7 @@ def specs_of(
     for account_key, amount in sorted(lines.items()):
         if any(amount):
             _namespace_spec(specs, account_key).setdefault("lines", []).append(_record_line(account_key, amount))
-    for (hour, account_key), amount in sorted(settlements.items()):
+    for (hour, account_key), amount in sorted(reclassified_usage.items()):
         settled_line = {"of": format_time(hour), **_record_line(account_key, amount)}
         _namespace_spec(specs, account_key).setdefault("settled", []).append(settled_line)
     return specs
@@ -152,9 +152,9 @@ def parse_cost_record(obj: Obj) -> ParsedCostRecord:
     """Return a parsed CostRecord; outside kube-system, all its lines belong to its own namespace."""
     spec, namespace = obj["spec"], obj["metadata"]["namespace"]
     record_team = None if namespace == PLATFORM else namespace
-    settlements: dict[tuple[Instant, AccountKey], RecordedAmount] = {}
+    reclassified_usage: dict[tuple[Instant, AccountKey], RecordedAmount] = {}
     for line in spec.get("settled") or ():
-        settlements[parse_time(line["of"]), _account_key(line, record_team)] = _recorded_amount(line)
+        reclassified_usage[parse_time(line["of"]), _account_key(line, record_team)] = _recorded_amount(line)
     machine_rows_by_pool = {(row["pool"], row["provisioning"]): row for row in spec.get("machines") or ()}
     return ParsedCostRecord(
         namespace,
@@ -162,7 +162,7 @@ def parse_cost_record(obj: Obj) -> ParsedCostRecord:
         parse_time(spec["to"]),
         parse_time(spec["through"]),
         {_account_key(line, record_team): _recorded_amount(line) for line in spec.get("lines") or ()},
-        settlements,
+        reclassified_usage,
         {pool: _recorded_amount(row) for pool, row in machine_rows_by_pool.items()},
         frozenset(pool for pool, row in machine_rows_by_pool.items() if row.get("unpriced")),
         int(spec.get("revision") or 0),
@@ -175,12 +175,12 @@ def is_open(obj: Obj) -> bool:
     return bool(metadata["name"] == CHECKPOINT.name and metadata["namespace"] == PLATFORM)
 
 
-def apply_settlements(
-    lines: Mapping[AccountKey, RecordedAmount], settlements: Iterable[tuple[AccountKey, RecordedAmount]]
+def reclassify_lines(
+    lines: Mapping[AccountKey, RecordedAmount], reclassified_usage: Iterable[tuple[AccountKey, RecordedAmount]]
 ) -> dict[AccountKey, RecordedAmount]:
-    """Return CostRecord lines with the settled amounts moved from `running` to `done` or `lost`."""
+    """Return CostRecord lines with the reclassified amounts moved from `running` to `done` or `lost`."""
     adjusted_lines = dict(lines)
-    for account_key, amount in settlements:
+    for account_key, amount in reclassified_usage:
         running_key = account_key._replace(use=RUNS)
         if running_key not in adjusted_lines:
             running_key = running_key._replace(workload="")  #  the CostRecord does not name this Workload
@@ -194,25 +194,27 @@ def apply_settlements(
 def merge_records(
     records: Sequence[ParsedCostRecord],
 ) -> tuple[dict[AccountKey, RecordedAmount], dict[tuple[Instant, AccountKey], RecordedAmount]]:
-    """Return the summed lines of CostRecords, corrected by settlements of their own hours, and other settlements."""
+    """Return the summed lines of CostRecords, corrected within their own hours, and the corrections of other hours."""
     lines: dict[AccountKey, RecordedAmount] = {}
     for each in records:
         for key, amount in each.lines.items():
             lines[key] = lines.get(key, RecordedAmount()).plus(amount)
-    internal_settlements: list[tuple[AccountKey, RecordedAmount]] = []
-    external_settlements: dict[tuple[Instant, AccountKey], RecordedAmount] = {}
+    own_reclassified_usage: list[tuple[AccountKey, RecordedAmount]] = []
+    other_reclassified_usage: dict[tuple[Instant, AccountKey], RecordedAmount] = {}
     for each in records:
-        for (hour, key), amount in each.settlements.items():
+        for (hour, key), amount in each.reclassified_usage.items():
             if any(record.begin <= hour < record.end for record in records):
-                internal_settlements.append((key, amount))
+                own_reclassified_usage.append((key, amount))
             else:
-                external_settlements[hour, key] = external_settlements.get((hour, key), RecordedAmount()).plus(amount)
-    return apply_settlements(lines, internal_settlements), external_settlements
+                other_reclassified_usage[hour, key] = other_reclassified_usage.get((hour, key), RecordedAmount()).plus(
+                    amount
+                )
+    return reclassify_lines(lines, own_reclassified_usage), other_reclassified_usage
 
 
 def combined_spec(records: Sequence[ParsedCostRecord]) -> dict[str, Any]:
     """Return the spec of a CostRecord that replaces these CostRecords of one namespace."""
-    lines, settlements = merge_records(records)
+    lines, reclassified_usage = merge_records(records)
     named_accounts = limit_named_workloads({account_key: CostAccount(*amount) for account_key, amount in lines.items()})
     machine_amounts_by_pool: dict[tuple[str, str], RecordedAmount] = {}
     for each in records:
@@ -225,16 +227,17 @@ def combined_spec(records: Sequence[ParsedCostRecord]) -> dict[str, Any]:
             for account_key, a in sorted(named_accounts.items())
         ]
     }
-    if settlements:
-        spec["settled"] = _settled_lines(settlements)
+    if reclassified_usage:
+        spec["settled"] = _settled_lines(reclassified_usage)
     if machine_amounts_by_pool:
         spec["machines"] = _machine_lines(machine_amounts_by_pool, unpriced_pools)
     return spec
 
 
-def _settled_lines(settlements: Mapping[tuple[Instant, AccountKey], RecordedAmount]) -> list[dict[str, Any]]:
+def _settled_lines(reclassified_usage: Mapping[tuple[Instant, AccountKey], RecordedAmount]) -> list[dict[str, Any]]:
     return [
-        {"of": format_time(hour), **_record_line(key, amount)} for (hour, key), amount in sorted(settlements.items())
+        {"of": format_time(hour), **_record_line(key, amount)}
+        for (hour, key), amount in sorted(reclassified_usage.items())
     ]
 
 
@@ -283,7 +286,7 @@ def _recorded_amount(line: Mapping[str, Any]) -> RecordedAmount:
 # When a machine is billed, when a pod occupies it, and which team and queue own the pod, as read from their objects.
 
 
-_PAID_PHASES = (BOOTING, RUNNING, STOPPING)
+_BILLED_PHASES = (BOOTING, RUNNING, STOPPING)
 
 
 class PodOwner(NamedTuple):
@@ -296,20 +299,20 @@ class PodOwner(NamedTuple):
     workload: str = ""
 
 
-def is_paid(instance: Obj) -> bool:
+def is_billed(instance: Obj) -> bool:
     """Report whether a cloud Instance is billed: it is booting, running or stopping, and not powered off."""
-    return phase_of(instance) in _PAID_PHASES and not is_off(instance)
+    return phase_of(instance) in _BILLED_PHASES and not is_stopped(instance)
 
 
-def paid_from(instance: Obj) -> Instant | None:
+def billed_from(instance: Obj) -> Instant | None:
     """Return the time from which a cloud Instance is billed; None if its status has no such time."""
     return _parse_optional_time((instance.get("status") or {}).get("startedAt"))
 
 
-def paid_until(instance: Obj) -> Instant | None:
+def billed_until(instance: Obj) -> Instant | None:
     """Return the time at which billing of a cloud Instance ended; None if it has not or no time is recorded."""
     status = instance.get("status") or {}
-    return _parse_optional_time(status.get("stoppedAt") or (None if is_paid(instance) else status.get("since")))
+    return _parse_optional_time(status.get("stoppedAt") or (None if is_billed(instance) else status.get("since")))
 
 
 def ready_since(node: Obj) -> Instant | None:
@@ -403,10 +406,10 @@ class CostReport:
 
 
 def make_cost_report(objects: Iterable[Obj], dimension: str, begin: Instant, end: Instant) -> CostReport:
-    """Return a cost report by team, queue or the like, from all CostRecords that overlap a time span."""
+    """Return a cost report by team, queue or another dimension, from all CostRecords that overlap a time span."""
     unreplaced_cost_records = unreplaced_records([parse_cost_record(obj) for obj in objects if not is_open(obj)])
     chosen_records = [each for each in unreplaced_cost_records if each.begin < end and each.through > begin]
-    lines = _add_unaccounted_cost(lines_with_settlements(unreplaced_cost_records, chosen_records), chosen_records)
+    lines = _add_unaccounted_cost(reclassified_lines(unreplaced_cost_records, chosen_records), chosen_records)
     amount_by_row_and_use: dict[tuple[str, str], RecordedAmount] = {}
     for account_key, amount in lines.items():
         cell = _row_name(account_key, dimension), account_key.use
@@ -432,21 +435,21 @@ def unreplaced_records(records: Sequence[ParsedCostRecord]) -> Sequence[ParsedCo
     return [each for kept_records in kept_records_by_namespace.values() for each in kept_records]
 
 
-def lines_with_settlements(
+def reclassified_lines(
     records: Iterable[ParsedCostRecord], chosen_records: Sequence[ParsedCostRecord]
 ) -> dict[AccountKey, RecordedAmount]:
-    """Return the summed lines of the chosen CostRecords, corrected by the settlements in all given records."""
+    """Return the summed lines of the chosen CostRecords, corrected by the reclassified usage in all given records."""
     lines, _ = merge_records(chosen_records)
     chosen_spans = [(each.namespace, each.begin, each.end) for each in chosen_records]
     chosen_record_ids = {id(each) for each in chosen_records}
-    other_settlements = [
+    other_reclassified_usage = [
         (account_key, amount)
         for each in records
-        if each.settlements and id(each) not in chosen_record_ids
-        for (hour, account_key), amount in each.settlements.items()
+        if each.reclassified_usage and id(each) not in chosen_record_ids
+        for (hour, account_key), amount in each.reclassified_usage.items()
         if any(namespace == each.namespace and begin <= hour < end for namespace, begin, end in chosen_spans)
     ]
-    return apply_settlements(lines, other_settlements)
+    return reclassify_lines(lines, other_reclassified_usage)
 
 
 def cost_report_document(cost_report: CostReport) -> dict[str, Any]:

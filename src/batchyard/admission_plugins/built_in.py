@@ -58,7 +58,7 @@ def admit_pod(pod: meta.Obj, find_object: FindObject, global_default_class: meta
 
 
 def find_global_default(priority_classes: Iterable[meta.Obj]) -> meta.Obj | None:
-    """Return the PriorityClass with globalDefault; of several the one with the lowest value; None if there is none."""
+    """Return the PriorityClass with globalDefault, the lowest value first if there are several; None without one."""
     default_classes = (priority_class for priority_class in priority_classes if priority_class.get("globalDefault"))
     return min(default_classes, key=lambda each: (each["value"], each["metadata"]["name"]), default=None)
 
@@ -188,7 +188,7 @@ _TEMPLATE_PATHS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-class Review(NamedTuple):
+class PodSecurityReview(NamedTuple):
     """The result of a Pod Security review: warnings for the client, and annotations of the audit event."""
 
     warnings: tuple[str, ...] = ()
@@ -196,8 +196,10 @@ class Review(NamedTuple):
     annotations: Mapping[str, str] = {}
 
 
-_EMPTY_REVIEW: Final = Review()
-_PRIVILEGED_REVIEW: Final = Review((), {f"{pod_security.LABEL_PREFIX}enforce-policy": str(pod_security.LevelVersion())})
+_EMPTY_REVIEW: Final = PodSecurityReview()
+_PRIVILEGED_REVIEW: Final = PodSecurityReview(
+    (), {f"{pod_security.LABEL_PREFIX}enforce-policy": str(pod_security.LevelVersion())}
+)
 
 
 def check_pod(pod: meta.Obj, find_object: FindObject) -> None:
@@ -221,10 +223,10 @@ def check_pod_security_labels(namespace: meta.Obj, old: meta.Obj | None = None) 
         raise InvalidObject(errors)
 
 
-def review_security(kind: str, new: meta.Obj, old: meta.Obj | None, objects: ObjectReader) -> Review:
+def review_security(kind: str, new: meta.Obj, old: meta.Obj | None, objects: ObjectReader) -> PodSecurityReview:
     """Return the Pod Security warnings and audit annotations for a new or changed object."""
     if kind == scheme.NAMESPACE:
-        return _EMPTY_REVIEW if old is None else Review(_namespace_warnings(new, old, objects))
+        return _EMPTY_REVIEW if old is None else PodSecurityReview(_namespace_warnings(new, old, objects))
     if kind == scheme.POD:
         return _review_pod(new, old, objects.get)
     if kind not in _TEMPLATE_PATHS:
@@ -237,7 +239,7 @@ def review_security(kind: str, new: meta.Obj, old: meta.Obj | None, objects: Obj
     return _evaluate_modes(template, policy, labels, is_enforced=False)
 
 
-def _review_pod(pod: meta.Obj, old: meta.Obj | None, find_object: FindObject) -> Review:
+def _review_pod(pod: meta.Obj, old: meta.Obj | None, find_object: FindObject) -> PodSecurityReview:
     labels = _labels_of(pod, find_object)
     policy = pod_security.namespace_policy(labels)
     if policy.is_privileged and not pod_security.label_errors(labels):
@@ -249,7 +251,7 @@ def _review_pod(pod: meta.Obj, old: meta.Obj | None, find_object: FindObject) ->
 
 def _evaluate_modes(
     pod_or_template: meta.Obj, policy: pod_security.PodSecurityPolicy, labels: Mapping[str, str], *, is_enforced: bool
-) -> Review:
+) -> PodSecurityReview:
     """Check a pod or pod template against the Pod Security levels to enforce, audit and warn about."""
     annotations: dict[str, str] = {}
     if errors := pod_security.label_errors(labels):
@@ -263,7 +265,7 @@ def _evaluate_modes(
         annotations["audit-violations"] = f"would violate {audit_result}"
     is_pod_denied = is_enforced and enforce_result.found
     warnings = (f"would violate {warn_result}",) if warn_result.found and not is_pod_denied else ()
-    return Review(warnings, {pod_security.LABEL_PREFIX + name: text for name, text in annotations.items()})
+    return PodSecurityReview(warnings, {pod_security.LABEL_PREFIX + name: text for name, text in annotations.items()})
 
 
 def _namespace_warnings(new: meta.Obj, old: meta.Obj, objects: ObjectReader) -> tuple[str, ...]:

@@ -65,7 +65,7 @@ def with_service_account(pod: Obj, find_object: FindObject, volume_name: str) ->
 
 
 def _automounts_token(pod: Obj, service_account: Obj) -> bool:
-    """Report whether the token is mounted: by the Pod's setting, or if it has none by the ServiceAccount's."""
+    """Report whether the token is mounted, by the setting of the Pod, or else that of the ServiceAccount."""
     pod_automount = pod["spec"].get("automountServiceAccountToken")
     return bool(service_account.get("automountServiceAccountToken", True) if pod_automount is None else pod_automount)
 

@@ -165,7 +165,7 @@ def metadata_time_locations() -> TimeLocations:
 
 
 def restore_stored_times(sent_part: Any, shown_part: Any, kept_part: Any) -> Any:
-    """Return what a client sent, with the stored microseconds in each timestamp that the client left as it had read it.
+    """Return the sent part, with the stored microseconds restored in each timestamp that the client did not change.
 
     `sent_part`, `shown_part` and `kept_part` are the same part of the object as sent by the client, as shown to it
     before, and as stored. A string that is equal in the first two is replaced by the stored string.

@@ -1,8 +1,8 @@
 """Default values of objects on creation, beyond the constant defaults of their schemas.
 
 Objects are never changed in place; an object that needs no defaults is returned itself. The defaults of pod templates
-are in the field tables (batchyard.api.schema). Pods get more on creation, and Jobs get Kueue's
-(batchyard.admission_plugins.built_in).
+are in the field tables (batchyard.api.schema). Pods get further defaults on creation, and Jobs
+also get Kueue's defaults (batchyard.admission_plugins.built_in).
 """
 
 import base64

@@ -116,7 +116,7 @@ def reverse_part(part: ConversionPart) -> ConversionPart:
 
 
 def convert_parts(obj: Obj, parts: Sequence[ConversionPart], *, restored_from: str, saved_to: str) -> Obj:
-    """Convert an object from the `old` to the `new` API version of the given field groups.
+    """Convert the fields of ConversionParts in an object from their `old` to their `new` API version.
 
     Original fields that a reverse conversion saved in the annotation `restored_from` are restored. Fields that the new
     version cannot represent are saved in the annotation `saved_to`.
@@ -446,7 +446,7 @@ def _expand_topology_assignment(assignment: Obj) -> Obj:
 
 
 def _for_each_assignment(change_assignment: Callable[[Obj], Obj]) -> Callable[[ObjectFragment], ObjectFragment]:
-    """Return a ConversionPart's conversion that applies `change` to the TopologyAssignment of every pod set."""
+    """Return a ConversionPart's conversion that applies a function to the TopologyAssignment of every pod set."""
     return lambda fragment: {name: change_assignment(assignment) for name, assignment in fragment.items()}
 
 

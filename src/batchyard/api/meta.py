@@ -404,7 +404,7 @@ _OWNER_CHAIN_LENGTH_MAX: Final = 10
 
 
 def controlling_jobs(obj: Obj, find_object: Callable[[Key], Obj | None]) -> Iterator[Obj]:
-    """Yield the Job or JobSet that controls an object, then the one that controls that job, and so on, if existing."""
+    """Yield the existing Jobs and JobSets in the chain of controllers of an object, the closest one first."""
     for _ in range(_OWNER_CHAIN_LENGTH_MAX):
         owner, key = controller_of(obj), controlling_job_key(obj)
         controller = None if key is None else find_object(key)
@@ -478,7 +478,7 @@ _BINARY_FORMAT_RESOURCES: Final = frozenset({"memory", "ephemeral-storage"})
 
 
 def _quantity_examples(text: str) -> str:
-    """Return how to write a malformed quantity: an amount of bytes such as 4GB or 4gb as Kubernetes does."""
+    """Return the remedy for a malformed quantity: an amount of bytes such as 4GB or 4gb in Kubernetes's notation."""
     match = _BYTES_PATTERN.fullmatch(text[:QUANTITY_LENGTH_MAX])
     if match is None:
         return "500m, 2, 1.5, 10Gi or 1e3"

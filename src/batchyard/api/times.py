@@ -34,6 +34,11 @@ def format_time(instant: Instant) -> str:
     return (_UNIX_EPOCH + timedelta(microseconds=min(max(instant, _FIRST_INSTANT), _LAST_INSTANT))).isoformat() + "Z"
 
 
+def format_second(instant: Instant) -> str:
+    """Format an instant for people, in RFC 3339 without its fraction of a second."""
+    return format_time(instant // 1_000_000 * 1_000_000)
+
+
 def format_micro_time(instant: Instant) -> str:
     """Format an instant as metav1.MicroTime, always with six fractional digits, which clients in Go require."""
     text = format_time(instant)

@@ -87,7 +87,7 @@ def _plain_scalar_value(text: str) -> Any:
 def _parse_integer(text: str) -> int:
     digits = text.replace("_", "")
     if len(digits) > _INTEGER_DIGITS_MAX:
-        raise BadScalarError(f"a number of {len(digits)} digits is too large; put the value in quotes if it is a text")
+        raise BadScalarError(f"a number of {len(digits)} digits is too large; put the value in quotes if it is text")
     sign, digits = (-1, digits[1:]) if digits[0] == "-" else (1, digits.removeprefix("+"))
     is_octal = digits[0] == "0" and digits[1:].isdigit()
     return sign * (int(digits, 8) if is_octal else int(digits, 0))
@@ -96,7 +96,7 @@ def _parse_integer(text: str) -> int:
 def _parse_float(text: str) -> float | int:
     value = float(text)
     if math.isinf(value):
-        raise BadScalarError(f"the number {text} is too large; put the value in quotes if it is a text")
+        raise BadScalarError(f"the number {text} is too large; put the value in quotes if it is text")
     return int(value) if value.is_integer() and abs(value) < _FLOAT_AS_INTEGER_LIMIT else value
 
 
@@ -421,7 +421,9 @@ class _DocumentBuilder:
                 open_collection.merged.update(merged_object)
             else:
                 self._record_fault(
-                    event, "<< must have objects as value", "write `<<: *name`, where &name marks an object"
+                    event,
+                    "<< must merge an object or a list of objects",
+                    "write `<<: *name`, where &name marks an object",
                 )
 
     def _record_fault(self, event: yaml.Event, problem: str, remedy: str) -> None:

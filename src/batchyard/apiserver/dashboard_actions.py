@@ -54,7 +54,7 @@ class ActionTokens(Protocol):
 
 
 class ActionBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """The body of an action request. `uid` is of the object that the user saw; `value` depends on the action."""
+    """The body of an action request. `uid` identifies the object that the user saw; `value` depends on the action."""
 
     action: str
     kind: str
@@ -201,7 +201,8 @@ class DashboardActions:
 def check_request_origin(request: ApiRequest) -> None:
     """Raise StatusError (403) unless a request can come only from a page of this server.
 
-    Forms and simple requests of other sites cannot have this content type; browsers state the site in two headers.
+    The content type must be JSON, which forms and simple requests of other sites cannot have. Two headers, in which
+    browsers state the origin of a request, must not name another site.
     """
     origin, fetch_site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "same-origin")
     is_same_origin = origin is None or urlsplit(origin).netloc == request.headers.get("host")

@@ -188,7 +188,7 @@ def _remove_item_fields(value: Sequence[Any], fields: FieldSet, schema: MergeSch
 
 
 def with_named_fields(fields: FieldSet, schema: MergeSchema) -> FieldSet:
-    """Return a field set plus each field on the way to its members that the schema declares by name."""
+    """Return a field set with those parent fields of its members added that the schema declares by name."""
     named_fields: dict[str, Any] = {}
     for step, nested in fields.items():
         if step == SELF_MARK:

@@ -362,7 +362,7 @@ def apply_patch(obj: Obj, content_type: str, patch: Any, merge_schema: MergeSche
 
 
 def patch_media_types(*, allows_strategic: bool) -> list[str]:
-    """Return the media types of supported patches; strategic merge patches need the merge keys of native kinds."""
+    """Return the supported patch media types; set `allows_strategic` only for native kinds, which have merge keys."""
     strategic_types = [request.STRATEGIC_MERGE_PATCH] if allows_strategic else []
     return [request.JSON_PATCH, request.MERGE_PATCH, *strategic_types, request.APPLY_PATCH]
 

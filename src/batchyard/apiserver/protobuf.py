@@ -180,13 +180,13 @@ def _decode_text(value: FieldValue) -> str:
 
 def _expect_bytes(value: FieldValue) -> bytes:
     if isinstance(value, int):
-        raise BadMessage("expected a string or an object in a field, found a number")
+        raise BadMessage("expected a length-delimited field (string, bytes or message), found a numeric field")
     return value
 
 
 def _decode_integer(value: FieldValue) -> int:
     if not isinstance(value, int):
-        raise BadMessage("expected a number in a field, found a string or an object")
+        raise BadMessage("expected a numeric field, found a length-delimited field (string, bytes or message)")
     return to_signed(value)
 
 

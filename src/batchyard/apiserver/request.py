@@ -100,7 +100,7 @@ _FALSE_VALUES: Final = frozenset({"false", "0"})
 
 
 class ApiRequest(NamedTuple):
-    """An API request. Header names are in lowercase; of a repeated parameter `query` has the first value."""
+    """An API request. Header names are in lowercase; if a parameter is repeated, `query` has its first value."""
 
     method: str
     path: str

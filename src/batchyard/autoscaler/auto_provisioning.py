@@ -80,7 +80,7 @@ class NodeAutoProvisioner:
             for group in groups
             for reason in scale_up.reasons_against(pod, group)
         ]
-        return format_reasons(refusal_reasons) or "no node pool can be made for it"
+        return format_reasons(refusal_reasons) or "no node pool can be created for it"
 
     def requirements(
         self, pod: PodView

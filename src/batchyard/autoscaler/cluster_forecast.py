@@ -8,7 +8,7 @@ from batchyard.api.views.node import NodeView
 from batchyard.api.views.pods import PodView
 from batchyard.autoscaler.auto_provisioning import NodeAutoProvisioner
 from batchyard.autoscaler.expander import NodeGroupsState
-from batchyard.autoscaler.index import Failures, ScalingIndex
+from batchyard.autoscaler.index import FailedMachines, ScalingIndex
 from batchyard.autoscaler.machines import MachineRecord
 from batchyard.autoscaler.node_groups import ClusterLimits, NodeGroup
 from batchyard.autoscaler.provisioning_request_pods import QUEUED_CLASS, ProvisioningRequestState, pods_of, state_of
@@ -19,7 +19,9 @@ from batchyard.interfaces.client import Reader
 class UpcomingCluster:
     """The cluster with the nodes being created, on which a scale-up is simulated; use only within `nodes.what_if()`."""
 
-    def __init__(self, index: ScalingIndex, reader: Reader, loop_context: LoopContext, failures: Failures) -> None:
+    def __init__(
+        self, index: ScalingIndex, reader: Reader, loop_context: LoopContext, failures: FailedMachines
+    ) -> None:
         self._index = index
         self._reader = reader
         sizes = {name: size - failures.counted_failures(name) for name, size in index.machines.sizes.items()}
@@ -64,7 +66,7 @@ def upcoming_node(machine: MachineRecord, group: NodeGroup) -> NodeView:
 
 
 def has_booked_capacity(request: Obj) -> bool:
-    """Report whether free capacity is booked for a ProvisioningRequest; those of GKE's queued class get own nodes."""
+    """Report whether free capacity is booked for a ProvisioningRequest; GKE's queued class gets new nodes instead."""
     is_queued = request["spec"]["provisioningClassName"] == QUEUED_CLASS
     return not is_queued and state_of(request) is ProvisioningRequestState.PROVISIONED
 

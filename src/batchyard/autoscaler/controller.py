@@ -13,7 +13,7 @@ from batchyard.api.views.pods import DISRUPTION_BY_EVICTION, PodView, is_termina
 from batchyard.autoscaler import node_groups
 from batchyard.autoscaler.cluster_forecast import UpcomingCluster
 from batchyard.autoscaler.expander import NodeGroupsState
-from batchyard.autoscaler.index import WATCHED_KINDS, Failures, NodeRecord, ScalingIndex
+from batchyard.autoscaler.index import WATCHED_KINDS, FailedMachines, NodeRecord, ScalingIndex
 from batchyard.autoscaler.machines import taint_to_be_deleted, taint_unneeded, untaint_needed, untaint_to_be_deleted
 from batchyard.autoscaler.provisioning_request_pods import (
     BOOKING_TIME,
@@ -88,7 +88,7 @@ DrainabilityOf: TypeAlias = Callable[[PodView, bool], PodDrainability]
 """A function that returns the effect of a pod, given whether its disruption budget allows no disruption."""
 
 
-class Candidate(NamedTuple):
+class RemovalCandidate(NamedTuple):
     """A node that scale-down may remove, with its node group and readiness."""
 
     name: str
@@ -99,11 +99,11 @@ class Candidate(NamedTuple):
 
 
 @dataclass(slots=True)
-class Removals:
+class ScaleDownDecisions:
     """The decisions of one scale-down: unneeded nodes, nodes to remove with the pods to move, and the next check."""
 
     #: The nodes that are unneeded now, by name.
-    unneeded_nodes: dict[str, Candidate] = field(default_factory=dict)
+    unneeded_nodes: dict[str, RemovalCandidate] = field(default_factory=dict)
     #: By name of each node to remove: the pods to move.
     removed_pods: dict[str, Sequence[PodView]] = field(default_factory=dict)
     requeue_at: Instant | None = None
@@ -136,10 +136,13 @@ class ScaleDown:
         self._waiting_nodes: dict[str, None] = {}
         #: Nodes that must not receive pods, to remove from the snapshot before the first move.
         self._excluded_nodes: list[str] = []
-        self.removals = Removals()
+        self.removals = ScaleDownDecisions()
 
     def find_unneeded(
-        self, removal_candidates: Sequence[Candidate], needed_nodes: Mapping[str, object], upcoming_nodes: Iterable[str]
+        self,
+        removal_candidates: Sequence[RemovalCandidate],
+        needed_nodes: Mapping[str, object],
+        upcoming_nodes: Iterable[str],
     ) -> None:
         """Find nodes that are underused and whose pods all fit other nodes; `needed_nodes` are never unneeded.
 
@@ -160,7 +163,7 @@ class ScaleDown:
                 if PodDrainability.WAITS in drainabilities:
                     self._waiting_nodes[candidate.name] = None
 
-    def remove(self, last_scale_up_time: Instant | None, draining_node_count: int) -> Removals:
+    def remove(self, last_scale_up_time: Instant | None, draining_node_count: int) -> ScaleDownDecisions:
         """Choose the unneeded nodes to remove now, and return all decisions of the scale-down.
 
         None is removed for a while after `last_scale_up_time`. `draining_node_count` nodes are being drained already.
@@ -177,7 +180,7 @@ class ScaleDown:
 
     # --- unneeded nodes ---
 
-    def _sort_key(self, removal_candidate: Candidate) -> tuple[bool, bool, str]:
+    def _sort_key(self, removal_candidate: RemovalCandidate) -> tuple[bool, bool, str]:
         """Return the sort key of a removal candidate: nodes already known as unneeded first, then empty nodes."""
         node = self._nodes.get(removal_candidate.name)
         return removal_candidate.unneeded_since is None, node is not None and bool(node.pods), removal_candidate.name
@@ -215,7 +218,7 @@ class ScaleDown:
 
     # --- removal ---
 
-    def _is_removal_due(self, candidate: Candidate) -> bool:
+    def _is_removal_due(self, candidate: RemovalCandidate) -> bool:
         """Report whether a node has been unneeded for long enough to remove it; otherwise requeue the scan."""
         unneeded_since = self._loop_context.now if candidate.unneeded_since is None else candidate.unneeded_since
         wait = self._loop_context.settings.patience.unneeded_time if candidate.is_ready else node_groups.UNREADY_TIME
@@ -224,11 +227,11 @@ class ScaleDown:
             return False
         return True
 
-    def _remove_due_candidates(self, due_candidates: Sequence[Candidate], draining_count: int) -> None:
+    def _remove_due_candidates(self, due_candidates: Sequence[RemovalCandidate], draining_count: int) -> None:
         """Remove complete TPU slices, then empty nodes, then others, within the limits for each scan."""
         removal_max, drain_max = node_groups.PARALLEL_MAX - draining_count, node_groups.DRAIN_MAX - draining_count
-        slices: dict[node_groups.NodeGroup, list[Candidate]] = {}
-        single_nodes: list[Candidate] = []
+        slices: dict[node_groups.NodeGroup, list[RemovalCandidate]] = {}
+        single_nodes: list[RemovalCandidate] = []
         for candidate in due_candidates:
             (slices.setdefault(candidate.group, []) if candidate.group.hosts > 1 else single_nodes).append(candidate)
         for group, hosts in slices.items():
@@ -250,7 +253,7 @@ class ScaleDown:
         can_shrink = self._fleet.size(group) > group.size.minimum and self._fleet.pool_size(group) > group.total.minimum
         return can_shrink and self._limits.may_remove_nodes(group.counted_resources)
 
-    def _mark_candidates_removed(self, candidates: Sequence[Candidate]) -> None:
+    def _mark_candidates_removed(self, candidates: Sequence[RemovalCandidate]) -> None:
         for candidate in candidates:
             self._fleet.grow(candidate.group, -1)
             self._limits.take(candidate.group.counted_resources, -1)
@@ -276,7 +279,7 @@ class AutoscalerLoop:
         self._loop_context = loop_context
         self._last_messages = last_messages
         self._now = loop_context.now
-        self._failures = Failures(index, reader, loop_context)
+        self._failures = FailedMachines(index, reader, loop_context)
         self.outcome = ReconcileResult()
 
     def run(self) -> ReconcileResult:
@@ -310,7 +313,7 @@ class AutoscalerLoop:
         wait_end = max((created + wait for created, wait in delays), default=self._now)
         return wait_end if wait_end > self._now else None
 
-    def _scale_down(self, forecast: UpcomingCluster) -> Removals:
+    def _scale_down(self, forecast: UpcomingCluster) -> ScaleDownDecisions:
         scale_up = forecast.scale_up
         scale_down = ScaleDown(self._index.nodes, forecast.fleet, forecast.limits, self._loop_context, self._drain_of)
         needed_nodes = {**dict.fromkeys(scale_up.node_by_pod.values()), **forecast.booked_nodes}
@@ -321,16 +324,16 @@ class AutoscalerLoop:
         last_scale_up_time = self._now if scale_up.increases else max(times, default=None)
         return scale_down.remove(last_scale_up_time, self._draining_count())
 
-    def _removal_candidates(self, fleet: NodeGroupsState) -> list[Candidate]:
+    def _removal_candidates(self, fleet: NodeGroupsState) -> list[RemovalCandidate]:
         """Return the nodes of autoscaled pools that scale-down may remove: not new, reserved, exempt or draining."""
         removal_candidates = []
         for name, record in self._index.node_records.items():
             if record.is_upcoming or record.is_scale_down_disabled or record.draining_since is not None:
                 continue
             machine = self._index.machines.get(name)
-            group = None if machine is None or machine.is_leaving else fleet.groups.get(machine.group)
+            group = None if machine is None or machine.is_being_deleted else fleet.groups.get(machine.group)
             if group is not None and group.is_autoscaled and not self._is_for_resize_request(record):
-                removal_candidates.append(Candidate(name, group, record.view.ready, record.unneeded_since))
+                removal_candidates.append(RemovalCandidate(name, group, record.view.ready, record.unneeded_since))
         return removal_candidates
 
     def _is_for_resize_request(self, node_record: NodeRecord) -> bool:
@@ -356,7 +359,7 @@ class AutoscalerLoop:
     def _draining_count(self) -> int:
         """Return the number of nodes that are being drained."""
         machines = [self._index.machines.get(name) for name in self._index.draining_nodes]
-        return sum(machine is not None and not machine.is_leaving for machine in machines)
+        return sum(machine is not None and not machine.is_being_deleted for machine in machines)
 
     def _requeue_by(self, requeue_at: Instant | None) -> None:
         if requeue_at is not None:
@@ -365,7 +368,7 @@ class AutoscalerLoop:
 
     # --- writes ---
 
-    def _add_writes(self, scale_up: ScaleUp, removals: Removals | None) -> None:
+    def _add_writes(self, scale_up: ScaleUp, removals: ScaleDownDecisions | None) -> None:
         self.outcome.writes += self._failures.writes()
         self.outcome.events += self._failures.events
         self._request_machines(scale_up)
@@ -402,7 +405,7 @@ class AutoscalerLoop:
         key = Key(scheme.POD, pod.namespace, pod.name)
         self.outcome.events.append(EventRecord(key, "Normal", reason, message))
 
-    def _update_node_taints(self, removals: Removals) -> None:
+    def _update_node_taints(self, removals: ScaleDownDecisions) -> None:
         """Add or remove the taints DeletionCandidate (unneeded) and ToBeDeleted (to remove) of nodes."""
         node_records_by_name = self._index.node_records
         candidate_nodes = [name for name, record in node_records_by_name.items() if record.unneeded_since is not None]
@@ -447,7 +450,7 @@ def drain_nodes(index: ScalingIndex, reader: Reader, now: Instant) -> ReconcileR
     reconcile_result = ReconcileResult()
     for name in index.draining_nodes:
         machine, node = index.machines.get(name), reader.get(Key(scheme.NODE, "", name))
-        if machine is not None and not machine.is_leaving and node is not None:
+        if machine is not None and not machine.is_being_deleted and node is not None:
             _drain_node(name, node, index, reader, now, reconcile_result)
     return reconcile_result
 

@@ -150,7 +150,11 @@ def backoff_key(group: node_groups.NodeGroup) -> str:
 
 
 def backoff_after_failure(old_backoff: Backoff | None, failure: ScaleUpFailure, now: Instant) -> Backoff:
-    """Return a node group's backoff after a failure: an active one stays; a new one doubles the last duration."""
+    """Return a node group's backoff after a failure. An active backoff is kept.
+
+    The duration is BACKOFF_MIN, or after a recent failure twice the last duration, up to BACKOFF_MAX. The backoff also
+    lasts until shortly before capacity becomes available, if that time is known.
+    """
     if old_backoff is not None and old_backoff.end > now:
         return old_backoff
     backoff_duration = BACKOFF_MIN

@@ -163,13 +163,17 @@ class ScalingIndex:
             self.groups.pop(name, None)
             return True
         self.pools[name] = event.obj
-        if old is not None and old["spec"] is event.obj["spec"] and _is_leaving(old) == _is_leaving(event.obj):
+        if (
+            old is not None
+            and old["spec"] is event.obj["spec"]
+            and _is_being_deleted(old) == _is_being_deleted(event.obj)
+        ):
             return False
         self._set_groups(name, event.obj)
         return True
 
     def _set_groups(self, name: str, pool: Obj) -> None:
-        is_pool_gone = self.cluster is None or _is_leaving(pool)
+        is_pool_gone = self.cluster is None or _is_being_deleted(pool)
         self.groups[name] = [] if is_pool_gone or self.cluster is None else node_groups.groups_of(pool, self.cluster)
 
     def _observe_instance(self, event: WatchEvent) -> bool:
@@ -302,7 +306,7 @@ def _parse_taint_time(seconds_text: str | None) -> Instant | None:
     return int(seconds_text) * SECOND if seconds_text.isdecimal() else 0
 
 
-def _is_leaving(obj: Obj) -> bool:
+def _is_being_deleted(obj: Obj) -> bool:
     return "deletionTimestamp" in obj["metadata"]
 
 
@@ -316,8 +320,8 @@ _TIMEOUT_CODE: Final = "timeout"
 _NOT_READY: Final = "RESERVATION_NOT_READY"
 
 
-class Failures:
-    """The failed machines that one scan finds and deletes, with the resulting backoffs of node groups and Events."""
+class FailedMachines:
+    """The failed machines that one scan deletes, the resulting backoffs of node groups, and the Events to record."""
 
     def __init__(self, index: ScalingIndex, reader: Reader, loop_context: LoopContext) -> None:
         self._index = index
@@ -348,7 +352,7 @@ class Failures:
                 self._record_failure(machine, expander.ScaleUpFailure(_TIMEOUT_CODE, message))
 
     def counted_failures(self, group: node_groups.GroupName) -> int:
-        """Return how many machines to delete still count for the size of a node group."""
+        """Return how many of the machines to delete still count toward the size of a node group."""
         return sum(machine.is_counted for machine in self.machines.values() if machine.group == group)
 
     def writes(self) -> list[Write]:
@@ -380,7 +384,7 @@ class Failures:
         """Return the machines to delete if this machine failed: itself, or its whole TPU slice."""
         if group.hosts == 1:
             return (machine,)
-        return [each for each in self._index.machines.machines_of(group.name).values() if not each.is_leaving]
+        return [each for each in self._index.machines.machines_of(group.name).values() if not each.is_being_deleted]
 
     def _machine_error(self, machine: MachineRecord) -> expander.ScaleUpFailure:
         """Return the cloud's error for a failed machine."""

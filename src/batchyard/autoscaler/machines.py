@@ -8,7 +8,7 @@ from batchyard.api.meta import Obj, annotation, with_path
 from batchyard.api.times import parse_time
 from batchyard.autoscaler.node_groups import GroupName
 from batchyard.base.instant import SECOND, Instant
-from batchyard.cloud.catalog.instances import BOOTING, FAILED, PROVISIONING, RUNNING, is_leaving, phase_of
+from batchyard.cloud.catalog.instances import BOOTING, FAILED, PROVISIONING, RUNNING, is_being_deleted, phase_of
 from batchyard.interfaces.client import EventType, WatchEvent
 
 _UPCOMING_NODE_PHASES = ("", PROVISIONING, BOOTING, RUNNING)
@@ -22,7 +22,7 @@ class MachineRecord(NamedTuple):
     has_failed: bool
     #: Whether the machine may still become a node.
     may_become_node: bool
-    is_leaving: bool
+    is_being_deleted: bool
     created_at: Instant
     #: Whether the machine was created with the Cluster.
     is_initial: bool
@@ -31,7 +31,7 @@ class MachineRecord(NamedTuple):
     @property
     def is_counted(self) -> bool:
         """Whether the machine counts for the size of its node group: it has not failed and is not being deleted."""
-        return not (self.is_leaving or self.has_failed)
+        return not (self.is_being_deleted or self.has_failed)
 
 
 class MachineIndex:
@@ -93,7 +93,7 @@ class MachineIndex:
         self._machines_by_group.setdefault(group, {})[name] = machine
         if machine.is_counted:
             self._sizes[group] = self._sizes.get(group, 0) + 1
-        if machine.is_leaving:
+        if machine.is_being_deleted:
             self._terminating_counts[group] = self._terminating_counts.get(group, 0) + 1
         elif machine.has_failed:
             self.failed_machines[name] = machine
@@ -110,7 +110,7 @@ class MachineIndex:
             del self._machines_by_group[group]
         if machine.is_counted:
             self._sizes[group] -= 1
-        if machine.is_leaving:
+        if machine.is_being_deleted:
             self._terminating_counts[group] -= 1
         self.failed_machines.pop(name, None)
         self.upcoming_machines.pop(name, None)
@@ -123,7 +123,7 @@ def _machine_record(instance: Obj) -> MachineRecord:
         group=GroupName(spec["pool"], spec["zone"]),
         has_failed=phase == FAILED,
         may_become_node=phase in _UPCOMING_NODE_PHASES,
-        is_leaving=is_leaving(instance),
+        is_being_deleted=is_being_deleted(instance),
         created_at=parse_time(metadata["creationTimestamp"]),
         is_initial=annotation(instance, well_known.INITIAL_INSTANCE) is not None,
         resize_request=spec.get("resizeRequest") or "",

@@ -208,7 +208,7 @@ def groups_of(pool: Obj, cluster: Obj) -> list[NodeGroup]:
     catalog = catalog_of(cluster)
     machine, host_count = machine_of(pool, catalog), hosts_of_slice(pool, catalog)
     zones: Sequence[str] = zones_of(pool, cluster)[:1] if host_count > 1 else zones_of(pool, cluster)
-    size, total = _size_bounds(pool["spec"], host_count, _placement_size_max(pool, machine, catalog))
+    size, total = _size_bounds(pool["spec"], host_count, _node_group_size_max(pool, machine, catalog))
     name, pool_hourly_price = pool["metadata"]["name"], pool_price(pool, cluster)
     return [
         NodeGroup(
@@ -238,7 +238,7 @@ def _size_bounds(spec: Mapping[str, Any], hosts: int, size_max: int) -> tuple[Si
     return zone_bounds, SizeBounds(autoscaling.get("totalMin", 0), autoscaling.get("totalMax", _UNBOUNDED_SIZE))
 
 
-def _placement_size_max(pool: Obj, machine: MachineType, catalog: Catalog) -> int:
+def _node_group_size_max(pool: Obj, machine: MachineType, catalog: Catalog) -> int:
     """Return the maximum number of machines of a node group; compact placement reduces it."""
     compact_size_max = catalog.family(machine).placement_max if pool["spec"].get("placementGroup") else 0
     return compact_size_max or POOL_SIZE_MAX

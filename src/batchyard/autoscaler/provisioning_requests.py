@@ -15,7 +15,7 @@ from batchyard.autoscaler import provisioning_request_pods as request_pods
 from batchyard.autoscaler.auto_provisioning import NodeAutoProvisioner
 from batchyard.autoscaler.cluster_forecast import UpcomingCluster, requested_pods, template_keys
 from batchyard.autoscaler.expander import ScaleUpOption
-from batchyard.autoscaler.index import Failures, ScalingIndex
+from batchyard.autoscaler.index import FailedMachines, ScalingIndex
 from batchyard.autoscaler.node_groups import NodeGroup
 from batchyard.autoscaler.scale_up import LoopContext, PendingUnit, PodPlacements
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant
@@ -225,7 +225,7 @@ class QueuedRequest:
         if context.settings.makes_pools:
             provisioner = NodeAutoProvisioner(context.cluster, context.settings.limits, self._index.pools, "queued")
         with self._index.nodes.what_if():
-            failures = Failures(self._index, self._reader, context)
+            failures = FailedMachines(self._index, self._reader, context)
             upcoming_cluster = UpcomingCluster(self._index, self._reader, context, failures)
             upcoming_cluster.prepare()
             return request_pods.choose_group(pods, upcoming_cluster.scale_up, provisioner)
@@ -382,7 +382,7 @@ class CapacityRequest:
 
     def _attempt_provisioning(self, pods: Sequence[PodView]) -> tuple[request_pods.ConditionText, list[Write]]:
         """Return the condition that results from one attempt, and the writes that create machines for all pods."""
-        failures = Failures(self._index, self._reader, self._loop_context)
+        failures = FailedMachines(self._index, self._reader, self._loop_context)
         upcoming_cluster = UpcomingCluster(self._index, self._reader, self._loop_context, failures)
         upcoming_cluster.prepare()
         if self._request["spec"]["provisioningClassName"] == request_pods.CHECK_CLASS:

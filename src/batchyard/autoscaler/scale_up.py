@@ -33,7 +33,7 @@ PodKind: TypeAlias = Hashable
 
 
 class PendingUnit(NamedTuple):
-    """Pending pods for which one scale-up is planned: a gang (nodes for all pods or none), or pods without gang."""
+    """Pending pods for which one scale-up is planned: a gang (nodes for all pods or none), or pods without a gang."""
 
     pods: Sequence[PodView]
     is_gang: bool
@@ -66,7 +66,7 @@ def pods_by_kind_of(pods: Iterable[PodView], nodes: ClusterSnapshot) -> dict[Pod
 
 
 class PodPlacements:
-    """Places pods on nodes with free capacity in the node snapshot, and records which."""
+    """Places pods on nodes with free capacity in the node snapshot, and records the node of each pod."""
 
     def __init__(self, nodes: ClusterSnapshot) -> None:
         self._nodes = nodes
@@ -276,7 +276,7 @@ class NewPools(Protocol):
 
 @dataclass(slots=True)
 class ScaleUpDraft:
-    """New nodes and pod placements for one gang, or for pods without gang; a draft is applied to the plan or undone."""
+    """New nodes and pod placements for a gang, or for pods without a gang; a draft is applied to the plan or undone."""
 
     new_nodes: dict[str, None] = field(default_factory=dict)
     #: The node name by pod uid.
@@ -319,7 +319,7 @@ class ScaleUp:
         self.new_nodes: dict[str, None] = {}
 
     def plan(self, unit: PendingUnit) -> bool:
-        """Plan new nodes for a gang, all or none, or for pods without gang; return whether all pods have a node."""
+        """Plan new nodes for a gang, all or none, or for pods without a gang; return whether all pods have a node."""
         pods_by_kind = pods_by_kind_of(unit.pods, self.nodes)
         gang_key = tuple(kind for kind, pods in pods_by_kind.items() for _ in pods) if unit.is_gang else ()
         if gang_key in self._known_failures:
@@ -420,7 +420,7 @@ class ScaleUp:
                 self._add_node(group, (), draft)
         self._apply_draft(draft)
 
-    # --- one gang, or pods without gang ---
+    # --- one gang, or pods without a gang ---
 
     def _find_nodes(self, draft: ScaleUpDraft, unit: PendingUnit) -> Sequence[PodView]:
         """Find nodes for as many of the pods as possible, existing nodes first; return the pods without a node."""

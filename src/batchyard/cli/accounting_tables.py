@@ -32,7 +32,7 @@ def costs_tables(statement: Statement) -> str:
 def losses_table(losses: Sequence[GangLoss], now: Instant, *, wide: bool = False) -> str:
     """Return the table of Workloads (gangs) that lost a machine: recovery time, lost pod time, preempted Workloads."""
     header = ["GANG", "LOST AT", "RECOVERED IN", "LOST POD TIME", "PREEMPTED"]
-    return format_bounded_table([header, *(_loss_row(loss, now) for loss in losses)], wide=wide)
+    return format_bounded_table([header, *(_loss_row(loss, now) for loss in losses)], wide=wide, noun="gang")
 
 
 def unplaced_table(pods: Iterable[Obj], *, wide: bool = False) -> str:
@@ -44,7 +44,7 @@ def unplaced_table(pods: Iterable[Obj], *, wide: bool = False) -> str:
         if pod.awaits_node and pod.unschedulable_message
     ]
     header = ["NAMESPACE", "POD WITHOUT A NODE", "WHY"]
-    return format_bounded_table([header, *pod_rows], wide=wide) if pod_rows else ""
+    return format_bounded_table([header, *pod_rows], wide=wide, noun="pod") if pod_rows else ""
 
 
 def accounting_document(result: Result) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def _loss_row(loss: GangLoss, now: Instant) -> list[str]:
     return [
         loss.gang,
         format_age(loss.lost_at - EPOCH),
-        recovery_time if loss.recovered_at is not None else f"not after {recovery_time}",
+        recovery_time if loss.recovered_at is not None else f"not within {recovery_time}",
         format_age(loss.lost_work),
         victim_names or "none",
     ]

@@ -39,7 +39,7 @@ COMMANDS: Final = {
     "whatif": _command_entry(
         _SIMULATE_GROUP, "Compare a state with and without a change.", "commands.whatif", "whatif"
     ),
-    "guide": _command_entry(_SIMULATE_GROUP, "Play the reference architecture's guide.", "commands.guide", "guide"),
+    "guide": _command_entry(_SIMULATE_GROUP, "Simulate the reference architecture's guide.", "commands.guide", "guide"),
     "lint": _command_entry(
         _SIMULATE_GROUP, "Check manifests before they are applied.", "commands.lint", "lint_command"
     ),
@@ -49,11 +49,11 @@ COMMANDS: Final = {
     "logs": _command_entry(_RUN_GROUP, "Print or follow the logs of a job.", "daily.logs", "logs"),
     "cancel": _command_entry(_RUN_GROUP, "Delete jobs with their pods.", "daily.commands", "cancel"),
     "suspend": _command_entry(_RUN_GROUP, "Stop jobs until they are resumed.", "daily.commands", "suspend"),
-    "resume": _command_entry(_RUN_GROUP, "Put suspended jobs back in the line.", "daily.commands", "resume"),
+    "resume": _command_entry(_RUN_GROUP, "Put suspended jobs back into their queues.", "daily.commands", "resume"),
     "priority": _command_entry(_RUN_GROUP, "Change the priority class of a job.", "daily.commands", "priority"),
     "page": _command_entry(_RUN_GROUP, "Print a link to the platform's page.", "commands.page", "page"),
     "jobs": _command_entry(_ASK_GROUP, "List the jobs of the queues.", "daily.commands", "jobs"),
-    "queue": _command_entry(_ASK_GROUP, "Show a job's place in line and its start.", "daily.queue", "queue"),
+    "queue": _command_entry(_ASK_GROUP, "Show a job's place in its queue and its start.", "daily.queue", "queue"),
     "top": _command_entry(_ASK_GROUP, "Watch queues, jobs and nodes live.", "daily.top", "top"),
     "why": _command_entry(_ASK_GROUP, "Explain why a Workload or pod waits.", "commands.why", "why"),
     "eta": _command_entry(_ASK_GROUP, "Forecast when Workloads start.", "commands.eta", "eta"),

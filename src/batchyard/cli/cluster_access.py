@@ -11,19 +11,20 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
 from batchyard.api import scheme
 from batchyard.api.kueue_configuration import complete_configuration
 from batchyard.api.meta import Key, Obj
-from batchyard.api.scheme import kind_info
+from batchyard.api.scheme import ServedKind, kind_info
 from batchyard.api.times import format_time, parse_time
 from batchyard.apiserver.dashboard import DASHBOARD_TIME_PATH
 from batchyard.base.instant import HOUR, Instant
 from batchyard.cli import output
-from batchyard.client.transport import HttpRequest, HttpResponse, failure_advice
+from batchyard.cli.missing_objects import NamespacedName
+from batchyard.client.transport import HttpRequest, HttpResponse, failure_advice, kind_path, object_path
 from batchyard.controller_groups import NAMESPACES, REMOTE_GROUPS, kinds_read
 from batchyard.scheduling.kueue_configuration import decision_fields
 from batchyard.server.clocks.wall import wall_clock
@@ -129,6 +130,39 @@ def request_document(target: ClusterTarget, path_in: Callable[[str], str]) -> Ma
     if code != http.client.OK:
         raise UnreachableError(f"{url}: {failure_advice(HttpResponse(code, body))}", code)
     return _decode_json(body)
+
+
+#: The number of objects whose names are compared with a name that does not exist.
+_LISTED_MAX: Final = 500
+
+
+def listed_names(target: ClusterTarget, info: ServedKind, wanted: NamespacedName) -> list[NamespacedName] | None:
+    """Return names of a kind that the user may list: those like the wanted one everywhere, the first of its namespace.
+
+    A wanted namespace '' is the default one. The result is None if the user may list neither.
+    """
+    query = f"fieldSelector=metadata.name%3D{quote(wanted.name)}"
+    for version in reversed(info.versions):
+
+        def path_of_same_named(_: str, version: str = version) -> str:
+            return f"{kind_path(info, version)}?{query}"
+
+        def path_in(namespace: str, version: str = version) -> str:
+            return f"{object_path(info, version, wanted.namespace or namespace)}?limit={_LISTED_MAX}"
+
+        same_named, in_namespace = _list_names(target, path_of_same_named), _list_names(target, path_in)
+        if same_named is not None or in_namespace is not None:
+            return [*(same_named or ()), *(in_namespace or ())]
+    return None
+
+
+def _list_names(target: ClusterTarget, path_in: Callable[[str], str]) -> list[NamespacedName] | None:
+    """Return the names in a list of objects; None if the server does not return the list."""
+    try:
+        items = request_document(target, path_in).get("items") or ()
+    except REQUEST_ERRORS:
+        return None
+    return [NamespacedName(obj["metadata"].get("namespace", ""), obj["metadata"]["name"]) for obj in items]
 
 
 #: The documents that have the time and speed of a platform: the first is for its owner, the second for all users.
@@ -239,7 +273,7 @@ def read_state_texts(texts: Sequence[tuple[str, str]], unread: Sequence[FileFaul
 
 
 def _print_missing_references(file: str, state: State) -> None:
-    """Print which objects a state lacks without which no Workload of a queue starts: its flavors and ClusterQueues."""
+    """Print the ClusterQueues and flavors that a state lacks although its Workloads cannot start without them."""
     missing = [
         *(key for queue in state.of_kind(scheme.CLUSTER_QUEUE) for key in flavor_keys(queue)),
         *(

@@ -1,6 +1,6 @@
 """The examples in the help of each command.
 
-Each works as it stands: in the root of the repository, or beside a running platform. Tests run the first kind, and
+Each example works as it is, either in the root of the repository or while a platform runs. Tests run the former, and
 parse all.
 """
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from batchyard.api.printing import Table, format_table
+from batchyard.base.counts import count_with_noun
 from batchyard.sim.compare.sections import Section, format_change
 from batchyard.sim.summary.figure import FigureTable, format_figure, without_zero_columns
 
@@ -11,17 +12,20 @@ from batchyard.sim.summary.figure import FigureTable, format_figure, without_zer
 ROWS_SHOWN_MAX: Final = 20
 
 
-def format_bounded_table(rows: Table, *, wide: bool) -> str:
-    """Format a table with all rows, or without `wide` with the first rows and the number of omitted ones."""
+def format_bounded_table(rows: Table, *, wide: bool, noun: str = "row") -> str:
+    """Format a table with all rows, or without `wide` with the first rows and how many of them are shown.
+
+    `noun` says what a row is.
+    """
     header, *body = rows
     if wide or len(body) <= ROWS_SHOWN_MAX:
         return format_table(rows)
-    return format_table([header, *body[:ROWS_SHOWN_MAX]]) + omission_line(len(body) - ROWS_SHOWN_MAX)
+    return format_table([header, *body[:ROWS_SHOWN_MAX]]) + omission_line(len(body), noun)
 
 
-def omission_line(omitted_count: int) -> str:
-    """Return the line that replaces omitted rows of a table."""
-    return f"… {omitted_count:,} more; -o wide lists all\n"
+def omission_line(row_count: int, noun: str) -> str:
+    """Return the line that replaces the omitted rows of a table of `row_count` rows."""
+    return f"{ROWS_SHOWN_MAX} of {count_with_noun(row_count, noun)} shown; all: -o wide\n"
 
 
 def figure_table_text(table: FigureTable, *, wide: bool) -> str:

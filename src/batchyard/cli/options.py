@@ -218,7 +218,7 @@ Runtime: TypeAlias = Annotated[
     typer.Option(
         parser=to_duration,
         metavar="DURATION",
-        help="Run time of pods that set none.",
+        help="Run time of pods without a run time of their own.",
         show_default="from the Cluster, else 1m",
     ),
 ]

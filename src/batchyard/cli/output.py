@@ -68,7 +68,7 @@ def _write_to_stream(stream: TextIO, text: str) -> None:
 
 # Output of objects: tables in kubectl's layout, or a Kubernetes List in JSON or YAML.
 #
-# The text does not depend on the terminal: no colours, no truncation.
+# The text does not depend on the terminal: no colors, no truncation.
 
 
 #: The objects to print by kind; kinds and objects are in display order.

@@ -1,6 +1,6 @@
-"""The output of `batchyard simulate`: final objects, the summary of the run, and remarks."""
+"""The output of `batchyard simulate`: the summary of the run, final objects, and remarks."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -13,6 +13,7 @@ from batchyard.cli.accounting_tables import accounting_document, costs_tables, l
 from batchyard.cli.figure_tables import figure_table_text, format_bounded_table, two_run_totals
 from batchyard.cli.options import Output
 from batchyard.cli.output import NOTHING_FOUND, render
+from batchyard.dashboard.models.reasons import shorten_reason
 from batchyard.lint.findings import UNKNOWN_NAMESPACE, LintFinding, Severity
 from batchyard.lint.registry import LintReport
 from batchyard.scheduling.cycle import PreemptionLoop
@@ -28,6 +29,8 @@ REMARKS_SHOWN_MAX: Final = 20
 #: The maximum number of lint findings that are printed before a run.
 _FINDINGS_SHOWN_MAX: Final = 3
 _YEAR: Final = 365 * 24 * HOUR
+#: The kinds of objects that users look for first.
+_JOB_KINDS: Final = (scheme.JOB, scheme.JOB_SET)
 #: Tables of the summary that are printed with `-o wide` only.
 _WIDE_ONLY_TABLES: Final = frozenset({"quotaByQueue"})
 
@@ -35,7 +38,7 @@ _WIDE_ONLY_TABLES: Final = frozenset({"quotaByQueue"})
 def format_result(
     result: Result, output_format: Output, summary: RunSummary | None = None, comparison: Section | None = None
 ) -> str:
-    """Format a run's final objects, tables of unplaced pods, losses and costs, and the summary of the run.
+    """Format a run: its summary, pending Workloads, jobs, usage of quota and nodes, losses, costs, and other objects.
 
     `comparison` holds the totals of an earlier run beside those of this run. ClusterQueues get all columns.
     """
@@ -45,42 +48,52 @@ def format_result(
             extra_fields["summary"] = summary_document(summary)
         return render(result.objects, output_format, now=result.now, extra_fields=extra_fields)
     is_wide = output_format is Output.WIDE
-    texts = [_objects_table(result, kind, wide=is_wide) for kind in _kinds_in_order(result) if result.objects[kind]]
+    has_rejections = result.jobs_without_class or result.rejected_pods
+    if summary is not None and not summary.figures["workloads"] and not has_rejections:
+        summary = None
+    texts = [] if summary is None else _conclusion_texts(summary, comparison, wide=is_wide)
+    texts += _object_tables(result, _JOB_KINDS, wide=is_wide)
+    texts += [] if summary is None else _usage_texts(summary, wide=is_wide)
     texts.append(unplaced_table(result.objects[scheme.POD], wide=is_wide))
     if result.losses:
         texts.append(losses_table(result.losses, result.now, wide=is_wide))
     if result.costs is not None:
         texts.append(costs_tables(result.costs))
-    if summary is not None and (summary.figures["workloads"] or result.jobs_without_class or result.rejected_pods):
-        texts += summary_texts(summary, comparison, wide=is_wide)
+    other_kinds = dict.fromkeys([scheme.CLUSTER_QUEUE, *(kind for kind in result.objects if kind not in _JOB_KINDS)])
+    texts += _object_tables(result, other_kinds, wide=is_wide)
     return "\n".join(text for text in texts if text) or NOTHING_FOUND
 
 
-def _kinds_in_order(result: Result) -> list[str]:
-    return [scheme.CLUSTER_QUEUE, *(kind for kind in result.objects if kind != scheme.CLUSTER_QUEUE)]
+def _object_tables(result: Result, kinds: Iterable[str], *, wide: bool) -> list[str]:
+    return [_objects_table(result, kind, wide=wide) for kind in kinds if result.objects.get(kind)]
 
 
 def _objects_table(result: Result, kind: str, *, wide: bool) -> str:
     has_all_columns = wide or kind == scheme.CLUSTER_QUEUE
-    namespaced = kind_info(kind).namespaced
-    rows = table(kind, result.objects[kind], now=result.now, wide=has_all_columns, namespaces=namespaced)
-    return format_bounded_table(rows, wide=wide)
+    info = kind_info(kind)
+    rows = table(kind, result.objects[kind], now=result.now, wide=has_all_columns, namespaces=info.namespaced)
+    return format_bounded_table(rows, wide=wide, noun=info.kind)
 
 
-def summary_texts(summary: RunSummary, comparison: Section | None = None, *, wide: bool = False) -> list[str]:
-    """Return the texts of a summary: pending Workloads, Workloads by group, usage of quota and nodes, conclusion."""
-    texts = [_pending_text(summary.pending, wide=wide)] if summary.pending else []
-    texts += [figure_table_text(summary.groups, wide=wide)] if summary.groups.rows else []
+def _conclusion_texts(summary: RunSummary, comparison: Section | None, *, wide: bool) -> list[str]:
+    """Return the conclusion of a run, the comparison with an earlier one, and the pending Workloads."""
+    texts = ["\n".join(("# summary", *conclusion_of(summary), ""))]
+    if comparison is not None:
+        totals = format_table(two_run_totals(("before", "now"), comparison))
+        texts.append(f"# compared with {comparison.note}\n{totals}")
+    return [*texts, _pending_text(summary.pending, wide=wide)] if summary.pending else texts
+
+
+def _usage_texts(summary: RunSummary, *, wide: bool) -> list[str]:
+    """Return tables of the Workloads by group, and of the usage of quota and nodes."""
+    texts = [figure_table_text(summary.groups, wide=wide)] if summary.groups.rows else []
     for figure_table in summary.tables:
         has_one_row = figure_table.name == "fairness" and len(figure_table.rows) < 2
         if wide or not (figure_table.name in _WIDE_ONLY_TABLES or has_one_row):
             shown_table = figure_table if wide else _without_unused_machines(figure_table)
             if wide or shown_table.rows:
                 texts.append(figure_table_text(shown_table, wide=wide))
-    if comparison is not None:
-        totals = format_table(two_run_totals(("before", "now"), comparison))
-        texts.append(f"# compared with {comparison.note}\n{totals}")
-    return [*texts, "\n".join(("# summary", *conclusion_of(summary), ""))]
+    return texts
 
 
 def _without_unused_machines(figure_table: FigureTable) -> FigureTable:
@@ -91,15 +104,13 @@ def _without_unused_machines(figure_table: FigureTable) -> FigureTable:
 
 
 def _pending_text(pending: Sequence[WorkloadResult], *, wide: bool) -> str:
-    rows = [
-        [
-            *(row.namespace, row.owner, row.cluster_queue or row.queue),
-            *(format_figure(Unit.SECONDS, row.waited), row.why or "waits for its turn in its queue"),
-        ]
-        for row in pending
-    ]
-    header = ["NAMESPACE", "PENDING", "QUEUE", "WAITED", "WHY"]
-    return f"# pending Workloads\n{format_bounded_table([header, *rows], wide=wide)}"
+    """Return the table of pending Workloads; with `wide`, with the scheduler's whole messages."""
+    rows = [["NAMESPACE", "PENDING", "QUEUE", "WAITED", "WHY"]]
+    for row in pending:
+        reason = row.why if wide else str(shorten_reason(row.why))
+        cells = [row.namespace, row.owner, row.cluster_queue or row.queue, format_figure(Unit.SECONDS, row.waited)]
+        rows.append([*cells, reason or "waits for its turn in its queue"])
+    return f"# pending Workloads\n{format_bounded_table(rows, wide=wide, noun='pending Workload')}"
 
 
 def lint_remarks(report: LintReport, paths: Sequence[str]) -> Iterator[str]:
@@ -157,8 +168,9 @@ def run_remarks(result: Result) -> Iterator[str]:
     counts = result.counts
     earlier_text = f"{counts.finished_before} finished before, " if counts.finished_before else ""
     waiting_text = f"{counts.awaiting_checks} waiting for admission checks, " if counts.awaiting_checks else ""
+    duration = format_figure(Unit.SECONDS, result.duration)
     yield (
-        f"batchyard: {format_go_duration(result.duration)} of virtual time; Workloads: "
+        f"batchyard: {duration} of virtual time; Workloads: "
         f"{counts.finished - counts.finished_before} finished, {earlier_text}{counts.admitted} admitted, "
         f"{waiting_text}{counts.pending} pending; "
         f"{count_with_noun(counts.preemptions, 'preemption')}"

@@ -292,7 +292,7 @@ class StalenessCheck:
             self._is_running = True
             self._timers.call_at(max(self._timers.now(), self._started_at + _CHECK_INTERVAL), self._list_all_kinds)
 
-    def heard(self, informer: Informer) -> None:
+    def on_informer_update(self, informer: Informer) -> None:
         """Check again whether the watch of this informer has caught up, after its list or watch has received data."""
         listed_objects = self._unconfirmed_lists.get(informer.info.constant)
         if listed_objects is not None and listed_objects.has_caught_up(informer, self._client):
@@ -318,7 +318,7 @@ class StalenessCheck:
             self._request_page(informer, token)
         elif page is not None or not informer.is_served:
             listed_objects.is_complete = True
-            self.heard(informer)
+            self.on_informer_update(informer)
         else:
             listed_objects.revisions.clear()
             self._timers.call_at(self._timers.now() + _CHECK_INTERVAL, partial(self._request_page, informer, ""))

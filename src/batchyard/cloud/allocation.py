@@ -27,7 +27,7 @@ from batchyard.cloud.catalog.instances import (
     ends_at,
     find_reservation,
     in_phase,
-    is_leaving,
+    is_being_deleted,
     new_instance,
     phase_of,
 )
@@ -270,7 +270,7 @@ class CapacityIndex:
         name, instance = event.key.name, event.obj
         is_deleted = event.type is EventType.DELETED
         phase, capacity_key = phase_of(instance), capacity_key_of(instance)
-        is_pending = not is_deleted and not is_leaving(instance) and phase in {"", FAILED}
+        is_pending = not is_deleted and not is_being_deleted(instance) and phase in {"", FAILED}
         has_released = self._count_machine(name, None if is_deleted or not _uses_capacity(instance) else capacity_key)
         is_newly_pending = is_pending and name not in self._pool_by_pending_instance
         if is_pending:
@@ -328,7 +328,7 @@ def capacity_key_of(instance: Obj) -> CapacityKey:
 def _uses_capacity(instance: Obj) -> bool:
     """Report whether an Instance uses cloud capacity; a crashed Instance that is being deleted does not."""
     phase = phase_of(instance)
-    return phase in _IN_USE_PHASES and not (phase == CRASHED and is_leaving(instance))
+    return phase in _IN_USE_PHASES and not (phase == CRASHED and is_being_deleted(instance))
 
 
 ACCEPTED: Final = "ACCEPTED"
@@ -388,7 +388,7 @@ class Allocation:
                 yield MachineRequest(_sort_key(request), (), request)
 
     def _is_slice_growing(self, pool_name: str, pending_count: int) -> bool:
-        """Report whether more Instances of a TPU slice (the pool `name`) will still be created."""
+        """Report whether more Instances of a TPU slice (the pool `pool_name`) will still be created."""
         pool = self._find_pool(pool_name)
         host_count = 1 if pool is None else pool_properties.hosts_of_slice(pool, self._catalog)
         if pool is None or pending_count + self._index.machines_in_pool(pool_name) >= host_count:
@@ -420,7 +420,7 @@ class Allocation:
         existing_count = self._index.machines_in_pool(key.pool)
         has_mixed_instances = any(capacity_key_of(instance) != key for instance in instances)
         if hosts > 1 and (len(instances) + existing_count != hosts or has_mixed_instances):
-            message = f"A slice of {pool['spec']['tpuTopology']} has {hosts} machines in one zone, all or none of them."
+            message = f"A slice of {pool['spec']['tpuTopology']} requires {hosts} machines of one type in one zone."
             return AllocationRefusal(INVALID_ARGUMENT, message)
         machine_demand = demand_of(key, pool, self._catalog)
         return validation_refusal(key, pool, self._catalog) or self._capacity.refusal(machine_demand, len(instances))
@@ -505,7 +505,9 @@ class Allocation:
 def _may_instance_be_served(instance: Obj, pool: Obj) -> bool:
     """Report whether an Instance needs a machine: it is new, or failed in a pool without autoscaling."""
     phase = phase_of(instance)
-    return not is_leaving(instance) and (not phase or (phase == FAILED and not pool_properties.is_autoscaled(pool)))
+    return not is_being_deleted(instance) and (
+        not phase or (phase == FAILED and not pool_properties.is_autoscaled(pool))
+    )
 
 
 def _sort_key(obj: Obj) -> tuple[int, Instant, str]:

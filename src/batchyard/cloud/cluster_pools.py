@@ -61,7 +61,7 @@ class ClusterPoolsController:
 
 
 def _apply_row(row: Mapping[str, Any], cluster: Obj, reader: Reader, result: ReconcileResult) -> bool:
-    """Add the write that applies a row of a Cluster; report False if a NodePool of that name is still being deleted."""
+    """Add the write that applies a row of a Cluster; return False if a NodePool of that name is still being deleted."""
     pool, name = node_pool_of(row), row["name"]
     stored_pool = reader.get(_pool_key(name))
     if stored_pool is None:

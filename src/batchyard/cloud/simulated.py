@@ -68,7 +68,7 @@ class _Machine:
 
     def step(self, now: Instant) -> ReconcileResult:
         """Return the writes that move the machine to its next phase, or the time at which that is due."""
-        if instances.is_leaving(self.instance):
+        if instances.is_being_deleted(self.instance):
             return self._shut_down(now)
         instance_phase, stop_at = instances.phase_of(self.instance), instances.stops_at(self.instance)
         if instance_phase in {instances.PROVISIONING, instances.BOOTING}:
@@ -147,7 +147,7 @@ class _Machine:
         if power_off_time > now:
             return ReconcileResult(requeue_at=power_off_time)
         finalizer_removal = Update(meta.without_finalizer(self.instance, well_known.INSTANCE_FINALIZER))
-        if instances.is_off(self.instance):
+        if instances.is_stopped(self.instance):
             return ReconcileResult([*_delete_node_writes(self.node), finalizer_removal])
         # The last watch event carries the end of billing.
         stopped_instance = meta.with_path(self.instance, ("status", "stoppedAt"), format_time(now))
@@ -206,7 +206,7 @@ class NodePoolController:
         """Create, replace or delete machines of a node pool as its spec says; delete all if the pool is deleted."""
         pool, cluster, members = reader.get(key), only_cluster(reader), self._members.instances_of(key.name)
         if pool is None or "deletionTimestamp" in pool["metadata"]:
-            writes: list[Write] = [Delete(member.key) for member in members.values() if not member.leaving]
+            writes: list[Write] = [Delete(member.key) for member in members.values() if not member.is_being_deleted]
             return ReconcileResult(writes if members else _remove_finalizer_writes(pool))
         if cluster is None:
             return ReconcileResult()

@@ -17,7 +17,7 @@ from batchyard.base.instant import MINUTE, Instant
 from batchyard.cloud.catalog.instances import (
     CRASHED,
     FAILED,
-    is_leaving,
+    is_being_deleted,
     new_instance,
     phase_of,
     phase_start,
@@ -40,7 +40,7 @@ class PoolMember:
     phase: str
     phase_start: Instant
     stops_at: Instant | None
-    leaving: bool
+    is_being_deleted: bool
 
     @property
     def key(self) -> Key:
@@ -77,7 +77,7 @@ class PoolMembers:
             self._members_by_pool.setdefault(pool_name, {})[name] = new_member
         elif old_member is not None:
             del self._members_by_pool[pool_name][name]
-        if new_member is not None and new_member.phase == CRASHED and not new_member.leaving:
+        if new_member is not None and new_member.phase == CRASHED and not new_member.is_being_deleted:
             self._crashed_by_pool.setdefault(pool_name, {})[name] = new_member
         elif pool_name in self._crashed_by_pool:
             self._crashed_by_pool[pool_name].pop(name, None)
@@ -101,7 +101,7 @@ def _plan_relevant_fields(member: PoolMember | None) -> tuple[bool, Instant | No
     """Return the fields of an Instance whose change requires a reconcile of its node pool; None without an Instance."""
     if member is None:
         return None
-    return member.leaving, member.stops_at, member.phase if member.phase in {CRASHED, FAILED} else ""
+    return member.is_being_deleted, member.stops_at, member.phase if member.phase in {CRASHED, FAILED} else ""
 
 
 def _pool_member(instance: Obj) -> PoolMember:
@@ -111,7 +111,7 @@ def _pool_member(instance: Obj) -> PoolMember:
         phase=phase_of(instance),
         phase_start=phase_start(instance),
         stops_at=stops_at(instance),
-        leaving=is_leaving(instance),
+        is_being_deleted=is_being_deleted(instance),
     )
 
 
@@ -167,7 +167,7 @@ class PoolPlan:
 
     def delete_members(self, members: Iterable[PoolMember]) -> None:
         """Plan to delete Instances, except those that are already being deleted."""
-        self.later_writes += [Delete(member.key) for member in members if not member.leaving]
+        self.later_writes += [Delete(member.key) for member in members if not member.is_being_deleted]
 
     def repair_at(self, crashed_at: Instant) -> Instant:
         """Return when a machine of the pool that crashed at `crashed_at` is replaced."""
@@ -194,7 +194,7 @@ def plan_machines(plan: PoolPlan, members: Mapping[str, PoolMember], crashed_mem
     plan.delete_members(expired_members)
     if not is_autoscaled(plan.pool):
         remaining_members = [
-            member for member in members.values() if not member.leaving and member not in expired_members
+            member for member in members.values() if not member.is_being_deleted and member not in expired_members
         ]
         _keep_machine_count(plan, remaining_members)
     elif not plan.has_condition(INITIALIZED):
@@ -215,7 +215,7 @@ def _create_initial_machines(plan: PoolPlan, members: Mapping[str, PoolMember]) 
     desired_count = plan.pool["spec"].get("nodeCount", 0)
     for zone in zones_of(plan.pool, plan.cluster):
         plan.request_machines(zone, desired_count - sum(member.zone == zone for member in members.values()))
-    plan.set_condition(INITIALIZED, True, "MachinesAsked", "The machines the pool begins with were asked for")
+    plan.set_condition(INITIALIZED, True, "MachinesAsked", "The initial machines of the pool have been requested")
 
 
 def _deletion_order(members: list[PoolMember]) -> list[PoolMember]:
@@ -235,7 +235,7 @@ def plan_slice(plan: PoolPlan, members: Mapping[str, PoolMember], reader: Reader
     slice_hosts = list(members.values())
     crash_times = [host.phase_start for host in slice_hosts if host.phase == CRASHED]
     stop_times = [host.stops_at for host in slice_hosts if host.stops_at is not None]
-    if any(host.leaving for host in slice_hosts):
+    if any(host.is_being_deleted for host in slice_hosts):
         plan.delete_members(slice_hosts)
     elif crash_times:
         _repair_slice(plan, slice_hosts, min(crash_times), reader)
@@ -256,7 +256,7 @@ def _repair_slice(plan: PoolPlan, hosts: list[PoolMember], crashed_at: Instant, 
         _write_status(plan, [host for host in hosts if host.phase != CRASHED], status, reader)
         return
     if is_autoscaled(plan.pool):
-        plan.set_condition(RECREATING, True, "HostCrashed", "The slice is made anew, since a machine of it crashed")
+        plan.set_condition(RECREATING, True, "HostCrashed", "The slice is recreated, because a machine crashed")
     plan.delete_members(hosts)
 
 
@@ -284,9 +284,9 @@ def _request_missing_machines(plan: PoolPlan, hosts: list[PoolMember]) -> None:
     if requests_own_slice(plan.pool, plan.hosts) and len(hosts) < plan.hosts:
         plan.request_machines(zones_of(plan.pool, plan.cluster)[0], plan.hosts - len(hosts))
     elif is_autoscaled(plan.pool) and not plan.has_condition(INITIALIZED):
-        plan.set_condition(INITIALIZED, True, "MachinesAsked", "The machines the pool begins with were asked for")
+        plan.set_condition(INITIALIZED, True, "MachinesAsked", "The initial machines of the pool have been requested")
     elif plan.has_condition(RECREATING):
-        plan.set_condition(RECREATING, False, "MachinesAsked", "The machines of the new slice were asked for")
+        plan.set_condition(RECREATING, False, "MachinesAsked", "The machines of the new slice have been requested")
 
 
 def requests_own_slice(pool: Obj, host_count: int) -> bool:

@@ -2,8 +2,8 @@
 
 Later callbacks are in a heap, callbacks of the present instant in a FIFO queue. When the queue is empty, the clock
 moves to the first instant of the heap, and all callbacks of that instant move to the queue. A callback added for the
-present instant goes to the end of the queue. A cancelled callback stays in the heap until its instant, or until most of
-the heap is cancelled. Each callback runs to completion and may add others. None runs inside the call that adds it.
+present instant goes to the end of the queue. A canceled callback stays in the heap until its instant, or until most of
+the heap is canceled. Each callback runs to completion and may add others. None runs inside the call that adds it.
 
 If callbacks keep adding callbacks for the same instant, the clock would never advance. So the loop counts the callbacks
 of each instant, and raises EndlessInstant beyond a limit.
@@ -20,7 +20,7 @@ from batchyard.base.memory import rare_garbage_collection
 from batchyard.interfaces.controller import Kernel, ReconcileThrottle, Ticket, Work
 
 WORK_PER_INSTANT_MAX: Final = 10_000_000
-_CANCELLED_WORK_MAX: Final = 1_000  # the heap may hold this much cancelled work, plus as much as live work
+_CANCELED_WORK_MAX: Final = 1_000  # the heap may hold this much canceled work, plus as much as live work
 
 
 class EndlessInstant(Exception):  # noqa: N818 - the name is the condition
@@ -44,8 +44,8 @@ class VirtualEventLoop:
 
     def __init__(self, start_time: Instant = 0, *, work_per_instant_max: int = WORK_PER_INSTANT_MAX) -> None:
         self._now = start_time
-        self._heap: list[tuple[Instant, Ticket]] = []  # the first entry is not cancelled
-        self._scheduled_work: dict[Ticket, Work] = {}  # the work in the heap that is not cancelled
+        self._heap: list[tuple[Instant, Ticket]] = []  # the first entry is not canceled
+        self._scheduled_work: dict[Ticket, Work] = {}  # the work in the heap that is not canceled
         self._due_work: deque[Work] = deque()
         self._arrivals = 0
         self._work_per_instant_max = work_per_instant_max
@@ -58,7 +58,7 @@ class VirtualEventLoop:
         return self._now
 
     def call_at(self, instant: Instant, work: Work) -> Ticket:
-        """Schedule a callback for an instant (now if past); return a ticket with which it can be cancelled."""
+        """Schedule a callback for an instant (now if past); return a ticket with which it can be canceled."""
         self._arrivals += 1
         if instant <= self._now:
             self._due_work.append(work)
@@ -68,13 +68,13 @@ class VirtualEventLoop:
         return self._arrivals
 
     def cancel(self, ticket: Ticket) -> None:
-        """Cancel a callback whose instant has not come; the clock does not advance for cancelled callbacks."""
+        """Cancel a callback whose instant has not come; the clock does not advance for canceled callbacks."""
         if self._scheduled_work.pop(ticket, None) is None:
             return
-        if len(self._heap) > 2 * len(self._scheduled_work) + _CANCELLED_WORK_MAX:
+        if len(self._heap) > 2 * len(self._scheduled_work) + _CANCELED_WORK_MAX:
             self._heap = [entry for entry in self._heap if entry[1] in self._scheduled_work]
             heapify(self._heap)
-        self._drop_cancelled_work()
+        self._drop_canceled_work()
 
     def call_soon(self, work: Work) -> None:
         """Schedule a callback for the present instant, after all callbacks that are due now."""
@@ -91,10 +91,10 @@ class VirtualEventLoop:
             work = self._scheduled_work.pop(heappop(work_heap)[1], None)
             if work is not None:
                 self._due_work.append(work)
-        self._drop_cancelled_work()
+        self._drop_canceled_work()
 
     def pending_count(self) -> int:
-        """Return the number of callbacks that are scheduled and not cancelled."""
+        """Return the number of callbacks that are scheduled and not canceled."""
         return len(self._scheduled_work) + len(self._due_work)
 
     def next_instant(self) -> Instant | None:
@@ -114,7 +114,7 @@ class VirtualEventLoop:
     def run(self, end_time: Instant | None = None, *, steps_max: int | None = None) -> int:
         """Run the callbacks due up to and including `end_time`, at most `steps_max`; return how many ran.
 
-        The clock stays at the last work that ran; it does not move to `end_time`.
+        The clock stays at the instant of the last callback; it does not move to `end_time`.
         """
         with rare_garbage_collection():
             return self._run_exclusively(end_time, steps_max)
@@ -122,7 +122,7 @@ class VirtualEventLoop:
     def validate(self) -> None:
         """Check the invariants of the event loop between two callbacks; raise InvariantError if one is violated."""
         invariant(all(entry[0] > self._now for entry in self._heap), "all work in the heap is later than now")
-        invariant(not self._heap or self._heap[0][1] in self._scheduled_work, "the first in the heap is not cancelled")
+        invariant(not self._heap or self._heap[0][1] in self._scheduled_work, "the first in the heap is not canceled")
         invariant(self.steps <= self._steps_limit, "the work of one instant does not exceed the limit")
 
     def _run_exclusively(self, end_time: Instant | None, steps_max: int | None) -> int:
@@ -157,8 +157,8 @@ class VirtualEventLoop:
         self.skip_to(self._heap[0][0])
         return True
 
-    def _drop_cancelled_work(self) -> None:
-        """Remove cancelled callbacks from the front of the heap."""
+    def _drop_canceled_work(self) -> None:
+        """Remove canceled callbacks from the front of the heap."""
         work_heap, scheduled_work = self._heap, self._scheduled_work
         while work_heap and work_heap[0][1] not in scheduled_work:
             heappop(work_heap)
@@ -166,8 +166,8 @@ class VirtualEventLoop:
     def _raise_endless_instant(self) -> NoReturn:
         """Raise EndlessInstant with the present instant and the next callback."""
         raise EndlessInstant(
-            f"more than {self._work_per_instant_max:,} pieces of work ran at instant {self._now}, so the clock "
-            f"does not advance; the next work is {self._due_work[0]!r}"
+            f"more than {self._work_per_instant_max:,} callbacks ran at instant {self._now}, so the clock "
+            f"does not advance; the next callback is {self._due_work[0]!r}"
         )
 
 

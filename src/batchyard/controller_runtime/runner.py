@@ -14,7 +14,7 @@ received so far, and skip keys with outstanding writes. A throttle may limit how
 A reconcile without writes sets or clears the delayed requeue of its key. After a reconcile with writes, the key is
 reconciled again when the writes have changed an object; until then a reconcile can only make the requeue earlier. A key
 with a delayed requeue is reconciled whenever the object with this key changes. When that object is deleted, the requeue
-is cancelled, so that the clock does not advance for obsolete requeues.
+is canceled, so that the clock does not advance for obsolete requeues.
 
 The writes of a reconcile stop at the first rejected write, unless they are independent. A reconcile succeeds when all
 its writes succeed. Only then its events are recorded, except events of a single write. Errors are handled as follows:
@@ -144,7 +144,7 @@ class ControllerQueue:
             self.states[key] = _WRITING_AND_REQUEUED
 
     def count_success(self, *, is_delayed: bool) -> None:
-        """Count a successful reconcile in the statistics, by whether it asked for a delayed requeue."""
+        """Count a successful reconcile in the statistics, by whether it requested a delayed requeue."""
         if is_delayed:
             self.delayed += 1
         else:
@@ -159,7 +159,7 @@ class ControllerQueue:
         return self.states.pop(key) is _WRITING_AND_REQUEUED
 
     def process_requeue(self, key: Key, due_time: Instant) -> bool:
-        """Queue a key whose delayed requeue is due; return False if the requeue was replaced or cancelled."""
+        """Queue a key whose delayed requeue is due; return False if the requeue was replaced or canceled."""
         delayed_requeue = self.delayed_requeues.get(key)
         if delayed_requeue is None or delayed_requeue.at != due_time:
             return False
@@ -474,7 +474,7 @@ class Runner:
         elif isinstance(error, TemporarilyForbidden | InvalidObject):
             # Independent writes concern several objects: a rejected one must not delay the others for long.
             backoff_max = INDEPENDENT_BACKOFF_MAX if are_independent else REFUSED_BACKOFF_MAX
-            self._requeue_by(queue, key, self._kernel.now() + min(refused_backoff(failure_count), backoff_max))
+            self._requeue_by(queue, key, self._kernel.now() + min(rejection_backoff(failure_count), backoff_max))
         else:
             self._requeue_by(queue, key, self._kernel.now() + retry_backoff(failure_count))
 
@@ -573,8 +573,8 @@ def _is_permanent_error(error: ApiError) -> bool:
     return isinstance(error, Forbidden) and not isinstance(error, TemporarilyForbidden)
 
 
-def refused_backoff(failure_count: int) -> Duration:
-    """Return the retry delay after this many writes in a row that the API server rejected: 1 s, doubled up to 1 min."""
+def rejection_backoff(failure_count: int) -> Duration:
+    """Return the retry delay after this many consecutive rejected writes: it doubles from 1 s up to 1 min."""
     return exponential_backoff(REFUSED_BACKOFF_MIN, REFUSED_BACKOFF_MAX, failure_count)
 
 

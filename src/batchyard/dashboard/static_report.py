@@ -175,7 +175,7 @@ class DashboardViews:
         compute_view = VIEWS.get(view)
         if compute_view is None:
             return None
-        self._queue_source.snapshot.settle()
+        self._queue_source.snapshot.rebuild_if_changed()
         inputs = data_source.ViewInputs(
             self._reader,
             self._queue_source,
@@ -204,7 +204,7 @@ _encode = msgspec.json.Encoder().encode
 def render_static_report(views: DashboardViews, result: data_source.ViewJson | None = None) -> str:
     """Return the HTML report, which contains the JSON documents of all dashboard pages.
 
-    It opens on the page of the `result` of a run, if there is one.
+    The report opens on the page of the run's `result`, if there is one.
     """
     result_document = {} if result is None else {"result": result}
     documents_json = _encode({**views.time(), "models": {**_all_documents(views), **result_document}}).decode()

@@ -1,6 +1,6 @@
 """Recorded totals over time for the charts of the overview: quota, node requests and capacity, and Workload counts.
 
-The number of recorded points is bounded: when they are full, every second one is dropped and the interval doubles.
+The number of recorded points is bounded: at the limit, every second point is dropped and the interval doubles.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -388,7 +388,7 @@ def _format_selector_expression(expression: Mapping[str, Any]) -> str:
 
 
 def _disrupted_since(pod: Obj) -> Instant | None:
-    """Return when a pod got the condition DisruptionTarget; None without it, if the kubelet set it, or if it ends."""
+    """Return when a pod got DisruptionTarget; None without it, if the kubelet set it, or if the pod is ending."""
     condition = find_condition(pod, DISRUPTION_TARGET)
     if condition is None or condition["status"] != "True" or condition.get("reason") == DISRUPTION_BY_KUBELET.reason:
         return None

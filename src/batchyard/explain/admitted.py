@@ -8,7 +8,7 @@ from typing import Any, Final
 from batchyard.api import scheme
 from batchyard.api.errors import TemporarilyForbidden
 from batchyard.api.meta import Key, Obj, controller_of, find_condition, is_true
-from batchyard.api.times import format_time
+from batchyard.api.times import format_second, format_time
 from batchyard.api.views import pods
 from batchyard.api.views.pods import pod_view
 from batchyard.api.views.workload import WorkloadView, workload_view
@@ -53,12 +53,12 @@ _SHOWN_MAX: Final = 5
 _OTHER_NODES_NEEDED: Final = "its pods need nodes that no pool has, or a new job with other requests and constraints"
 _REMEDY_BY_LIMIT: Final = {
     STOCK_OUT: "the autoscaler tries again by itself; otherwise use a pool of another zone or machine type",
-    CLOUD_QUOTA: "raise the project's quota at the cloud; the autoscaler tries again by itself",
+    CLOUD_QUOTA: "raise the project's quota in the cloud; the autoscaler tries again by itself",
     BOOTING: "the pods are placed without a change when the machines are ready",
 }
 
 
-def limit_among_nodes(scheduler_text: str, autoscaler_text: str, *, is_selected: bool) -> str:
+def placement_limit(scheduler_text: str, autoscaler_text: str, *, is_selected: bool) -> str:
     """Return why a pod has no node (such as TAINT), read from the messages of kube-scheduler and the autoscaler.
 
     `is_selected` says whether at least one node matches the pod's node selector.
@@ -155,7 +155,7 @@ class AdmittedExplainer:
             return {"state": ADMITTED, "summary": text, "binding": binding_limit.document(), "changesEnd": _POD_REMEDY}
         if not job_pods:
             if is_true(workload, "PodsReady") or not _has_owner(workload):
-                return {"state": RUNNING, "summary": f"it runs since {admitted_at}"}
+                return {"state": RUNNING, "summary": f"it has run since {admitted_at}"}
             return {
                 "state": ADMITTED,
                 "summary": f"admitted at {admitted_at}; its pods are not created yet, or have ended",
@@ -167,14 +167,14 @@ class AdmittedExplainer:
         location_suffix = f" on {_shorten_names(nodes)}" if nodes else ""
         if starting_pods:
             pods_text = f"{count_with_noun(len(job_pods), 'pod')} {select_verb(len(starting_pods), 'is', 'are')}"
-            start_reason = _waiting_containers_text(starting_pods[0]) or "its containers start"
+            start_reason = _waiting_containers_text(starting_pods[0]) or "its containers are starting"
             text = f"{len(starting_pods)} of {pods_text} not ready{location_suffix}: {start_reason}"
             binding_limit = BindingLimit(STARTING, text, "Pod", _name_of(starting_pods[0]))
             return {"state": ADMITTED, "summary": text, "binding": binding_limit.document()}
         expected_count = sum(holding.pods for holding in workload_view(workload).holdings)
         existing_text = f"{len(job_pods)} of " if expected_count > len(job_pods) else ""
         pods_text = count_with_noun(max(expected_count, len(job_pods)), "pod")
-        summary = f"it runs since {admitted_at}: {existing_text}{pods_text}{location_suffix}"
+        summary = f"it has run since {admitted_at}: {existing_text}{pods_text}{location_suffix}"
         return {"state": RUNNING, "summary": summary}
 
     def _pod_rejection(self, jobs: Sequence[Obj], now: Instant) -> str | None:
@@ -207,13 +207,13 @@ class AdmittedExplainer:
         autoscaler_message = next(iter(autoscaler_texts), "")
         assert self._capacity is not None, "pods without nodes are explained only if the node capacity is known"
         waits_for, (limit_kind, pool) = self._capacity.waits_for(now), self._capacity.limit_of(autoscaler_message, now)
-        scheduler_message = next(iter(scheduler_texts), "not processed by the scheduler yet")
+        scheduler_message = next(iter(scheduler_texts), "the scheduler has not processed them yet")
         views = [pod_view(pod) for pod in unplaced_pods]
         if limit_kind == NODE_CAPACITY and (pool := self._capacity.booting_pool_for(views)):
             limit_kind = BOOTING
         if limit_kind == NODE_CAPACITY:
             is_selected = bool(selected_nodes(views[0], self._reader))
-            limit_kind = limit_among_nodes(scheduler_message, autoscaler_message, is_selected=is_selected)
+            limit_kind = placement_limit(scheduler_message, autoscaler_message, is_selected=is_selected)
         pods_text = f"{count_with_noun(len(job_pods), 'pod')} {select_verb(len(unplaced_pods), 'has', 'have')}"
         text = f"admitted, but {len(unplaced_pods)} of {pods_text} no node: {scheduler_message}"
         details = [f"scheduler, {count_with_noun(count, 'pod')}: {each}" for each, count in scheduler_texts.items()]
@@ -243,7 +243,7 @@ class AdmittedExplainer:
         changes = [each.document() for each in proposals]
         changes_end = "" if changes else _REMEDY_BY_LIMIT.get(limit_kind, _OTHER_NODES_NEEDED)
         if until is not None:
-            changes_end = f"{changes_end}; next attempt: {format_time(until)}".removeprefix("; ")
+            changes_end = f"{changes_end}; next attempt: {format_second(until)}".removeprefix("; ")
         return {**document_part, **nonempty_fields(changes=changes, changesEnd=changes_end)}
 
     def _autoscaler_text(self, pod: Obj) -> str:
@@ -260,8 +260,8 @@ class AdmittedExplainer:
         policy = queue.view.preemption.within_cluster_queue
         preemptor_texts = []
         if policy != "Never":
-            priority = f"priority above {view.priority}" + (" or an older one of the same" if "Equal" in policy else "")
-            preemptor_texts.append(f"in {queue.name} by {priority}")
+            equal_text = ", or older ones of equal priority" if "Equal" in policy else ""
+            preemptor_texts.append(f"in {queue.name} by Workloads of priority above {view.priority}{equal_text}")
         if queue.node.parent is not None:
             frs = [fr for fr, _ in quota_holder.usage]
             is_borrowing = not is_within_nominal(queue.node, frs)
@@ -272,7 +272,7 @@ class AdmittedExplainer:
             ]
             if is_borrowing and other_queues:
                 preemptor_texts.append(f"by {', '.join(other_queues[:_SHOWN_MAX])} for quota that {queue.name} borrows")
-        return "; ".join(preemptor_texts) or "by none at present"
+        return "; ".join(preemptor_texts) or "by no Workload at present"
 
 
 def explain_finished(workload: Obj) -> DocumentPart:

@@ -5,12 +5,13 @@ from typing import Final, NamedTuple
 
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, find_condition, format_amount, label
-from batchyard.api.times import format_time
+from batchyard.api.times import format_second
 from batchyard.api.views.pod_shape import PODS
 from batchyard.api.views.pods import PodView, is_terminal, pod_view
 from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import Instant
 from batchyard.explain.document import (
+    PREEMPTING_POSSIBILITIES,
     BindingLimit,
     DocumentPart,
     ExplanationUser,
@@ -26,7 +27,7 @@ from batchyard.scheduling.cluster_queue import TAINT_MISMATCH, ClusterQueue, mis
 from batchyard.scheduling.cycle import Cycle, SchedulingPolicy
 from batchyard.scheduling.decisions import Decision, Head, StayPending
 from batchyard.scheduling.queue_manager import is_held_back
-from batchyard.scheduling.quota import PreemptionPossibility, QuotaNode, available
+from batchyard.scheduling.quota import QuotaNode, available
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.snapshot import Snapshot
 from batchyard.scheduling.workload import lifecycle, pending_reason
@@ -98,7 +99,7 @@ def requeue_binding(view: WorkloadView, now: Instant) -> BindingLimit | None:
     if not is_held_back(view, now):
         return None
     if view.requeue_at is not None and view.requeue_at > now:
-        text = f"it was requeued with backoff until {format_time(view.requeue_at)}"
+        text = f"it was requeued with backoff until {format_second(view.requeue_at)}"
         return BindingLimit(BACKOFF, text, "Workload", view.name, until=view.requeue_at)
     text = "its condition Requeued is False: the scheduler skips it until that changes"
     return BindingLimit(BACKOFF, text, "Workload", view.name)
@@ -131,7 +132,7 @@ def unready_workloads(scheduler_cache: SchedulerCache, reader: Reader) -> list[s
 def pods_ready_binding(
     workload: Obj, scheduler_cache: SchedulerCache, reader: Reader, user: ExplanationUser
 ) -> BindingLimit | None:
-    """Return the Workloads with unready pods that block the admission of this one as its limit; None if none does."""
+    """Return, as the Workload's limit, the Workloads whose unready pods block its admission; None if there are none."""
     quota_condition = find_condition(workload, lifecycle.QUOTA_RESERVED)
     if quota_condition is None or quota_condition["reason"] != WAITING_FOR_PODS_READY:
         return None
@@ -164,7 +165,7 @@ def simulate_decision(view: WorkloadView, queue: str, cache: SchedulerCache, pol
 
 
 def binding_of_refusal(decision: Decision, scheduler_cache: SchedulerCache) -> BindingLimit | None:
-    """Return why the scheduler rejected the Workload before trying any flavor; None if that did not happen."""
+    """Return why the scheduler rejected the Workload before it tried any flavor; None if it tried flavors."""
     if not isinstance(decision, StayPending) or decision.why.assignment is not None:
         return None
     stay_reason, queue = decision.why, decision.head.queue
@@ -269,11 +270,10 @@ MAXIMUM: Final = "maximum"
 
 
 class LimitingNode(NamedTuple):
-    """The quota limit that rejects a request, the ClusterQueue or Cohort that defines it, and the missing amount."""
+    """The quota limit that rejects a request, and the ClusterQueue or Cohort that defines it."""
 
     limit: str
     node: QuotaNode
-    shortfall: int
 
 
 class RetainedQuota(NamedTuple):
@@ -291,17 +291,16 @@ def find_limiting_node(node: QuotaNode, fr: int, amount: int) -> LimitingNode:
     suffice. Otherwise it is a nominal quota: that of `node` if `node` uses all of it, else that of the root Cohort.
     """
     if amount > node.potential[fr]:
-        return LimitingNode(MAXIMUM, _capping_node(node, fr), amount - node.potential[fr])
-    shortfall = amount - available(node, fr)
+        return LimitingNode(MAXIMUM, _capping_node(node, fr))
     for step in reversed(node.path[1:]):
         limit = step.borrowing_ceiling[fr]
         if limit is not None and limit - max(0, step.usage[fr] - step.local[fr]) < _available_quota(step.parent, fr):
-            return LimitingNode(BORROWING, step, shortfall)
+            return LimitingNode(BORROWING, step)
     retained_quotas = retained_quota(node, fr)
-    if retained_quotas and sum(each.amount for each in retained_quotas) >= shortfall:
-        return LimitingNode(LENDING, retained_quotas[0].node, shortfall)
+    if retained_quotas and sum(each.amount for each in retained_quotas) >= amount - available(node, fr):
+        return LimitingNode(LENDING, retained_quotas[0].node)
     uses_all_own_quota = node.parent is None or node.usage[fr] >= node.subtree[fr]
-    return LimitingNode(NOMINAL, node if uses_all_own_quota else node.path[0], shortfall)
+    return LimitingNode(NOMINAL, node if uses_all_own_quota else node.path[0])
 
 
 def retained_quota(node: QuotaNode, fr: int) -> list[RetainedQuota]:
@@ -343,7 +342,6 @@ def _capping_node(node: QuotaNode, fr: int) -> QuotaNode:
 
 
 UNCOVERED_RESOURCE: Final = "misconfigured"
-_PREEMPTING_POSSIBILITIES: Final = frozenset({PreemptionPossibility.PREEMPT, PreemptionPossibility.RECLAIM})
 
 
 class QuotaShortage(NamedTuple):
@@ -376,40 +374,17 @@ def _distance_to_fit(outcome: FlavorOutcome) -> tuple[int, float]:
     """Return a sort key for how far a flavor is from fitting: kind of obstacle, then missing fraction of a request."""
     if outcome.fits:
         return 0, 0.0
-    fraction = max(map(_missing_fraction, binding_requests(outcome)), default=0.0)
+    fraction = max((request.missing_fraction for request in outcome.binding_requests()), default=0.0)
     if outcome.obstacle:
         return 4 if mismatch_rule(outcome.obstacle) == TAINT_MISMATCH else 5, fraction
     if outcome.exceeds_potential:
         return 3, fraction
-    return 1 if outcome.possibility in _PREEMPTING_POSSIBILITIES else 2, fraction
-
-
-def binding_requests(outcome: FlavorOutcome) -> list[FlavorResourceRequest]:
-    """Return the requests that keep the flavor from fitting: those that are hardest to satisfy, worst first.
-
-    Quota that exists nowhere is harder to get than quota in use, and that is harder than quota that preemption frees.
-    """
-    unmet_requests = [request for request in outcome.requests if request.shortfall]
-    hardest_rank = max(map(_difficulty, unmet_requests), default=0)
-    hardest_requests = [request for request in unmet_requests if _difficulty(request) == hardest_rank]
-    return sorted(hardest_requests, key=lambda each: -_missing_fraction(each))
-
-
-def _missing_fraction(request: FlavorResourceRequest) -> float:
-    """Return the missing part of a request: beyond the largest possible quota, if there is too little even of that."""
-    missing_amount = max(0, request.total - request.potential_quota) or request.shortfall
-    return missing_amount / request.total if request.total else 0.0
-
-
-def _difficulty(request: FlavorResourceRequest) -> int:
-    if request.total > request.potential_quota:
-        return 3
-    return 1 if request.possibility in _PREEMPTING_POSSIBILITIES else 2
+    return 1 if outcome.possibility in PREEMPTING_POSSIBILITIES else 2, fraction
 
 
 def _shortage_in_flavor(pod_set: str, outcome: FlavorOutcome, queue: ClusterQueue) -> QuotaShortage:
     if outcome.obstacle:
         return QuotaShortage(pod_set, mismatch_rule(outcome.obstacle), outcome, None, None)
-    request = binding_requests(outcome)[0]
+    request = outcome.binding_requests()[0]
     limiting_node = find_limiting_node(queue.node, request.fr, request.total)
     return QuotaShortage(pod_set, limiting_node.limit, outcome, request, limiting_node)

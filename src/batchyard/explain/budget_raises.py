@@ -1,4 +1,4 @@
-"""The smallest raise of a Budget that no longer holds its LocalQueues."""
+"""Computes the smallest raise of a Budget after which the Budget no longer holds its LocalQueues."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -50,9 +50,9 @@ def end_of_hold(budgets: Sequence[Obj], now: Instant) -> Instant | None:
 
 
 def raise_of_budget(budget: Obj) -> BudgetRaise:
-    """Return the smallest raise with which a Budget reaches no threshold that holds, at its reported usage.
+    """Return the smallest raise after which a Budget's reported usage reaches no threshold with the action Hold.
 
-    The reported usage is rounded down to hundredths, so that the next hundredth is assumed to be used.
+    The reported usage is rounded down to hundredths, so the actual usage is assumed to be up to one hundredth higher.
     """
     field = "dollars" if is_in_dollars(budget) else "acceleratorHours"
     spent = parse_quantity((budget.get("status") or {}).get("spent") or 0) // _NANO_PER_HUNDREDTH

@@ -1,4 +1,4 @@
-"""The changes of an explanation: those that would admit a pending Workload, or correct what keeps it from its queue."""
+"""The changes that an explanation suggests: they would admit a pending Workload, or correct its queue or objects."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing
@@ -44,13 +44,13 @@ from batchyard.scheduling.workload.pods_ready import has_pods
 
 _LIMIT_REACHED: Final = "the limit of simulated decisions was reached: further or smaller changes may exist"
 _NO_CHANGE_FOUND: Final = (
-    "no single change of quota, priority, preemption policy, size, flavor or queueing strategy, and no end of other"
-    " Workloads, admits it"
+    "neither a single change of quota, priority, preemption policy, size, flavor or queueing strategy nor the end of"
+    " other Workloads would admit it"
 )
 
 
 class ChangeExplainer:
-    """Searches the changes that would admit pending Workloads."""
+    """Searches for changes that would admit pending Workloads."""
 
     def __init__(self, scheduler_cache: SchedulerCache, policy: SchedulingPolicy, reader: Reader) -> None:
         self._cache = scheduler_cache
@@ -91,7 +91,7 @@ class ChangeExplainer:
 
     def fixes_part(self, waiting_case: WaitingCase, user: ExplanationUser) -> DocumentPart:
         """Return corrections of a stopped, missing or misconfigured object that would let the Workload be admitted."""
-        self._cache.snapshot.settle()
+        self._cache.snapshot.rebuild_if_changed()
         if waiting_case.limit.limit == blockers.PODS_READY:
             return self.unready_part(waiting_case, user)
         waiting_case = waiting_case._replace(budgets=holding_budgets(waiting_case.queues.local_queue, self._reader))
@@ -104,10 +104,10 @@ class ChangeExplainer:
         return nonempty_fields(changes=changes, changesEnd="" if changes else remedy_of(waiting_case, self._cache))
 
     def unready_part(self, waiting_case: WaitingCase, user: ExplanationUser) -> DocumentPart:
-        """Return the end of all Workloads with unready pods as the change, because each of them blocks admissions.
+        """Return one change: the end of all Workloads with unready pods, because each of them blocks admissions.
 
-        If another Workload with pods is admitted first, it would block in turn, and has to be withdrawn. That is only
-        proposed if no further Workload with pods is pending.
+        Workloads with pods that would be admitted first would block admissions too, so the change also withdraws them.
+        Such a change is proposed only if no other Workload with pods is pending.
         """
         view, keys = waiting_case.view, blockers.unready_workloads(self._cache, self._reader)
         queue = self._cache.snapshot.queues[waiting_case.queues.cluster_queue_name]
@@ -136,7 +136,7 @@ class ChangeExplainer:
     def _corrections_part(
         self, waiting_case: WaitingCase, corrected_queues: Sequence[CorrectedQueue], user: ExplanationUser
     ) -> DocumentPart:
-        """Return the corrections that suffice; without one, the first with the further changes that are needed."""
+        """Return the sufficient corrections; if none suffices, the first one combined with further changes."""
         sufficient = [each for each in corrected_queues if self._is_sufficient(waiting_case, each)]
         if sufficient:
             return {"changes": [Proposal(FIX, each.text, each.patches).document() for each in sufficient]}

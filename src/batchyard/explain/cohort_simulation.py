@@ -34,7 +34,7 @@ def copy_tree(snapshot: Snapshot, queue: ClusterQueue, corrected: CorrectedObjec
     """Return a new snapshot with the cohort tree of a ClusterQueue and the Workloads that hold its quota.
 
     Flavor-resources keep their ids. Evicted Workloads are left out, because they will release their quota. If the
-    Cohort's parents form a cycle, all ClusterQueues below cycles are copied, because a correction connects them.
+    Cohort's parents form a cycle, all ClusterQueues below cycles are copied, because a correction may connect them.
     """
     snapshot_copy = Snapshot()
     new_flavors, new_cohorts = ((), ()) if corrected is None else (corrected.flavors, corrected.cohorts)
@@ -49,7 +49,7 @@ def copy_tree(snapshot: Snapshot, queue: ClusterQueue, corrected: CorrectedObjec
         queues_of_tree = [each for each in snapshot.queues.values() if each.is_in_cohort_cycle]
     for each in queues_of_tree:
         snapshot_copy.put_queue(each.view).active = each.active
-    snapshot_copy.settle()
+    snapshot_copy.rebuild_if_changed()
     for each in queues_of_tree:
         for quota_holder in each.workloads.values():
             if not quota_holder.evicted:
@@ -139,7 +139,7 @@ class CohortSimulation:
         self.explained_view = explained_view
         if corrected is not None:
             self.snapshot.put_queue(corrected.queue).active = True
-            self.snapshot.settle()
+            self.snapshot.rebuild_if_changed()
         self.queue = self.snapshot.queues[queue.name]
         self._policy = policy
         self._namespaces = cache.namespaces
@@ -157,7 +157,7 @@ class CohortSimulation:
         self._original_views: tuple[dict[str, ClusterQueueView], dict[str, CohortView]] = ({}, {})
 
     def count_decisions(self, decision_count: int) -> None:
-        """Count one scheduling decision for each queue head; raise DecisionLimitReached if the limit is exceeded."""
+        """Count simulated scheduling decisions; raise DecisionLimitReached if their total exceeds the limit."""
         self.decision_count += decision_count
         if self.decision_count > self._decision_count_max:
             raise DecisionLimitReached
@@ -185,7 +185,7 @@ class CohortSimulation:
         return _Trial(self, change).run()
 
     def run_baseline(self, change: HypotheticalChange = NO_CHANGE) -> TrialOutcome:
-        """Return the simulated outcome of a change, or none; not admitted if that takes too many decisions."""
+        """Return the simulated outcome of a change; if the decision limit is reached, the Workload is not admitted."""
         try:
             return self.run_trial(change)
         except DecisionLimitReached:
@@ -231,7 +231,7 @@ class CohortSimulation:
             if cohort_view is not current_cohort:
                 snapshot.put_cohort(cohort_view)
         old_cohorts, rebuild_count = list(snapshot.cohorts.values()), snapshot.rebuilds
-        snapshot.settle()
+        snapshot.rebuild_if_changed()
         if snapshot.rebuilds > rebuild_count:
             for node in old_cohorts:
                 detach_node(node)
@@ -263,7 +263,7 @@ class _Trial:
                 self._queue_manager.record_new_workload(name)
 
     def run(self) -> TrialOutcome:
-        """Run scheduling cycles until the explained Workload is admitted or decisions repeat, then undo effects."""
+        """Run scheduling cycles until the explained Workload is admitted or decisions repeat, then undo all effects."""
         seen_signatures: dict[object, None] = {}
         try:
             while not self._outcome.is_admitted and not self._is_preemption_looping:

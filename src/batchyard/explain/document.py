@@ -18,10 +18,15 @@ from batchyard.scheduling.flavor_assigner import FlavorAssigner
 from batchyard.scheduling.preemption.alternatives import MissingQuotaHolder
 from batchyard.scheduling.preemption.preemptor import Preemptor
 from batchyard.scheduling.snapshot import Snapshot
+from batchyard.scheduling.workload import adjustments
 
 # The outcome of every flavor of a ClusterQueue for a Workload, including flavors that the scheduler does not reach.
 #
 # The breakdown calls the flavor assigner's functions for all flavors; the scheduler stops at the first one that fits.
+
+
+#: Quota in use that preemption would release.
+PREEMPTING_POSSIBILITIES: Final = frozenset({quota.PreemptionPossibility.PREEMPT, quota.PreemptionPossibility.RECLAIM})
 
 
 class FlavorResourceRequest(NamedTuple):
@@ -47,9 +52,22 @@ class FlavorResourceRequest(NamedTuple):
         """The amount of quota that the request needs beyond the available quota; 0 if the request fits."""
         return max(0, self.total - self.free_quota) if self.total else 0
 
+    @property
+    def missing_fraction(self) -> float:
+        """The missing part of the request: beyond the largest possible quota, if there is too little even of that."""
+        missing_amount = max(0, self.total - self.potential_quota) or self.shortfall
+        return missing_amount / self.total if self.total else 0.0
+
+    @property
+    def difficulty(self) -> int:
+        """How hard the quota is to get: 1 if preemption releases it, 2 if it is in use, 3 if it exists nowhere."""
+        if self.total > self.potential_quota:
+            return 3
+        return 1 if self.possibility in PREEMPTING_POSSIBILITIES else 2
+
 
 class FlavorOutcome(NamedTuple):
-    """How one ResourceFlavor suits a pod set: excluded, too little quota, after preemption, or fits at once."""
+    """Whether a pod set can use one ResourceFlavor: no, not with its quota, only after preemption, or at once."""
 
     flavor: str
     #: The index of the flavor's resource group.
@@ -69,6 +87,13 @@ class FlavorOutcome(NamedTuple):
     def exceeds_potential(self) -> bool:
         """Whether a request exceeds the quota that the ClusterQueue could use if the cohort tree were empty."""
         return any(request.total > request.potential_quota for request in self.requests)
+
+    def binding_requests(self) -> list[FlavorResourceRequest]:
+        """Return the requests that keep the flavor from fitting: those that are hardest to satisfy, worst first."""
+        unmet_requests = [request for request in self.requests if request.shortfall]
+        hardest = max((request.difficulty for request in unmet_requests), default=0)
+        hardest_requests = [request for request in unmet_requests if request.difficulty == hardest]
+        return sorted(hardest_requests, key=lambda each: -each.missing_fraction)
 
 
 class PodSetFlavorOutcomes(NamedTuple):
@@ -226,7 +251,14 @@ def _flavor_part(snapshot: Snapshot, node: quota.QuotaNode, outcome: FlavorOutco
     if not outcome.obstacle and outcome.exceeds_potential:
         verdict = "exceedsMaximum"
     resource_parts = [_resource_part(snapshot, node, request) for request in outcome.requests]
-    return nonempty_fields(flavor=outcome.flavor, verdict=verdict, obstacle=outcome.obstacle, resources=resource_parts)
+    binding_requests = [] if outcome.obstacle or outcome.fits else outcome.binding_requests()
+    return nonempty_fields(
+        flavor=outcome.flavor,
+        verdict=verdict,
+        bindingResource=binding_requests[0].resource if binding_requests else "",
+        obstacle=outcome.obstacle,
+        resources=resource_parts,
+    )
 
 
 def _resource_part(snapshot: Snapshot, node: quota.QuotaNode, request: FlavorResourceRequest) -> DocumentPart:
@@ -333,6 +365,10 @@ def _unmanaged_reason(job: Obj, prebuilt_workload_key: Key | None, reader: Reade
     queue = label(job, well_known.QUEUE_NAME)
     if queue and prebuilt_workload_key is not None:
         return f"{kind} {name} waits for its Workload {prebuilt_workload_key.name}, which does not exist"
+    class_key = adjustments.class_key(job, _pod_templates(job)) if queue else None
+    if class_key is not None and reader.get(class_key) is None:
+        class_kind = scheme.kind_info(class_key.kind).kind
+        return f"{kind} {name} has no Workload: {class_kind} {class_key.name} does not exist; create it"
     if queue:
         return f"the Workload of {kind} {name} is not created yet, or was deleted after the job finished"
     reason = f"{kind} {name} has no label {well_known.QUEUE_NAME}, so no queue manages it"
@@ -342,6 +378,13 @@ def _unmanaged_reason(job: Obj, prebuilt_workload_key: Key | None, reader: Reade
     if reader.get(Key(scheme.LOCAL_QUEUE, namespace, _DEFAULT_QUEUE)) is None:
         return f"{reason}, and namespace {namespace} has no LocalQueue {_DEFAULT_QUEUE} for jobs that name none"
     return f"{reason}; it was created before the LocalQueue {_DEFAULT_QUEUE} of namespace {namespace}"
+
+
+def _pod_templates(job: Obj) -> Sequence[Mapping[str, Any]]:
+    """Return the pod templates of a Job or a JobSet."""
+    if job["kind"] == "Job":
+        return [job["spec"]["template"]]
+    return [each["template"]["spec"]["template"] for each in job["spec"].get("replicatedJobs") or ()]
 
 
 def pods_of(workload: Obj, reader: Reader) -> Sequence[Obj]:

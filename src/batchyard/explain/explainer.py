@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, find_condition, format_amount, key_of
-from batchyard.api.times import format_time, parse_time
+from batchyard.api.times import format_second, parse_time
 from batchyard.api.views.pods import is_terminal, phase
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.counts import count_with_noun, select_verb
@@ -54,7 +54,7 @@ def eviction_part(
         if preemptor is None
         else _spared_holders(preemptor, workload_view(workload), scheduler_cache, user, fair_sharing=fair_sharing)
     )
-    text = f"by {name} at {at}, for {preemption_wording} ({rule})"
+    text = f"by {name} at {at}, due to {preemption_wording} ({rule})"
     return {"preemption": document.nonempty_fields(by=name, rule=rule, at=at, text=text, alternatives=spared_holders)}
 
 
@@ -92,7 +92,7 @@ def _spared_holders(
     queue = cache.snapshot.queues.get(name or "")
     if queue is None:
         return []
-    cache.snapshot.settle()
+    cache.snapshot.rebuild_if_changed()
     preemptor_usage = preemptor_holder.usage if preemptor_holder is not None else ()
     frs = tuple([fr for fr, amount in preemptor_usage if amount]) or tuple(queue.node.declared)
     request = PreemptionContext(preemptor, queue, cache.snapshot, preemptor_usage, frs)
@@ -111,8 +111,8 @@ def _preemption_order_reason(candidate: AdmittedWorkload, victim: WorkloadView) 
     """Return why the victim was preempted before another candidate: its priority, or its time of reservation."""
     if candidate.priority != victim.priority:
         return f"its priority {candidate.priority} is {'higher' if candidate.priority > victim.priority else 'lower'}"
-    reservation_time = format_time(candidate.reserved_at)
-    return f"it has the same priority and quota since {reservation_time}: the latest is preempted first"
+    reservation_time = format_second(candidate.reserved_at)
+    return f"it has the same priority and has held quota since {reservation_time}: the latest is preempted first"
 
 
 # Writes that the API server keeps rejecting, as reported by the Events of controllers about an object.
@@ -153,12 +153,12 @@ class QueueExplainer:
         self._pending = pending_explainer
 
     def explain(self, obj: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
-        """Return the Explanation document's fields of a ClusterQueue: state, summary, quotas, why its head waits."""
+        """Return a ClusterQueue's part of the Explanation: state, summary, quotas, and why its head is pending."""
         name = obj["metadata"]["name"]
         queue, pending_queue = self._cache.snapshot.queues.get(name), self._cache.queue_manager.pending.get(name)
         if queue is None or pending_queue is None:
             return {"state": "Unknown", "summary": "the scheduler has not processed this new ClusterQueue yet"}
-        self._cache.snapshot.settle()
+        self._cache.snapshot.rebuild_if_changed()
         readiness = self._cache.readiness(name)
         part = document.nonempty_fields(clusterQueue=name, cohort=queue.view.cohort, quotas=self._quota_parts(queue))
         count = len(queue.workloads)

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from batchyard.api import well_known
 from batchyard.api.conversion import STORAGE_API_VERSION
 from batchyard.api.meta import Obj, annotation, quota_amount, selector, with_path
-from batchyard.api.times import format_time
+from batchyard.api.times import format_second
 from batchyard.api.views.workload import (
     ClusterQueueView,
     CohortView,
@@ -111,9 +111,9 @@ def _apply_corrections(workload: Obj, view: ClusterQueueView, corrections: Seque
 
 
 def remedy_of(case: WaitingCase, cache: SchedulerCache) -> str:
-    """Return what helps if no patch does, and when the limit ends without a change; '' if nothing is known."""
+    """Return, as text, the remedy if no patch helps, or when the limit ends by itself; '' if no remedy is known."""
     if case.limit.limit == blockers.BACKOFF and case.limit.until is not None:
-        return f"it is queued again without a change at {format_time(case.limit.until)}, when its backoff ends"
+        return f"it is queued again without a change at {format_second(case.limit.until)}, when its backoff ends"
     local_queue, queue_name = case.view.queue.partition("/")[2], case.queues.cluster_queue_name
     queue = cache.snapshot.queues.get(queue_name)
     if case.queues.local_queue is None:
@@ -124,7 +124,7 @@ def remedy_of(case: WaitingCase, cache: SchedulerCache) -> str:
     if queue is None:
         return f"create ClusterQueue {queue_name}, or a LocalQueue of a ClusterQueue that exists"
     if holding_budgets_suffix(case.queues.local_queue):
-        end = "" if case.limit.until is None else f", or wait for its next period at {format_time(case.limit.until)}"
+        end = "" if case.limit.until is None else f", or wait for its next period at {format_second(case.limit.until)}"
         return f"raise the amount of the Budget that holds the LocalQueue{end}"
     if queue.is_in_cohort_cycle:
         return "correct spec.parentName of one of the Cohorts in the cycle"
@@ -157,7 +157,8 @@ def _corrections(case: WaitingCase, cache: SchedulerCache) -> Iterator[_Correcti
     labels = cache.namespaces.get(view.namespace)
     if labels is not None and (queue.view.namespaces is None or not queue.view.namespaces.matches(labels)):
         selector_operation: dict[str, Any] = {"op": "add", "path": "/spec/namespaceSelector", "value": {}}
-        text = f"ClusterQueue {queue.name}: let namespaceSelector select namespace {view.namespace}, such as by {{}}"
+        selection_text = f"make namespaceSelector select namespace {view.namespace}, for example with {{}}"
+        text = f"ClusterQueue {queue.name}: {selection_text}"
         patch = json_patch("ClusterQueue", queue.name, [selector_operation])
         yield _Correction(text, patch, lambda each: _with_queue(each, namespaces=selector({})))
     yield from _flavor_corrections(queue.view, cache)
@@ -181,7 +182,7 @@ def _flavor_corrections(view: ClusterQueueView, cache: SchedulerCache) -> Iterat
             flavor = {**_KUEUE_OBJECT, "kind": "ResourceFlavor", "metadata": {"name": name}, "spec": {}}
             new_flavors = (flavor_view(flavor),)
             yield _Correction(
-                f"create ResourceFlavor {name}, with the labels of its nodes if pods must run on certain ones",
+                f"create ResourceFlavor {name}; add nodeLabels if its pods must run on certain nodes",
                 created_object(flavor),
                 partial(_add_objects, flavors=new_flavors),
             )
@@ -204,7 +205,7 @@ def _cycle_corrections(cohort: str, snapshot: Snapshot) -> Iterator[_Correction]
 
 
 def _limit_corrections(case: WaitingCase) -> Iterator[_Correction]:
-    """Yield the raise of all limits of containers that are below the requests, for a Workload without a job.
+    """Yield a correction that raises all container limits below the requests, for a Workload without a job.
 
     Kubernetes rejects a job with such containers.
     """

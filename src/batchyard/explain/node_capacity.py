@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, with_path
-from batchyard.api.times import format_time
+from batchyard.api.times import format_second
 from batchyard.api.views.node import NodeView
 from batchyard.api.views.pods import PodView, pod_view
 from batchyard.autoscaler.cluster_forecast import upcoming_node
@@ -86,7 +86,7 @@ class NodeCapacityView:
                 machine.created_at
             )
         awaited_texts = [
-            f"{count_with_noun(len(times), 'machine')} of {zone} requested, the first at {format_time(min(times))}"
+            f"{count_with_noun(len(times), 'machine')} of {zone}, the first requested at {format_second(min(times))}"
             for zone, times in sorted(created_by_zone.items())
         ]
         for location, each in self._unretried_backoffs(now):
@@ -111,13 +111,13 @@ class NodeCapacityView:
 def _retry_text(backoff: Backoff, now: Instant) -> str:
     """Return when the autoscaler requests machines again after a failure.
 
-    When the backoff ends, it does so only if the cloud may have the machines.
+    After the backoff, the autoscaler requests machines only if the cloud may have them.
     """
     if backoff.is_long_lasting:
         return "it is retried after a change of the NodePool or the Cluster"
     if backoff.end > now:
-        return f"it is not retried before {format_time(backoff.end)}"
-    return f"its backoff ended at {format_time(backoff.end)}, and it is retried when the cloud may have the machines"
+        return f"it is not retried before {format_second(backoff.end)}"
+    return f"its backoff ended at {format_second(backoff.end)}, and it is retried when the cloud may have the machines"
 
 
 # Changes that give nodes to pods without one: more machines, fewer pods, or ending other Workloads. All are simulated.
@@ -154,7 +154,7 @@ def _machine_proposals(
             continue
         count = _minimum_number(partial(_is_enough, pods, node_capacity, group), len(pods))
         if count:
-            text = f"{count_with_noun(count, 'more machine')} of pool {group.name.pool} ({group.machine.name})"
+            text = f"add {count_with_noun(count, 'machine')} to pool {group.name.pool} ({group.machine.name})"
             yield Proposal(NODES, text, _growth_patches(group, count, node_capacity))
 
 
@@ -244,7 +244,7 @@ def propose_pod_constraints(pods: Sequence[Obj], node_capacity: NodeCapacityView
 
 
 def _spec_changes(spec: Mapping[str, Any], nodes: Sequence[Obj]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield distinct changes of a pod's spec with which its selector and tolerations match a node, with texts."""
+    """Yield the distinct changes, each with its text, after which a pod's selector and tolerations match a node."""
     node_selector, yielded = dict(spec.get("nodeSelector") or {}), dict[str, None]()
     for node in nodes:
         labels = node["metadata"].get("labels") or {}

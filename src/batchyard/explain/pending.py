@@ -1,29 +1,24 @@
-"""Explains why a Workload has no quota: what stops it, who holds the quota, and changes that would admit it."""
+"""Explains why a Workload has no quota: its limit, the holders of the quota, and changes that would admit it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from batchyard.api import scheme
-from batchyard.api.meta import Key, Obj, format_amount
+from batchyard.api.amounts import readable_amount, readable_quantity
+from batchyard.api.meta import Key, Obj, find_condition, format_amount
 from batchyard.api.views.workload import WorkloadView, workload_view
+from batchyard.base.counts import select_verb
 from batchyard.base.instant import Instant
 from batchyard.explain import blockers, document
-from batchyard.explain.blockers import (
-    BORROWING,
-    LENDING,
-    MAXIMUM,
-    NOMINAL,
-    QuotaShortage,
-    binding_requests,
-    shortage_of,
-)
+from batchyard.explain.blockers import BORROWING, LENDING, MAXIMUM, NOMINAL, QuotaShortage, shortage_of
 from batchyard.explain.budget_raises import end_of_hold, holding_budgets
 from batchyard.explain.changes import ChangeExplainer
 from batchyard.explain.cohort_simulation import CohortSimulation, TrialOutcome
 from batchyard.explain.fixes import WaitingCase
 from batchyard.explain.proposals import ProposalCase
 from batchyard.interfaces.client import Reader
+from batchyard.scheduling import messages
 from batchyard.scheduling.cluster_queue import ClusterQueue
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.decisions import Admit, Decision, Preempt
@@ -32,6 +27,7 @@ from batchyard.scheduling.preemption.alternatives import MissingQuotaHolder, pro
 from batchyard.scheduling.preemption.context import PreemptionContext
 from batchyard.scheduling.quota import weighted_share
 from batchyard.scheduling.scheduler_cache import SchedulerCache
+from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload.pending_reason import WorkloadQueues
 
 PRIORITY: Final = "priority"
@@ -111,7 +107,7 @@ class PendingExplainer:
         now: Instant,
         user: document.ExplanationUser,
     ) -> document.DocumentPart:
-        self._cache.snapshot.settle()
+        self._cache.snapshot.rebuild_if_changed()
         analysis = self._analyze_pending(workload, view, queue)
         part: document.DocumentPart = {
             "clusterQueue": queue.name,
@@ -150,6 +146,7 @@ class PendingExplainer:
         document_part: document.DocumentPart = {
             "binding": binding.document(),
             **self._holders_part(analysis, binding, user),
+            **_outdated_condition_part(analysis.workload, binding),
         }
         if binding.limit != PREEMPTION and not baseline.is_admitted:
             limit_kind = analysis.shortage.limit if analysis.shortage is not None else ""
@@ -257,13 +254,15 @@ class PendingExplainer:
             message = _join_obstacles(analysis)
             return document.BindingLimit(shortage.limit, message, "ResourceFlavor", outcome.flavor, outcome.flavor)
         limit_kind = self._limit_or_priority(analysis, limiting_node.limit)
-        node, missing_text = limiting_node.node, format_amount(request.resource, limiting_node.shortfall)
+        node, missing_amount = limiting_node.node, format_amount(request.resource, request.shortfall)
         kind = document.kind_of(self._cache.snapshot, node)
-        text = _describe_shortage(analysis, limit_kind, f"{kind} {node.name}", missing_text)
-        return document.BindingLimit(limit_kind, text, kind, node.name, outcome.flavor, request.resource, missing_text)
+        text = _describe_shortage(analysis, limit_kind, f"{kind} {node.name}")
+        return document.BindingLimit(
+            limit_kind, text, kind, node.name, outcome.flavor, request.resource, missing_amount
+        )
 
     def _limit_or_priority(self, analysis: PendingAnalysis, limit_kind: str) -> str:
-        """Return PRIORITY if only its priority saves a holder of missing quota from preemption, else `limit_kind`."""
+        """Return PRIORITY if priority alone protects a holder of missing quota from preemption, else `limit_kind`."""
         if limit_kind != NOMINAL or not analysis.queue.view.preemption.is_allowed:
             return limit_kind
         reasons = [self._protection_of(analysis, holder) for holder in analysis.holders[:_HOLDERS_CHECKED_MAX]]
@@ -323,6 +322,25 @@ class PendingExplainer:
         return share_parts
 
 
+def _outdated_condition_part(workload: Obj, binding: document.BindingLimit) -> document.DocumentPart:
+    """Return a fact about the condition QuotaReserved if it names another missing amount than the limit, or {}.
+
+    The scheduler evaluates a parked Workload again when quota is released, but not when more of it is used.
+    """
+    condition = find_condition(workload, lifecycle.QUOTA_RESERVED)
+    rejections = messages.INSUFFICIENT_QUOTA_PATTERN.findall("" if condition is None else condition.get("message", ""))
+    quantities = [
+        quantity
+        for resource, flavor, quantity in rejections
+        if (resource, flavor) == (binding.resource, binding.flavor)
+    ]
+    if not binding.missing_amount or not quantities or binding.missing_amount in quantities:
+        return {}
+    old_amount = f"{readable_quantity(binding.resource, quantities[0])} {binding.resource}"
+    text = f"QuotaReserved says {old_amount} more needed: the usage of quota has changed since it was written"
+    return {"facts": {"condition": text}}
+
+
 def _queueing_strategy(queue: ClusterQueue) -> str:
     return "StrictFIFO" if queue.view.strict_fifo else "BestEffortFIFO"
 
@@ -333,24 +351,28 @@ def _join_obstacles(analysis: PendingAnalysis) -> str:
     return "; ".join(dict.fromkeys(obstacles))
 
 
-def _describe_shortage(analysis: PendingAnalysis, limit_kind: str, limiting_object: str, missing_text: str) -> str:
+def _describe_shortage(analysis: PendingAnalysis, limit_kind: str, limiting_object: str) -> str:
     """Return the message about missing quota: the requested, free and missing amounts, and what limits the quota."""
     shortage = analysis.shortage
     assert shortage is not None
     assert shortage.request is not None
     assert shortage.outcome is not None
     request, flavor = shortage.request, shortage.outcome.flavor
-    request_text = f"{format_amount(request.resource, request.total)} {request.resource} of flavor {flavor} requested"
-    other_requests = [each.resource for each in binding_requests(shortage.outcome) if each.resource != request.resource]
-    others_text = f"; {' and '.join(other_requests)} is short as well" if other_requests else ""
+    request_text = f"{readable_amount(request.resource, request.total)} {request.resource} of flavor {flavor} requested"
+    other_requests = [
+        each.resource for each in shortage.outcome.binding_requests() if each.resource != request.resource
+    ]
+    verb = select_verb(len(other_requests), "is", "are")
+    others_text = f"; {' and '.join(other_requests)} {verb} also short" if other_requests else ""
     if limit_kind == MAXIMUM:
-        potential_text = format_amount(request.resource, request.potential_quota)
+        potential_text = readable_amount(request.resource, request.potential_quota)
         queue = f"ClusterQueue {analysis.queue.name}"
         return f"{request_text}, but {queue} can never use more than {potential_text}{others_text}"
-    free_quota_text = format_amount(request.resource, max(0, request.free_quota))
+    free_quota_text = readable_amount(request.resource, max(0, request.free_quota))
+    missing_text = readable_amount(request.resource, request.shortfall)
     cause_by_limit = {
         BORROWING: f"the borrowingLimit of {limiting_object} is reached",
-        LENDING: f"the lendingLimit of {limiting_object} does not lend the unused quota",
+        LENDING: f"the lendingLimit of {limiting_object} keeps the unused quota",
         PRIORITY: "the Workloads that hold it do not have a lower priority",
     }
     shortage_cause = cause_by_limit.get(limit_kind, f"the quota of {limiting_object} is in use")

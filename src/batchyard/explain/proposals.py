@@ -78,7 +78,7 @@ _PREEMPTION_POLICIES: Final = (
 
 
 def propose_priority(case: ProposalCase, build_view: ViewBuilder, classes: Mapping[str, int]) -> Search:
-    """Search the lowest priority that admits the Workload, because it then preempts others or is ahead in the queue.
+    """Search for the lowest priority at which the Workload preempts others, or is ahead in the queue, and is admitted.
 
     `classes` are the values of the WorkloadPriorityClasses by name.
     """
@@ -108,7 +108,7 @@ def propose_priority(case: ProposalCase, build_view: ViewBuilder, classes: Mappi
 
 
 def propose_size(case: ProposalCase, build_view: ViewBuilder) -> Search:
-    """Search the largest reduced pod count of the Workload's largest pod set with which it would be admitted."""
+    """Search for the largest reduced pod count of the Workload's largest pod set at which it would be admitted."""
     pod_sets = case.workload["spec"]["podSets"]
     index = max(range(len(pod_sets)), key=lambda each: int(pod_sets[each].get("count", 1)))
     pod_set = pod_sets[index]
@@ -166,7 +166,7 @@ def _count_patches(case: ProposalCase, pod_set_index: int, pod_count: int) -> Se
 
 
 def propose_flavors(case: ProposalCase, build_view: ViewBuilder) -> Search:
-    """Search tolerations or selectors with which the Workload's pods could use an excluded flavor and be admitted."""
+    """Search for tolerations or selectors with which the pods could use an excluded flavor and be admitted."""
     for name in _excluded_flavors(case):
         flavor = case.simulation.snapshot.flavors.get(name)
         if flavor is None:
@@ -234,9 +234,9 @@ def _describe_pod_changes(case: ProposalCase, flavor: FlavorView) -> str:
 
 
 def _pod_patches(case: ProposalCase, pod_sets: Sequence[Mapping[str, Any]]) -> Sequence[Patch]:
-    """Return the patches of the pod templates, of the job if there is one; () if its affinity is immutable.
+    """Return the patches of the pod templates in the job, or in a Workload without a job; () for immutable affinity.
 
-    A job's new tolerations replace its Workload. Other fields do not, so that the Workload needs a patch of its own.
+    If a job's tolerations change, its Workload is replaced. Otherwise the Workload stays, and needs its own patch.
     """
     old_specs = [pod_set["template"]["spec"] for pod_set in case.workload["spec"]["podSets"]]
     new_specs = {pod_set["name"]: pod_set["template"]["spec"] for pod_set in pod_sets}
@@ -278,7 +278,7 @@ def _add_operations(
 
 
 def propose_workload_ends(holders: Sequence[MissingQuotaHolder], name_of: Callable[[str], str]) -> Search:
-    """Search a minimal set of quota-holding Workloads whose end admits the pending one, from the first of `holders`.
+    """Search for a minimal set among the first of `holders` whose end would admit the pending Workload.
 
     `name_of` returns the name of a Workload by its key, or a placeholder if it is hidden.
     """
@@ -289,7 +289,7 @@ def propose_workload_ends(holders: Sequence[MissingQuotaHolder], name_of: Callab
 
 
 def propose_withdrawals(case: ProposalCase, name_of: Callable[[str], str]) -> Search:
-    """Search a minimal set of the first pending Workloads of the ClusterQueue whose withdrawal admits the other one."""
+    """Search for a minimal set of Workloads ahead in the queue whose withdrawal would admit the explained Workload."""
     keys = [view.key for view in case.simulation.views_ahead()[:ENDED_WORKLOADS_MAX]]
     return _propose_deactivations(
         keys, lambda each: HypotheticalChange(withdrawn_workloads=each), "withdraw or suspend pending", name_of
@@ -302,7 +302,7 @@ def _propose_deactivations(
     verb: str,
     name_of: Callable[[str], str],
 ) -> Search:
-    """Search a minimal set of Workloads, from the first of `keys`, whose deactivation admits the explained one."""
+    """Search for a minimal set among the first of `keys` whose deactivation would admit the explained Workload."""
     if not keys or not (yield change_with(keys)):
         return
     found = yield from least_between(lambda count: change_with(keys[:count]), 1, len(keys))

@@ -6,6 +6,7 @@ from functools import partial
 from itertools import islice, product
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from batchyard.api.amounts import readable_amount
 from batchyard.api.meta import format_amount, is_unlimited
 from batchyard.api.views.workload import ClusterQueueView, CohortView, FlavorResourceQuota, ResourceGroup
 from batchyard.explain.blockers import BORROWING, LENDING, retained_quota
@@ -51,7 +52,7 @@ class _QuotaField(NamedTuple):
         return None if field_value is None or is_unlimited(field_value) else field_value
 
     def raise_by(self, increase_by_key: Mapping[tuple[str, str], int]) -> HypotheticalChange:
-        """Return the hypothetical change that adds `amounts`, by flavor and resource, to the quota field."""
+        """Return the hypothetical change that adds amounts, by flavor and resource, to the quota field."""
         groups = tuple([self._raise_in_group(group, increase_by_key) for group in self.view.groups])
         if isinstance(self.view, ClusterQueueView):
             return HypotheticalChange(queues={self.view.name: replace(self.view, groups=groups)})
@@ -67,7 +68,7 @@ class _QuotaField(NamedTuple):
 
 
 def propose_quota_raises(case: ProposalCase) -> Search:
-    """Search the smallest quota raises that admit the Workload, in its ClusterQueue or elsewhere in its cohort tree."""
+    """Search for the smallest quota raises in the ClusterQueue or its cohort tree that would admit the Workload."""
     for number, amounts in enumerate(islice(_flavor_combinations(case), _COMBINATIONS_MAX)):
         shortfall_by_key = {quota_key: shortfall for quota_key, (_, shortfall) in amounts.items() if shortfall}
         if not shortfall_by_key:
@@ -152,7 +153,7 @@ def _raisable_fields(
 def _minimal_raise(
     case: ProposalCase, quota_field: _QuotaField, shortfall_by_key: Mapping[tuple[str, str], int]
 ) -> Generator[HypotheticalChange, bool, Proposal | None]:
-    """Search the smallest raise of one quota field that admits the Workload; None if no raise admits it."""
+    """Search for the smallest raise of one quota field that admits the Workload; None if no raise admits it."""
     quota_keys = list(shortfall_by_key)
     raise_steps = _raise_steps(case, quota_keys, [shortfall_by_key[quota_key] for quota_key in quota_keys])
 
@@ -165,14 +166,14 @@ def _minimal_raise(
     increase_by_key = {
         quota_key: increase for quota_key, increase in zip(quota_keys, increases, strict=True) if increase
     }
-    text, patch = _describe_raise(quota_field, increase_by_key), _raise_patch(quota_field, increase_by_key)
-    return Proposal(QUOTA, text, (patch,), is_minimal)
+    text = _describe_raise(quota_field, increase_by_key, shortfall_by_key)
+    return Proposal(QUOTA, text, (_raise_patch(quota_field, increase_by_key),), is_minimal)
 
 
 def _least_amounts(
     change_with: Callable[[Sequence[int]], HypotheticalChange], steps: Sequence[Sequence[int]]
 ) -> Generator[HypotheticalChange, bool, tuple[Sequence[int], bool]]:
-    """Search amounts whose change admits the Workload, none of which can be reduced further; () if there are none.
+    """Search for amounts that admit the Workload and cannot be reduced further; () if no amounts admit it.
 
     `steps` are lists of amounts to start from, in ascending order. The first step is tried before the last one. The
     second result says whether the amounts are minimal.
@@ -201,7 +202,7 @@ def _change_in_dimension(
 
 
 def _raise_steps(case: ProposalCase, quota_keys: Sequence[tuple[str, str]], shortfalls: list[int]) -> list[list[int]]:
-    """Return quota raises to try, ascending: the shortfalls, then with other pending Workloads' requests added."""
+    """Return quota raises to try, ascending: the shortfalls, then these plus other pending Workloads' requests."""
     raise_steps, total_amounts = [shortfalls], list(shortfalls)
     for view in case.simulation.other_pending_views():
         requests = {PODS: sum(view.counts)}
@@ -217,14 +218,23 @@ def _raise_steps(case: ProposalCase, quota_keys: Sequence[tuple[str, str]], shor
     return raise_steps
 
 
-def _describe_raise(field: _QuotaField, increase_by_key: Mapping[tuple[str, str], int]) -> str:
+def _describe_raise(
+    field: _QuotaField, increase_by_key: Mapping[tuple[str, str], int], shortfall_by_key: Mapping[tuple[str, str], int]
+) -> str:
+    """Return a raise as text, with the part that exceeds what the Workload lacks: others are admitted before it."""
     change_texts = []
     for (flavor, resource), increase in increase_by_key.items():
-        current_value = field.value((flavor, resource)) or 0
-        old_text, new_text, delta = [
-            format_amount(resource, each) for each in (current_value, current_value + increase, increase)
+        current_value, others_amount = (
+            field.value((flavor, resource)) or 0,
+            increase - shortfall_by_key[flavor, resource],
+        )
+        old_text, new_text, delta, others_text = [
+            readable_amount(resource, each)
+            for each in (current_value, current_value + increase, increase, others_amount)
         ]
-        change_texts.append(f"{field.field} of {resource} in flavor {flavor} from {old_text} to {new_text} (+{delta})")
+        others_note = f", {others_text} of it for jobs admitted first" if others_amount > 0 else ""
+        values_text = f"from {old_text} to {new_text} (+{delta}{others_note})"
+        change_texts.append(f"{field.field} of {resource} in flavor {flavor} {values_text}")
     return f"{field.kind} {field.view.name}: raise {' and '.join(change_texts)}"
 
 
@@ -248,7 +258,7 @@ _COVERAGE_FLAVORS_MAX: Final = 4
 
 
 def propose_coverage(case: ProposalCase) -> Search:
-    """Search the smallest quotas of uncovered resources in one flavor of the ClusterQueue that admit the Workload."""
+    """Search for the smallest quotas of uncovered resources, in one flavor of the queue, that admit the Workload."""
     if not any(pod_set.uncovered_resource for pod_set in case.outcomes):
         return
     view = case.simulation.queue.view
@@ -264,10 +274,10 @@ def propose_coverage(case: ProposalCase) -> Search:
         change_with = partial(_cover_resources, view, group_number, flavor, resources)
         amounts, is_minimal = yield from _least_amounts(change_with, [list(amount_by_resource.values())])
         if amounts:
-            amount_texts = [format_amount(*each) for each in zip(resources, amounts, strict=True)]
-            quota_text = " and ".join(f"{amount} {name}" for name, amount in zip(resources, amount_texts, strict=True))
+            new_quotas = list(zip(resources, amounts, strict=True))
+            quota_text = " and ".join(f"{readable_amount(*each)} {each[0]}" for each in new_quotas)
             text = f"ClusterQueue {view.name}: cover {quota_text} in flavor {flavor}"
-            quota_by_resource = dict(zip(resources, amount_texts, strict=True))
+            quota_by_resource = {name: format_amount(name, amount) for name, amount in new_quotas}
             yield Proposal(QUOTA, text, (_coverage_patch(view, group_number, flavor, quota_by_resource),), is_minimal)
             return
 

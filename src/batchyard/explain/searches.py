@@ -1,4 +1,4 @@
-"""Runs the searches for changes that would admit a Workload side by side, so that a costly one does not hide others.
+"""Runs several searches for changes that would admit a Workload, in turns, so that no costly search delays the others.
 
 A search is a generator. It yields a hypothetical change, is sent whether the change admits the Workload in a
 simulation, and yields the proposals that it finds. The simulations have a common limit of scheduling decisions.
@@ -43,7 +43,7 @@ class SearchedAmount(NamedTuple):
 
 
 def least_between(change_with: Callable[[int], HypotheticalChange], low: int, high: int) -> Trials:
-    """Search the smallest amount from `low` to `high` whose change admits the Workload; that of `high` must do so.
+    """Search for the smallest amount from `low` to `high` that admits the Workload; `high` itself must admit it.
 
     If the limit of decisions is reached, the smallest amount so far that admits the Workload is returned.
     """
@@ -60,7 +60,7 @@ def least_between(change_with: Callable[[int], HypotheticalChange], low: int, hi
 
 
 def least_amount(change_with: Callable[[int], HypotheticalChange], amount: int) -> Trials:
-    """Search the smallest amount whose change admits the Workload; that of `amount` must do so.
+    """Search for the smallest amount that admits the Workload; `amount` itself must admit it.
 
     One unit less is tried first, because the missing amount of quota is most often minimal.
     """
@@ -105,7 +105,7 @@ class _RunningSearch:
 
 
 def run_searches(searches: Sequence[Search], simulation: CohortSimulation) -> SearchResult:
-    """Run searches side by side: first those without a proposal, of these the one with the fewest decisions so far."""
+    """Run searches in turns: next is one without a proposal yet, and among these the one with the fewest decisions."""
     all_running = [_RunningSearch(search, []) for search in searches]
     waiting: list[tuple[_RunningSearch, HypotheticalChange]] = []
     is_limit_reached = False

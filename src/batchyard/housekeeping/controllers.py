@@ -70,7 +70,7 @@ class Namespaces:
         return [meta.Key(scheme.NAMESPACE, "", name) for name in SYSTEM_NAMESPACES] if is_first_event else (key,)
 
     def reconcile(self, key: meta.Key, reader: client.Reader, now: Instant) -> ReconcileResult:
-        """Activate a new Namespace; of a deleted Namespace delete the content, then remove the finalizer."""
+        """Activate a new Namespace; delete the content of a deleted Namespace, then remove its finalizer."""
         namespace = reader.get(key)
         if namespace is None:
             return ReconcileResult([client.Create(new_namespace(key.name))] if key.name in SYSTEM_NAMESPACES else [])
@@ -353,7 +353,7 @@ class EventExpiry:
         return (EVENTS_KEY,) if is_batch_full or self._expiries[0][1] is event.key else ()
 
     def reconcile(self, key: meta.Key, reader: client.Reader, now: Instant) -> ReconcileResult:
-        """Delete a batch of expired Events, and of the surplus Events those that expire first."""
+        """Delete a batch of expired Events, and of the surplus Events that expire first."""
         event_expiries, deletions, rechecks = self._expiries, list[client.Write](), list[tuple[Instant, meta.Key]]()
         surplus_count = len(event_expiries) - KEPT_MAX
         while event_expiries and len(deletions) < BATCH_MAX and (event_expiries[0][0] <= now or surplus_count > 0):
@@ -497,7 +497,7 @@ def _make_conditions(definition: meta.Obj, conflicts: Mapping[str, str], now: In
             conditions, type=custom_kinds.ESTABLISHED, status=not conflicts, reason=reason, message=message, now=now
         )
     if custom_kinds.built_in_kind(definition) is not None:
-        message = "batchyard has this kind itself, and goes on serving it by its own schema"
+        message = "batchyard serves this kind itself, and keeps its own schema for it"
         conditions = meta.with_condition(
             conditions, type=custom_kinds.BUILT_IN, status=True, reason="ServedByPlatform", message=message, now=now
         )

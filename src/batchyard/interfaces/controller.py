@@ -47,7 +47,7 @@ class ReconcileResult:
 
 
 class Controller(Protocol):
-    """A function from the current objects to the writes that it wants, without I/O, clock or waiting.
+    """A function that returns the required writes for the current objects, without I/O, clock or waiting.
 
     Its state is an index that can be rebuilt from the watch events. A controller with a higher `rank` runs only when no
     controller of a lower rank has queued keys and no write is in progress. So a scheduling cycle sees the results of

@@ -251,7 +251,7 @@ class JobReconciler:
         if len(old_workloads) > 1:
             return self._delete_unmatched(job_pass, old_workloads[1:])
         priority = self._priority_of(job_pass)
-        if isinstance(priority, adjustments.MissingClass):
+        if isinstance(priority, adjustments.MissingPriorityClass):
             return _report_missing_class(job_pass, priority)
         spec = workloads.workload_spec(job_pass.job, job_pass.pod_sets, priority)
         spec["active"] = lifecycle.is_active(workload)
@@ -268,7 +268,7 @@ class JobReconciler:
         if self._integration.completion(job_pass.job) is not None or self._integration.is_active(job_pass.job):
             return ReconcileResult()  # finished, or its old pods are still stopping
         priority = self._priority_of(job_pass)
-        if isinstance(priority, adjustments.MissingClass):
+        if isinstance(priority, adjustments.MissingPriorityClass):
             return _report_missing_class(job_pass, priority)
         workload = workloads.make_workload(job_pass.job, job_pass.pod_sets, priority, self._copied_labels)
         message = f"Created Workload: {meta.key_of(workload)}"
@@ -285,7 +285,7 @@ class JobReconciler:
             return ReconcileResult([Update(updated_workload)], [event])
         return self._sync_priority(job_pass, workload)
 
-    def _priority_of(self, job_pass: _JobPass) -> adjustments.Priority | adjustments.MissingClass:
+    def _priority_of(self, job_pass: _JobPass) -> adjustments.WorkloadPriority | adjustments.MissingPriorityClass:
         return adjustments.resolve_priority(job_pass.job, self._integration.templates(job_pass.job), job_pass.reader)
 
     def _sync_priority(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
@@ -294,7 +294,7 @@ class JobReconciler:
         if adjustments.class_name(workload) == label_class or not adjustments.follows_label(workload, has_quota):
             return None
         priority = self._priority_of(job_pass)
-        if isinstance(priority, adjustments.MissingClass):
+        if isinstance(priority, adjustments.MissingPriorityClass):
             return _report_missing_class(job_pass, priority)
         new_workload = meta.with_path(workload, ("spec", "priority"), priority.value)
         new_workload = meta.with_path(new_workload, ("spec", "priorityClassRef"), priority.class_ref)
@@ -425,7 +425,7 @@ def _admission_check_events(job_pass: _JobPass, workload: meta.Obj) -> list[Even
     return [job_pass.event("UpdatedAdmissionCheck", "; ".join(check_messages))] if check_messages else []
 
 
-def _report_missing_class(job_pass: _JobPass, missing_class: adjustments.MissingClass) -> ReconcileResult:
+def _report_missing_class(job_pass: _JobPass, missing_class: adjustments.MissingPriorityClass) -> ReconcileResult:
     """Return an Event that a job's WorkloadPriorityClass is missing; its creation triggers the next reconcile."""
     if missing_class.key.kind != scheme.WORKLOAD_PRIORITY_CLASS:
         return ReconcileResult()

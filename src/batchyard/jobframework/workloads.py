@@ -19,7 +19,7 @@ from batchyard.api.well_known import (
 )
 from batchyard.interfaces.client import Write
 from batchyard.scheduling.workload import lifecycle
-from batchyard.scheduling.workload.adjustments import Priority
+from batchyard.scheduling.workload.adjustments import WorkloadPriority
 from batchyard.scheduling.workload.lifecycle import admission_of, cluster_queue_of
 
 # Scheduling directives of an admission (PodSetInfo): injected into pod templates, and restored when a job stops.
@@ -291,7 +291,9 @@ def workload_name(kind: str, api_group: str, owner_name: str, uid: str) -> str:
 PodSets = Sequence[Mapping[str, Any]]
 
 
-def make_workload(job: meta.Obj, pod_sets: PodSets, priority: Priority, copied_labels: Sequence[str]) -> dict[str, Any]:
+def make_workload(
+    job: meta.Obj, pod_sets: PodSets, priority: WorkloadPriority, copied_labels: Sequence[str]
+) -> dict[str, Any]:
     """Return the manifest of a new Workload for a job."""
     metadata, uid = job["metadata"], job["metadata"].get("uid", "")
     api_group, _, _ = job["apiVersion"].rpartition("/")
@@ -325,7 +327,7 @@ def with_job_owner(workload: meta.Obj, job: meta.Obj) -> meta.Obj:
     return meta.with_metadata(workload, labels=labels, ownerReferences=owner_references)
 
 
-def workload_spec(job: meta.Obj, pod_sets: PodSets, priority: Priority) -> dict[str, Any]:
+def workload_spec(job: meta.Obj, pod_sets: PodSets, priority: WorkloadPriority) -> dict[str, Any]:
     """Return the spec that the Workload of a job must have."""
     spec: dict[str, Any] = {
         "queueName": meta.label(job, well_known.QUEUE_NAME) or "",
@@ -348,7 +350,7 @@ def execution_seconds_max(job: meta.Obj) -> int | None:
 
 
 def is_created_for(workload: meta.Obj, job: meta.Obj) -> bool:
-    """Report whether the job with this uid controls the Workload, rather than an earlier job of the same name."""
+    """Report whether this job controls the Workload, as opposed to an earlier job of the same name."""
     owner_reference = meta.controller_of(workload)
     return owner_reference is not None and owner_reference["uid"] == job["metadata"].get("uid")
 
@@ -451,6 +453,6 @@ class GenericJob(Protocol):
 
 
 def condition_true(job: meta.Obj, *condition_types: str) -> Mapping[str, Any] | None:
-    """Return the first condition of a job that is True and has one of these types; None if there is none."""
+    """Return the first condition of a job that is True and has one of the `condition_types`; None if there is none."""
     conditions = (job.get("status") or {}).get("conditions") or ()
     return next((c for c in conditions if c["type"] in condition_types and c["status"] == "True"), None)

@@ -65,7 +65,7 @@ class QuotaDeclaration(NamedTuple):
 
 
 def quota_above_capacity(config: Configuration) -> Iterator[RuleResult]:
-    """Report each resource of a flavor whose quota exceeds what its machines have: admitted pods would stay Pending."""
+    """Report each flavor-resource whose quota exceeds its machines' capacity: admitted pods would stay Pending."""
     if not config.inventory.is_known:
         return
     for fr, (flavor, resource) in enumerate(config.snapshot.names):

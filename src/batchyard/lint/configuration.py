@@ -122,7 +122,7 @@ def _requests_accelerator(resource: str, accelerator: str) -> bool:
 def _pool_machines(
     cluster: Obj | None, clusters: Sequence[Manifest], pools: Sequence[Manifest]
 ) -> Iterator[MachineGroup]:
-    """Yield the machine groups of the Cluster's node pools and of NodePools; of several with one name, the last."""
+    """Yield the machine groups of all node pools, in the Cluster and as NodePools; the last one with a name counts."""
     if cluster is None:
         return
     pools_by_name: dict[str, tuple[Manifest, str, Obj]] = {}
@@ -442,7 +442,7 @@ class Configuration:
             snapshot.put_cohort(cohort)
         for _, queue in self.queues.values():
             snapshot.put_queue(queue)
-        snapshot.settle()
+        snapshot.rebuild_if_changed()
         return snapshot
 
     def cluster_queue_of(self, job: LintedJob) -> ClusterQueue | None:
@@ -506,7 +506,7 @@ class Configuration:
         return can_create_pools
 
     def eligible_pod_sets(self, flavor: str) -> list[tuple[LintedJob, int]]:
-        """Return the pod sets whose taints and labels allow a flavor, as pairs of job and pod set index."""
+        """Return the pod sets whose tolerations and selectors allow a flavor, as pairs of job and pod set index."""
         job_and_index_pairs = self._eligible_pod_sets.get(flavor)
         if job_and_index_pairs is None:
             flavor_view = self.flavors[flavor][1]

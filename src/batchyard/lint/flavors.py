@@ -1,4 +1,4 @@
-"""Lint rules on ResourceFlavors, taints, labels at places without effect, and TPU topologies and accelerators."""
+"""Lint rules on ResourceFlavors, taints, labels that have no effect where they are, TPU topologies and accelerators."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -23,12 +23,12 @@ _HARD_EFFECTS: Final = ("NoSchedule", "NoExecute")
 
 
 def unused_flavor(config: Configuration) -> Iterator[RuleResult]:
-    """Report each ResourceFlavor that no ClusterQueue or Cohort has quota of."""
+    """Report each ResourceFlavor for which no ClusterQueue or Cohort has quota."""
     used_flavors = {name: None for _, groups in config.resource_groups for group in groups for name in group.flavors}
     for name, (manifest, _) in config.flavors.items():
         if name not in used_flavors:
-            problem = f"no ClusterQueue or Cohort has quota of flavor {name}: the flavor is never assigned"
-            fix = f"add quota of {name} to a ClusterQueue, or remove the flavor"
+            problem = f"no ClusterQueue or Cohort has quota for flavor {name}: the flavor is never assigned"
+            fix = f"add quota for {name} to a ClusterQueue, or remove the flavor"
             yield RuleResult(manifest, "metadata.name", problem, fix)
 
 
@@ -248,7 +248,7 @@ def queue_name_not_a_label(config: Configuration) -> Iterator[RuleResult]:
 
 
 def misplaced_label(config: Configuration) -> Iterator[RuleResult]:
-    """Report each priority class or time limit that is set at a field where Kueue ignores it."""
+    """Report each priority class or time limit that is set where Kueue ignores it."""
     for job in config.jobs:
         for key in _JOB_LABELS if job.is_job else ():
             if key in (job.obj["metadata"].get("labels") or {}):

@@ -356,7 +356,7 @@ def contradicting_priorities(config: Configuration) -> Iterator[RuleResult]:
                     f"ClusterQueue {name} admits this job before {second_job.view.key}, but its pods have the"
                     " lower priority: if nodes are scarce, kube-scheduler favors the pods that the queue would preempt"
                 )
-                fix = "choose WorkloadPriorityClasses and PriorityClasses that order both jobs equally"
+                fix = "choose WorkloadPriorityClasses and PriorityClasses that order both jobs in the same way"
                 yield RuleResult(first_job.manifest, f"{first_job.paths[0]}.spec.priorityClassName", problem, fix)
                 break
 
@@ -386,7 +386,7 @@ def borrowing_ignored(config: Configuration) -> Iterator[RuleResult]:
 def reclaim_without_cohort(config: Configuration) -> Iterator[RuleResult]:
     """Report each ClusterQueue that sets reclaimWithinCohort but has no cohort to reclaim quota from."""
     for manifest, view in config.queue_versions:
-        if view.preemption.reclaim_within_cohort != "Never" and not _has_cohort_neighbours(config, view):
+        if view.preemption.reclaim_within_cohort != "Never" and not _has_cohort_neighbors(config, view):
             reason = f"no other queue is in cohort {view.cohort}" if view.cohort else "the queue is in no cohort"
             problem = f"reclaimWithinCohort has no effect: {reason}, so no quota can be reclaimed"
             fix = "set a cohortName that other queues use, or remove reclaimWithinCohort"
@@ -474,7 +474,7 @@ def _queue_and_pod_priority(job: LintedJob, priority_classes: Mapping[str, Obj])
     return job.view.priority, value
 
 
-def _has_cohort_neighbours(config: Configuration, view: ClusterQueueView) -> bool:
+def _has_cohort_neighbors(config: Configuration, view: ClusterQueueView) -> bool:
     """Return whether the cohort tree of a ClusterQueue has other ClusterQueues, or quota to reclaim."""
     if not view.cohort:
         return False

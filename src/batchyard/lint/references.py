@@ -1,4 +1,4 @@
-"""Lint rules on references to missing objects, and on jobs that suit Spot, queued and time-limited machines badly.
+"""Lint rules on references to missing objects, and on jobs unsuitable for Spot, queued and time-limited machines.
 
 If the manifests contain no object of the referenced kind, such objects may exist in the cluster. The finding is then a
 note instead of an error, or a warning for a priority class.
@@ -293,7 +293,8 @@ def run_time_beyond_limit(config: Configuration) -> Iterator[RuleResult]:
         annotation_path = f"metadata.annotations[{_MAX_RUN_ANNOTATION}]"
         if requested_seconds is not None and requested_seconds > MAX_RUN_SECONDS:
             problem = (
-                f"machines on request run at most {MAX_RUN_SECONDS} s (7 days), but {requested_seconds} s are requested"
+                f"queued provisioning runs machines for at most {MAX_RUN_SECONDS} s (7 days), "
+                f"but {requested_seconds} s are requested"
             )
             fix = f'request "{MAX_RUN_SECONDS}" or less, and resume from checkpoints'
             patches = [(job.manifest, {"metadata": {"annotations": {_MAX_RUN_ANNOTATION: str(MAX_RUN_SECONDS)}}})]

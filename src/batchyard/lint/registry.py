@@ -1,4 +1,4 @@
-"""Runs `batchyard lint`: reads manifests, repairs invalid objects so far as possible, runs all rules and reports."""
+"""Runs `batchyard lint`: reads manifests, repairs invalid objects as far as possible, runs all rules and reports."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -97,7 +97,7 @@ _LABEL_RULES: Final = (
     LintRule("not-suspended", _NOTE, "a JobSet with a queue sets `suspend: false`", flavors.not_suspended),
 )
 _FLAVOR_RULES: Final = (
-    LintRule("unused-flavor", _WARNING, "no queue has quota of the flavor", flavors.unused_flavor),
+    LintRule("unused-flavor", _WARNING, "no queue has quota for the flavor", flavors.unused_flavor),
     LintRule("flavor-without-nodes", _ERROR, "no machine matches the flavor", flavors.flavor_without_nodes),
     LintRule(
         "flavor-without-quota",
@@ -119,7 +119,7 @@ _FLAVOR_RULES: Final = (
 _SIZE_RULES: Final = (
     LintRule("quota-above-capacity", _ERROR, "more quota than capacity", capacity.quota_above_capacity),
     LintRule("uncovered-resource", _ERROR, "a resource that the queue does not cover", queues.uncovered_resource),
-    LintRule("exceeds-quota", _ERROR, "work larger than the quota can ever be", queues.exceeds_quota),
+    LintRule("exceeds-quota", _ERROR, "work that exceeds the largest possible quota", queues.exceeds_quota),
     LintRule("no-matching-flavor", _ERROR, "no flavor suits the work", queues.no_matching_flavor),
     LintRule("asks-for-nothing", _WARNING, "work that requests nothing", queues.asks_for_nothing),
     LintRule("beyond-limit-range", _ERROR, "a LimitRange rejects the pods", queues.beyond_limit_range),
@@ -135,7 +135,7 @@ _SIZE_RULES: Final = (
     LintRule(
         "tpu-topology-mismatch",
         _ERROR,
-        "the pods of one Job have in total another number of chips than the topology",
+        "the total number of chips of one Job's pods differs from that of the topology",
         flavors.tpu_topology_mismatch,
     ),
     LintRule("tpu-chips-left", _WARNING, "pods request fewer chips than their machine has", flavors.tpu_chips_left),
@@ -165,7 +165,7 @@ _PROVISIONING_RULES: Final = (
     ),
 )
 _PREEMPTION_RULES: Final = (
-    LintRule("preemption-loop", _WARNING, "two Workloads preempt each other for ever", queues.preemption_loop),
+    LintRule("preemption-loop", _WARNING, "two Workloads preempt each other forever", queues.preemption_loop),
     LintRule(
         "contradicting-priorities",
         _WARNING,
@@ -261,7 +261,7 @@ def _remove_faulty_field(obj: Mapping[str, Any], fault: FieldError) -> Mapping[s
 
 
 def _change_element(value: Any, steps: Sequence[str], transform: Any) -> Any:
-    """Return a document copy in which `transform` replaced the element at the path `steps`; as it is without one."""
+    """Return a copy of a document with the element at the path `steps` transformed; unchanged if there is none."""
     if not steps:
         return transform(value)
     step, later_steps = steps[0], steps[1:]
@@ -326,7 +326,7 @@ class LintReport(NamedTuple):
 
 
 def lint(sources: Iterable[Source], rules: Collection[str] = ()) -> LintReport:
-    """Check the manifests in files, folders, texts or objects by the named rules (all if empty) and return a report."""
+    """Check the manifests in `sources` with the named lint rules (all if empty) and return a report."""
     unreadable_files: list[FileFault] = []
     texts = list(read_sources(sources, unreadable_files))
     names = [name for name, _ in texts]
@@ -341,7 +341,7 @@ def lint_manifests(
     rules: Collection[str] = (),
     state_names: Collection[str] = (),
 ) -> LintReport:
-    """Check manifests that are already read by the named rules (all if empty) and return a report.
+    """Check parsed manifests with the named lint rules (all if empty) and return a report.
 
     `state_names` holds the names of the sources that are states of clusters, where the Namespaces of objects exist.
     """
@@ -420,7 +420,9 @@ def _linted_jobs_of(manifest: Manifest, reader: _ObjectReader) -> Iterator[Linte
     templates = job_integration.templates(obj)
     key = adjustments.class_key(obj, templates)
     priority = adjustments.resolve_priority(obj, templates, reader)
-    value = adjustments.Priority(0, None) if isinstance(priority, adjustments.MissingClass) else priority
+    value = (
+        adjustments.WorkloadPriority(0, None) if isinstance(priority, adjustments.MissingPriorityClass) else priority
+    )
     spec = workload_spec(obj, job_integration.pod_sets(obj), value)
     jobs = obj["spec"].get("replicatedJobs") or ()
     paths = [f"spec.replicatedJobs[{index}].template.spec.template" for index in range(len(jobs))]

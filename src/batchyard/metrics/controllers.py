@@ -88,14 +88,14 @@ class RequestMetrics:
         #: The labels of the last answered request.
         self._labels: Labels = ()
 
-    def note(self, request: AuditedRequest) -> None:
+    def count_response(self, request: AuditedRequest) -> None:
         """Count an answered API request; a deferred response is counted later, when its sender has completed it."""
         self._labels = _request_labels(request)
         if not isinstance(request.response, DeferredResponse):
             self.count(self._labels, request.response.code if isinstance(request.response, Response) else 200)
 
     def count(self, labels: Labels, status_code: int) -> None:
-        """Count an API request with these labels that was answered with the status code `code`."""
+        """Count an API request with these labels that was answered with this status code."""
         self._group.add(_REQUESTS_TOTAL, (*labels, str(status_code)))
 
     @property
@@ -103,7 +103,7 @@ class RequestMetrics:
         """Return the label values of the last answered API request."""
         return self._labels
 
-    def settle(self, labels: Labels, started_at: float) -> None:
+    def record_duration(self, labels: Labels, started_at: float) -> None:
         """Record the duration of an API request whose writes are now durable on disk."""
         self._group.observe(_REQUESTS_TIME, labels, self._clock() - started_at)
 

@@ -33,7 +33,7 @@ class ForkMetrics:
         #: The peak memory of the last fork, in bytes; 0 before the first one.
         self._memory = 0
 
-    def turn_away(self) -> None:
+    def count_rejection(self) -> None:
         """Count a forecast query that the server rejects because too many queries already wait for a forked process."""
         self._group.add(_QUESTIONS_TOTAL, (NOT_ACCEPTED,))
 

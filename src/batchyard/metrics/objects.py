@@ -254,8 +254,8 @@ class MachineMetrics:
         self._counted: dict[Key, tuple[str, Labels]] = {}
         self._counts: dict[str, dict[Labels, int]] = {}
 
-    def recall(self, event: WatchEvent) -> None:
-        """Count an object that existed before this process started in the gauges, but not in the failure counter."""
+    def observe_existing(self, event: WatchEvent) -> None:
+        """Count an object that is older than this process in the gauges, but not in the failure counter."""
         self._count_object(event)
 
     def observe(self, event: WatchEvent) -> None:

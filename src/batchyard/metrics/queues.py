@@ -113,7 +113,7 @@ class QueueMetrics:
 
     def texts(self) -> Iterator[str]:
         """Yield the exposition text of each gauge; an empty string marks a point where the server may do other work."""
-        self._index.snapshot.settle()
+        self._index.snapshot.rebuild_if_changed()
         pending_counts = {}
         for name in list(self._index.queue_manager.pending):
             queue, cluster_queue = self._index.queue_manager.pending.get(name), self._index.snapshot.queues.get(name)
@@ -146,7 +146,7 @@ class QueueMetrics:
         yield from self._gauge("finished_workloads", self._finished_samples())
 
     def _pending_requests(self, pending_workloads: Mapping[str, _PendingWorkloads]) -> QueueSamples:
-        """Yield the requests of pending Workloads by ClusterQueue and resource; 0 for resources with quota only."""
+        """Yield the requests of pending Workloads by ClusterQueue and resource; 0 for resources that none requests."""
         names = self._index.snapshot.names
         for name, queue_pending in pending_workloads.items():
             queue = self._index.snapshot.queues.get(name)
@@ -310,10 +310,10 @@ def _active_and_inadmissible_samples(samples: Iterator[tuple[str, int, int]]) ->
 
 
 def _local_queue_pending_samples(
-    labelled_queues: Sequence[tuple[Labels, LocalQueueView]], pending_workloads: Mapping[str, _PendingWorkloads]
+    labeled_queues: Sequence[tuple[Labels, LocalQueueView]], pending_workloads: Mapping[str, _PendingWorkloads]
 ) -> QueueSamples:
     """Yield two samples per LocalQueue: its active and its inadmissible pending Workloads."""
-    for key, view in labelled_queues:
+    for key, view in labeled_queues:
         queue_pending = pending_workloads.get(view.cluster_queue)
         active_count, count = (0, 0) if queue_pending is None else queue_pending.by_local_queue.get(view.key, (0, 0))
         yield (*key, _ACTIVE_STATUS), active_count
@@ -323,7 +323,7 @@ def _local_queue_pending_samples(
 def _cohort_amounts(
     nodes: Sequence[QuotaNode], names: Sequence[Labels], amounts_by_node: Mapping[QuotaNode, object]
 ) -> QueueSamples:
-    """Yield a sample for each Cohort, flavor and resource with the amount in `table`; zero amounts are omitted."""
+    """Yield a sample of each nonzero amount in `amounts_by_node`, by Cohort, flavor and resource."""
     for node in nodes:
         for fr, amount in amounts_by_node[node]:  # type: ignore[attr-defined]
             if amount > 0:

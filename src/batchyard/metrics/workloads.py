@@ -91,8 +91,8 @@ class WorkloadMetrics:
         #: The number of finished Workloads by LocalQueue.
         self.finished: dict[str, int] = {}
 
-    def recall(self, event: WatchEvent) -> None:
-        """Add a Workload that existed before this process started to the gauges, but not to counters and durations."""
+    def observe_existing(self, event: WatchEvent) -> None:
+        """Add a Workload that is older than this process to the gauges, but not to the counters and durations."""
         if event.key.kind == scheme.WORKLOAD:
             self._update_gauges(event.key, event.obj, workload_view(event.obj))
 
@@ -117,7 +117,7 @@ class WorkloadMetrics:
         return self._group.texts()
 
     def _forget_cohorts(self) -> None:
-        """Delete the series of Cohorts that no longer exist, including Cohorts that queues named without an object."""
+        """Delete the series of Cohorts that no longer exist, including Cohorts that were only referenced by queues."""
         for name in sorted(self._cohorts - self._index.snapshot.cohorts.keys()):
             self._group.forget(cohort=name)
             self._cohorts.discard(name)
@@ -338,7 +338,7 @@ class CycleMetrics:
                 labels = (decision.head.queue, _search_result(decision))
                 self._group.add("kueue_preemption_target_recomputations_total", labels)
 
-    def loop(self, _loop: object) -> None:
+    def count_loop(self, _loop: object) -> None:
         """Count a detected preemption loop, in which Workloads preempt each other endlessly."""
         self._own_group.add("batchyard_preemption_loops_total", ())
 

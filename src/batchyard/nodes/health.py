@@ -274,7 +274,7 @@ class NodeHealth:
         return taint_result
 
     def _update_taints(self, node: Obj, now: Instant) -> ReconcileResult:
-        """Update a node's taints; if it may get its NoExecute taint only later, run again at that time."""
+        """Update a node's taints; if its NoExecute taint is not due yet, reconcile again when it is."""
         key, due_at = self._no_execute_key_to_set(node, now)
         tainted_node = conditions.with_taints(node, key, now)
         writes: list[Write] = [Update(tainted_node)] if tainted_node is not node else []
@@ -338,7 +338,7 @@ class TaintEviction:
         return self._pods.pod_keys_on(key.name) if list(old_taints) != list(new_taints) else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Delete a pod whose toleration of its node's taints has ended, or run again when it ends."""
+        """Delete a pod whose toleration of its node's taints has ended, or reconcile again when it ends."""
         pod = reader.get(key)
         taints = () if pod is None else self._taints.get(pods.bound_node(pod), ())
         if pod is None or not taints or pods.is_terminating(pod):

@@ -110,7 +110,7 @@ class PodGarbageCollector:
         return _remove_pod(pod, None, now) if is_node_gone and pods.is_terminating(pod) else ReconcileResult()
 
     def _may_be_lost(self, pod: Obj, now: Instant) -> bool:
-        """Report whether possibly no kubelet can end a pod; if its node is missing, record since when."""
+        """Report whether a pod may have no kubelet that can end it; record when its node was first missing."""
         name = pods.bound_node(pod)
         if not name or name in self._nodes:
             return pods.is_terminating(pod)
@@ -119,7 +119,7 @@ class PodGarbageCollector:
 
 
 class EndedPods:
-    """The ended pods, and those above the limit: evicted pods first, then the oldest."""
+    """The ended pods, and which of them exceed the limit: evicted pods first, then the oldest."""
 
     def __init__(self, ended_pods_max: int) -> None:
         self._count_max = ended_pods_max
@@ -153,7 +153,7 @@ def _is_out_of_service(node: Obj) -> bool:
 
 
 def _remove_pod(pod: Obj, disruption: pods.Disruption | None, now: Instant) -> ReconcileResult:
-    """Return the next write that removes a pod: set the field to Failed, then delete it."""
+    """Return the next write that removes a pod: set its phase to Failed, then delete it."""
     failed_pod = pods.with_failed_phase(pod, disruption, now)
     if failed_pod is not pod:
         return ReconcileResult([UpdateStatus(failed_pod)])

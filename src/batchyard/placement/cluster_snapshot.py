@@ -31,7 +31,7 @@ _CACHED_CANDIDATES_MAX: Final = 1024
 
 
 class StaticFilterResults:
-    """By node: why it rejects pods with certain node rules (selector, affinity, tolerations), or how they prefer it."""
+    """For each node, why it rejects pods with certain node rules (selector, affinity, tolerations), or its score."""
 
     def __init__(self, rules: NodeRules, nodes: Mapping[str, NodeInfo], property_changes: NodeGenerations) -> None:
         self._rules = rules
@@ -108,7 +108,7 @@ class CandidateNodes:
             heapify(self._heap)
 
     def best_node(self, accepts_node: Callable[[str], bool]) -> str:
-        """Return the node with the highest score that `accepts` allows, the first by name of equal ones; '' if none."""
+        """Return the best node that `accepts_node` allows; of equal scores, the first by name. Return '' if none."""
         heap, scores, rejected_entries = self._heap, self.scores, list[tuple[int, str]]()
         best_node_name = ""
         while heap and not best_node_name:
@@ -374,26 +374,26 @@ class ClusterSnapshot:
         if node_name is None:
             return
         node = self._nodes.get(node_name)
-        devices: Sequence[int] = ()
+        previous_gpus: Sequence[int] = ()
         if node is None:
             pod = self._pods_of_missing_nodes[node_name].pop(uid)
             if not self._pods_of_missing_nodes[node_name]:
                 del self._pods_of_missing_nodes[node_name]
         else:
             pod = node.pods[uid]
-            devices = node.release(uid)
+            previous_gpus = node.release(uid)
         self.placed_pods.remove(pod, node_name)
         self.stopping.pop(uid, None)
         self._priorities[pod.priority] -= 1
         if not self._priorities[pod.priority]:
             del self._priorities[pod.priority]
-        self._record_undo(partial(self.add_pod, pod, node_name, devices))
+        self._record_undo(partial(self.add_pod, pod, node_name, previous_gpus))
         self._record_node_change(node_name)
 
     def gpu_indices_of(self, uid: str) -> Sequence[int]:
         """Return the indices of the GPUs of its node that a pod uses in whole or in part."""
         node = self._nodes.get(self.node_name_of(uid))
-        return () if node is None else node.devices.held_by(uid)
+        return () if node is None else node.gpu_shares.held_by(uid)
 
     def update_pod(self, pod: PodView) -> None:
         """Replace a pod that was added before by a revision with the same requests and labels."""
@@ -457,7 +457,7 @@ class ClusterSnapshot:
         self._undo = outer_undo_steps
 
     def roll_back_changes(self, outer_undo_steps: list[Callable[[], None]] | None) -> None:
-        """Undo the changes since `begin_trial`, and continue `outer_recording`, the one of the enclosing trial."""
+        """Undo the changes since `begin_trial`; then record into `outer_undo_steps`, those of the enclosing trial."""
         undo_steps, self._undo = self._undo or [], None
         for step in reversed(undo_steps):
             step()

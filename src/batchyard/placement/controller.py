@@ -62,7 +62,7 @@ class PlacementController:
                 nodes.remove_pod(uid)
             for view in with_nodes:
                 nodes.set_node(view)
-            return isinstance(gang.place_gang(pods, nodes, self._index.profile_of(pods[0])), gang.GangPlaced)
+            return isinstance(gang.place_gang(pods, nodes, self._index.profile_of(pods[0])), gang.GangPlacement)
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """Return the constant key PASS_KEY if the event requires that pending pods are tried again."""
@@ -131,7 +131,7 @@ class _Pass:
             keeps_room = any(awaits_victims(pod, self._nodes) for pod in pods)
             return self._park(pods, [pod.unschedulable_message for pod in pods], keeps_room=keeps_room)
         placement = gang.place_gang(pods, self._nodes, profile)
-        if isinstance(placement, gang.GangPlaced):
+        if isinstance(placement, gang.GangPlacement):
             self._bind_all(pods, placement.nodes)
             return ()
         unplaced_pod, reason = placement
@@ -155,7 +155,7 @@ class _Pass:
             return [pod.unschedulable_message for pod in pods]
         claims = hotswap_pass.claims_of(pods)
         placement = gang.place_claims(claims, self._nodes, profile)
-        if isinstance(placement, gang.GangPlaced):
+        if isinstance(placement, gang.GangPlacement):
             self._bind_all(pods, placement.nodes)
             hotswap_pass.reserve_nodes(claims, placement.nodes)
             return ()

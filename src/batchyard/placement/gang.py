@@ -19,7 +19,7 @@ from batchyard.placement.node_info import NodeInfo
 from batchyard.placement.preemption import PREEMPTION_UNDER_WAY, PreemptionFailure, awaits_victims, find_preemption
 
 
-class GangPlaced(NamedTuple):
+class GangPlacement(NamedTuple):
     """A successful placement of a gang: the nodes of its pods, by pod uid."""
 
     nodes: Mapping[str, str]
@@ -41,13 +41,13 @@ class GangPreemption(NamedTuple):
 
 def place_gang(
     pods: Sequence[PodView], nodes: ClusterSnapshot, profile: AutoscalingProfile
-) -> GangPlaced | GangUnschedulable:
+) -> GangPlacement | GangUnschedulable:
     """Return nodes for all pods of a gang, or its first pod without a node; its own nominated nodes count as free."""
     with nodes.what_if():
         nodes_by_uid, unplaced_pod = _place_in_order(pods, nodes, lambda pod: choose_node(pod, nodes, profile))
         if unplaced_pod is not None:
             return GangUnschedulable(unplaced_pod, Unschedulable(find_obstacles(unplaced_pod, nodes)))
-    return GangPlaced(nodes_by_uid)
+    return GangPlacement(nodes_by_uid)
 
 
 def preempt_for_gang(
@@ -124,7 +124,7 @@ def _equal_pods_may_fit(
 def _place_in_order(
     pods: Sequence[PodView], nodes: ClusterSnapshot, choose_node_name: Callable[[PodView], str]
 ) -> tuple[dict[str, str], PodView | None]:
-    """Add pods to the nodes that `choose` returns; return the nodes by pod uid, and the first pod without a node."""
+    """Add pods to nodes by `choose_node_name`; return the nodes by pod uid, and the first pod without a node."""
     nodes_by_uid: dict[str, str] = {}
     for pod in pods:
         nodes.withdraw_nomination(pod.uid)
@@ -249,13 +249,13 @@ def claim_order(claims: Sequence[PlacementClaim]) -> list[PlacementClaim]:
 
 def place_claims(
     claims: Sequence[PlacementClaim], nodes: ClusterSnapshot, profile: AutoscalingProfile
-) -> GangPlaced | GangUnschedulable:
+) -> GangPlacement | GangUnschedulable:
     """Return nodes for all pods of placement claims: their nominated nodes if all still fit, else the best nodes."""
     nominations = nominated_nodes(claims, nodes)
     with nodes.what_if():
         withdraw_nominations(claims, nodes)
         if are_nodes_free(nominations, claims, nodes):
-            return GangPlaced(nominations)
+            return GangPlacement(nominations)
         return _place_claims_in_order(claim_order(claims), nodes, profile)
 
 
@@ -278,7 +278,7 @@ def are_nodes_free(nodes_by_uid: Mapping[str, str], claims: Sequence[PlacementCl
 
 def _place_claims_in_order(
     claims: Sequence[PlacementClaim], nodes: ClusterSnapshot, profile: AutoscalingProfile
-) -> GangPlaced | GangUnschedulable:
+) -> GangPlacement | GangUnschedulable:
     placed_nodes: dict[str, str] = {}
     for claim in claims:
         if not claim.topology_key:
@@ -289,7 +289,7 @@ def _place_claims_in_order(
         place_claim(claim, nodes_by_uid, nodes)
         placed_nodes |= nodes_by_uid
     placement = place_gang([claim.leader for claim in claims if not claim.topology_key], nodes, profile)
-    return GangPlaced({**placed_nodes, **placement.nodes}) if isinstance(placement, GangPlaced) else placement
+    return GangPlacement({**placed_nodes, **placement.nodes}) if isinstance(placement, GangPlacement) else placement
 
 
 def _small_domain_failure(leader: PodView, nodes: ClusterSnapshot) -> Unschedulable:

@@ -79,7 +79,7 @@ class FollowerReservations:
             self._keep_placeholders(leader, missing_followers(obj, reader) if obj and _is_running(obj) else 0)
 
     def _keep_placeholders(self, leader_key: meta.Key, placeholder_count: int) -> None:
-        """Keep the first `count` reservations of a leader pod, and end the others."""
+        """Keep the first `placeholder_count` reservations of a leader pod, and end the others."""
         placeholder_pods = self._placeholders.pop(leader_key, ())
         for pod in placeholder_pods[placeholder_count:]:
             self._nodes.withdraw_nomination(pod.uid)
@@ -120,7 +120,7 @@ class EvictionUnit(NamedTuple):
     #: The work lost by the eviction, in pod time.
     work_lost: Duration
     #: Whether the unit is already being evicted, so that its eviction costs nothing more.
-    is_leaving: bool = False
+    is_being_evicted: bool = False
 
     @property
     def priority(self) -> int:
@@ -187,7 +187,7 @@ def eviction_message(preemptor: str, uid: str, job_uid: str, victim: EvictionUni
 
 def eviction_cost(eviction_units: Sequence[EvictionUnit]) -> EvictionCost:
     """Return the cost of evicting Workloads or pods: the lost work, the number of pods, the names."""
-    units_to_evict = [eviction_unit for eviction_unit in eviction_units if not eviction_unit.is_leaving]
+    units_to_evict = [eviction_unit for eviction_unit in eviction_units if not eviction_unit.is_being_evicted]
     return (
         sum([o.work_lost for o in units_to_evict]),
         sum([len(o.pods) for o in units_to_evict]),
@@ -215,7 +215,7 @@ class _HotswapSearch:
         self.single_victims: dict[str, EvictionUnit] = {}
 
     def run(self, allowed_victim_names: Mapping[str, None] | None = None) -> HotswapPlan | None:
-        """Return nodes and victims for all pods of the gang; with `allowed_names`, only these may be evicted."""
+        """Return nodes and victims for all pods of the gang; with `allowed_victim_names`, only these may be evicted."""
         self._allowed = allowed_victim_names
         with self._nodes.what_if():
             gang.withdraw_nominations(self._claims, self._nodes)
@@ -243,7 +243,7 @@ class _HotswapSearch:
                     {
                         eviction_unit.name: eviction_unit
                         for eviction_unit in claim_nodes.eviction_units
-                        if not eviction_unit.is_leaving
+                        if not eviction_unit.is_being_evicted
                     }
                 )
             if len(unplaced_claims) == len(remaining_claims):
@@ -284,7 +284,7 @@ class _HotswapSearch:
         return min(candidate_claim_nodes, key=lambda option: eviction_cost(option.eviction_units), default=None)
 
     def _clear_domain(self, claim: gang.PlacementClaim, domain: Sequence[NodeInfo]) -> _ClaimNodes | None:
-        """Return nodes for a placement claim in this domain and whom to evict; None if evictions do not make it fit."""
+        """Return nodes in this domain for a placement claim, and the pods to evict; None if no evictions suffice."""
         if not any(_may_fit_after_eviction(node, claim.leader) for node in domain):
             return None
         rival_units = sorted(
@@ -314,7 +314,7 @@ class _HotswapSearch:
         return list(rival_units.values())
 
     def _may_be_evicted(self, eviction_unit: EvictionUnit, claiming_pod: PodView) -> bool:
-        if eviction_unit.is_leaving:
+        if eviction_unit.is_being_evicted:
             return True
         is_allowed_victim = self._allowed is None or eviction_unit.name in self._allowed
         return is_allowed_victim and claiming_pod.may_preempt and eviction_unit.priority < claiming_pod.priority
@@ -421,7 +421,7 @@ def _removable_at(node: meta.Obj | None, pod: meta.Obj) -> Instant:
 
 
 def _node_lost_at(node: meta.Obj, fallback_time: Instant) -> Instant:
-    """Return when a node was lost: the later time of Ready=Unknown and the unreachable taint; else `fallback`."""
+    """Return when a node was lost: the later time of Ready=Unknown and the unreachable taint; else `fallback_time`."""
     condition = meta.find_condition(node, conditions.READY)
     loss_times = [condition["lastTransitionTime"]] if condition is not None and condition["status"] == "Unknown" else []
     loss_times += [
@@ -478,7 +478,7 @@ class HotswapPass:
     def evict(self, eviction_unit: EvictionUnit, preemptor: PodView, result: ReconcileResult) -> meta.Obj | None:
         """Evict the Workload of a victim and return it; None for a pod without a Workload, which the caller deletes."""
         pod = eviction_unit.pods[0]
-        self._eviction_units[pod.gang or pod.uid] = eviction_unit._replace(is_leaving=True)
+        self._eviction_units[pod.gang or pod.uid] = eviction_unit._replace(is_being_evicted=True)
         victim = self._workload_of(pod) if pod.gang else None
         if victim is None:
             return None
@@ -514,7 +514,7 @@ class HotswapPass:
         if pods is None:
             return None  # bound in this pass
         eviction_unit = self._make_unit(str(meta.key_of(workload)), pods)
-        return eviction_unit._replace(is_leaving=workload_lifecycle.is_evicted(workload))
+        return eviction_unit._replace(is_being_evicted=workload_lifecycle.is_evicted(workload))
 
     def _make_unit(self, name: str, pods: Sequence[PodView]) -> EvictionUnit:
         return EvictionUnit(name, pods, sum(map(self._lost_work, pods)))

@@ -187,7 +187,7 @@ class PlacementIndex:
                 return
         else:
             if previous_revision is not None:
-                self.pending_units.record_relabelled_pod(previous_revision)
+                self.pending_units.record_relabeled_pod(previous_revision)
             self.nodes.add_pod(pod, node_name)
         self.pending_units.record_moved_pod(pod, not pod.deleting)
 

@@ -116,7 +116,7 @@ class AutoscalingProfile(Enum):
 
 NOTHING: Final[Mapping[str, int]] = {}
 _TOO_MANY_PODS: Final = "Too many pods"
-_NO_SINGLE_GPU: Final = "node(s) didn't have what is asked for free on single GPUs"
+_NO_SINGLE_GPU: Final = "node(s) didn't have the requested shares free on single GPUs"
 _PORTS_TAKEN: Final = FilterFailure(("node(s) didn't have free ports for the requested pod ports",), may_yield=True)
 
 
@@ -126,7 +126,7 @@ def has_room(shape: PodShape, node: NodeInfo) -> bool:
     for resource, amount in shape.requests:
         if free_amounts.get(resource, 0) < amount:
             return False
-    if shape.gpu_milli and not node.devices.fits(shape.gpu_milli):
+    if shape.gpu_milli and not node.gpu_shares.fits(shape.gpu_milli):
         return False
     return not shape.host_ports or all(map(node.has_port, shape.host_ports))
 
@@ -144,8 +144,8 @@ def find_shortage(shape: PodShape, node: NodeInfo, freed_amounts: Mapping[str, i
         if free_amounts.get(resource, 0) + freed_amounts.get(resource, 0) < amount:
             reasons.append(_TOO_MANY_PODS if resource == PODS else f"Insufficient {resource}")
             may_yield = may_yield and (resource == PODS or amount <= total_amounts.get(resource, 0))
-    if not reasons and not freed_amounts and shape.gpu_milli and not node.devices.fits(shape.gpu_milli):
-        return FilterFailure((_NO_SINGLE_GPU,), may_yield=node.devices.has_enough(shape.gpu_milli))
+    if not reasons and not freed_amounts and shape.gpu_milli and not node.gpu_shares.fits(shape.gpu_milli):
+        return FilterFailure((_NO_SINGLE_GPU,), may_yield=node.gpu_shares.has_enough(shape.gpu_milli))
     return FilterFailure(tuple(reasons), may_yield) if reasons else None
 
 
@@ -195,7 +195,7 @@ def _allocation_score(cpu: tuple[int, int], memory: tuple[int, int], profile: Au
 
 
 def _balance_score(cpu_used: int, cpu: int, memory_used: int, memory: int) -> int:
-    """Return the balance score: higher the closer the used fractions of cpu and memory are to each other."""
+    """Return the balance score, which is higher if the used fractions of cpu and memory are closer to each other."""
     if not cpu or not memory:
         return 100
     usage_difference = min(cpu_used / cpu, 1.0) - min(memory_used / memory, 1.0)

@@ -59,7 +59,7 @@ class GpuShares:
         return chosen_indices
 
     def with_total(self, gpu_count: int) -> "GpuShares":
-        """Return the GPU usage of the same pods for a node with `total` thousandths of GPUs."""
+        """Return the GPU usage of the same pods for a node with `gpu_count` thousandths of GPUs."""
         new = GpuShares(gpu_count)
         for uid, (gpu_milli, chosen_gpus) in self._shares_by_pod.items():
             new.take(uid, gpu_milli, chosen_gpus)
@@ -98,7 +98,7 @@ class NodeInfo:
 
     __slots__ = (
         "_priority_requests",
-        "devices",
+        "gpu_shares",
         "left",
         "name",
         "pods",
@@ -120,7 +120,7 @@ class NodeInfo:
         self.scored_memory = 0
         self.ports: dict[HostPort, int] = {}
         """Number of pods by host port."""
-        self.devices = GpuShares(view.allocatable.get(GPU_MILLI, 0))
+        self.gpu_shares = GpuShares(view.allocatable.get(GPU_MILLI, 0))
         self._priority_requests: dict[int, dict[str, int]] = {}
 
     def set_view(self, view: NodeView) -> None:
@@ -129,12 +129,12 @@ class NodeInfo:
         if view.allocatable == old_view.allocatable:
             return
         if view.allocatable.get(GPU_MILLI) != old_view.allocatable.get(GPU_MILLI):
-            self.devices = self.devices.with_total(view.allocatable.get(GPU_MILLI, 0))
+            self.gpu_shares = self.gpu_shares.with_total(view.allocatable.get(GPU_MILLI, 0))
         used = {r: old_view.allocatable.get(r, 0) - n for r, n in self.left.items()}
         self.left = {r: view.allocatable.get(r, 0) - used.get(r, 0) for r in {**view.allocatable, **used}}
 
-    def take(self, pod: PodView, devices: Sequence[int] = ()) -> None:
-        """Add a pod to the node; `devices` are the GPUs that it had on this node before, if any."""
+    def take(self, pod: PodView, previous_gpus: Sequence[int] = ()) -> None:
+        """Add a pod to the node; `previous_gpus` are the GPUs that it used on this node before, if any."""
         self.pods[pod.uid] = pod
         self._priority_requests.clear()
         free_amounts = self.left
@@ -143,7 +143,7 @@ class NodeInfo:
         self.scored_cpu += pod.shape.scored_cpu
         self.scored_memory += pod.shape.scored_memory
         if pod.shape.gpu_milli:
-            self.devices.take(pod.uid, pod.shape.gpu_milli, devices or pod.gpus)
+            self.gpu_shares.take(pod.uid, pod.shape.gpu_milli, previous_gpus or pod.gpus)
         for port in pod.shape.host_ports:
             self.ports[port] = self.ports.get(port, 0) + 1
 
@@ -159,7 +159,7 @@ class NodeInfo:
             self.ports[port] -= 1
             if not self.ports[port]:
                 del self.ports[port]
-        return self.devices.release(uid) if pod.shape.gpu_milli else ()
+        return self.gpu_shares.release(uid) if pod.shape.gpu_milli else ()
 
     def requests_below(self, priority: int) -> Mapping[str, int]:
         """Return the total requests of the node's pods with a priority below `priority`, by resource; cached."""

@@ -80,7 +80,7 @@ def find_preemption(
 
 
 def no_victims_failure(obstacles: Mapping[str, FilterFailure], node_count: int) -> PreemptionFailure:
-    """Return kube-scheduler's failure for the case that no pod on any of `count` nodes may be evicted."""
+    """Return kube-scheduler's failure for the case that no pod on any of `node_count` nodes may be evicted."""
     candidate_count = sum(obstacle.may_yield for obstacle in obstacles.values())
     count_by_reason = {reason: candidate_count for reason in _NO_VICTIMS.reasons if candidate_count}
     if candidate_count < node_count:

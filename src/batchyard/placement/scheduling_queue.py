@@ -66,7 +66,7 @@ PodKind: TypeAlias = tuple[PodShape, int, bool, str]
 
 
 class EquivalenceKey(NamedTuple):
-    """Key of scheduling units (pods, gangs) that fit the same nodes: pod counts by kind, and the name of a lone one."""
+    """Key of scheduling units (pods, gangs) that fit the same nodes: pod counts by kind; for some, also the name."""
 
     kinds: tuple[tuple[PodKind, int], ...]
     lone_unit: str
@@ -289,8 +289,8 @@ class SchedulingQueue:
             for other in remaining_pods:
                 self._active[self._units.of(other)] = None
 
-    def record_relabelled_pod(self, previous_revision: PodView) -> None:
-        """Record the old revision of a bound pod whose labels or affinity terms changed, as other pods may fit now."""
+    def record_relabeled_pod(self, previous_revision: PodView) -> None:
+        """Record the old revision of a bound pod with changed labels or affinity terms: other pods may fit now."""
         if self._parked:
             self._moved_pods.append(previous_revision)
 

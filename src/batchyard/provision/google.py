@@ -32,7 +32,7 @@ def google_resource_names(platform: PlatformModel) -> Mapping[str, Sequence[str]
         "reservation": list(reservation_names),
         "future reservation, draft": [each for each in future_names if each not in google.submitted_reservations],
         "future reservation, submitted": [each for each in future_names if each in google.submitted_reservations],
-        "booked with Google, not made here": [
+        "booked with Google, not created by Terraform": [
             each for each in declared_reservation_names if each not in reservation_names and each not in future_names
         ],
         "service account": ["the nodes' own", *account_names],

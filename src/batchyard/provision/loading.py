@@ -221,7 +221,7 @@ def _queue_of_class(path: str, team: model.Part, queue_row: model.Part, class_ro
 
 
 def _merge_quotas(class_rows: Sequence[model.Part], team_rows: Sequence[model.Part]) -> Sequence[model.Part]:
-    """Merge a queue class's and a team's quotas by flavor and resource; the team's win, its new flavors are last."""
+    """Merge the quotas of a queue class and a team; the team's quotas override, and its added flavors come last."""
     merged_rows: dict[str, dict[str, Any]] = {row["name"]: dict(row) for row in class_rows}
     for row in team_rows:
         class_row: Mapping[str, Any] = merged_rows.get(row["name"], _NO_FIELDS)
@@ -275,7 +275,7 @@ _SPEC_FIELDS: Final = {"ResourceQuota": "resourceQuota", "LimitRange": "limitRan
 def locate_error(rendered_object: RenderedObject, fault: FieldError, spec: model.Part) -> FieldError:
     """Return the error of a generated object with the path of the field in the platform file that caused it.
 
-    If no field matches, the path is that of the section which the object is generated from.
+    If no field matches, the path is that of the section from which the object is generated.
     """
     path = _platform_path(rendered_object, fault.path, spec)
     if path is not None:
@@ -336,7 +336,7 @@ def _has_field(row: model.Part, path: str) -> bool:
 
 
 def _section_at(value: Any, path: str) -> model.Part:
-    """Return the mapping at a path of the platform file such as `spec.teams[0].queues[1]`; empty if it is none."""
+    """Return the mapping at a path of the platform file such as `spec.teams[0].queues[1]`; empty if it has none."""
     for name, index in _PATH_PATTERN.findall(path):
         value = value[name] if name else value[int(index)]
     section: model.Part = value if isinstance(value, Mapping) else {}

@@ -31,7 +31,7 @@ _RESOURCE_BY_LABEL: Final = {well_known.ACCELERATOR: well_known.GPU, well_known.
 
 @dataclass(frozen=True, slots=True)
 class MachineSupply:
-    """The minimum and maximum number of machines of a node pool or of auto-provisioning, and the price of one."""
+    """The minimum and maximum machine count of a node pool or of auto-provisioning, and the price of one machine."""
 
     name: str
     machine: MachineType

@@ -76,7 +76,7 @@ def _is_device(name: str) -> bool:
 
 
 def object_usage(obj: meta.Obj, kind: str, count_names: Sequence[str]) -> Usage:
-    """Return what an object uses of quotas, by resource; kinds but Pod and Service use only their object count."""
+    """Return what an object uses of quotas, by resource; all kinds except Pod and Service use only an object count."""
     if kind == scheme.POD:
         return _usage_of_pod(obj)
     return _usage_of_service(obj["spec"]) if kind == scheme.SERVICE else dict.fromkeys(count_names, meta.NANO)
@@ -363,7 +363,7 @@ class _QuotaCharge(NamedTuple):
 
 
 class QuotaAdmission:
-    """Admission plugin that checks created and changed objects against quotas; it must see all watch events at once."""
+    """Admission plugin that checks new and changed objects against quotas; it must receive each event immediately."""
 
     def __init__(self) -> None:
         self._quota_tallies = QuotaTallies()

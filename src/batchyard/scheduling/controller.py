@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from sys import maxsize
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, format_amount
@@ -24,7 +24,7 @@ from batchyard.scheduling.cycle import Cycle, PreemptionLoop, PreemptionLoopDete
 from batchyard.scheduling.decisions import Admit, Decision, Head, InadmissibleReason, Preempt, StayPending
 from batchyard.scheduling.flavor_assigner import Assignment, PodSetAssignment
 from batchyard.scheduling.messages import BYPASSED, PENDING_EVALUATION, preemption_message
-from batchyard.scheduling.preemption.alternatives import NO_ALTERNATIVES, preemption_alternatives
+from batchyard.scheduling.preemption.alternatives import NO_SPARED_WORKLOADS, find_spared_workloads
 from batchyard.scheduling.preemption.context import PreemptionTarget
 from batchyard.scheduling.queue_manager import is_held_back
 from batchyard.scheduling.quota import PreemptionPossibility
@@ -255,7 +255,7 @@ class QuiescenceDetector:
         unchanged_heads_by_tree: dict[str, list[tuple[str, str]] | None] = {}
         for decision, parked in decisions_with_parked:
             root = self._cache.snapshot.queues[decision.head.queue].node.tree
-            if parked or isinstance(decision, Admit) or is_new_decision(decision):
+            if parked or isinstance(decision, Admit) or preempts_new_victim(decision):
                 unchanged_heads_by_tree[root] = None
                 continue
             unchanged_heads = unchanged_heads_by_tree.setdefault(root, [])
@@ -280,7 +280,7 @@ class QuiescenceDetector:
         tree.seen_signatures[signature] = None
 
 
-def is_new_decision(decision: Decision) -> bool:
+def preempts_new_victim(decision: Decision) -> bool:
     """Report whether a decision is a preemption with at least one victim that is not being evicted yet."""
     return isinstance(decision, Preempt) and not all(target.workload.evicted for target in decision.targets)
 
@@ -297,6 +297,15 @@ def ignore_preemption_loop(loop: PreemptionLoop) -> None:
     """Do nothing about a detected preemption loop; the default callback of Scheduler."""
 
 
+class ReportSettings(NamedTuple):
+    """What the scheduler reports about its decisions."""
+
+    #: Whether preemption details list the Workloads that were not preempted, with the reasons.
+    record_spared_candidates: bool = False
+    #: The most pending reasons that are written at once: no cycle runs before all of them are written.
+    pending_reasons_max: int = maxsize
+
+
 class Scheduler:
     """Controller that runs scheduling cycles on the scheduler cache and writes the decisions to Workloads."""
 
@@ -311,16 +320,11 @@ class Scheduler:
         on_preemption_loop: Callable[[PreemptionLoop], None] = ignore_preemption_loop,
         gate: PodsReadyGate | None = None,
         watch: CycleObserver | None = None,
-        *,
-        records_alternatives: bool = False,
-        reports_max: int = maxsize,
+        reports: ReportSettings | None = None,
     ) -> None:
         self._cache = scheduler_cache
-        #: The most pending reasons that are written at once: no cycle runs before all of them are written.
-        self._reports_max = reports_max
         self._policy = policy
-        #: Whether preemption details list the Workloads that were not preempted, with the reasons.
-        self._records_alternatives = records_alternatives
+        self._report_settings = reports or ReportSettings()
         self._on_loop = on_preemption_loop
         self._observer = watch or NoCycleObserver()
         self._blocked = BlockedCycle(scheduler_cache, gate)
@@ -340,7 +344,7 @@ class Scheduler:
         return (CYCLE_KEY,) if self._record_bypassed_workload(event) or has_work else ()
 
     def _record_bypassed_workload(self, event: WatchEvent) -> bool:
-        """Record a requeued Workload that is not tried as an equivalent one did not fit; return whether it is one."""
+        """Record a requeued Workload that is skipped because an equivalent one did not fit; return whether it is."""
         if event.key.kind != scheme.WORKLOAD or event.type is EventType.DELETED:
             return False
         view = workload_view(event.obj)
@@ -380,7 +384,7 @@ class Scheduler:
             self._reports.pop(workload_view(blocked_workload).key, None)
             waiting_workload = set_pending(blocked_workload, *_WAITING, now)
             outcome.writes += [UpdateStatus(waiting_workload)] if waiting_workload is not blocked_workload else []
-        preemptions = [d for d in decisions if isinstance(d, Preempt) and is_new_decision(d)]
+        preemptions = [d for d in decisions if isinstance(d, Preempt) and preempts_new_victim(d)]
         preemption_loops = self._loops.find_loops(preemptions, self._cache.snapshot, now)
         parked_flags = [self._apply_decision(decision, reader, now, outcome) for decision in decisions]
         self._quiescence.record_cycle(zip(decisions, parked_flags, strict=True))
@@ -418,11 +422,9 @@ class Scheduler:
         outcome.add(UpdateStatus(reserve_quota(obj, admission, now, is_admitted, checks)), events)
 
     def _preempt_targets(self, decision: Preempt, reader: Reader, now: Instant, outcome: ReconcileResult) -> None:
-        alternatives = NO_ALTERNATIVES
-        if self._records_alternatives and is_new_decision(decision):
-            alternatives = preemption_alternatives(
-                decision, self._cache.snapshot, fair_sharing=self._policy.fair_sharing
-            )
+        alternatives = NO_SPARED_WORKLOADS
+        if self._report_settings.record_spared_candidates and preempts_new_victim(decision):
+            alternatives = find_spared_workloads(decision, self._cache.snapshot, fair_sharing=self._policy.fair_sharing)
         # The details are the same for every target, so they are computed once.
         details = cache(partial(decision_details.preemption_details, decision, self._number, alternatives))
         for target in decision.targets:
@@ -470,7 +472,7 @@ class Scheduler:
                 outcome.add(UpdateStatus(set_pending(obj, reason, BYPASSED, now)), [])
         self._bypassed.clear()
         if self._reports and now >= self._reports_due:
-            for name in list(self._reports)[-self._reports_max :]:  # the newest
+            for name in list(self._reports)[-self._report_settings.pending_reasons_max :]:  # the newest
                 why, cycle = self._reports.pop(name)
                 key = _workload_key(name)
                 reported_workload = _with_pending_reason(reader.get(key), why, now)

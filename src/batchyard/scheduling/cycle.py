@@ -32,7 +32,7 @@ from batchyard.scheduling.snapshot import Snapshot
 
 
 class OrderableEntry(Protocol):
-    """Interface that the ordering functions need of a pending Workload, its ClusterQueue and its assigned quota."""
+    """Interface of the entries that the ordering functions sort: pending Workloads with their assigned quota."""
 
     workload: WorkloadView
     queue: ClusterQueue
@@ -60,7 +60,7 @@ def _classical_sort_key(entry: OrderableEntry) -> tuple[int, int, int, str]:
 
 
 def fair_order(entries: Sequence[EntryT], snapshot: Snapshot) -> Iterator[EntryT]:
-    """Yield the cycle's Workloads in fair sharing order, lazily: shares include the usage of those decided before.
+    """Yield the cycle's Workloads in fair sharing order, lazily: shares include the usage of Workloads decided before.
 
     Cohort trees are independent of each other and are processed in the order of their roots' names.
     """
@@ -72,7 +72,7 @@ def fair_order(entries: Sequence[EntryT], snapshot: Snapshot) -> Iterator[EntryT
 
 
 class _Tournament(Generic[EntryT]):
-    """Orders the Workloads of one cohort tree for fair sharing, by the share that each one's admission would give."""
+    """Orders the Workloads of one cohort tree for fair sharing, by the share after the admission of each."""
 
     def __init__(self, entries: Sequence[EntryT], snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -206,7 +206,7 @@ class Cycle:
 
     def run(self, heads: Sequence[Head]) -> list[Decision]:
         """Return an admission, preemption or pending decision for each head, in the order of the decisions."""
-        self.snapshot.settle()
+        self.snapshot.rebuild_if_changed()
         decisions: list[Decision] = []
         entries: list[NominatedEntry] = []
         for head in heads:
@@ -226,7 +226,7 @@ class Cycle:
     # Nomination.
 
     def _nomination_obstacle(self, head: Head) -> Decision | None:
-        """Return a StayPending decision if a Workload cannot be considered (inactive queue, bad namespace) or None."""
+        """Return StayPending if a Workload cannot be considered (inactive queue, bad namespace); otherwise None."""
         queue, namespace = self.snapshot.queues.get(head.queue), head.workload.namespace
         labels = self.namespaces.get(namespace)
         requeue_reason = messages.RequeueReason.GENERIC

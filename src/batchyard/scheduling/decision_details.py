@@ -8,7 +8,7 @@ from batchyard.api.views.workload import WorkloadView
 from batchyard.scheduling.cluster_queue import FlavorAttempt
 from batchyard.scheduling.decisions import Admit, InadmissibleReason, Preempt
 from batchyard.scheduling.flavor_assigner import Assignment, PodSetAssignment
-from batchyard.scheduling.preemption.alternatives import Alternatives, SparedWorkload
+from batchyard.scheduling.preemption.alternatives import SparedWorkload, SparedWorkloads
 from batchyard.scheduling.preemption.context import PreemptionTarget
 from batchyard.scheduling.quota import PreemptionPossibility
 
@@ -34,7 +34,7 @@ def pending_details(why: InadmissibleReason, cycle: int) -> Mapping[str, Any]:
     return {"cycle": cycle, **({} if why.assignment is None else {"podSets": _pod_sets_details(why.assignment)})}
 
 
-def preemption_details(decision: Preempt, cycle: int, alternatives: Alternatives) -> Mapping[str, Any]:
+def preemption_details(decision: Preempt, cycle: int, alternatives: SparedWorkloads) -> Mapping[str, Any]:
     """Return a preemption's details for the decision ledger: preemptor, victims, rules, and Workloads not preempted."""
     preemptor = decision.head.workload
     return {

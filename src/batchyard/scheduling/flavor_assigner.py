@@ -1,4 +1,4 @@
-"""Flavor assigner: selects a flavor for each requested resource, or for fewer pods with partial admission.
+"""Flavor assigner: selects a flavor for each requested resource; partial admission reduces the pod counts if needed.
 
 The flavors of a resource group are tried in order. The quality of a flavor is that of its worst resource. The search
 stops at a flavor that satisfies the queue's flavor fungibility; otherwise it returns the best flavor. A later search
@@ -147,7 +147,7 @@ class FlavorAssigner:
     workload: WorkloadView
     queue: cluster_queue.ClusterQueue
     snapshot: Snapshot
-    #: Tells how preemption could free quota; None if the queue does not preempt.
+    #: Returns how preemption could free quota; None if the queue does not preempt.
     oracle: PreemptionOracle | None
     last_assignment: LastAssignment | None
     fair_sharing: bool = False
@@ -297,7 +297,7 @@ class FlavorAssigner:
             yield qualities
 
     def _flavor_obstacles(self, group_request: cluster_queue.ResourceGroupRequest, indexes: Sequence[int]) -> list[str]:
-        """Return why each flavor may not be used when an earlier assignment in the cycle must be kept; '' if it may."""
+        """If the cycle assigned flavors before, return for each flavor why the repeated search excludes it, or ''."""
         nominated_flavors = [self.nominated[i].get(group_request.resource) for i in indexes if i < len(self.nominated)]
         message_format = "skipping flavor {} as it is not found in the nomination mapping for resource {}"
         return [

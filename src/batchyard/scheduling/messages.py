@@ -3,6 +3,7 @@
 Sources: Kueue's pkg/scheduler/flavorassigner (messages), apis/kueue/v1beta2 (reasons of QuotaReserved=False).
 """
 
+import re
 from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
@@ -17,7 +18,7 @@ SUSPENDED: Final = "Suspended"
 PENDING_EVALUATION: Final = "PendingEvaluation"
 #: The message of a bypassed Workload.
 BYPASSED: Final = "Bypassed scheduling evaluation because an equivalent workload recently failed"
-#: Event reason: the API server keeps rejecting a write of a controller.
+#: The reason of the Event about a write of a controller that the API server rejects repeatedly.
 WRITE_REFUSED: Final = "WriteRefused"
 
 NAMESPACE_MISMATCH: Final = "workload namespace doesn't match ClusterQueue selector"
@@ -49,6 +50,12 @@ class RequeueReason(IntEnum):
     PENDING_PREEMPTION = 3
     NO_FIT = 4
     PREEMPTION_NO_CANDIDATES = 5
+
+
+#: Matches what `InsufficientQuota` formats: the resource, the flavor and the missing quantity.
+INSUFFICIENT_QUOTA_PATTERN: Final = re.compile(
+    r"insufficient unused quota for (\S+) in flavor (\S+), (\S+) more needed"
+)
 
 
 class InsufficientQuota(NamedTuple):

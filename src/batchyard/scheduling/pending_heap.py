@@ -75,7 +75,7 @@ class WorkloadHeap:
 class EquivalenceClass:
     """Pending Workloads of a namespace with equal requests and priority; if one does not fit, none of them does.
 
-    Those in line are tried in cycles; those parked are tried again only after a change.
+    Cycles try the Workloads in line. Parked Workloads are tried again only after a change.
     """
 
     __slots__ = ("in_line", "parked", "parked_at")

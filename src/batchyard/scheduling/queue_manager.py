@@ -55,7 +55,7 @@ class PendingQueueReader:
         return self._entries.get(key)
 
     def classes(self) -> list[tuple[EquivalenceClassKey, pending_heap.EquivalenceClass]]:
-        """Return the equivalence classes (Workloads of a namespace with equal requests) with their keys; some empty."""
+        """Return the equivalence classes (Workloads of a namespace with equal requests) by key; some may be empty."""
         return list(self._classes.items())
 
     def held_workloads(self) -> list[WorkloadView]:
@@ -202,7 +202,7 @@ class PendingQueue(PendingQueueReader):
         return None if entry is None else Head(entry.view, self.name, entry.last_assignment)
 
     def no_fit_reason(self, view: WorkloadView) -> str:
-        """Return why a pending Workload is not tried, as an equivalent one did not fit; '' if that is not the case."""
+        """If an equivalent Workload did not fit, return why this Workload is not tried; otherwise return ''."""
         entry = self._entries.get(view.key)
         is_parked = entry is not None and not self._is_in_line(entry)
         return self._unfit_shapes.get(view.shape, "") if is_parked else ""

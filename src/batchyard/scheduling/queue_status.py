@@ -139,7 +139,7 @@ class QueueStatusController:
         queue = self._cache.snapshot.queues.get(name)
         if queue is None:
             return obj.get("status") or {}
-        self._cache.snapshot.settle()
+        self._cache.snapshot.rebuild_if_changed()
         status = dict(obj.get("status") or {})
         queue_counter = self._cache.workload_cache.cluster_queue_counters.get(name)
         status["conditions"] = _with_active_condition(obj, self._cache.readiness(name), now)
@@ -179,7 +179,7 @@ class QueueStatusController:
 
     def _cohort_status(self, name: str, obj: Obj) -> Mapping[str, Any]:
         status = dict(obj.get("status") or {})
-        self._cache.snapshot.settle()
+        self._cache.snapshot.rebuild_if_changed()
         node = self._cache.snapshot.cohorts.get(name)
         if node is not None:
             self._set_fair_share(status, node)

@@ -181,7 +181,7 @@ class WorkloadCache:
                 self._enqueue_workload(view)
 
     def count_holders(self, cluster_queue: str) -> None:
-        """Count the quota of Workloads admitted to a ClusterQueue that became known only after them."""
+        """Count the quota of the Workloads that were observed before the ClusterQueue to which they are admitted."""
         for workloads in self._workloads.values():
             for view in list(workloads.values()):
                 if view.quota_reserved and view.active and view.cluster_queue == cluster_queue:
@@ -401,7 +401,7 @@ class SchedulerCache:
         }
 
     def no_fit_reason(self, view: WorkloadView) -> str:
-        """Return why a Workload is not tried, as an equivalent one did not fit; '' if it is tried."""
+        """If an equivalent Workload did not fit, return why this Workload is not tried; otherwise return ''."""
         local_queue = self.workload_cache.local_queues.get(view.queue)
         pending_queue = None if local_queue is None else self.queue_manager.pending.get(local_queue.cluster_queue)
         return "" if pending_queue is None else pending_queue.no_fit_reason(view)
@@ -427,7 +427,7 @@ class SchedulerCache:
         trees.
         """
         self.queue_manager.now = now
-        self.snapshot.settle()
+        self.snapshot.rebuild_if_changed()
         if self.snapshot.rebuilds != self._rebuilds:  # another caller may have rebuilt the trees
             self._rebuilds = self.snapshot.rebuilds
             self.queue_manager.activate_all()
@@ -543,7 +543,7 @@ class SchedulerCache:
             return
         else:
             self.snapshot.put_cohort(view)
-        self.snapshot.settle()
+        self.snapshot.rebuild_if_changed()
         self.queue_manager.activate_all()
         if event.type is _DELETED:
             return

@@ -146,7 +146,7 @@ class TentativeChanges:
 
 
 class Snapshot:
-    """The queues, Cohorts, flavors and Workloads with quota that a cycle reads; after changes, call `settle()`."""
+    """The queues, Cohorts, flavors and Workloads with quota that a cycle reads; call `rebuild_if_changed()` first."""
 
     def __init__(self) -> None:
         self.forest = CohortForest()
@@ -155,7 +155,7 @@ class Snapshot:
         self.queues: dict[str, cluster_queue.ClusterQueue] = {}
         #: The ClusterQueue of each leaf.
         self.queue_of: dict[QuotaNode, cluster_queue.ClusterQueue] = {}
-        #: Shared resource groups, by the resources and flavors of each group; `settle()` drops unused ones.
+        #: Shared resource groups, by the resources and flavors of each group; `rebuild_if_changed()` drops unused ones.
         self._shared_groups: dict[object, cluster_queue.ResourceGroupIndex] = {}
         self._holders: dict[str, cluster_queue.AdmittedWorkload] = {}
         self._tentative_changes: list[TentativeChange] = []
@@ -262,7 +262,7 @@ class Snapshot:
         self._is_outdated |= len(self.names) > old_count
         return fr
 
-    def settle(self) -> None:
+    def rebuild_if_changed(self) -> None:
         """Rebuild the cohort trees if queues, Cohorts or quotas have changed since the last rebuild."""
         if not self._is_outdated:
             return

@@ -82,7 +82,7 @@ class ObservedPlatform:
 
 
 class ServerMetrics:
-    """The metrics of a platform's controllers. Created before the platform; `begin` then connects it."""
+    """The metrics of a platform's controllers. An instance is created before the platform; `begin` connects both."""
 
     def __init__(self, role: str = STANDALONE) -> None:
         self._role = role
@@ -108,9 +108,9 @@ class ServerMetrics:
         self._queues = QueueMetrics(index, workloads, objects, self._role, fair_sharing=observed_platform.fair_sharing)
         self._runner = observed_platform.platform.runner
         for event in existing_events:
-            workloads.recall(event)
+            workloads.observe_existing(event)
             self.objects.observe(event)
-            self._machines.recall(event)
+            self._machines.observe_existing(event)
         observed_platform.client.subscribe(self._observe)
         self._runner.meter = self._controllers
 

@@ -1,7 +1,8 @@
-"""Shadow controller: compares Kueue's decisions in each cohort tree with batchyard's, and all evictions and requeues.
+"""Shadow controller: compares Kueue's decisions, evictions and requeues with batchyard's, one cohort tree at a time.
 
-If a watch must restart with a list, the changes in between and their order are unknown. The same holds for a list that
-completes after those of other kinds. After such a gap, the comparison restarts from the current objects.
+If a watch must restart with a list, the changes in between and their order are unknown. The same holds if the
+list of one kind completes after the lists of other kinds. After such a gap, the comparison restarts from the current
+objects.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.messages import PreemptionReason
 from batchyard.scheduling.workload import evictions, lifecycle
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
-from batchyard.shadow.findings import ComparisonCounts, Divergence, DivergenceType, where_to_look
+from batchyard.shadow.findings import ComparisonCounts, Divergence, DivergenceType, diagnostic_commands
 from batchyard.shadow.follower import CohortTrees, TreeFollower, group_by_tree, may_split, nodes_of
 from batchyard.shadow.observed import Signature, split_event
 from batchyard.shadow.state import ShadowSettings
@@ -311,7 +312,7 @@ class LifecycleCheck:
     ) -> Divergence:
         self.counts.divergences[divergence_type.value] = self.counts.divergences.get(divergence_type.value, 0) + 1
         actual, expected = documents
-        hints = where_to_look(divergence_type, str(key), "", at)
+        hints = diagnostic_commands(divergence_type, str(key), "", at)
         return Divergence(divergence_type, self._now, str(key), message, actual, expected, since=at, hints=hints)
 
 
@@ -469,9 +470,7 @@ class Followers:
         return follower
 
     def _merge_trees(self, old_tree: int, new_tree: int, now: Instant) -> None:
-        """Merge two cohort trees that an event connected: the follower of `new_tree` takes over the Workloads of
-        `old_tree`.
-        """
+        """Merge two cohort trees that an event connected: the follower of `new_tree` takes over `old_tree`."""
         if old_tree in self._possible_splits:
             self._possible_splits[new_tree] = now
         self._followers[new_tree].take_over(self._remove_follower(old_tree), now)
@@ -503,7 +502,7 @@ def _workload_events(events: Sequence[WatchEvent]) -> list[WatchEvent]:
 
 
 class ShadowController:
-    """Feeds a client's watch events to the comparisons with Kueue, and runs due checks. Informers call `heard`."""
+    """Feeds a client's watch events to the comparisons with Kueue, and runs due checks."""
 
     def __init__(
         self,
@@ -529,7 +528,7 @@ class ShadowController:
         self._ticket: Ticket | None = None
         client.subscribe(self._observe_events)
 
-    def heard(self, informer: Informer) -> None:
+    def on_informer_update(self, informer: Informer) -> None:
         """Note that an informer has received a list or an event; start the comparisons after the last initial list."""
         if self.is_over:
             return
@@ -537,7 +536,7 @@ class ShadowController:
             self.has_begun = True
             self._load_current_objects()
         self._listings[informer.info.constant] = informer.listings
-        self._staleness_check.heard(informer)
+        self._staleness_check.on_informer_update(informer)
 
     def _load_current_objects(self) -> None:
         """Restart all comparisons with Kueue from the objects in the API client's cache."""

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, find_condition
-from batchyard.api.times import format_time
+from batchyard.api.times import format_second
 from batchyard.api.views.workload import WorkloadView
 from batchyard.base.counts import count_with_noun, select_verb
 from batchyard.base.instant import SECOND, Instant
@@ -54,7 +54,7 @@ def unpredicted_decision(
         divergence_type, predicted_reasons = findings.DivergenceType.PREEMPTED, []
         model_text = _explain_no_preemption(prediction, preemptor, model)
     hint = findings.fair_sharing_hint_for(observed_decision.reason, predicted_reasons, is_fair=model.has_fair_sharing)
-    hints = findings.where_to_look(divergence_type, observed_decision.workload, queue, kueue_decision.at, hint)
+    hints = findings.diagnostic_commands(divergence_type, observed_decision.workload, queue, kueue_decision.at, hint)
     return findings.Divergence(
         divergence_type,
         now,
@@ -70,10 +70,10 @@ def _unpredicted_admission(
     admission: ObservedAdmission, at: Instant, model: SchedulerModel, names: Mapping[str, str], now: Instant
 ) -> findings.Divergence:
     prediction = model.decide_alone(admission.workload)
-    kueue_text = f"admitted in {admission.queue} with {findings.flavors_in_words(admission.pod_sets)}"
+    kueue_text = f"admitted in {admission.queue} with {findings.describe_flavors(admission.pod_sets)}"
     divergence_type, model_text, model_document = (
         findings.DivergenceType.ADMITTED,
-        findings.ours_in_words(prediction),
+        findings.describe_prediction(prediction),
         findings.predicted_document(prediction),
     )
     if isinstance(prediction, Admit) and predicted_admission(prediction) != admission:
@@ -86,7 +86,7 @@ def _unpredicted_admission(
         model_document = {"decision": "wait", "reason": "NotItsTurn", "message": order_text}
     elif prediction is None:
         model_text = _explain_no_decision(admission.workload, model)
-    hints = findings.where_to_look(divergence_type, admission.workload, admission.queue, at)
+    hints = findings.diagnostic_commands(divergence_type, admission.workload, admission.queue, at)
     documents = findings.observed_document(admission, names), model_document
     return findings.Divergence(
         divergence_type, now, admission.workload, f"{kueue_text}; {model_text}", *documents, since=at, hints=hints
@@ -107,11 +107,11 @@ def _describe_queue_order(admission: ObservedAdmission, model: SchedulerModel) -
 
 
 def _describe_order_fields(view: WorkloadView) -> str:
-    return f"priority {view.priority}, queued {format_time(view.queued)}"
+    return f"priority {view.priority}, queued {format_second(view.queued)}"
 
 
 def _explain_no_decision(workload: str, model: SchedulerModel) -> str:
-    """Return, as text, why a Workload is no candidate for batchyard's scheduler, such as `it already holds quota`."""
+    """Return, as text, why batchyard's scheduler decides nothing about a Workload: it holds quota, ended or waits."""
     quota_holder, pending_view = model.index.snapshot.holder(workload), model.index.workload_cache.view(workload)
     if quota_holder is not None:
         return f"{workload} already holds quota in {quota_holder.queue.name}"
@@ -127,7 +127,7 @@ def _explain_no_preemption(prediction: Decision | None, preemptor: str, model: S
     """Return, as text, why batchyard's scheduler would preempt no victim for the Workload `preemptor`."""
     if not preemptor:
         return "the model knows no reason for this preemption"
-    return _explain_no_decision(preemptor, model) if prediction is None else findings.ours_in_words(prediction)
+    return _explain_no_decision(preemptor, model) if prediction is None else findings.describe_prediction(prediction)
 
 
 def _describe_other_victims(preemption: ObservedPreemption, prediction: Preempt, model: SchedulerModel) -> str:
@@ -148,7 +148,7 @@ def _describe_other_victims(preemption: ObservedPreemption, prediction: Preempt,
 def _describe_victim(target: PreemptionTarget) -> str:
     """Return, as text, a preemption victim with the fields by which candidates for preemption are ordered."""
     victim = target.workload
-    reserved_at = format_time(victim.reserved_at)
+    reserved_at = format_second(victim.reserved_at)
     return f"{victim.key} ({victim.queue.name}, priority {victim.priority}, quota since {reserved_at}: {target.reason})"
 
 
@@ -162,11 +162,11 @@ def missing_decision(decision: Decision, model: SchedulerModel, made_at: Instant
     divergence_type = divergence_types.NOT_ADMITTED if isinstance(decision, Admit) else divergence_types.NOT_PREEMPTED
     queue = decision.head.queue
     waited_seconds = round((now - made_at) / SECOND, 1)
-    message = f"left waiting in {queue} for {waited_seconds:g} s; {findings.ours_in_words(decision)}"
+    message = f"left waiting in {queue} for {waited_seconds:g} s; {findings.describe_prediction(decision)}"
     if kueue_message:
         message += f"; Kueue reports: {kueue_message}"
     kueue_document = {"decision": "wait", "reason": (quota_condition or {}).get("reason", ""), "message": kueue_message}
-    hints = findings.where_to_look(divergence_type, view.key, queue, made_at)
+    hints = findings.diagnostic_commands(divergence_type, view.key, queue, made_at)
     return findings.Divergence(
         divergence_type,
         now,
@@ -209,7 +209,7 @@ class DivergenceDetector(DecisionReplay):
         return any(signature in open_decisions.first_made_at for open_decisions in self._open_decisions.values())
 
     def report_divergence(self) -> None:
-        """Add the first divergence to `findings`, and go on with what Kueue did."""
+        """Add the first divergence to `findings`, and continue from Kueue's decision."""
         kueue_decision, model_decision = self._overdue_kueue_decision(), self._overdue_model_decision()
         missing_model_decision = None if kueue_decision is None else self._find_overdue_cause(kueue_decision)
         if missing_model_decision is not None:

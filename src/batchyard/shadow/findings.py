@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from batchyard.api.times import format_time
+from batchyard.api.times import format_second, format_time
 from batchyard.base.instant import SECOND, Instant
 from batchyard.scheduling.decisions import Admit, Decision, Preempt, StayPending
 from batchyard.shadow.observed import KueueDecision, ObservedAdmission, PodSets, predicted_admission
@@ -79,9 +79,9 @@ class Divergence:
 
     def text(self) -> str:
         """Return the divergence as text: what differs, why batchyard differs, and commands to find the cause."""
-        lines = [f"{format_time(self.at)} {self.divergence_type.value} {self.workload}: {self.message}"]
+        lines = [f"{format_second(self.at)} {self.divergence_type.value} {self.workload}: {self.message}"]
         if self.since is not None:
-            lines.append(f"since: {format_time(self.since)}")
+            lines.append(f"since: {format_second(self.since)}")
         if why := self.why():
             lines.append(f"why: {why}")
         lines += [f"look: {each}" for each in self.hints]
@@ -156,7 +156,7 @@ def predicted_document(decision: Decision | None) -> dict[str, Any]:
             return {"decision": "wait", "reason": decision.why.reason, "message": decision.why.message}
 
 
-def flavors_in_words(pod_sets: PodSets) -> str:
+def describe_flavors(pod_sets: PodSets) -> str:
     """Return, as text, the pod count and the flavors of each pod set of an admission."""
     pod_set_texts = []
     for name, count, flavors in pod_sets:
@@ -165,13 +165,13 @@ def flavors_in_words(pod_sets: PodSets) -> str:
     return "; ".join(pod_set_texts)
 
 
-def ours_in_words(decision: Decision | None) -> str:
+def describe_prediction(decision: Decision | None) -> str:
     """Return a decision of batchyard's scheduler as a clause, such as `we admit it with 2 of main on spot`."""
     match decision:
         case None:
             return "the model finds it neither pending nor ready to schedule"
         case Admit():
-            return f"we admit it with {flavors_in_words(predicted_admission(decision).pod_sets)}"
+            return f"we admit it with {describe_flavors(predicted_admission(decision).pod_sets)}"
         case Preempt():
             return f"we preempt {', '.join(sorted(each.workload.key for each in decision.targets))} for it"
         case StayPending():
@@ -206,11 +206,11 @@ _RELEVANT_FIELDS: Final[Mapping[DivergenceType, str]] = {
 }
 
 
-def where_to_look(kind: DivergenceType, workload: str, queue: str, at: Instant, hint: str = "") -> Sequence[str]:
+def diagnostic_commands(kind: DivergenceType, workload: str, queue: str, at: Instant, hint: str = "") -> Sequence[str]:
     """Return kubectl commands to find the cause of a divergence, after `hint`; logs are read from just before `at`."""
     namespace, _, name = workload.rpartition("/")
     queue_arguments = f"clusterqueue {queue}" if queue else f"localqueues -n {namespace}"
-    log_start_text = format_time((at - _LOG_LEAD_TIME) // SECOND * SECOND)
+    log_start_text = format_second(at - _LOG_LEAD_TIME)
     return [
         *([hint] if hint else []),
         f"kubectl get {queue_arguments} -o yaml  # {_RELEVANT_FIELDS[kind]}",

@@ -1,10 +1,10 @@
 """Comparison of one cohort tree: before a difference is reported, the watch events are replayed in other orders.
 
-The replay (`replay.py`) processes changes in the order of arrival. Kueue may have seen another order, and mostly that
-does not matter. At an apparent divergence, all changes since the last agreement are replayed in other orders:
+The replay (`replay.py`) processes changes in the order of arrival. Kueue may have seen another order, which usually
+makes no difference. At an apparent divergence, all changes since the last agreement are replayed in other orders:
 
 - by resource version;
-- changes within a period together;
+- all changes within a period, then a decision;
 - all changes before all decisions;
 - with cycles of batchyard's scheduler only where a decision of Kueue needs an explanation.
 
@@ -36,9 +36,9 @@ from batchyard.shadow.replay import (
     EventBatch,
     ReplayOrder,
     arrange_batches,
-    by_revision,
     group_by_revision,
     replay_orders,
+    split_after_decisions,
 )
 from batchyard.shadow.state import BlockedPeriods, ShadowSettings
 
@@ -376,7 +376,7 @@ class TreeFollower:
     def _replay_in_steps(self, trial: DivergenceDetector, batches: Sequence[EventBatch]) -> DivergenceDetector:
         """Replay watch events by resource version, and choose an order for each section between two agreements."""
         agreed_copy, section_start = ReplayCopy(trial), 0
-        replay_steps = list(by_revision(batches))
+        replay_steps = list(split_after_decisions(batches))
         for position, step in enumerate(replay_steps):
             _apply_batches(trial, step, self._orders[0])
             orders = self._orders if position - section_start < REORDERED_STEPS_MAX else ()
@@ -391,7 +391,7 @@ class TreeFollower:
         return trial
 
     def _trial_starts(self) -> Iterator[TrialStart]:
-        """Yield where trial replays start: at the last agreement, one over a second earlier, and each copied state."""
+        """Yield the starts of trial replays: the last agreement, one over a second before it, and each copied state."""
         latest_base = self._bases[0]
         agreements = [] if self._is_reordered else self._agreements
         if agreements:

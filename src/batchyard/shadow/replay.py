@@ -1,9 +1,9 @@
-"""Decision replay: feeds watch events to our scheduler (the model) one by one, and compares its decisions with Kueue's.
+"""Decision replay: feeds watch events to batchyard's scheduler (the model), and compares its decisions with Kueue's.
 
 Theory of operation. No API guarantees an order between objects, and Kueue decides while changes are in flight. So Kueue
-saw the changes in another order than the shadow. The model (`SchedulerModel`) therefore gets the changes one by one and
-decides after each. A decision counts as agreed once Kueue is seen to do the same; only then the model gets its result.
-Both agree if some order of the changes exists in which our scheduler makes exactly the decisions of Kueue. The changes
+may see the changes in another order than the shadow. The model (`SchedulerModel`) therefore gets the changes one by one
+and decides after each. A decision counts as agreed once the shadow observes that Kueue made it; only then is it
+applied. Both agree if some order of the changes exists in which the model makes exactly Kueue's decisions. The changes
 of one object stay in their order. In each cohort tree:
 
 1. The model decides. It gets the results that Kueue has already written, and decides again.
@@ -198,7 +198,7 @@ class DecisionReplay(ShadowState):
             head = self.model.parked_head(workload_name, self._now - self._settings.settle - self.requeue_batch_period)
             decisions = [] if head is None else self.model.decide([head])
             if head and all(is_effective(each) and self._changes_for(each) is not None for each in decisions):
-                self.model.return_to_line(head)
+                self.model.requeue_parked(head)
                 self._complete_decisions(self._tree(head.queue), decisions)
                 return True
             if head is None and self._decide_without_late_heads(workload_name):
@@ -343,9 +343,9 @@ def replay_orders(settle: Duration) -> Sequence[ReplayOrder]:
 
 
 def arrange_batches(batches: Sequence[EventBatch], order: ReplayOrder) -> Iterator[Sequence[EventBatch]]:
-    """Yield groups of watch event batches in a replay order; the replay processes each group before it decides."""
+    """Yield the batches in replay order, in groups; the replay makes scheduling decisions after each group."""
     if order.by_revision:
-        yield from by_revision(batches)
+        yield from split_after_decisions(batches)
         return
     for group in _group_by_arrival(batches, order.period):
         yield _order_queues_first(group) if order.queues_first else group
@@ -368,7 +368,7 @@ def _order_queues_first(batches: Sequence[EventBatch]) -> Sequence[EventBatch]:
     return [*ordered_batches, EventBatch((), batches[-1].now)]
 
 
-def by_revision(batches: Sequence[EventBatch]) -> Iterator[Sequence[EventBatch]]:
+def split_after_decisions(batches: Sequence[EventBatch]) -> Iterator[Sequence[EventBatch]]:
     """Yield groups of watch events ordered by resource version; an event after a decision of Kueue starts a new group.
 
     No API guarantees that resource versions of several kinds are comparable. They are if one store keeps all kinds.

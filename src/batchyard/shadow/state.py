@@ -128,7 +128,7 @@ class SchedulerModel:
         """Report whether a Workload ahead of `head` became inadmissible at or after `since`: Kueue may still try it."""
         return self.index.queue_manager.pending[head.queue].has_parked_predecessor(head.workload.key, since)
 
-    def return_to_line(self, head: Head) -> None:
+    def requeue_parked(self, head: Head) -> None:
         """Move one inadmissible Workload back to the active heap of its ClusterQueue."""
         self.index.queue_manager.pending[head.queue].return_to_line(head.workload.key)
         self.index.queue_manager.record_new_workload(head.queue)

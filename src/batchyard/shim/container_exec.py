@@ -70,9 +70,10 @@ def execute(argv: Sequence[str], container: RunningContainer, timeout: float | N
 
 
 def enter_container(pid: int) -> bool:
-    """Enter the namespaces of process `pid` that differ from this process's; return whether the pid namespace did.
+    """Enter the namespaces of process `pid` that differ from this process's; return whether a pid namespace is entered.
 
-    The user namespace is entered last, because the others may belong to its parent; its first uid and gid are used.
+    The user namespace is entered last, because the other namespaces may belong to its parent. In the user namespace,
+    this process becomes the first mapped uid and gid.
     """
     process = os.pidfd_open(pid)
     namespaces = [flag for name, flag in _NAMESPACE_FLAGS if _is_other_namespace(name, pid)]

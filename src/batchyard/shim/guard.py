@@ -1,4 +1,4 @@
-"""Watchdog process of batchyard's server: if the event loop is blocked, logs the cause, and answers HTTP clients.
+"""Watchdog process of batchyard's server: if the event loop is blocked, it logs the cause and answers HTTP clients.
 
 The server's main thread reports its state in shared memory. While the thread is blocked, the watchdog logs a stack
 trace, answers health checks on the server's own sockets, and asks other clients to retry. If the server is blocked at
@@ -45,7 +45,7 @@ class PlatformWatchdog:
     """The watchdog of one batchyard server process, with the server's shared memory and listening sockets."""
 
     def __init__(self, pid: int, alive_pipe: int, memory_fd: int, stacks_fd: int) -> None:
-        """`pid` is the server's process, `alive_pipe` a pipe it keeps open, `stacks_fd` its file of stack traces."""
+        """`alive_pipe` is a pipe that the server `pid` keeps open, `stacks_fd` the server's file of stack traces."""
         self._pid = pid
         self._alive_pipe = alive_pipe
         self._memory = mmap.mmap(memory_fd, WATCHDOG_MEMORY_SIZE, prot=mmap.PROT_READ)
@@ -75,7 +75,7 @@ class PlatformWatchdog:
             self._check_event_loop()
 
     def _check_event_loop(self) -> None:
-        """Check whether the server's event loop is blocked; if so, log it, answer clients, or kill it at shutdown."""
+        """If the server's event loop is blocked, log this and answer clients; at shutdown, kill the server."""
         last_progress_at, request_started_at, length = WATCHDOG_LAYOUT.unpack_from(self._memory)
         cpu_wait_seconds = self._read_cpu_wait_seconds()
         if last_progress_at != self._last_progress:

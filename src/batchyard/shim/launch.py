@@ -14,7 +14,7 @@ from batchyard.shim import linux, process_container, state_dir, stop
 from batchyard.shim import run as words
 from batchyard.shim.container_exec import ProcessUser, RunningContainer, user_of
 from batchyard.shim.images import engine as engine_container
-from batchyard.shim.images import engines, rootfs_store, store, unpacking
+from batchyard.shim.images import engines, image_kinds, rootfs_store, unpacking
 from batchyard.shim.isolation import bubblewrap, cgroups, nesting, seccomp, users
 from batchyard.shim.isolation.capabilities import Features
 from batchyard.shim.isolation.cgroups import CgroupPaths
@@ -146,7 +146,7 @@ def run_group(run: ShimRun) -> CgroupPaths:
 
 def runs_in_engine(run: ShimRun) -> bool:
     """Report whether a container engine (podman) runs a container."""
-    return store.is_run_by_engine(run.spec["image"])
+    return image_kinds.is_run_by_engine(run.spec["image"])
 
 
 def runs_in_bubblewrap(run: ShimRun, features: Features) -> bool:
@@ -177,7 +177,7 @@ def describe_container(run: ShimRun, features: Features, pid: int, group: Cgroup
         pid=pid,
         has_own_namespaces=is_enclosed,
         group=cgroups.find_leaf_group(group) if runs_in_engine(run) else group,
-        environment=variables(run, pid),
+        environment=running_environment(run, pid),
         folder=run.spec["workingDir"] or "/",
         user=exec_user(run, pid, is_enclosed=is_enclosed),
         seccomp_program=seccomp_program_of(run, features),
@@ -196,7 +196,7 @@ def exec_user(run: ShimRun, pid: int, *, is_enclosed: bool) -> ProcessUser | Non
     return (*user, ()) if user else None
 
 
-def variables(run: ShimRun, pid: int) -> dict[str, str]:
+def running_environment(run: ShimRun, pid: int) -> dict[str, str]:
     """Return the environment variables of a running container, including those of its engine and its image."""
     environment_block = b""
     if runs_in_engine(run):
@@ -215,9 +215,9 @@ def environment(run: ShimRun) -> dict[str, str]:
     image = run.spec["image"]
     if "unpacked" in image:
         image_variables = rootfs_store.image_metadata(run.node, image["unpacked"]).get("environment") or {}
-        image_defaults = store.environment({}) | {"HOME": _image_account(run).home} | image_variables
+        image_defaults = image_kinds.environment({}) | {"HOME": _image_account(run).home} | image_variables
     else:
-        image_defaults = store.environment(image) | {"HOME": "/root"}
+        image_defaults = image_kinds.environment(image) | {"HOME": "/root"}
     return image_defaults | base_variables | dict(spec_variables)
 
 
@@ -267,11 +267,11 @@ def _execute_in_child(run: ShimRun, features: Features, group: CgroupPaths, chil
         if run.spec["tty"] and (features.bubblewrap or runs_in_engine(run)):
             linux.set_controlling_terminal(0)
         if runs_in_engine(run):
-            engine_container.run_engine_warden(_prepare_engine_container(run, features, group), child_streams.status)
+            engine_container.run_engine_subreaper(_prepare_engine_container(run, features, group), child_streams.status)
         apply_limits(run.spec["limits"], group)
         if features.bubblewrap:
             _execute_bubblewrap(run, features.bubblewrap, features, child_streams)
-        process_container.run_process_warden(_plain_process_command(run), child_streams.status)
+        process_container.run_process_subreaper(_plain_process_command(run), child_streams.status)
     except (OSError, ValueError) as failure:
         status_line = {"error": words.format_start_error(str(failure))}
         os.write(child_streams.status, json.dumps(status_line).encode() + b"\n")
@@ -357,8 +357,8 @@ def _prepare_view(run: ShimRun, spec: dict[str, Any]) -> _SpecViewAndPaths:
     """Prepare a container's files, owned by the user that runs the node; return spec, visible files and paths."""
     paths = _container_paths(run)
     spec = spec | {"mounts": resolve_mounts(spec["mounts"], paths.pod, f"{paths.run}/root")}
-    root = store.root_filesystem(spec["image"], paths.node)
-    folders = {} if root else store.visible_folders(spec["image"], paths.node)
+    root = image_kinds.root_filesystem(spec["image"], paths.node)
+    folders = {} if root else image_kinds.visible_folders(spec["image"], paths.node)
     return *_build_view(spec, paths, root, folders), paths
 
 
@@ -372,8 +372,8 @@ def _prepare_view_as_pod_user(run: ShimRun, spec: dict[str, Any], sandbox_pid: i
     pod_users = PodUsers(pod, namespace, paths.pod)
     sandbox, run_folder, masks = map(pod_users.copy_mount, (paths.sandbox, paths.run, paths.masks_folder))
     copied_paths = bubblewrap.ContainerPaths("", "", sandbox, run_folder, masks)
-    root = store.root_filesystem(spec["image"], paths.node)
-    folders = {} if root else store.visible_folders(spec["image"], paths.node)
+    root = image_kinds.root_filesystem(spec["image"], paths.node)
+    folders = {} if root else image_kinds.visible_folders(spec["image"], paths.node)
     root = pod_users.copy_mount(root) if root else ""
     folders = {mount_point: pod_users.copy_mount(source) for mount_point, source in folders.items()}
     spec = spec | {"mounts": [{**mount, "source": _copy_source(mount, pod_users)} for mount in resolved_mounts]}
@@ -398,7 +398,7 @@ def _prepare_engine_container(run: ShimRun, features: Features, group: CgroupPat
     )  # the engine reads the hostname from its own UTS namespace
     spec = run.spec | {"mounts": resolve_mounts(run.spec["mounts"], paths.pod, f"{paths.run}/root")}
     engine_paths = engines.EngineContainerPaths(paths.sandbox, paths.run, sandbox_pid, run.path)
-    environment_options = engines.variables(run.spec["environment"])
+    environment_options = engines.write_env_file(run.spec["environment"])
     container_options = engines.options(spec, engine_paths, engine, group, environment_options)
     return engine_container.EngineContainer(
         engine, engine.container_name(run.path), container_options, run.folder, bool(run.spec["tty"]), group
@@ -420,11 +420,13 @@ def _build_view(
         return spec, bubblewrap.ContainerView(
             {"/": unpacking.mount_writable_overlay(root, run_root)}, {}, lacks_folder=False, resolve_path=resolve_path
         )
-    resolve_path = partial(unpacking.resolve_in_folders, folders, store.program_links() | bubblewrap.CONTAINER_LINKS)
+    resolve_path = partial(
+        unpacking.resolve_in_folders, folders, image_kinds.program_links() | bubblewrap.CONTAINER_LINKS
+    )
     spec = nesting.attach_nested_mounts(spec, resolve_path, paths.run)
     lacks_folder = bubblewrap.lacks_folder(spec, folders)
     folder_sources = unpacking.add_mount_points(folders, bubblewrap.list_mount_points(spec), run_root)
-    return spec, bubblewrap.ContainerView(folder_sources, store.program_links(), lacks_folder, resolve_path)
+    return spec, bubblewrap.ContainerView(folder_sources, image_kinds.program_links(), lacks_folder, resolve_path)
 
 
 def _check_root_filesystem(root: str) -> None:
@@ -448,7 +450,7 @@ def _enter_pod(run: ShimRun, namespaces: int) -> int:
 
 def _plain_process_command(run: ShimRun) -> process_container.ProcessCommand:
     spec: Mapping[str, Any] = run.spec
-    if store.root_filesystem(spec["image"], ""):
+    if image_kinds.root_filesystem(spec["image"], ""):
         raise ValueError(f"image {spec['image']['name']} requires bubblewrap: apt-get install bubblewrap")
     if spec["mounts"]:
         raise ValueError(f"the mount {spec['mounts'][0]['target']} requires bubblewrap: apt-get install bubblewrap")

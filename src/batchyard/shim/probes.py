@@ -123,7 +123,7 @@ _REDIRECT_CODES = frozenset({301, 302, 303, 307, 308})
 
 
 class ProbeOutcome(NamedTuple):
-    """The result and output of one attempt of a probe or hook; `unknown`: the attempt could not be made."""
+    """The result and output of one attempt of a probe or hook; `unknown` means that no attempt was possible."""
 
     result: ProbeResultKind
     text: str
@@ -356,7 +356,7 @@ class ProbeWorkers:
             self._loop.call_later(timeout + _ATTEMPT_KILL_DELAY_SECONDS, partial(self._kill, result_reader, child_pid))
 
     def end(self) -> None:
-        """Kill all probe and hook attempts that run."""
+        """Kill all running attempts of probes and hooks."""
         for reader, child in list(self._children.items()):
             self._kill(reader, child)
 
@@ -404,7 +404,7 @@ _PROBE_NAMES = {"startup": "Startup", "liveness": "Liveness", "readiness": "Read
 StartAttempt: TypeAlias = Callable[[Mapping[str, Any], float | None, Callable[[ProbeOutcome], None]], None]
 
 
-class Health:
+class ContainerHealth:
     """The probes of one container, and the fields `started` and `ready` of its status."""
 
     def __init__(
@@ -441,7 +441,7 @@ class Health:
         self._report.warn(reason, message)
 
     def apply_result(self, kind: str, has_succeeded: bool, message: str) -> bool:
-        """Apply a probe's result after enough equal results in a row; return whether the probe goes on."""
+        """Apply a probe's result after enough equal results in a row; return whether the probe continues."""
         if kind == "readiness":
             self._is_ready = has_succeeded
         elif not has_succeeded:
@@ -456,7 +456,7 @@ class Health:
 
 
 class ProbeCallbacks:
-    """What the shim does about probe results: callbacks for a warning, a failed probe, and a changed status."""
+    """The shim's reactions to probe results: callbacks for a warning, a failed probe, and a changed status."""
 
     def __init__(
         self,
@@ -473,7 +473,12 @@ class _ProbeWorker:
     """One probe of a container, with its timer and its number of equal results in a row."""
 
     def __init__(
-        self, kind: str, probe: Mapping[str, Any], loop: ShimEventLoop, start_attempt: StartAttempt, health: Health
+        self,
+        kind: str,
+        probe: Mapping[str, Any],
+        loop: ShimEventLoop,
+        start_attempt: StartAttempt,
+        health: ContainerHealth,
     ) -> None:
         self._kind = kind
         self._probe = probe
@@ -526,7 +531,7 @@ class _ProbeWorker:
             self._schedule_next_attempt()
 
     def _count_probe_result(self, succeeded: bool, message: str) -> bool:
-        """Count equal probe results in a row, and apply them at the threshold; return whether the probe goes on."""
+        """Count equal probe results in a row; apply the result at the threshold. Return whether the probe continues."""
         self._equal_results = self._equal_results + 1 if self._last_result == succeeded else 1
         self._last_result = succeeded
         threshold = self._probe["successThreshold" if succeeded else "failureThreshold"]

@@ -1,7 +1,7 @@
-"""Containers that run as plain processes, and the warden: a command's parent process, which cleans up after it.
+"""Containers that run as plain processes, and the subreaper: a command's parent process, which cleans up after it.
 
-The warden is a child of the shim, and the command is a child of the warden. The warden adopts orphans of the command
-(subreaper). When the command has ended, or the shim was killed, the warden kills all its descendants. It reports to the
+The subreaper is a child of the shim, and the command is a child of the subreaper. The subreaper adopts orphans of the
+command. When the command has ended, or the shim was killed, the subreaper kills all its descendants. It reports to the
 shim through a pipe, as JSON lines in the format of bubblewrap's `--json-status-fd`: `child-pid`, then `exit-code`, or
 `error` if the command could not be started.
 """
@@ -30,8 +30,8 @@ class ProcessCommand(NamedTuple):
     start_error: Callable[[str], str] = run.format_start_error
 
 
-def run_process_warden(command: ProcessCommand, status: int, *, is_enclosed: bool = False) -> NoReturn:
-    """Be the warden of a command: start it, report its start and end on the pipe `status`, and kill descendants.
+def run_process_subreaper(command: ProcessCommand, status: int, *, is_enclosed: bool = False) -> NoReturn:
+    """Run as a command's subreaper: start it, report its start and end on the pipe `status`, and kill descendants.
 
     If the command is in its own pid namespace (`is_enclosed`), the descendants are not killed here.
     """

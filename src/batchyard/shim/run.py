@@ -17,7 +17,7 @@ class ShimRun:
     """A container start, sandbox or image pull: its directory, lock, spec and state, as its shim uses them."""
 
     def __init__(self, node: int, path: str) -> None:
-        """Open the directory of a container start, sandbox or pull, at `path` in the node directory, or OSError."""
+        """Open the run's directory, at `path` in the node directory. OSError if it cannot be opened."""
         self.node = node
         self.path = path
         self.folder = state_dir.open_folder(path, node)
@@ -26,7 +26,7 @@ class ShimRun:
         self.state: dict[str, Any] = {}
 
     def claim(self) -> bool:
-        """Lock this start for the calling shim; return False if it had a shim before, or its spec is unreadable."""
+        """Lock this run for the calling shim; return False if another shim had it before, or its spec is unreadable."""
         self.lock = state_dir.acquire_lock(self.folder, "lock")
         spec = state_dir.read_json(self.folder, "spec.json")
         if self.lock is None or spec is None:
@@ -50,9 +50,9 @@ class ShimRun:
         return True
 
     def announce(self, patience: float = 0.0) -> bool:
-        """Tell batchyard's server that the state has changed; return False if `patience` seconds pass without success.
+        """Notify batchyard's server of a changed state; return False if this fails for `patience` seconds.
 
-        Return True if no server listens, because it reads the directories when it starts.
+        Return True if no server listens, because a server reads the directories when it starts.
         """
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.settimeout(patience)

@@ -15,7 +15,7 @@ from batchyard.shim.event_loop import ShimEventLoop
 from batchyard.shim.isolation import cgroups
 from batchyard.shim.isolation.capabilities import Features
 from batchyard.shim.logs import LogLineSplitter, RotatingLog
-from batchyard.shim.probes import Health, ProbeCallbacks, ProbeOutcome, ProbeWorkers
+from batchyard.shim.probes import ContainerHealth, ProbeCallbacks, ProbeOutcome, ProbeWorkers
 from batchyard.shim.run import ShimRun
 from batchyard.shim.stop import ContainerTermination, parse_stop_signal, signal_first_process, signal_process_group
 
@@ -247,7 +247,7 @@ class ContainerShim:
         self._attached = AttachedClients(self._loop, run.folder, self._set_output_reading)
         self._open_descriptors = 0
         self._received = b""
-        #: The wait status of the shim's child process, which is bubblewrap or the warden.
+        #: The wait status of the shim's child process, which is bubblewrap or the subreaper.
         self._wait_status = 0
         #: The first process of the container, and when its pid was reported.
         self._child: int | None = None
@@ -257,7 +257,7 @@ class ContainerShim:
         self._is_oom = False
         self._is_over = False
         #: The probes; None until the command runs.
-        self._health: Health | None = None
+        self._health: ContainerHealth | None = None
         self._termination: ContainerTermination | None = None
 
     def supervise(self) -> None:
@@ -287,7 +287,7 @@ class ContainerShim:
         self._loop.when_readable(process.status, partial(self._read_status, process.status))
 
     def _watch_for_oom(self) -> None:
-        """With cgroup v1, watch for OOM kills, to kill the whole container then (cgroup v2 does that itself)."""
+        """With cgroup v1, watch for OOM kills: the shim then kills the whole container, as cgroup v2 does itself."""
         oom_fd = cgroups.watch_for_oom(self._group)
         if oom_fd is not None:
             self._loop.when_readable(oom_fd, partial(self._check_oom, oom_fd, _OOM_POLLS))
@@ -373,7 +373,7 @@ class ContainerShim:
         attempt = partial(self._attempts.start, container)
         hooks = self._run.spec["hooks"]
         callbacks = ProbeCallbacks(self._reporter.warn, self._report_failure, self._report_health)
-        self._health = Health(self._run.spec["probes"], self._loop, attempt, callbacks)
+        self._health = ContainerHealth(self._run.spec["probes"], self._loop, attempt, callbacks)
         signal_number = parse_stop_signal(self._run.spec.get("stopSignal") or "")
         send_stop_signal = partial(
             signal_first_process if launch.runs_in_engine(self._run) else signal_process_group, first_pid, signal_number

@@ -72,13 +72,13 @@ class _ExecSession:
         self._connection = connection
         self._loop = ShimEventLoop()
         self._received = b""
-        self._warden = 0
+        self._subreaper = 0
 
     def host(self) -> None:
         """Enter the container, start the exec command, and wait for its end."""
         pid = _read_first_pid(self._run)
         container_pidfd = os.pidfd_open(pid)
-        group, container_environment = launch.run_group(self._run), launch.variables(self._run, pid)
+        group, container_environment = launch.run_group(self._run), launch.running_environment(self._run, pid)
         user = launch.exec_user(self._run, pid, is_enclosed=True)
         leaf_group = cgroups.find_leaf_group(group) if launch.runs_in_engine(self._run) else group
         launch.apply_limits(self._run.spec["limits"], leaf_group)
@@ -97,7 +97,7 @@ class _ExecSession:
             has_terminal=bool(self._request["tty"]),
             start_error=words.format_exec_error,
         )
-        status_fd = self._fork_warden(
+        status_fd = self._fork_subreaper(
             exec_command, [*terminal_fds[1:] * 3, *client_fds], inherited_fds, user, is_enclosed=is_enclosed
         )
         _send_reply(self._connection, terminal_fds[:1], started=True)
@@ -107,9 +107,9 @@ class _ExecSession:
         self._loop.when_readable(container_pidfd, self._end_command)
         self._loop.when_readable(status_fd, lambda: self._read_status(status_fd))
         self._loop.run()
-        self._reap_warden()
+        self._reap_subreaper()
 
-    def _fork_warden(
+    def _fork_subreaper(
         self,
         command: process_container.ProcessCommand,
         standard_fds: list[int],
@@ -120,8 +120,8 @@ class _ExecSession:
     ) -> int:
         """Fork a parent process for the exec command, which starts it; return the pipe with its status lines."""
         status_reader, status_writer = os.pipe2(os.O_CLOEXEC)
-        self._warden = os.fork()
-        if self._warden == 0:
+        self._subreaper = os.fork()
+        if self._subreaper == 0:
             self._connection.close()
             signal.set_wakeup_fd(-1)
             try:
@@ -133,7 +133,7 @@ class _ExecSession:
                     container_exec.change_user(user)
                 if is_enclosed:
                     container_exec.drop_privileges_and_filter(self._seccomp_program)
-                process_container.run_process_warden(command, status_writer, is_enclosed=is_enclosed)
+                process_container.run_process_subreaper(command, status_writer, is_enclosed=is_enclosed)
             finally:
                 os._exit(1)
         os.close(status_writer)
@@ -150,7 +150,7 @@ class _ExecSession:
                 self._send_reply_and_stop(exit_code=status_line["exit-code"])
             elif "error" in status_line:
                 self._send_reply_and_stop(error=status_line["error"])
-        if not data:  # the warden was killed
+        if not data:  # the subreaper was killed
             self._send_reply_and_stop(exit_code=_KILLED_EXIT_CODE)
 
     def _end_if_disconnected(self) -> None:
@@ -160,13 +160,13 @@ class _ExecSession:
     def _end_command(self) -> None:
         """Kill the exec command, because the client has disconnected or the container has ended."""
         with suppress(ProcessLookupError):
-            os.kill(self._warden, signal.SIGTERM)
-        self._reap_warden()
+            os.kill(self._subreaper, signal.SIGTERM)
+        self._reap_subreaper()
         self._send_reply_and_stop(exit_code=_KILLED_EXIT_CODE)
 
-    def _reap_warden(self) -> None:
+    def _reap_subreaper(self) -> None:
         with suppress(ChildProcessError):
-            os.waitpid(self._warden, 0)
+            os.waitpid(self._subreaper, 0)
 
     def _send_reply_and_stop(self, **reply: object) -> None:
         _send_reply(self._connection, [], **reply)
@@ -265,7 +265,7 @@ def _wait_for_stop(run: ShimRun) -> None:
 
 
 def _measure_volumes(run: ShimRun, loop: ShimEventLoop, interval: float) -> None:
-    """Measure the pod's volumes periodically; report the first over its size limit, for which the kubelet evicts."""
+    """Measure the pod's volumes periodically; report the first over its limit, which evicts the pod."""
     start_time = linux.monotonic()
     pod = os.path.dirname(os.readlink(f"/proc/self/fd/{run.folder}"))
     for limit in run.spec["limited"]:

@@ -172,7 +172,7 @@ _SKIPPED_NAME_PATTERNS = ("private", "*.key", "*.pem.key")
 
 
 def update_etc_copy(node: str) -> None:
-    """Copy new and changed files of the machine's /etc to a node directory; files removed since stay in the copy."""
+    """Copy new and changed files of the machine's /etc to a node directory; removed files stay in the copy."""
     copy_path = f"{node}/{ETC_COPY_FOLDER}"
     os.makedirs(copy_path, 0o755, exist_ok=True)
     for name in SANDBOX_FILES:

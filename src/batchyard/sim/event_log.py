@@ -136,7 +136,7 @@ class EventLog:
         self.last = start
 
     def recall(self, workloads: Iterable[Obj]) -> None:
-        """Make Workloads known that existed before the simulation began, without log records for them."""
+        """Register Workloads that existed before the simulation began, without log records for them."""
         for obj in workloads:
             view = workload_view(obj)
             self._key_by_uid[view.uid] = view.key
@@ -222,7 +222,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadEvent(Event):
-    """Base class of the events of one Workload, named `namespace/name`."""
+    """Base class of the events of one Workload, which is identified by `namespace/name`."""
 
     workload: str
 

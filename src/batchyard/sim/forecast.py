@@ -15,8 +15,9 @@ from heapq import nsmallest
 from typing import Any, Final
 
 from batchyard.api import scheme
-from batchyard.api.meta import Key, Obj, find_condition, format_amount, key_of, with_metadata
-from batchyard.api.times import format_time
+from batchyard.api.amounts import readable_amount
+from batchyard.api.meta import Key, Obj, find_condition, key_of, with_metadata
+from batchyard.api.times import format_second, format_time
 from batchyard.api.views.node import node_view
 from batchyard.api.views.workload import WorkloadView, flavor_view, workload_view
 from batchyard.apiserver.request import StatusError
@@ -153,7 +154,7 @@ class Forecast:
         return tuple(to_log_wait(self.quantile_of_forks(level)) for level in LEVELS)
 
     def sample(self, uid: str) -> ForecastRecord:
-        """Return what the calibration keeps of the forecast until the Workload, with uid `uid`, starts."""
+        """Return the forecast as the record that the calibration keeps until the Workload with this uid starts."""
         fork_waits = self.waits_by_level
         tracker_names = tracker_names_for(self.basis, fork_waits, self.forks)
         return ForecastRecord(self.workload, uid, self.at, tracker_names, fork_waits[MEDIAN], self.moved or fork_waits)
@@ -167,7 +168,7 @@ class Forecast:
             "kind": "Forecast",
             "subject": dict(subject),
             "time": format_time(self.at),
-            "startsAt": {n: format_time((self.at + wait) // SECOND * SECOND) for n, wait in known_waits.items()},
+            "startsAt": {n: format_second(self.at + wait) for n, wait in known_waits.items()},
             "waitSeconds": {name: round(wait / SECOND, 1) for name, wait in known_waits.items()},
             "within": round(self.started_fraction, 3),
             "basis": str(self.basis),
@@ -401,7 +402,9 @@ def _describe_held_quota(view: WorkloadView) -> str:
     for holding in view.holdings:
         for resource, amount in holding.usage:
             amounts[resource] = amounts.get(resource, 0) + amount
-    return " and ".join(f"{format_amount(resource, amount)} {resource}" for resource, amount in sorted(amounts.items()))
+    return " and ".join(
+        f"{readable_amount(resource, amount)} {resource}" for resource, amount in sorted(amounts.items())
+    )
 
 
 # Warnings about the immediate effects of a queue change, for `--dry-run=server`.
@@ -445,7 +448,9 @@ def dry_run_warnings(old_state: State, new_object: Obj, may_see: Callable[[str],
         if amount > old_effects.excess_by_quota.get(quota_key, (0, ()))[0]:
             queue, flavor, resource = quota_key
             shown_names = _shorten_names(names, may_see)
-            excess_text = f"{format_amount(resource, amount)} {resource} of flavor {flavor} more than its quota allows"
+            excess_text = (
+                f"{readable_amount(resource, amount)} {resource} of flavor {flavor} more than its quota allows"
+            )
             warnings.append(
                 f"ClusterQueue {queue} would use {excess_text}: "
                 f"{shown_names} would no longer fit; it admits no other Workload"
@@ -470,7 +475,7 @@ def _simulate_instant(state: State) -> _ImmediateEffects:
     world = World(scenario, sink=record_event, state=make_state(state, quota_state.objects, workloads))
     world.kernel.run(state.at, steps_max=STEPS_MAX)
     snapshot = world.platform.index.snapshot
-    snapshot.settle()
+    snapshot.rebuild_if_changed()
     for queue in snapshot.queues.values():
         effects.excess_by_quota |= _exceeded_quota(queue, snapshot)
     return effects
@@ -527,8 +532,8 @@ def _quota_above_nodes(state: State, new_object: Obj) -> Iterator[str]:
         quota_nodes = [*(queue.node for queue in snapshot.queues.values()), *snapshot.cohorts.values()]
         quota = sum(node.nominal.get(fr, 0) for node in quota_nodes)
         if changed_quota_node.nominal[fr] and quota > node_capacity:
-            quota_text = f"quota for {resource} in flavor {flavor} would be {format_amount(resource, quota)} in all"
-            yield f"{quota_text}; the existing nodes have {format_amount(resource, node_capacity)}"
+            quota_text = f"quota for {resource} in flavor {flavor} would be {readable_amount(resource, quota)} in all"
+            yield f"{quota_text}; the existing nodes have {readable_amount(resource, node_capacity)}"
 
 
 # Forecasts and warnings for the API server, from its current objects. Names that the user may not see are hidden.
@@ -540,6 +545,8 @@ FORECAST_KINDS: Final = (
     *(scheme.LOCAL_QUEUE, scheme.LIMIT_RANGE, scheme.WORKLOAD_PRIORITY_CLASS, scheme.PRIORITY_CLASS),
     *(scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET),
 )
+#: The end of the message about an object that has no forecast.
+NO_START: Final = "there is no start to forecast"
 KindLister = Callable[[str], Iterable[Obj]]
 MaySee = Callable[[str], bool]
 
@@ -563,9 +570,8 @@ class ForecastAnswers:
         forecast = None if name is None else forecasts(state, [name], options).get(name)
         if forecast is None:
             problem = "has no Workload" if name is None else "has ended"
-            raise StatusError(
-                404, "NotFound", f'{subject.kind} "{subject.name}" {problem}: it will not start', {"name": subject.name}
-            )
+            message = f'{subject.kind} "{subject.name}" {problem}: {NO_START}'
+            raise StatusError(404, "NotFound", message, {"name": subject.name})
         return forecast.document(subject_document(subject))
 
     def samples_of(self, list_kind: KindLister, at: Instant, calibration: Calibration) -> Sequence[ForecastRecord]:

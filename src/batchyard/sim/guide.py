@@ -1,6 +1,6 @@
 """Simulates Google's guide to its GKE batch reference architecture step by step, with the guide's published figures.
 
-The times and figures of `guide.json` are the guide's. In a step, the Job files are applied in rounds: one file of each
+`guide.json` contains the guide's times and figures. In a step, the Job files are applied in rounds: one file of each
 team, half a second apart, and another second after each round. The guide's authors read the queues when a step had
 settled and none of its Jobs had ended. They read the nodes when the cluster had grown. Rows that follow from quota
 arithmetic alone are exact and must be equal in the simulation; other rows depend on the time of the reading. The

@@ -105,7 +105,7 @@ def random_scenario(draws: RandomSource, bounds: WorldBounds | None = None) -> S
 def scenario_of(
     objects: Sequence[Mapping[str, Any]], *, fair_sharing: bool = False, settings: Mapping[str, Any] | None = None
 ) -> Scenario:
-    """Return a scenario that consists of the given manifests, with further fields of the Scenario's spec."""
+    """Return a scenario that consists of the given manifests; `settings` are further fields of the Scenario's spec."""
     manifests = Manifests()
     config = {"apiVersion": "sim.batchyard.dev/v1alpha1", "kind": "Scenario", "metadata": {"name": "random"}}
     spec = {"fairSharing": fair_sharing, **(settings or {})}

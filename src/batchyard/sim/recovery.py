@@ -1,10 +1,10 @@
 """Recovery of gangs from lost machines: the time until all pods of a gang run again, the lost work, and run costs.
 
 A gang is the pods of a Workload, or of a JobSet without a queue. A loss begins when the first machine with a pod of the
-gang crashes or is reclaimed. It ends when as many pods run as the Workload has quota for, or for a JobSet without a
-queue, as ran before. Pods that end unfinished in between lose their work since the last checkpoint. If other gangs are
-preempted for the recovery, their losses are listed under the loss that caused them. Everything is computed from watch
-events.
+gang crashes or is reclaimed. It ends when all pods for which the Workload has quota run again. For a JobSet without a
+queue, it ends when as many pods run as before. Pods that end unfinished in between lose their work since the last
+checkpoint. If other gangs are preempted for the recovery, their losses are listed under the loss that caused them.
+Everything is computed from watch events.
 """
 
 from collections.abc import Iterable, Sequence

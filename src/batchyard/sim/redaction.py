@@ -106,7 +106,7 @@ def _remove_environment(value: Any, *, is_container: bool = False) -> Any:
 
 
 class Redaction:
-    """Replaces the names in objects by keyed hashes, which nobody can reverse by guessing without the key."""
+    """Replaces the names in objects by keyed hashes, which cannot be reversed by guessing names without the key."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key

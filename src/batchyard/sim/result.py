@@ -322,5 +322,5 @@ class Reporter:
         )
 
     def _queue_of(self, namespace: str, local_queue: str) -> str | None:
-        """Return the ClusterQueue of a LocalQueue, as the platform knows it that runs now (after any crash)."""
+        """Return the ClusterQueue of a LocalQueue, as known to the current platform process (after any restart)."""
         return self._world.platform.index.cluster_queue_of(namespace, local_queue)

@@ -7,8 +7,8 @@ A file of rules is CSV: in each row a name pattern and a run time. The first row
     nightly,"lognormal(mean=10m,sigma=0.5)"
     *,uniform(5m,20m)
 
-A pattern with `/` is for `namespace/name`, another one for the name. The random run time of a job depends on the seed
-and on its name only. It becomes the job's annotation, so a job with an annotation keeps its own.
+A pattern with `/` matches `namespace/name`, a pattern without `/` matches the name. The random run time of a job
+depends on the seed and on its name only. It becomes the job's annotation, so a job with an annotation keeps its own.
 """
 
 import re
@@ -288,7 +288,7 @@ def _has_run_time(job: Obj, cluster: Obj | None) -> bool:
 
 
 def _template_chains(job: Obj) -> Iterator[tuple[Obj, ...]]:
-    """Yield for each pod template of a job the templates from it upwards; a Pod is its own template."""
+    """Yield each pod template of a job with its enclosing templates, innermost first; a Pod is its own template."""
     spec = job["spec"]
     if group_kind(job) == scheme.JOB_SET:
         for replicated in spec.get("replicatedJobs") or ():

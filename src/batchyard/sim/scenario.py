@@ -493,7 +493,7 @@ def read_folder(folder: Path, suffix: str, faults: list[FileFault]) -> list[tupl
 
 
 def is_text(source: str) -> bool:
-    """Report whether a string is the text of manifests, not a file name: it has several lines, or is JSON."""
+    """Report whether a string is manifest text (multi-line YAML, or JSON), not a file name."""
     return "\n" in source or source.lstrip().startswith("{")
 
 

@@ -25,7 +25,7 @@ from batchyard.base.memory import rare_garbage_collection
 from batchyard.jobframework.workloads import GenericJob
 from batchyard.jobs.job.integration import JobIntegration
 from batchyard.jobs.jobset.integration import JobSetIntegration
-from batchyard.scheduling.workload.adjustments import MissingClass, resolve_priority
+from batchyard.scheduling.workload.adjustments import MissingPriorityClass, resolve_priority
 from batchyard.scheduling.workload.lifecycle import is_finished
 from batchyard.sim.event_log import Event, Record, event_of
 from batchyard.sim.recovery import RunAccounting
@@ -84,7 +84,7 @@ def simulate(
 ) -> Result:
     """Simulate manifests in virtual time, and return the result.
 
-    Sources are files, folders (all manifests below them), texts of manifests (several lines, or JSON), or objects as
+    Sources are files, folders (all manifests below them), manifest text (multi-line YAML, or JSON), or objects as
     dicts. `until` ends the run (`"2h"`, or seconds). Without it the run ends at the scenario's horizon, or when no
     more events are scheduled. `events` is called with each event as it happens. With `record=False` the result contains
     no events, which saves time and memory in large runs.
@@ -134,7 +134,7 @@ class Simulation:
             self.world.kernel.call_at(self._end, do_nothing)
 
     def advance(self, steps_max: int | None = None) -> bool:
-        """Run at most `steps_max` kernel steps (None: to the end); return whether the simulation has to continue."""
+        """Run at most `steps_max` kernel steps (None: to the end); return whether the simulation has not ended yet."""
         if self._ending is not None:
             return False
         kernel = self.world.kernel
@@ -200,10 +200,9 @@ class Simulation:
         return RunEnding.IDLE if self.world.kernel.next_instant() is None else RunEnding.BOUND
 
     def _log_end_time(self, workloads: Sequence[Obj]) -> Instant:
-        """Return when the event log ends: at the horizon, at the loop or interrupt that ended the run, or at the last
-        event.
+        """Return when the event log ends: at the horizon, loop or interrupt that ended the run, or at the last event.
 
-        Reports that some controllers write a moment later do not count as events.
+        Status that controllers write shortly after the last event does not count as an event.
         """
         if self._ending in (RunEnding.HORIZON, RunEnding.LOOP, RunEnding.INTERRUPTED):
             return self.world.kernel.now()
@@ -238,7 +237,7 @@ def _jobs_without_class(world: World, workloads: Sequence[Obj]) -> dict[Key, lis
             if job["metadata"]["uid"] in owner_uids or not label(job, well_known.QUEUE_NAME):
                 continue
             priority = resolve_priority(job, integration.templates(job), world.client)
-            if isinstance(priority, MissingClass) and integration.completion(job) is None:
+            if isinstance(priority, MissingPriorityClass) and integration.completion(job) is None:
                 jobs_by_class.setdefault(priority.key, []).append(key_of(job))
     return jobs_by_class
 

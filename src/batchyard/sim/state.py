@@ -1,7 +1,7 @@
 """State: all objects of a platform at an instant, from which a simulation can start.
 
 Running pods and Workloads continue for their remaining time, because the objects record their start. A state read from
-a file or a cluster holds no Leases, Events and Secrets: no decision depends on them.
+a file or a cluster holds no Leases, Events or Secrets: no decision depends on them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

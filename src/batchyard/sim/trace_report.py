@@ -1,4 +1,4 @@
-"""Simulates a recorded trace of pods, and reports waits, utilisation and fragmentation, compared with the recording.
+"""Simulates a recorded trace of pods, and reports waits, utilization and fragmentation, compared with the recording.
 
     trace = read_trace(Path("traces"))
     run = TraceRun(trace, SimulationOptions())
@@ -24,7 +24,7 @@ from batchyard.sim.time_series import Gauge
 from batchyard.sim.traces import GPU, MODEL, NAMESPACE, FreeNodeResources, PodMix, Trace, TracedPod, TracedPodShape
 from batchyard.sim.world import EPOCH
 
-# Observes the watch events of a run: the binding time of each pod, and the utilisation of the nodes over time.
+# Observes the watch events of a run: the binding time of each pod, and the utilization of the nodes over time.
 
 
 #: The resource names in nodes. cpu and GPUs are in thousandths, memory in bytes.
@@ -54,7 +54,7 @@ class FleetUsage:
 
 
 class TraceWatch:
-    """Observes waits, utilisation and fragmentation during a simulation; `interval` is between two recorded points."""
+    """Observes waits, utilization and fragmentation in a simulation; `interval` is the time between recorded points."""
 
     def __init__(self, mix: PodMix, now: Callable[[], Instant], interval: Duration) -> None:
         self._mix = mix
@@ -206,7 +206,7 @@ class TraceWatch:
 
 
 def _free_resources_of(node: NodeInfo) -> FreeNodeResources:
-    gpus = tuple([max(0, free_milli) for free_milli in node.devices.left])
+    gpus = tuple([max(0, free_milli) for free_milli in node.gpu_shares.left])
     return FreeNodeResources(node.view.labels.get(MODEL, ""), node.left.get("cpu", 0), node.left.get("memory", 0), gpus)
 
 
@@ -276,7 +276,7 @@ class Unplaced:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The utilisation of a resource over the simulation, as fractions of the capacity."""
+    """The utilization of a resource over the simulation, as fractions of the capacity."""
 
     #: The GPU model of the nodes; '' stands for all nodes.
     model: str
@@ -305,7 +305,7 @@ class Fragmentation:
 
 @dataclass(frozen=True, slots=True)
 class PointRow:
-    """Utilisation and fragmentation as fractions, and the number of waiting pods, at one instant."""
+    """Utilization and fragmentation as fractions, and the number of waiting pods, at one instant."""
 
     at: float
     cpu: float

@@ -361,7 +361,7 @@ class WorkloadDifference:
             return "finishes"
         if start_shift:
             return "sooner" if start_shift > 0 else "later"
-        return "other end"
+        return "ends at another time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,22 +403,22 @@ class Difference:
         costs_in_cents = [_cost_cents(run.result) for run in (self.comparison.changed, self.comparison.without)]
         if costs_in_cents[0] != costs_in_cents[1]:
             texts.append(f"{_format_dollars(costs_in_cents[0] - costs_in_cents[1])} for machines")
-        return ", ".join(texts) or "nothing changes for any Workload"
+        return ", ".join(texts) or "the change affects no Workload"
 
 
 #: The effects in the order of the summary, each with a verb for one Workload and for several.
 _EFFECT_VERBS: Final = (
     ("new", "is new", "are new"),
     ("gone", "is gone", "are gone"),
-    ("starts", "starts that would not have", "start that would not have"),
-    ("does not start", "does not start that would have", "do not start that would have"),
-    ("preempted", "is preempted that would not have been", "are preempted that would not have been"),
-    ("not preempted", "is not preempted that would have been", "are not preempted that would have been"),
-    ("finishes", "finishes that would not have", "finish that would not have"),
-    ("does not finish", "does not finish that would have", "do not finish that would have"),
+    ("starts", "starts only with the change", "start only with the change"),
+    ("does not start", "no longer starts", "no longer start"),
+    ("preempted", "is preempted only with the change", "are preempted only with the change"),
+    ("not preempted", "is no longer preempted", "are no longer preempted"),
+    ("finishes", "finishes only with the change", "finish only with the change"),
+    ("does not finish", "no longer finishes", "no longer finish"),
     ("sooner", "starts sooner", "start sooner"),
     ("later", "starts later", "start later"),
-    ("other end", "ends at another time", "end at another time"),
+    ("ends at another time", "ends at another time", "end at another time"),
 )
 
 

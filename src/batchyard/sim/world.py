@@ -105,7 +105,7 @@ class WaitTracker:
         workload_waits.waiting_since = None
 
     def _waits_of(self, key: Key, workload: Obj) -> _WorkloadWaits:
-        """Return the waits of a Workload; new ones if those on record are of a deleted Workload of this name."""
+        """Return the waits of a Workload; new ones if the recorded waits belong to a deleted Workload of this name."""
         created, record = parse_time(workload["metadata"]["creationTimestamp"]), self._waits.get(key)
         return record if record is not None and record.created_at >= created else _WorkloadWaits(created, created)
 
@@ -168,7 +168,7 @@ class StoppedByLoop(Exception):  # noqa: N818 - says what happened
 
 
 def ignore_record(record: Record) -> None:
-    """Ignore a log record: the default of `sink` if nobody wants the event log."""
+    """Ignore a log record: the default of `sink`, if no event log is requested."""
 
 
 class World:
@@ -283,7 +283,7 @@ class World:
         self.missed.append(fault)
 
     def _restart(self) -> None:
-        """Start the platform anew once all earlier watch events are delivered, and pass it all stored objects."""
+        """Restart the platform once all earlier watch events are delivered, and pass it all stored objects."""
         if not self.client.is_settled():
             self.kernel.call_soon(self._restart)
             return
@@ -321,7 +321,7 @@ class World:
             self._update(stored_object, last_applied or {}, obj)
 
     def _update(self, stored_object: Obj, last_applied: Obj, obj: Obj) -> None:
-        """Change a stored object as a newly applied manifest demands; record a rejected update in `refused`."""
+        """Change a stored object as a newly applied manifest requires; record a rejected update in `refused`."""
         new_object = merge_applied(stored_object, last_applied, obj)
         faults = validate_update(new_object, stored_object)
         if faults:

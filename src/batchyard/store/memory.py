@@ -333,7 +333,7 @@ class Store:
 
 
 def _check_revision(key: Key, old_object: Obj | None, expected_revision: int) -> None:
-    """Raise Conflict unless the stored object `old` has the expected revision (0: no object must exist)."""
+    """Raise Conflict unless the stored object `old_object` has the expected revision (0: no object must exist)."""
     current_revision = int(old_object["metadata"]["resourceVersion"]) if old_object is not None else 0
     if current_revision == expected_revision:
         return

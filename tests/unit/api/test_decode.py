@@ -185,8 +185,8 @@ def test_missing_required_field_is_rejected_despite_old_object() -> None:
 
 
 def test_null_label_adds_no_fault_beside_other_faults() -> None:
-    labelled = {**TASK, "metadata": {"name": "a", "labels": {"team": None}}}
-    assert [fault.path for fault in decode({**labelled, "speck": {}}).faults] == ["speck"]
+    labeled = {**TASK, "metadata": {"name": "a", "labels": {"team": None}}}
+    assert [fault.path for fault in decode({**labeled, "speck": {}}).faults] == ["speck"]
 
 
 def test_queue_name_annotation_returns_warning() -> None:

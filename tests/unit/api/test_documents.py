@@ -97,8 +97,8 @@ def test_scalars_are_parsed_as_kubernetes_does(text: str, value: object) -> None
     ("text", "fault"),
     [
         (".inf", 'a: .inf is not a number in JSON (line 1); write a finite number, or ".inf" in quotes'),
-        ("1e400", "a: the number 1e400 is too large (line 1); put the value in quotes if it is a text"),
-        ("9" * 500, "a: a number of 500 digits is too large (line 1); put the value in quotes if it is a text"),
+        ("1e400", "a: the number 1e400 is too large (line 1); put the value in quotes if it is text"),
+        ("9" * 500, "a: a number of 500 digits is too large (line 1); put the value in quotes if it is text"),
         ("!!int x", "a: 'x' is not a valid int (line 1); remove the tag, or change the value"),
         ("!mine x", "a: the tag !mine is not supported (line 1); remove the tag"),
         ("!mine {}", "a: the tag !mine is not supported (line 1); remove the tag"),
@@ -156,7 +156,7 @@ def test_anchors_and_merge_keys_are_resolved() -> None:
         }
     ]
     assert fault_texts("a: {<<: 1}") == [
-        "a.<<: << must have objects as value (line 1); write `<<: *name`, where &name marks an object"
+        "a.<<: << must merge an object or a list of objects (line 1); write `<<: *name`, where &name marks an object"
     ]
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchyard.api.times import format_time, parse_time
+from batchyard.api.times import format_second, format_time, parse_time
 from batchyard.base.instant import HOUR, MILLISECOND, MINUTE, SECOND
 
 YEAR_9999_END = 253_402_300_800 * SECOND - 1
@@ -18,6 +18,10 @@ def test_format_time_omits_fraction_for_whole_seconds() -> None:
 def test_format_time_prints_microseconds() -> None:
     assert format_time(250 * MILLISECOND) == "1970-01-01T00:00:00.250000Z"
     assert format_time(1) == "1970-01-01T00:00:00.000001Z"
+
+
+def test_times_for_people_have_no_fraction() -> None:
+    assert format_second(59 * SECOND + 999_999) == "1970-01-01T00:00:59Z"
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ ANN = UserInfo("ann", ())
 
 
 class CountingPages:
-    """Pages with a model that counts how often it was made, and has the rights of its user."""
+    """Pages with one model. It contains how often it was computed, and whether its user may list pods."""
 
     def __init__(self) -> None:
         self.made = 0
@@ -240,7 +240,7 @@ class PageAccess:
 
 
 class VirtualStore:
-    """No objects."""
+    """A store without objects."""
 
     def get(self, key: Key) -> None:
         return None

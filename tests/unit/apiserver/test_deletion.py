@@ -9,7 +9,7 @@ MERGE = {"content-type": "application/merge-patch+json"}
 
 
 def api_with_deleted_map() -> Api:
-    """A server with a deleted ConfigMap that two finalizers keep."""
+    """A server with a deleted ConfigMap, whose removal two finalizers delay."""
     api = Api()
     api.post(MAPS, {"metadata": {"name": "a", "finalizers": ["example.com/x", "example.com/y"]}})
     api.ask("DELETE", f"{MAPS}/a")

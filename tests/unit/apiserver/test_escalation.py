@@ -47,8 +47,8 @@ def test_role_update_cannot_grant_rights_that_its_writer_lacks() -> None:
 
 def test_cluster_role_label_needs_rights_of_role() -> None:
     api = server_with_bob(PODS)
-    labelled = role("reads-secrets", SECRETS, metadata={"labels": {"to": "view"}})
-    assert api.ask("PUT", f"{ROLES}/clusterroles/reads-secrets", labelled, user=BOB).code == 403
+    labeled = role("reads-secrets", SECRETS, metadata={"labels": {"to": "view"}})
+    assert api.ask("PUT", f"{ROLES}/clusterroles/reads-secrets", labeled, user=BOB).code == 403
 
 
 @pytest.mark.parametrize(("namespace", "plural"), [("team", "rolebindings"), ("", "clusterrolebindings")])
@@ -105,7 +105,7 @@ def test_finalizer_is_removed_without_rights_of_role(plural: str) -> None:
         obj = binding("more", "ClusterRole/reads-secrets", user("carol"), "team")
     api.post(path, {**obj, "metadata": {**obj["metadata"], **held}})
     merge = {"content-type": "application/merge-patch+json"}
-    labelled = {"metadata": {"labels": {"a": "b"}, "finalizers": None}}
-    assert api.ask("PATCH", f"{path}/more", labelled, user=BOB, headers=merge).code == 403
+    labeled = {"metadata": {"labels": {"a": "b"}, "finalizers": None}}
+    assert api.ask("PATCH", f"{path}/more", labeled, user=BOB, headers=merge).code == 403
     let_go = {"metadata": {"finalizers": None}}
     assert api.ask("PATCH", f"{path}/more", let_go, user=BOB, headers=merge).code == 200

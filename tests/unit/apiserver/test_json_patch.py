@@ -31,7 +31,7 @@ def apply_operations(*operations: tuple[Any, ...]) -> Any:
         (("replace", "", {"n": 1}), {"n": 1}),
     ],
 )
-def test_operation_changes_its_path(operation: tuple[Any, ...], after: Any) -> None:
+def test_operation_changes_value_at_path(operation: tuple[Any, ...], after: Any) -> None:
     assert apply_operations(operation) == after
 
 

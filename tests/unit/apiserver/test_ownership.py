@@ -22,7 +22,7 @@ META = {"name": "a", "namespace": "default"}
 
 
 def versions(kind: str) -> VersionAccessors:
-    """A kind that has one version."""
+    """A kind with only one version."""
 
     def merge_schema(_version: str) -> MergeSchema:
         return merge_schema_of_kind(kind_info(kind), "v1")

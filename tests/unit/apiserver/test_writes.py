@@ -350,7 +350,7 @@ def test_quantities_are_stored_in_canonical_form() -> None:
 
 
 class CountingExecutor:
-    """An executor that works at once, counts, and reports on demand."""
+    """An executor that executes work at once, counts it, and reports the result when the test calls `finish`."""
 
     def __init__(self) -> None:
         self.done = 0

@@ -93,7 +93,7 @@ def test_new_pool_grows_in_selected_zones() -> None:
     [
         ({"nodeSelector": {"team": "a"}}, "no toleration for a taint with the key of label team"),
         ({"gpu": 1, "nodeSelector": gpu("h9")}, 'GPU type "h9" doesn\'t have a limit defined'),
-        ({"nodeSelector": {f"{GKE}/machine-family": "z9"}}, "no node pool can be made for it"),
+        ({"nodeSelector": {f"{GKE}/machine-family": "z9"}}, "no node pool can be created for it"),
         ({"nodeSelector": {f"{GKE}/reservation-name": "r"}}, 'reservation "r" not found'),
         ({"nodeSelector": {f"{GKE}/gke-max-run-duration-seconds": "1h"}}, "MaxRunDuration is not a valid int64."),
         (
@@ -117,7 +117,7 @@ def test_new_pool_grows_in_selected_zones() -> None:
                     f"{GKE}/gke-tpu-topology": "1x1",
                 },
             },
-            "no node pool can be made for it",
+            "no node pool can be created for it",
         ),
         ({"cpu": "40"}, "18 Insufficient cpu"),
         ({"nodeSelector": {f"{GKE}/gke-spot": "true"}}, f"18 node(s) had untolerated taint {{{GKE}/gke-spot: true}}"),

@@ -5,7 +5,7 @@ from typing import Any
 
 import make
 from batchyard.api.views.pods import PodView
-from batchyard.autoscaler.controller import Candidate, PodDrainability, Removals, ScaleDown
+from batchyard.autoscaler.controller import PodDrainability, RemovalCandidate, ScaleDown, ScaleDownDecisions
 from batchyard.autoscaler.expander import NodeGroupsState
 from batchyard.autoscaler.node_groups import ClusterLimits, NodeGroup, ResourceLimit, settings_of
 from batchyard.autoscaler.scale_up import LoopContext
@@ -39,10 +39,10 @@ class ScaleDownBench:
 
     def removals(
         self, since: Mapping[str, int | None] | None = None, *, added: int | None = None, **more: Any
-    ) -> Removals:
+    ) -> ScaleDownDecisions:
         """The removals; by default all nodes are unneeded from the start."""
         candidates = [
-            Candidate(name, self.group, more.get("ready", True), {name: make.NOW, **(since or {})}[name])
+            RemovalCandidate(name, self.group, more.get("ready", True), {name: make.NOW, **(since or {})}[name])
             for name in self.names
         ]
         situation = LoopContext(cluster(), self.settings, NOW)
@@ -54,7 +54,7 @@ class ScaleDownBench:
         return PodDrainability.BLOCKS if is_guarded else self.drains[pod.uid]
 
 
-def going(removals: Removals) -> Sequence[str]:
+def going(removals: ScaleDownDecisions) -> Sequence[str]:
     return list(removals.removed_pods)
 
 

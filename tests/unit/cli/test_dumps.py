@@ -19,7 +19,7 @@ from unit.sim.forks_make import queue
 
 
 class Output(NamedTuple):
-    """What a command printed."""
+    """The output of a command."""
 
     out: str
     err: str
@@ -154,7 +154,7 @@ def test_comparison_runs_the_jobs_of_a_dump_again(batchyard: Batchyard, dump: Pa
     assert team["a"]["maxWait"] == 603
 
 
-def test_whatif_names_the_option_for_a_dump(batchyard: Batchyard, dump: Path) -> None:
+def test_whatif_error_names_state_option_for_dump(batchyard: Batchyard, dump: Path) -> None:
     done = batchyard("whatif", dump, "-f", dump)
     assert done.err == f"batchyard: {dump} is the state of a cluster: give it with --state\n"
 
@@ -163,4 +163,4 @@ def test_namespaces_of_a_dump_without_namespaces_exist(batchyard: Batchyard, tmp
     path = tmp_path / "dump.yaml"
     path.write_text(as_kubectl([obj for obj in stored_objects(*JOBS) if obj["kind"] != "Namespace"]), "utf-8")
     assert json.loads(batchyard("lint", path, "-o", "json").out)["findings"] == []
-    assert "All 2 Workloads finished" in batchyard("simulate", path).out, "no Namespace is reported as missing"
+    assert "Both Workloads finished" in batchyard("simulate", path).out, "no Namespace is reported as missing"

@@ -100,7 +100,7 @@ def test_eta_of_unknown_object_fails(batchyard: Batchyard, tmp_path: Path) -> No
         1,
         "batchyard: job x not found in namespace default; no job found: check the namespace, and the cluster or file\n",
     )
-    assert batchyard("eta", "pod/x", "--state", state_at_ten_seconds(tmp_path)).returncode == 1
+    assert batchyard("eta", "pod/x", "--state", state_at_ten_seconds(tmp_path)).returncode == 2
     assert batchyard("eta").returncode == 2
     assert batchyard("whatif").returncode == 2
 
@@ -115,7 +115,7 @@ def test_workload_of_unknown_run_time_is_reported(batchyard: Batchyard, tmp_path
     there = document_of(state([*queue(1), workload("a"), workload("b", 5, 1)], 10))
     done = batchyard("whatif", "--state", write_json(tmp_path, there, "s"), "-f", write_json(tmp_path, queue(2)[1]))
     assert done.stderr == "batchyard: run time of team/a is unknown: they keep running in both runs\n"
-    assert done.stdout.startswith("1 Workload starts that would not have\n")
+    assert done.stdout.startswith("1 Workload starts only with the change\n")
 
 
 def test_unread_kinds_are_reported_with_consequence(batchyard: Batchyard, tmp_path: Path) -> None:

@@ -148,8 +148,8 @@ def test_letter_has_one_meaning(name: str, letter: str, option: Any) -> None:
 
 
 @pytest.mark.parametrize("name", CONTEXTS)
-def test_long_name_of_letter_has_its_letter(name: str) -> None:
-    """An option with the long name of a letter also has the letter, and no second meaning."""
+def test_same_long_name_has_same_letter(name: str) -> None:
+    """An option with a long name of LETTERS also has the letter of this name."""
     context = CONTEXTS[name]
     for option in context.command.get_params(context):
         for letter, (long_name, _) in LETTERS.items():

@@ -1,4 +1,4 @@
-"""Messages of the commands about wrong inputs: each names the place, the cause and what to do."""
+"""Messages of the commands about wrong inputs: each names the place, the cause and the remedy."""
 
 from pathlib import Path
 

@@ -50,16 +50,16 @@ class JobStage(Stage):
         return [tuple(c[field] for field in CONDITIONS) for c in self.status.get("conditions", ())]
 
     def pods(self, phase: str | None = "Pending") -> list[Obj]:
-        """The pods in a phase, or all of them; by name, so by index."""
+        """The pods in a phase, or all pods; sorted by name, and thus by index."""
         pods = self.client.list(scheme.POD)
         return [pod for pod in pods if phase is None or _status(pod).get("phase", "Pending") == phase]
 
     def indexes(self, phase: str | None = "Pending") -> list[str | None]:
-        """The indexes of these pods."""
+        """The indexes of the pods in a phase, or of all pods."""
         return [annotation(pod, well_known.COMPLETION_INDEX) for pod in self.pods(phase)]
 
     def tracked(self) -> int:
-        """How many pods have the finalizer."""
+        """The number of pods with the finalizer."""
         return sum(bool(pod["metadata"].get("finalizers")) for pod in self.pods(None))
 
     def become(self, phase: str, *pods: Obj, ready: bool = False, **status: Any) -> None:

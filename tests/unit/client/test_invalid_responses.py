@@ -1,6 +1,4 @@
-"""Invalid responses, as a proxy or a broken API server sends them: they end nothing,
-and complete no write.
-"""
+"""Invalid responses of a proxy or a broken API server: the client continues, and reports no write as completed."""
 
 import pytest
 

@@ -34,7 +34,7 @@ def recovered_client(*objs: Obj, scopes: NamespacedLookup | None = None) -> tupl
     return client, kernel
 
 
-def test_recalled_client_knows_dependents() -> None:
+def test_recovered_client_knows_dependents() -> None:
     client, _ = recovered_client(obj(OWNER, "a"), obj(OWNED, "b", "a"))
     assert [key_of(each) for each in client.owned_by("a", "")] == [OWNED]
 

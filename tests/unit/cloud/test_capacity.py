@@ -159,7 +159,7 @@ def test_partial_slice_waits_for_remaining_instances() -> None:
 def test_instance_beyond_slice_size_is_rejected() -> None:
     world = cloud(slice_pool())
     world.put(*[instance(name, slice_pool()) for name in "abc"])
-    message = "A slice of 2x4 has 2 machines in one zone, all or none of them."
+    message = "A slice of 2x4 requires 2 machines of one type in one zone."
     assert world.error("c") == ("INVALID_ARGUMENT", message)
 
 

@@ -35,7 +35,7 @@ Script = Callable[[Key, Reader, Instant], ReconcileResult]
 
 
 def nothing(key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-    """A script without writes."""
+    """A script that returns no writes."""
     return ReconcileResult()
 
 

@@ -1,4 +1,4 @@
-"""A node that registered and was never ready is booting for a while, not broken."""
+"""A node that was never ready is shown as booting for a while after its registration, not as broken."""
 
 import pytest
 

@@ -3,7 +3,14 @@
 import pytest
 
 from batchyard.dashboard.models.reasons import shorten_reason
-from batchyard.scheduling.messages import ExceedsMaxCapacity, InsufficientQuota, PodSetReasons, format_pod_set_reasons
+from batchyard.scheduling.messages import (
+    ExceedsMaxCapacity,
+    InsufficientQuota,
+    PodSetReasons,
+    PreemptionReason,
+    format_pod_set_reasons,
+    preemption_message,
+)
 
 GPU = "nvidia.com/gpu"
 
@@ -32,6 +39,11 @@ def message(*rejections: InsufficientQuota | ExceedsMaxCapacity) -> str:
             "1 more needed in a; preempts 3",
             "cpu",
         ),
+        (
+            preemption_message("u", "j", PreemptionReason.IN_CLUSTER_QUEUE, "/a", "/b"),
+            "preempted due to prioritization in the ClusterQueue",
+            "",
+        ),
         ("ClusterQueue q is stopped", "ClusterQueue q is stopped", ""),
         ("couldn't assign flavors to pod set main: no flavor fits", "no flavor fits", ""),
         ("", "", ""),
@@ -43,3 +55,11 @@ def test_reason_is_shortened(text: str, short: str, scarce: str) -> None:
 
 def test_unknown_reason_is_cut() -> None:
     assert len(shorten_reason("x" * 1000).text) == 120
+
+
+def test_missing_amount_is_that_of_now() -> None:
+    text = message(InsufficientQuota("cpu", "a", 1000), InsufficientQuota("cpu", "b", 2500))
+    quantities = {"a": "6500m", "b": None}
+    reason = shorten_reason(text, lambda _, flavor: quantities[flavor])
+    assert str(reason) == "cpu: 6.5 more needed in a or 2.5 more needed in b"
+    assert str(shorten_reason(text, lambda *_: "")) == "its quota is free; waits for its turn"

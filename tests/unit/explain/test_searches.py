@@ -1,4 +1,4 @@
-"""Searches for changes share a limit of simulated decisions, and a costly one does not hide the others."""
+"""Searches for changes share a limit of simulated decisions; a costly search does not hide the results of others."""
 
 from collections.abc import Iterator
 from dataclasses import replace

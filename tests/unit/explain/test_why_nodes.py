@@ -1,4 +1,4 @@
-"""The limit of pods without a node or without an object, and changes that would give them a node."""
+"""The binding limit of pods that have no node or lack an object, and changes after which they get a node."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from batchyard.api import scheme
 from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Key
 from batchyard.base.instant import MINUTE
-from batchyard.explain.admitted import limit_among_nodes
+from batchyard.explain.admitted import placement_limit
 from batchyard.sim.scenario import make_scenario
 from batchyard.sim.simulate import read_scenario
 from batchyard.sim.world import World
@@ -35,7 +35,7 @@ FULL = "pod didn't trigger scale-up: 1 max node group size reached"
 def test_limit_among_nodes_returns_filter_failed_by_nearest_nodes(
     scheduler: str, autoscaler: str, is_selected: bool, limit: str
 ) -> None:
-    assert limit_among_nodes(scheduler, autoscaler, is_selected=is_selected) == limit
+    assert placement_limit(scheduler, autoscaler, is_selected=is_selected) == limit
 
 
 CLUSTER = """

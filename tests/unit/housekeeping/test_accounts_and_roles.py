@@ -39,10 +39,10 @@ def rules(stage: Stage, name: str) -> Any:
 
 def test_aggregated_cluster_role_has_rules_of_selected_roles() -> None:
     stage = Stage(ClusterRoleAggregation())
-    labelled = {"labels": {"small": "true"}}
+    labeled = {"labels": {"small": "true"}}
     stage.put(role("all", aggregationRule=aggregation_of("large")))
     stage.put(role("some", aggregationRule=aggregation_of("small"), metadata={"labels": {"large": "true"}}))
-    stage.put(role("a", PODS, metadata=labelled), role("b", SECRETS, PODS, metadata=labelled))
+    stage.put(role("a", PODS, metadata=labeled), role("b", SECRETS, PODS, metadata=labeled))
     assert rules(stage, "some") == rules(stage, "all") == [PODS, SECRETS]
     stage.delete(scheme.CLUSTER_ROLE, "a", "")
     assert rules(stage, "all") == [SECRETS, PODS]

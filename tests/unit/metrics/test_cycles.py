@@ -99,6 +99,6 @@ def test_deleted_queue_has_no_preemption_samples() -> None:
 def test_preemption_loop_counter_starts_at_zero() -> None:
     figures = CycleMetrics(CycleClock(), "standalone")
     before = samples(figures.own_texts())
-    figures.loop(object())
+    figures.count_loop(object())
     after = samples(figures.own_texts())
     assert (before["batchyard_preemption_loops_total"], after["batchyard_preemption_loops_total"]) == ({(): 0}, {(): 1})

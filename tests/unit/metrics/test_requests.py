@@ -31,8 +31,8 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Api:
 def test_failed_request_is_counted_with_its_own_labels(api: Api) -> None:
     figures = RequestMetrics(lambda: 0)
     for audited in api.audited:
-        figures.note(audited)
-    figures.settle(figures.latest_labels, 0)
+        figures.count_response(audited)
+    figures.record_duration(figures.latest_labels, 0)
     reported = "".join(figures.texts())
     result = re.findall(r'_request_total{verb="(.*?)".*,resource="(.*?)".*scope="(.*?)".*code="(.*?)"} (\d)', reported)
     assert result == [("POST", "secrets", "resource", "201", "1"), ("LIST", "secrets", "namespace", "500", "1")]

@@ -215,6 +215,6 @@ def test_recalled_workloads_are_not_counted_as_events() -> None:
     world = play("first-steps", "1h").world
     figures = WorkloadMetrics(world.platform.index, world.client, world.kernel.now, "standalone")
     for obj in world.client.list(scheme.WORKLOAD):
-        figures.recall(WatchEvent(EventType.ADDED, key_of(obj), obj, None, 1))
+        figures.observe_existing(WatchEvent(EventType.ADDED, key_of(obj), obj, None, 1))
     assert "".join(figures.texts()) == ""
     assert sum(figures.finished.values()) == 3

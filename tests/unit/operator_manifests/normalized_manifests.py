@@ -1,4 +1,4 @@
-"""Normalized manifests of kustomize and helm, which differ only in order, labels and defaults."""
+"""Normalizes manifests of kustomize and helm, which differ only in order, labels and defaults."""
 
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence

@@ -10,7 +10,7 @@ from batchyard.api.meta import Obj
 from batchyard.api.views.pods import pod_view
 from batchyard.base.instant import MINUTE
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
-from batchyard.placement.gang import GangPlaced, PlacementClaim, place_claims
+from batchyard.placement.gang import GangPlacement, PlacementClaim, place_claims
 from batchyard.placement.hotswap import COMPARED_DOMAINS_MAX, EvictionUnit, HotswapPlan, eviction_message, find_hotswap
 from batchyard.placement.node_filters import AutoscalingProfile
 from batchyard.scheduling.messages import parse_preemptor_uid
@@ -64,7 +64,7 @@ def test_hotswap_evicts_workload_with_least_lost_work() -> None:
     assert victims(nodes, claim(), x=30, y=10, z=20) == ["y"]
 
 
-def test_hotswap_evicts_smallest_then_first_by_name_of_equal_cost() -> None:
+def test_hotswap_prefers_smallest_then_first_name_at_equal_cost() -> None:
     nodes = slices(running("x", 0, "a"), running("x", 1, "b"), running("y", 0, "c"), running("z", 0, "d"), pools="abcd")
     assert victims(nodes, claim()) == ["y"]
 
@@ -249,7 +249,7 @@ def test_hotswap_victim_set_is_sufficient_and_minimal(
                 assert occupant.priority < HIGH
                 for each in () if occupant is spared else occupant.pods:
                     nodes.remove_pod(each.uid)
-            assert isinstance(place_claims(claims, nodes, FULL), GangPlaced) is (spared is None)
+            assert isinstance(place_claims(claims, nodes, FULL), GangPlacement) is (spared is None)
 
 
 @given(scenarios())
@@ -257,7 +257,7 @@ def test_hotswap_finds_plan_iff_eviction_of_all_lower_priorities_suffices(
     scenario: tuple[ClusterSnapshot, list[PlacementClaim], dict[str, int]],
 ) -> None:
     nodes, claims, lost = scenario
-    if isinstance(place_claims(claims, nodes, FULL), GangPlaced):
+    if isinstance(place_claims(claims, nodes, FULL), GangPlacement):
         return
     result = find_hotswap(claims, nodes, EvictionUnits(nodes, lost), FULL)
     with nodes.what_if():
@@ -266,5 +266,5 @@ def test_hotswap_finds_plan_iff_eviction_of_all_lower_priorities_suffices(
         for occupant in occupants:
             for each in occupant.pods if occupant is not None and occupant.priority < HIGH else ():
                 nodes.remove_pod(each.uid)
-        placed = isinstance(place_claims(claims, nodes, FULL), GangPlaced)
+        placed = isinstance(place_claims(claims, nodes, FULL), GangPlacement)
     assert placed is (result is not None)

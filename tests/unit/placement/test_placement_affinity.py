@@ -21,18 +21,18 @@ FAR = required("podAntiAffinity", pod_term(ZONE))
 NODES = (node("a", "x"), node("b", "y"), node("c", "y"))
 
 
-def labelled(name: str, on: str, app: str = "a", **fields: Any) -> Any:
+def labeled(name: str, on: str, app: str = "a", **fields: Any) -> Any:
     """A Pod on a node, with a label."""
     return pod(name, labels={"app": app}, nodeName=on, **fields)
 
 
 def test_pod_affinity_selects_domain_of_matching_pod() -> None:
-    nodes = cluster(*NODES, labelled("there", "c"))
+    nodes = cluster(*NODES, labeled("there", "c"))
     assert place(nodes, [pod("p", affinity=NEAR)]) == ["b"]
 
 
 def test_pod_affinity_reports_no_node_without_matching_pod() -> None:
-    nodes = cluster(*NODES, labelled("there", "a", app="other"))
+    nodes = cluster(*NODES, labeled("there", "a", app="other"))
     message = "0/3 nodes are available: 3 node(s) didn't match pod affinity rules."
     assert unschedulable_message(nodes, pod("p", affinity=NEAR)) == message
 
@@ -55,16 +55,16 @@ def test_pod_affinity_of_first_self_matching_pod_requires_topology_label() -> No
 
 def test_pod_affinity_requires_same_pod_to_match_all_terms() -> None:
     both = required("podAffinity", pod_term(ZONE), pod_term(HOST, match={"tier": "b"}))
-    apart = cluster(*NODES, labelled("one", "a"), pod("two", labels={"tier": "b"}, nodeName="a"))
+    apart = cluster(*NODES, labeled("one", "a"), pod("two", labels={"tier": "b"}, nodeName="a"))
     assert place(apart, [pod("p", affinity=both)]) == [""]
     together = cluster(*NODES, pod("both", labels={"app": "a", "tier": "b"}, nodeName="b"))
     assert place(together, [pod("p", affinity=both)]) == ["b"]
 
 
 def test_pod_anti_affinity_excludes_domains_of_matching_pods() -> None:
-    nodes = cluster(*NODES, labelled("there", "b"))
+    nodes = cluster(*NODES, labeled("there", "b"))
     assert place(nodes, [pod("p", affinity=FAR)]) == ["a"]
-    nodes = cluster(*NODES, labelled("there", "b"), labelled("here", "a"))
+    nodes = cluster(*NODES, labeled("there", "b"), labeled("here", "a"))
     message = "0/3 nodes are available: 3 node(s) didn't match pod anti-affinity rules."
     assert unschedulable_message(nodes, pod("p", affinity=FAR)) == message
 
@@ -83,14 +83,14 @@ def test_self_matching_anti_affinity_allows_single_pod_in_each_domain() -> None:
 
 
 def test_pod_affinity_ignores_namespaces_that_are_not_listed() -> None:
-    stranger = labelled("there", "b", namespace="other")
+    stranger = labeled("there", "b", namespace="other")
     assert place(cluster(*NODES, stranger), [pod("p", affinity=NEAR)]) == [""]
     listed = required("podAffinity", pod_term(ZONE, namespaces=["other"]))
     assert place(cluster(*NODES, stranger), [pod("p", affinity=listed)]) == ["c"]
 
 
 def test_pod_affinity_namespace_selector_matches_labels() -> None:
-    nodes = cluster(*NODES, labelled("there", "b", namespace="other"))
+    nodes = cluster(*NODES, labeled("there", "b", namespace="other"))
     nodes.namespaces["other"] = {"kind": "x"}
     selected = required("podAffinity", pod_term(ZONE, namespaceSelector={"matchLabels": {"kind": "x"}}))
     assert place(nodes, [pod("p", affinity=selected)]) == ["c"]
@@ -113,13 +113,13 @@ def test_exclusive_job_leaders_get_separate_domains() -> None:
 
 
 def test_affinity_index_forgets_removed_pods() -> None:
-    nodes = cluster(*NODES, labelled("there", "b"))
+    nodes = cluster(*NODES, labeled("there", "b"))
     nodes.remove_pod("uid-there")
     assert place(nodes, [pod("p", affinity=FAR), pod("q", affinity=NEAR)]) == ["a", ""]
 
 
 def test_preferred_affinity_and_anti_affinity_score_nodes() -> None:
-    nodes = cluster(*NODES, labelled("there", "c"))
+    nodes = cluster(*NODES, labeled("there", "c"))
     assert place(nodes, [pod("p", affinity=preferred("podAffinity", 1, pod_term(ZONE)))]) == ["b"]
     assert place(nodes, [pod("q", affinity=preferred("podAntiAffinity", 1, pod_term(ZONE)))]) == ["a"]
 
@@ -132,23 +132,23 @@ def test_preferred_affinity_of_existing_pod_attracts_matching_pod() -> None:
 
 def test_required_affinity_of_existing_pod_attracts_matching_pod() -> None:
     needy = required("podAffinity", pod_term(HOST))
-    nodes = cluster(*NODES, labelled("needy", "c", affinity=needy))
+    nodes = cluster(*NODES, labeled("needy", "c", affinity=needy))
     assert place(nodes, [pod("p", labels={"app": "a"})]) == ["c"]
 
 
 def test_affinity_term_without_label_selector_selects_no_pod() -> None:
     bare = {"topologyKey": ZONE}
-    nodes = cluster(*NODES, labelled("there", "a"))
+    nodes = cluster(*NODES, labeled("there", "a"))
     assert place(nodes, [pod("p", affinity=required("podAffinity", bare))]) == [""]
     assert place(nodes, [pod("q", affinity=required("podAntiAffinity", bare), nodeSelector={ZONE: "x"})]) == ["a"]
 
 
 def test_pod_affinity_selects_pods_that_lack_label_value() -> None:
     not_b = {"key": "app", "operator": "NotIn", "values": ["b"]}
-    nodes = cluster(*NODES, labelled("one", "a", app="b"), pod("two", nodeName="c", cpu="4"))
+    nodes = cluster(*NODES, labeled("one", "a", app="b"), pod("two", nodeName="c", cpu="4"))
     near = required("podAffinity", pod_term(ZONE, labelSelector={"matchExpressions": [not_b]}))
     assert place(nodes, [pod("p", labels={"app": "b"}, affinity=near)]) == ["b"]
-    nodes.add_pod(view(labelled("three", "b", app="b")), "b")
+    nodes.add_pod(view(labeled("three", "b", app="b")), "b")
     gold = {"key": "tier", "operator": "In", "values": ["gold"]}
     near = required("podAffinity", pod_term(ZONE, labelSelector={"matchExpressions": [not_b, gold]}))
     assert place(nodes, [pod("q", affinity=near)]) == [""]
@@ -157,14 +157,14 @@ def test_pod_affinity_selects_pods_that_lack_label_value() -> None:
 
 
 def test_preferred_affinity_ignores_pods_of_other_namespaces() -> None:
-    nodes = cluster(*NODES, labelled("stranger", "c", namespace="other"))
+    nodes = cluster(*NODES, labeled("stranger", "c", namespace="other"))
     assert place(nodes, [pod("p", affinity=preferred("podAffinity", 1, pod_term(ZONE)))]) == ["a"]
 
 
 def test_preferred_affinity_ignores_pods_on_nodes_without_topology_label() -> None:
     bare = node("c")
     del bare["metadata"]["labels"][ZONE]
-    nodes = cluster(*NODES[:2], bare, labelled("there", "c"), labelled("lost", "unknown"))
+    nodes = cluster(*NODES[:2], bare, labeled("there", "c"), labeled("lost", "unknown"))
     assert place(nodes, [pod("p", affinity=preferred("podAffinity", 1, pod_term(ZONE)))]) == ["a"]
-    nodes = cluster(*NODES, labelled("there", "c"), labelled("lost", "unknown"))
+    nodes = cluster(*NODES, labeled("there", "c"), labeled("lost", "unknown"))
     assert place(nodes, [pod("p", affinity=preferred("podAffinity", 1, pod_term(ZONE)))]) == ["b"]

@@ -3,7 +3,7 @@
 from batchyard.api import well_known
 from batchyard.api.views.pods import pod_view
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
-from batchyard.placement.gang import GangPlaced, GangUnschedulable, PlacementClaim, place_claims, placeholders
+from batchyard.placement.gang import GangPlacement, GangUnschedulable, PlacementClaim, place_claims, placeholders
 from batchyard.placement.node_filters import AutoscalingProfile
 from unit.placement.hotswap_make import HIGH, LOW, claim, leader, running, slice_of, worker
 from unit.placement.placement_make import cluster, node, pod, pod_term, required
@@ -12,7 +12,7 @@ from unit.placement.placement_make import cluster, node, pod, pod_term, required
 def claim_nodes(nodes: ClusterSnapshot, *claims: PlacementClaim) -> dict[str, list[str]]:
     """The nodes of each claim."""
     result = place_claims(claims, nodes, AutoscalingProfile.BALANCED)
-    assert isinstance(result, GangPlaced), result
+    assert isinstance(result, GangPlacement), result
     return {each.leader.name: sorted(result.nodes[p.uid] for p in each.pods) for each in claims}
 
 

@@ -20,7 +20,7 @@ def remove(stage: Stage, *names: str) -> None:
 
 
 def restart_placement(stage: Stage) -> Stage:
-    """The same objects with a new scheduler."""
+    """Return a stage with the same objects and a new placement controller."""
     fresh = Stage(PlacementController())
     fresh.put(*[obj for kind in ("Node", "Pod") for obj in stage.client.list(kind)])
     return fresh

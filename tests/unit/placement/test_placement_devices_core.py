@@ -42,7 +42,7 @@ def test_gpu_share_uses_best_fit() -> None:
 def test_gpu_share_is_not_split_over_two_gpus() -> None:
     nodes = placement_make.cluster(gpu_node())
     assert placement_make.place(nodes, [sharer("a", 600), sharer("b", 600), sharer("c", 600)]) == ["n", "n", ""]
-    assert "1 node(s) didn't have what is asked for free on single GPUs" in placement_make.unschedulable_message(
+    assert "1 node(s) didn't have the requested shares free on single GPUs" in placement_make.unschedulable_message(
         nodes, sharer("c", 600)
     )
     assert "1 Insufficient batchyard.dev/gpu-milli" in placement_make.unschedulable_message(nodes, sharer("d", 900))

@@ -5,7 +5,7 @@ from typing import Any
 import make
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
 from batchyard.placement.gang import (
-    GangPlaced,
+    GangPlacement,
     GangPreemption,
     GangUnschedulable,
     may_have_room,
@@ -139,4 +139,4 @@ def test_may_have_room_excludes_nominations_of_other_pods() -> None:
 
 def test_place_gang_accepts_single_pod() -> None:
     result = place_gang([view(member("m"))], cluster(node()), AutoscalingProfile.BALANCED)
-    assert result == GangPlaced({"uid-m": "n"})
+    assert result == GangPlacement({"uid-m": "n"})

@@ -14,7 +14,7 @@ from batchyard.interfaces.client import Delete
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
 from batchyard.placement.controller import PlacementController
 from batchyard.placement.filtering import Unschedulable, find_node
-from batchyard.placement.gang import GangPlaced, GangPreemption, place_gang, preempt_for_gang
+from batchyard.placement.gang import GangPlacement, GangPreemption, place_gang, preempt_for_gang
 from batchyard.placement.node_filters import AutoscalingProfile
 from batchyard.placement.preemption import PodPreemption, awaits_victims, find_preemption
 from stage import Stage
@@ -120,7 +120,7 @@ def assert_unit_is_unschedulable(pods: list[PodView], cluster: ClusterSnapshot) 
     if any(pod.nominated_node for pod in pods):
         assert any(awaits_victims(pod, cluster) for pod in pods), names
     if len(pods) > 1:
-        assert not isinstance(place_gang(pods, cluster, AutoscalingProfile.BALANCED), GangPlaced), names
+        assert not isinstance(place_gang(pods, cluster, AutoscalingProfile.BALANCED), GangPlacement), names
         if not any(pod.nominated_node for pod in pods):
             assert not isinstance(preempt_for_gang(pods, cluster, AutoscalingProfile.BALANCED), GangPreemption), names
         return

@@ -144,7 +144,7 @@ def test_dated_reservation_is_listed_as_draft_or_submitted() -> None:
     assert reported["reservation"] == ["machine-reservation"]
     assert reported["future reservation, draft"] == ["december"]
     assert reported["future reservation, submitted"] == ["january"]
-    assert reported["booked with Google, not made here"] == ["elsewhere"]
+    assert reported["booked with Google, not created by Terraform"] == ["elsewhere"]
     variables = render(platform)["terraform/terraform.tfvars"]
     assert ("december" in variables, "elsewhere" in variables) == (True, False)
 

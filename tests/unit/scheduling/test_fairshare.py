@@ -109,7 +109,7 @@ def test_share_is_zero_without_lendable_quota() -> None:
     assert (result.rounded_value, result.is_borrowing) == (0, True)
 
 
-def test_share_of_cohort_is_that_of_its_subtree() -> None:
+def test_share_of_cohort_counts_its_subtree() -> None:
     bench = SchedulerBench(
         cohort("root", 4),
         cohort("team", 2, parent="root", weight=2),

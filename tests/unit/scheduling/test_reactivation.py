@@ -364,5 +364,5 @@ def test_deleted_cohort_restarts_resting_tree_after_settle() -> None:
     watcher.index.queue_manager.pause_tree("cohort/all")
     assert watcher.heads() == []
     assert watcher.delete(scheme.COHORT, "all")
-    watcher.index.snapshot.settle()
+    watcher.index.snapshot.rebuild_if_changed()
     assert watcher.heads() == ["a"]

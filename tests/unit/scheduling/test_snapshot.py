@@ -47,7 +47,7 @@ def test_removed_cohort_object_loses_quota() -> None:
     bench = SchedulerBench(cohort("all", 5), queue("a", 2, cohort="all"))
     assert bench.free("a") == 7000
     bench.snapshot.remove_cohort("all")
-    bench.snapshot.settle()
+    bench.snapshot.rebuild_if_changed()
     assert bench.free("a") == 2000
 
 
@@ -57,7 +57,7 @@ def test_removal_of_missing_objects_is_ignored() -> None:
     bench.snapshot.remove_queue("nowhere")
     bench.snapshot.remove_flavor("nowhere")
     rebuilds = bench.snapshot.rebuilds
-    bench.snapshot.settle()
+    bench.snapshot.rebuild_if_changed()
     assert bench.snapshot.rebuilds == rebuilds
     assert bench.snapshot.release("team/nobody") is None
 
@@ -66,7 +66,7 @@ def test_removed_queue_releases_its_workloads() -> None:
     bench = company()
     bench.hold("x", 4, "a")
     bench.snapshot.remove_queue("a")
-    bench.snapshot.settle()
+    bench.snapshot.rebuild_if_changed()
     assert (bench.snapshot.holder("team/x"), bench.free("b")) == (None, 6000)
 
 
@@ -99,7 +99,7 @@ def test_usage_before_settle_is_counted() -> None:
     first, second = (bench.snapshot.id_of("new", resource) for resource in ("cpu", "gpu"))
     held = AdmittedWorkload("team/x", "uid-x", bench.snapshot.queues["a"], ((first, 5), (second, 7)))
     bench.snapshot.hold(held)
-    bench.snapshot.settle()
+    bench.snapshot.rebuild_if_changed()
     assert (bench.used("company", "new"), bench.used("company", "new", "gpu")) == (5, 7)
 
 
@@ -174,11 +174,11 @@ def test_simulated_removal_requires_what_if() -> None:
 
 def test_settle_rebuilds_only_after_change() -> None:
     snapshot = Snapshot()
-    snapshot.settle()
+    snapshot.rebuild_if_changed()
     assert snapshot.rebuilds == 0
     snapshot.id_of("spot", "cpu")
-    snapshot.settle()
-    snapshot.settle()
+    snapshot.rebuild_if_changed()
+    snapshot.rebuild_if_changed()
     assert snapshot.rebuilds == 1
 
 

@@ -153,7 +153,7 @@ _FOR_QUOTA = ("WaitingForQuota", "none fits")
 
 
 @pytest.mark.parametrize("why", [_FOR_VICTIMS, _FOR_QUOTA])
-def test_workload_waiting_for_victims_goes_first_and_others_do_not(why: tuple[str, str]) -> None:
+def test_only_workload_waiting_for_victims_goes_first(why: tuple[str, str]) -> None:
     low, high = ("low", 5, 1), ("high", 9, 5)
     first, last = (low, high) if why is _FOR_VICTIMS else (high, low)
     right, wrong = full_queue_with_evicted_victim(*why), full_queue_with_evicted_victim(*why)

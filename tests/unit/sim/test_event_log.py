@@ -20,7 +20,7 @@ def log(path: Path, on_preemption_loop: OnLoop = OnLoop.CONTINUE) -> list[Record
 
 
 def job_records(records: list[Record], job: str) -> list[Record]:
-    """The records of the Workload of a Job, its name left out."""
+    """The records of the Workload of a Job, without its name."""
     found = [record for record in records if f"/job-{job}-" in record.get("workload", "")]
     return [{key: value for key, value in record.items() if key != "workload"} for record in found]
 

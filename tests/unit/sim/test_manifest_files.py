@@ -9,14 +9,14 @@ from batchyard.sim.scenario import FileFault, Source, is_text, read_sources
 
 
 def read(*sources: Source) -> tuple[list[tuple[str, str]], list[str]]:
-    """The texts and the faults."""
+    """Read sources; return the texts and the faults."""
     faults: list[FileFault] = []
     texts = list(read_sources(sources, faults))
     return texts, [str(fault) for fault in faults]
 
 
 def write(folder: Path, *names: str) -> None:
-    """Files that hold their own name."""
+    """Create files, each of which contains its own name."""
     for name in names:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -52,7 +52,7 @@ def test_unreadable_files_are_reported_and_others_are_read(tmp_path: Path) -> No
     ]
 
 
-def test_missing_file_with_similar_neighbour_is_reported_with_its_name(tmp_path: Path) -> None:
+def test_missing_file_is_reported_with_similar_name(tmp_path: Path) -> None:
     write(tmp_path, "change.yaml")
     _, (fault,) = read(tmp_path / "chnage.yaml")
     assert fault.endswith(f"cannot be read: No such file or directory; did you mean {tmp_path / 'change.yaml'}?")

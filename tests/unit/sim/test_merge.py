@@ -1,4 +1,4 @@
-"""A manifest applied again: changed fields are written, fields of other writers stay."""
+"""A manifest that is applied again: changed fields are written, and fields of other writers stay."""
 
 from typing import Any
 

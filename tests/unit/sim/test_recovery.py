@@ -13,7 +13,7 @@ from batchyard.sim.recovery import GangLoss, RecoveryTracker
 
 
 class RecoveryRecorder:
-    """Recoveries, and the events they observe. Times are seconds from the start."""
+    """Recoveries, and the events that they observe. Times are seconds from the start."""
 
     def __init__(self, *gangs: str, pods: int = 2) -> None:
         self.recoveries = RecoveryTracker()
@@ -40,7 +40,7 @@ class RecoveryRecorder:
         self.observe(at, pod(gang, number, "gone", attempt, phase=phase))
 
     def restarts(self, at: float, gang: str, attempt: int = 2, pods: int = 2) -> None:
-        """All its pods end, and new pods run on other nodes at once."""
+        """All pods of a gang end, and new pods run on other nodes at once."""
         for number in range(pods):
             self.ends(at, gang, number, attempt - 1)
         for number in range(pods):
@@ -111,7 +111,7 @@ def test_pods_on_lost_machine_do_not_count_as_running() -> None:
 
 
 def test_reclaimed_machine_is_lost_at_its_notice() -> None:
-    """Its pods stop in time; none is left when the machine stops."""
+    """The pods stop after the notice and before the machine stops."""
     recording = RecoveryRecorder("a")
     recording.observe(100, cloud("Instance", "a-n0", {"phase": "Stopping"}))
     recording.restarts(101, "a")

@@ -1,4 +1,4 @@
-"""Snapshots contain no possible secrets; with hashed names they still simulate to the same events."""
+"""Snapshots contain no possible secrets; a simulation of a snapshot with hashed names has the same events."""
 
 import json
 from typing import Any

@@ -28,7 +28,7 @@ def queue(cpu: int = 4, **spec: Any) -> list[make.Obj]:
     resources = [{"name": "cpu", "nominalQuota": cpu}]
     groups = [{"coveredResources": ["cpu"], "flavors": [{"name": "spot", "resources": resources}]}]
     queues = [make.cluster_queue(active=None, resourceGroups=groups, **spec), make.local_queue()]
-    return [without_birth(obj) for obj in [make.flavor(), *queues]]
+    return [user_object(obj) for obj in [make.flavor(), *queues]]
 
 
 def free_job(runtime: str) -> make.Obj:
@@ -58,10 +58,10 @@ def workload(name: str, cpu: int = 1, at: str = "0s", runtime: str | None = "10s
     annotations = {SUBMIT_AT: at, **({RUNTIME: runtime} if runtime else {})}
     template = make.pod_template({"cpu": cpu}, restartPolicy="Never")
     obj = make.workload(name, pod_sets=[{"name": "main", "count": 1, "template": template}], annotations=annotations)
-    return without_birth(obj)
+    return user_object(obj)
 
 
-def without_birth(obj: make.Obj) -> make.Obj:
+def user_object(obj: make.Obj) -> make.Obj:
     """The object as a user writes it: without the fields that the API sets at creation."""
     metadata = {name: value for name, value in obj["metadata"].items() if name not in {"uid", "creationTimestamp"}}
     return {**obj, "metadata": metadata}
@@ -253,7 +253,7 @@ def test_rejected_write_without_name_shows_generate_name() -> None:
 
 def test_rejected_writes_are_reported_with_reason() -> None:
     template = make.pod_template({"cpu": 1}, restartPolicy="Never")
-    job = without_birth(make.job("fixed", template=template))
+    job = user_object(make.job("fixed", template=template))
     later = {**job, "spec": {**job["spec"], "completions": 2}}
     later = {**later, "metadata": {**later["metadata"], "annotations": {SUBMIT_AT: "5s"}}}
     (refused,) = simulate(*queue(), job, later).refused

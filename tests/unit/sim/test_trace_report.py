@@ -33,7 +33,7 @@ def test_report_counts_pods_placed_in_run_and_in_trace(report: TraceReport) -> N
 
 
 def test_report_compares_waits_with_trace(report: TraceReport) -> None:
-    """Pods a and b start at once, b after 2 s in the trace; c comes at 20 s and waits until b has run for 48 s."""
+    """Pods a and b start at once (in the trace, b waits 2 s); c arrives at 20 s and waits until b ends at 58 s."""
     waits = report.waits
     assert (waits.here.max, waits.there.max) == (38, 2)
     assert (waits.longer_here, waits.excess_here.max) == (1, 38)
@@ -47,7 +47,7 @@ def test_unplaced_reasons_match_placement_messages(report: TraceReport) -> None:
 
 
 def test_usage_is_weighted_by_time(report: TraceReport) -> None:
-    """Of 3 GPUs: a has 2 for 100 s, b 0.6 for 48 s, c 0.6 for the 180 s after."""
+    """Of 3 GPUs, a uses 2 for 100 s, b uses 0.6 for 48 s, and then c uses 0.6 for 180 s."""
     gpu = next(row for row in report.usage if (row.model, row.resource) == ("", "gpu"))
     assert report.duration == 238
     assert gpu.total == 3000
@@ -70,7 +70,7 @@ def test_points_are_evenly_spaced(report: TraceReport) -> None:
 
 
 def test_fragmentation_is_share_of_gpus_that_mix_cannot_use(tmp_path: Path) -> None:
-    """One pod on 2 GPUs: the mix cannot use the 400 left of one GPU, but can use the other."""
+    """One pod uses 600 of a GPU. Pods of the mix cannot use the other 400, but can use the second GPU."""
     trace = read_trace(write_trace(tmp_path, ("a,1000,1024,1,600,,LS,Succeeded,0,100,0",), NODES[:1]))
     found = report_of_run(trace).fragmentation
     assert (found.mean, found.peak, found.least) == (400 / 1400, 400 / 1400, 0)

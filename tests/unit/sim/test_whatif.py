@@ -54,13 +54,13 @@ def test_new_workload_preempts_lower_priority() -> None:
     assert effects(result) == {"a": ("preempted", 0), "urgent": ("new", None)}
     (row,) = [row for row in document_of(result)["workloads"] if row["name"] == "team/a"]
     assert row["changed"] == {"startsAfter": -10, "endsAfter": 35, "preemptions": 1, "preemptedBy": "team/urgent"}
-    assert result.summary == "1 Workload is new, 1 is preempted that would not have been, 1 more preemption"
+    assert result.summary == "1 Workload is new, 1 is preempted only with the change, 1 more preemption"
 
 
 def test_drained_workload_does_not_finish() -> None:
     result = difference(start_from_state(state(THERE, 10)), queue(1, stopPolicy="HoldAndDrain")[1])
     assert effects(result) == {"a": ("does not finish", 0), "b": ("does not start", None)}
-    assert result.summary == "1 Workload does not start that would have, 1 does not finish that would have"
+    assert result.summary == "1 Workload no longer starts, 1 no longer finishes"
     (row,) = [row for row in document_of(result)["workloads"] if row["name"] == "team/a"]
     assert ["endsAfter" in row[side] for side in ("without", "changed")] == [True, False]
 
@@ -70,7 +70,7 @@ def test_drained_workload_does_not_finish() -> None:
     [
         ((0, 5), (0, None), "does not finish"),
         ((0, None), (0, 5), "finishes"),
-        ((0, 5), (0, 6), "other end"),
+        ((0, 5), (0, 6), "ends at another time"),
         ((0, 5), (1, None), "later"),
         ((1, None), (0, 5), "sooner"),
         ((1, 5), (0, None), "does not finish"),
@@ -96,7 +96,7 @@ def test_change_is_applied_at_its_submit_time() -> None:
 
 def test_change_without_effect_is_reported() -> None:
     result = difference(start_from_state(state(THERE, 10)), queue(1)[1])
-    assert (result.workloads, result.summary) == ([], "nothing changes for any Workload")
+    assert (result.workloads, result.summary) == ([], "the change affects no Workload")
 
 
 def test_rejected_change_is_reported() -> None:

@@ -7,7 +7,7 @@ POD_COLUMNS = (
     "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time"
 )
 NODES = ("t4,8000,16384,2,T4", "g2,8000,16384,1,G2")
-#: c fits nowhere before a ends; d was never placed in the trace; e requests a model that does not exist.
+#: c fits on no node before b ends; d was never placed in the trace; e requests a model that does not exist.
 PODS = (
     "a,1000,1024,2,1000,,LS,Succeeded,0,100,0",
     "b,1000,1024,1,600,G2,LS,Failed,10,60,12",

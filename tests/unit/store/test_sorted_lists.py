@@ -1,4 +1,4 @@
-"""Sorted lists that are updated with the touched objects."""
+"""Sorted lists of objects, updated after each change of an object."""
 
 from hypothesis import given
 from hypothesis import strategies as st

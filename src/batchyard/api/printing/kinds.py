@@ -270,7 +270,7 @@ def job_status(obj: Obj, _now: Instant) -> str:
 
 
 def completions_text(obj: Obj, _now: Instant) -> str:
-    """Return how many pods of a Job have succeeded, of how many needed: `2/4`; without spec.completions, `2/1 of 4`."""
+    """Return the numbers of succeeded and needed pods of a Job: `2/4`; without spec.completions, `2/1 of 4`."""
     succeeded_count = value_at(obj, "status", "succeeded") or 0
     completion_count, parallelism = value_at(obj, "spec", "completions"), value_at(obj, "spec", "parallelism") or 0
     if completion_count is not None:

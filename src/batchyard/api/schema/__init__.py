@@ -287,7 +287,7 @@ class RootVisitor(Protocol):
     """A function that validates whole objects, and can skip the parts that an earlier validated object shares."""
 
     def __call__(self, value: Any, valid_obj: Mapping[str, Any] | None = None) -> Any:
-        """Return the object with defaults, or its schema violations; fields identical in `sound` are not validated."""
+        """Return the object with defaults, or its schema violations; skip fields identical in `valid_obj`."""
 
 
 def _object(visitors: Mapping[str, VisitorOrType], completion: _Completion) -> RootVisitor:
@@ -523,8 +523,8 @@ def validate_and_default(info: ServedKind, version: str, obj: Obj, valid_obj: Ob
     """Validate an object in a version of its kind, remove nulls and fill in the defaults of the schema, in one pass.
 
     Returns the same object if nothing changes; unchanged parts are shared. The returned object may share pod templates
-    with other objects: objects are never changed in place. Parts that are the same Python objects in `sound`, an object
-    already validated in this version, are not validated again.
+    with other objects: objects are never changed in place. Parts that are identical (the same Python objects)
+    to parts of `valid_obj`, an object already validated in this version, are not validated again.
     """
     result = _root_visitor(info.constant, version)(obj, valid_obj)
     if type(result) is not SchemaViolations:

@@ -48,7 +48,7 @@ _PATTERN_DESCRIPTIONS: Final = {
 
 
 def scalar_visitor(expression: str, constraints: Mapping[str, Any]) -> VisitorOrType:
-    """Return the function that validates a scalar type, with constraints such as `minimum` or `pattern` in `facts`."""
+    """Return the function that validates a scalar type, with constraints such as `minimum` or `pattern`."""
     if expression == "string":
         return _string_visitor(constraints) if constraints.keys() - {"default"} else str
     if expression in _INTEGER_BITS:

@@ -1,4 +1,4 @@
-"""Schema violations with path, problem and remedy, and suggestions for misspelt or misplaced field names."""
+"""Schema violations with path, problem and remedy, and suggestions for misspelled or misplaced field names."""
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -88,7 +88,7 @@ def format_path(path: tuple[PathStep, ...]) -> str:
     return text
 
 
-# Suggestions for misspelt names, by edit distance.
+# Suggestions for misspelled names, by edit distance.
 
 
 LOOSE_EDIT_RATIO: Final = 0.5

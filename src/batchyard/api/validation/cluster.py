@@ -273,7 +273,7 @@ def settings_errors(spec: SpecFields) -> Iterator[FieldError]:
 
 
 def _machine_type_errors(machine_type: SpecFields, path: str) -> Iterator[FieldError]:
-    """Report negative amounts and prices of a machine type, no cpu or memory, and a sustainedCpu above its cpu."""
+    """Report a machine type's negative amounts and prices, missing cpu or memory, and a sustainedCpu above its cpu."""
     for field in _MACHINE_AMOUNT_FIELDS:
         if field in machine_type:
             yield from rules.amount_errors(machine_type[field], f"{path}.{field}")
@@ -290,7 +290,7 @@ def _machine_type_errors(machine_type: SpecFields, path: str) -> Iterator[FieldE
 
 
 def _accelerator_device_errors(machine_type: SpecFields, path: str) -> Iterator[FieldError]:
-    """Report a machine type's accelerator that is no extended resource, or topology with another number of chips."""
+    """Report a machine type's accelerator that is no extended resource, or whose topology has other chip counts."""
     accelerator, topology = machine_type.get("accelerator") or {}, machine_type.get("topology")
     resource = accelerator.get("resource")
     if resource and not is_extended(resource):
@@ -320,7 +320,7 @@ def _autoscaling_errors(autoscaling: SpecFields, path: str) -> Iterator[FieldErr
 
 
 def _expander_priorities_errors(autoscaling: SpecFields, path: str) -> Iterator[FieldError]:
-    """Report autoscaler expander priorities that are no regular expressions, or missing or unused for the expander."""
+    """Report expander priorities that are invalid regular expressions, or missing or unused for the expander."""
     priorities, expander = autoscaling.get("priorities"), autoscaling.get("expander", "least-waste")
     if expander == "priority" and not priorities:
         remedy = "list names of node pools, highest priority first, or use another expander"

@@ -182,7 +182,7 @@ def topology_errors(topology: str, path: str, count: int | None = None) -> Itera
 
 
 def single_zone_errors(pool: SpecFields, path: str, reason: str) -> Iterator[FieldError]:
-    """Report a node pool with several zones; `reason`, such as a placement group, is why one is allowed."""
+    """Report a node pool with several zones; `reason`, such as a placement group, is why only one is allowed."""
     zones = pool.get("zones") or []
     if len(zones) > 1:
         message = f"must have at most 1 item: {reason} must be in one zone"
@@ -201,7 +201,7 @@ def _machine_chip_count(machine_type: str) -> int | None:
 
 
 def _chips_per_node_errors(pool: SpecFields, slice_chips: int, path: str) -> Iterator[FieldError]:
-    """Report a TPU slice's node counts that do not divide its chips evenly, or that differ from each other and 0."""
+    """Report node counts of a TPU slice that do not divide its chips evenly, and nonzero node counts that differ."""
     node_counts = _node_counts_by_field(pool)
     for field, count in node_counts.items():
         if count and slice_chips % count:
@@ -498,7 +498,7 @@ def _partial_admission_errors(job: Obj) -> Iterator[FieldError]:
 
 
 def _equal_completions_errors(job: Obj) -> Iterator[FieldError]:
-    """Report job-completions-equal-parallelism on a Job that is not Indexed, or has completions unlike parallelism."""
+    """Report job-completions-equal-parallelism on a Job that is not Indexed, or whose completions differ from it."""
     value = _annotation(job, well_known.EQUAL_COMPLETIONS)
     path = f"metadata.annotations[{well_known.EQUAL_COMPLETIONS}]"
     if value is None:

@@ -286,7 +286,7 @@ def spread_errors(constraints: Sequence[Mapping[str, Any]], path: str) -> Iterat
 
 
 def _spread_domain_errors(constraint: Mapping[str, Any], unsatisfiable_action: str, path: str) -> Iterator[FieldError]:
-    """Report a topology spread constraint's invalid minDomains, or one without DoNotSchedule, and bad node policies."""
+    """Report a spread constraint's minDomains if invalid or set without DoNotSchedule, and bad node policies."""
     min_domains = constraint.get("minDomains")
     if min_domains is not None and min_domains <= 0:
         yield rules.invalid(f"{path}.minDomains", min_domains, "must be greater than zero", "give 1 or more")

@@ -110,7 +110,7 @@ def _pod_set_group_name_errors(annotations: AnnotationMap, path: str) -> Iterato
 
 
 def _slice_layers_annotation_errors(annotations: AnnotationMap, path: str, count: int) -> Iterator[FieldError]:
-    """Report slice layers that are malformed, not one to three, invalid, or combined with other slice annotations."""
+    """Report slice layers that are malformed, more than three, invalid, or combined with other slice annotations."""
     text, item_path = annotations.get(SLICE_LAYERS), f"{path}[{SLICE_LAYERS}]"
     if text is None:
         return

@@ -250,8 +250,8 @@ class _SharedPodSets:
     def holdings_of(self, admission: Mapping[str, Any], counts_per_pod_set: tuple[int, ...]) -> tuple[Holding, ...]:
         """Parse a Workload's admission: what each pod set holds in pods, flavors and quota.
 
-        Reclaimable pods reduce the usage: `counts` are the numbers of pods that still need quota. If fewer pods were
-        admitted (partial admission), their number is kept.
+        Reclaimable pods reduce the usage: `counts_per_pod_set` are the numbers of pods that still need quota. If fewer
+        pods were admitted (partial admission), their number is kept.
         """
         assignments = admission.get("podSetAssignments") or ()
         cache_key = _encode_json(assignments), counts_per_pod_set

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
-from batchyard.admission_plugins.built_in import Review, review_security
+from batchyard.admission_plugins.built_in import PodSecurityReview, review_security
 from batchyard.api import scheme, well_known
 from batchyard.api.conversion import restore_stored_times
 from batchyard.api.errors import FieldError, InvalidObject
@@ -337,7 +337,9 @@ class WriteHandler:
             if is_status
             else Update(sent_object.obj, managed_fields, is_whole=not has_status)
         )
-        pod_review = Review() if is_status else review_security(path.info.constant, new, stored_object, self._objects)
+        pod_review = (
+            PodSecurityReview() if is_status else review_security(path.info.constant, new, stored_object, self._objects)
+        )
         warnings, based_on = (*sent_object.warnings, *pod_review.warnings), stored_object["metadata"]["resourceVersion"]
         return PreparedWrite(write, path.name, options.dry_run, 200, warnings, based_on, pod_review.annotations)
 

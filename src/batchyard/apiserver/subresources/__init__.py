@@ -1,4 +1,4 @@
-"""Subresources and virtual resources: functions answer their requests, not stored objects."""
+"""Subresources and virtual resources, whose requests are answered by functions instead of from stored objects."""
 
 from collections.abc import Callable, Iterable
 

@@ -37,7 +37,7 @@ class NamespaceStrategy(BuiltInStrategy):
         return decoded_object._replace(obj={**object_with_finalizer, "spec": {**obj["spec"], "finalizers": finalizers}})
 
     def prepare_update(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
-        """Return the updated Namespace, with the `kubernetes` finalizer if it had it: only `finalize` removes that."""
+        """Return the updated Namespace; its `kubernetes` finalizer is kept, because only `finalize` removes that."""
         return dict(with_finalizer(new, FINALIZER)) if FINALIZER in finalizers_of(old) else new
 
     def in_version(self, stored_object: Obj, api_version: str) -> dict[str, Any]:

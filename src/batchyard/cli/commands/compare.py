@@ -224,7 +224,7 @@ def compare(
         typer.Option(parser=to_duration, metavar="DURATION", help="Stop both after this virtual time, such as 2h."),
     ] = None,
     seed: Seed = 0,
-    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Number of seeds to run both with, from --seed on.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Number of seeds for both, starting at --seed.")] = 1,
     output: OutputOption = Output.TABLE,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write an HTML report.")] = None,
     verbose: Verbose = False,  # noqa: ARG001 - its callback passes it to the warnings

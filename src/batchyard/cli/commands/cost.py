@@ -21,8 +21,8 @@ from batchyard.accounting.records import (
 )
 from batchyard.api.meta import Obj
 from batchyard.api.printing import format_table
-from batchyard.api.times import format_time, parse_time
-from batchyard.base.instant import HOUR, SECOND, Instant, parse_duration
+from batchyard.api.times import format_second, format_time, parse_time
+from batchyard.base.instant import HOUR, Instant, parse_duration
 from batchyard.cli import output
 from batchyard.cli.cluster_access import (
     REQUEST_ERRORS,
@@ -137,7 +137,7 @@ def _report_remarks(cost_report: CostReport) -> Sequence[str]:
     """Return remarks on a cost report: the period that it covers, and machines without a known price."""
     if cost_report.begin is None or cost_report.through is None:
         return ()
-    end_text = format_time(cost_report.through // SECOND * SECOND)
+    end_text = format_second(cost_report.through)
     remarks = [f"from {format_time(cost_report.begin)} until {end_text}; records cover whole hours, days and months"]
     if cost_report.unpriced_pools:
         names = ", ".join(cost_report.unpriced_pools)
@@ -175,10 +175,10 @@ def cost(
     context: typer.Context,
     by: Annotated[CostGrouping, typer.Option(help="The grouping of the rows.")] = CostGrouping.TEAM,
     since: Annotated[
-        str, typer.Option(metavar="WHEN", help="Begin: a time, or a duration ago such as 24h or 7d.")
+        str, typer.Option(metavar="WHEN", help="Start: a time, or how long ago, such as 24h or 7d.")
     ] = "24h",
     begin: Annotated[str, typer.Option("--from", metavar="WHEN", help="The same as --since.", show_default=False)] = "",
-    end: Annotated[str, typer.Option("--to", metavar="WHEN", help="End: a time, or a duration ago.")] = "",
+    end: Annotated[str, typer.Option("--to", metavar="WHEN", help="End: a time, or how long ago.")] = "",
     namespace: Annotated[
         str,
         typer.Option("--namespace", "-n", metavar="NS", help="Only this namespace; default: all that you may list."),

@@ -122,9 +122,9 @@ def decisions(
     ] = "",
     all_namespaces: Annotated[bool, typer.Option("--all-namespaces", "-A", help="All namespaces.")] = False,
     since: Annotated[
-        str, typer.Option(metavar="WHEN", help="Begin: a time such as 2026-01-31T12:00:00Z, or 2h for 2 hours ago.")
+        str, typer.Option(metavar="WHEN", help="Start: a time such as 2026-01-31T12:00:00Z, or 2h for 2 hours ago.")
     ] = "",
-    until: Annotated[str, typer.Option(metavar="WHEN", help="End: a time, or a duration ago.")] = "",
+    until: Annotated[str, typer.Option(metavar="WHEN", help="End: a time, or how long ago.")] = "",
     reason: Annotated[str, typer.Option(metavar="REASON", help="Only this reason, such as Preempted.")] = "",
     limit: Annotated[
         int, typer.Option(metavar="N", min=1, max=10_000, help="The number of latest decisions to show.")

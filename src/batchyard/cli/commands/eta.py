@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Annotated, Any, Final
 
 import typer
@@ -19,16 +20,16 @@ from batchyard.cli.cluster_access import (
     ClusterTarget,
     ListPermissionError,
     access_reader_of_source,
+    listed_names,
     read_cluster_state,
     read_state_file,
-    requested_state,
 )
 from batchyard.cli.daily.cluster import ClusterClient, run_in_cluster
 from batchyard.cli.missing_objects import NamespacedName, not_found_text
 from batchyard.cli.output import render_document
 from batchyard.client.transport import HttpRequest, decode_object, failure_reason, object_path
 from batchyard.server.operator.aiohttp_transport import HttpTransport
-from batchyard.sim.forecast import HORIZON, ForecastOptions, forecasts
+from batchyard.sim.forecast import HORIZON, NO_START, ForecastOptions, forecasts
 from batchyard.sim.state import State
 from batchyard.sim.whatif import SUBJECT_KINDS, subject_document, workload_of
 
@@ -75,7 +76,7 @@ def format_forecasts(documents: Sequence[Mapping[str, Any]], output_format: opti
         return render_document(value, output_format)
     if not documents:
         return "no pending Workloads\n"
-    header = ["SUBJECT", "LIKELY IN", "FROM", "TO", "STARTS WITHIN", "BASIS"]
+    header = ["SUBJECT", "LIKELY IN", "FROM", "TO", "STARTS IN", "BASIS"]
     table = format_table([header, *map(_forecast_row, documents)])
     lines = dict.fromkeys(line for document in documents for line in document["dependsOn"])
     return table + "".join(f"\n{line}" for line in lines) + ("\n" if lines else "")
@@ -117,7 +118,12 @@ def _default_namespace(source: ClusterTarget) -> str:
 
 
 def _forecast_locally(request: EtaRequest, subject: Key) -> Mapping[str, Any]:
-    state = requested_state(request.state, request.source)
+    try:
+        state = read_state_file(request.state) if request.state is not None else read_cluster_state(request.source)
+    except ListPermissionError as error:
+        output.fail(f"batchyard: {_missing_object_text(request.source, subject) or error}")
+    except SOURCE_ERRORS as error:
+        output.fail(f"batchyard: {error}")
     name = workload_of(state.objects, subject)
     if name is None:
         output.fail(_missing_workload_text(request, subject, state))
@@ -143,6 +149,13 @@ def _missing_workload_text(request: EtaRequest, subject: Key, state: State) -> s
         message = f"the file has no {info.singular}; write the state of a cluster with `batchyard snapshot FILE`"
         return f"{file}: {message}, and give that file"
     return f"batchyard: {not_found_text(info, NamespacedName(subject.namespace, subject.name), existing)}"
+
+
+def _missing_object_text(source: ClusterTarget, subject: Key) -> str:
+    """Return the message that the object does not exist, or '' if it exists or the user may not list such objects."""
+    info, wanted = kind_info(subject.kind), NamespacedName(subject.namespace, subject.name)
+    existing = listed_names(source, info, wanted)
+    return "" if existing is None or wanted in existing else not_found_text(info, wanted, existing)
 
 
 def _forecast_all_locally(request: EtaRequest) -> list[Mapping[str, Any]]:
@@ -226,6 +239,8 @@ async def _request_forecast(request: EtaRequest, subject: Key) -> Mapping[str, A
         await transport.close()
     if reply.code == 200:
         return decode_object(reply.body)
+    if reply.code == HTTPStatus.NOT_FOUND and failure_reason(reply).endswith(NO_START):
+        output.fail(f"batchyard: {failure_reason(reply)}")
     if reply.code in _OVERLOAD_STATUS_CODES:
         output.report_line(f"batchyard: the server is overloaded ({failure_reason(reply)}): forecasting locally")
     return None

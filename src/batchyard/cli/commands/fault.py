@@ -16,7 +16,7 @@ import typer
 
 from batchyard.api import scheme
 from batchyard.api.meta import Obj
-from batchyard.api.times import format_time
+from batchyard.api.times import format_second, format_time
 from batchyard.base.instant import Instant
 from batchyard.cli import output
 from batchyard.cli.background import running_platform
@@ -75,15 +75,16 @@ def break_machine(folder: Path, name: str, *, is_reclaimed: bool) -> None:
     with _connect_as_owner(folder) as owner:
         instance = _running_instance(owner, name)
         now = owner.now()
-        stop_time_text = format_time(now + instances.PREEMPTION_NOTICE)
+        stop_time = now + instances.PREEMPTION_NOTICE
         if is_reclaimed:
             if instance["spec"].get("provisioning") != "spot":
                 output.fail(f"batchyard: the machine of node {name} is not a Spot machine; use --crash, not --reclaim")
-            changed_instance = instances.in_phase(instance, instances.STOPPING, now, stopAt=stop_time_text)
+            changed_instance = instances.in_phase(instance, instances.STOPPING, now, stopAt=format_time(stop_time))
         else:
             changed_instance = instances.in_phase(instance, instances.CRASHED, now)
         owner.patch(f"{_INSTANCES_PATH}/{quote(name)}/status", {"status": changed_instance["status"]})
-    message = f"is being reclaimed and stops at {stop_time_text}" if is_reclaimed else f"crashed at {format_time(now)}"
+    message = f"is being reclaimed and stops at {format_second(stop_time)}"
+    message = message if is_reclaimed else f"crashed at {format_second(now)}"
     output.report_line(f"batchyard: the machine of node {name} {message}")
 
 
@@ -125,8 +126,8 @@ def _running_instance(owner: _OwnerClient, name: str) -> Obj:
         message = "has no simulated machine: --crash and --reclaim require a simulated node"
         output.fail(f"batchyard: node {name} {message}; --drain works for every node")
     phase = instances.phase_of(instance)
-    if phase not in {instances.RUNNING, instances.STOPPING} or instances.is_leaving(instance):
-        state_text = "is being removed" if instances.is_leaving(instance) else f"is in phase {phase or 'Pending'}"
+    if phase not in {instances.RUNNING, instances.STOPPING} or instances.is_being_deleted(instance):
+        state_text = "is being removed" if instances.is_being_deleted(instance) else f"is in phase {phase or 'Pending'}"
         output.fail(f"batchyard: the machine of node {name} {state_text}, so it cannot be crashed or reclaimed now")
     return instance
 

@@ -335,20 +335,18 @@ def guide(
     platform: Annotated[
         str, typer.Option(metavar="FILE", help="A platform.yaml to use instead of the folder's platform.")
     ] = "",
-    step: Annotated[
-        GuideStepName | None, typer.Option(help="Play up to this step and show the state after it.")
-    ] = None,
+    step: Annotated[GuideStepName | None, typer.Option(help="Stop after this step and show the state.")] = None,
     output: Annotated[
         Output, typer.Option("--output", "-o", help="How to print it; table: the story, wide: all tables.")
     ] = Output.TABLE,
     verbose: Annotated[
         bool,
         typer.Option(
-            "--verbose", "-v", callback=remember_verbosity, help="Print all tables beside the guide's, as -o wide does."
+            "--verbose", "-v", callback=remember_verbosity, help="Print all tables, compared with the guide's."
         ),
     ] = False,
     live: Annotated[
-        bool, typer.Option("--live", help="Play it on a running platform by kubectl; report differences.")
+        bool, typer.Option("--live", help="Run it with kubectl on a running platform; report differences.")
     ] = False,
     speed: Annotated[
         float,
@@ -356,7 +354,7 @@ def guide(
     ] = 60.0,
     report: Report = None,
 ) -> None:
-    """Play the reference architecture's guide: what happens in each step, why it matters, and what shows it.
+    """Simulate the reference architecture's guide: what happens in each step, why it matters, which figures show it.
 
     Exits with 1 if a row that quota alone decides differs, a Job does not end, or a live row differs without a reason.
     """

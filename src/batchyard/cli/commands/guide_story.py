@@ -27,7 +27,7 @@ Try next:
 
 
 class _StepText(NamedTuple):
-    """The fixed words about a step."""
+    """The fixed sentences about a step of the guide."""
 
     title: str
     event: str
@@ -98,7 +98,7 @@ def format_story(
 
 
 def format_next_steps() -> str:
-    """Return what to try after the guide, with the program as the user started it."""
+    """Return suggestions for what to try after the guide, with the program name that the user typed."""
     program = sys.argv[0] if sys.argv[0].endswith("/batchyard") else "batchyard"
     return _NEXT.format(program=program)
 
@@ -110,7 +110,7 @@ def _fill(*sentences: str) -> str:
 
 
 def _workload_counts(observation: GuideObservation, preempted: int) -> str:
-    """Return how many Workloads have quota, wait, and were preempted since the step before."""
+    """Return how many Workloads have quota, wait, and were preempted since the previous step."""
     rows = observation.rows.values()
     admitted, pending = sum(row.admitted for row in rows), sum(row.pending for row in rows)
     waiting_text = f", {pending} {select_verb(pending, 'waits', 'wait')}" if pending else ""
@@ -120,7 +120,7 @@ def _workload_counts(observation: GuideObservation, preempted: int) -> str:
 
 
 def _node_counts(observation: GuideObservation, earlier: Mapping[str, int]) -> str:
-    """Return the number of nodes and the changes since the step before, by pool."""
+    """Return the number of nodes and the changes since the previous step, by pool."""
     pools = observation.pools
     changes = {pool: pools.get(pool, 0) - earlier.get(pool, 0) for pool in dict.fromkeys([*earlier, *pools])}
     texts = [f"{change:+} {pool}" for pool, change in changes.items() if change]

@@ -71,8 +71,8 @@ def install(
     namespace: Annotated[
         str, typer.Option("--namespace", "-n", metavar="NS", help="The operator's namespace.")
     ] = "batchyard-system",
-    name: Annotated[str, typer.Option(metavar="NAME", help="The name of its objects.")] = "batchyard-operator",
-    image: Annotated[str, typer.Option(metavar="IMAGE", help="The image of its pods.")] = "batchyard:0.2.0",
+    name: Annotated[str, typer.Option(metavar="NAME", help="Name of the operator's objects.")] = "batchyard-operator",
+    image: Annotated[str, typer.Option(metavar="IMAGE", help="The image of the operator's pods.")] = "batchyard:0.2.0",
     replicas: Annotated[int, typer.Option(min=1, help="The number of pods; one of them is the leader.")] = 2,
     controllers: Annotated[
         str,

@@ -180,7 +180,7 @@ class Timings:
         self._recorded: list[Timing] = []
 
     def note(self, timing: Timing) -> None:
-        """Record how late a Job was created or objects were read; ignore what was on time."""
+        """Record how late a Job was created or objects were read; ignore events that were on time."""
         if timing.lateness > 0 or not timing.is_reached:
             self._recorded.append(timing)
 
@@ -207,9 +207,7 @@ class Timings:
         ]
 
     def _reason(self, row: str) -> str:
-        """Describe the most delayed Job or reading up to the step of this output row, or of all steps, to explain the
-        row.
-        """
+        """Describe the latest Job or reading up to the step of an output row (or of all steps), to explain the row."""
         step, separator, _ = row.partition(": ")
         steps_so_far = self._steps[: self._steps.index(step) + 1] if separator else self._steps
         step_timings = [timing for timing in self._recorded if timing.step in steps_so_far]
@@ -432,9 +430,7 @@ class LiveGuide:
         return instant
 
     def _wait_for_moment(self, instant: Instant) -> GuideMoment:
-        """Wait for a virtual time; return the time reached (later if the clock does not stop) and the objects'
-        revision.
-        """
+        """Wait for a virtual time; return the time reached (later if the clock runs on) and the objects' revision."""
         if self._stops_clock:
             self._request(CLOCK, {"until": instant})
         while (moment := self._current_moment()).now < instant:

@@ -205,13 +205,13 @@ def url_of(port: int) -> str:
 
 
 def free_port(port: int, option: str) -> int:
-    """Return `port`, or any free port if it is 0; raise ProgramError if the port is in use. `option` sets the port."""
+    """Return `port`, or any free port for 0; raise ProgramError if the port is in use. `option` sets the port."""
     try:
         with socket.create_server((LOOPBACK, port)) as server_socket:
             bound_port: int = server_socket.getsockname()[1]
             return bound_port
     except OSError as error:
-        problem = f"cannot use port {port} of {LOOPBACK}: {error.strerror}"
+        problem = f"cannot use port {port} on {LOOPBACK}: {error.strerror}"
         raise ProgramError(f"{problem}; choose another with {option} N, or 0 for any free port") from error
 
 

@@ -104,7 +104,7 @@ Patience: TypeAlias = Annotated[
     typer.Option(
         parser=cli_options.to_duration,
         metavar="DURATION",
-        help="With --shadow: longest delay between both decisions; default: 15s.",
+        help="With --shadow: longest delay between the decisions of both schedulers; default: 15s.",
     ),
 ]
 
@@ -237,7 +237,7 @@ def _lease_option(name: str, description: str, default: str) -> Any:
 
 
 _Kubeconfig: TypeAlias = Annotated[
-    str, typer.Option(envvar="KUBECONFIG", metavar="FILE", help="The cluster; default: in-cluster, else as kubectl.")
+    str, typer.Option(envvar="KUBECONFIG", metavar="FILE", help="The cluster; default: in-cluster, else kubectl's.")
 ]
 _LeaseName: TypeAlias = Annotated[
     str, typer.Option("--leader-elect-resource-name", metavar="NAME", help="Name of the Lease.")
@@ -249,10 +249,10 @@ _LeaseNamespace: TypeAlias = Annotated[
     ),
 ]
 _LeaseDuration: TypeAlias = Annotated[
-    Duration, _lease_option("lease-duration", "When other replicas may acquire the Lease.", "15s")
+    Duration, _lease_option("lease-duration", "Time after which other replicas may acquire the Lease.", "15s")
 ]
 _RenewDeadline: TypeAlias = Annotated[
-    Duration, _lease_option("renew-deadline", "The leader exits if it cannot renew in this time.", "10s")
+    Duration, _lease_option("renew-deadline", "The leader exits if it cannot renew the Lease in this time.", "10s")
 ]
 _RetryPeriod: TypeAlias = Annotated[Duration, _lease_option("retry-period", "Interval between renewals.", "2s")]
 

@@ -55,18 +55,14 @@ def page(
     data_dir: Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="The data directory.")] = DATA_DIR,
     open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser of this desktop.")] = False,
     user: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="The user of the link, who sees what the user may list; default: the owner."),
+        str | None, typer.Option(metavar="NAME", help="The user whose permissions the link has; default: the owner.")
     ] = None,
     group: Annotated[
         list[str] | None, typer.Option(metavar="GROUP", help="A group of the user, such as a team; repeatable.")
     ] = None,
     hours: Annotated[int, typer.Option(metavar="N", min=1, max=168, help="Hours of validity.")] = 1,
     actions: Annotated[
-        bool,
-        typer.Option(
-            "--actions", help="Permit the page to suspend, cancel and reprioritize what the user may; else read-only."
-        ),
+        bool, typer.Option("--actions", help="Permit the user's changes of Workloads and queues; default: read-only.")
     ] = False,
 ) -> None:
     """Print a link to the platform's dashboard, with a token for one user."""

@@ -193,7 +193,7 @@ def _fail_with_faults(faults: Sequence[ManifestFault | FileFault], remedy: str =
 
 
 def _check_queue_names(manifests: Manifests, state: State | None) -> None:
-    """Exit if a job names a LocalQueue, or a LocalQueue a ClusterQueue, that exists at no time of the run."""
+    """Exit if the LocalQueue of a job, or the ClusterQueue of a LocalQueue, exists at no time of the run."""
     existing = [] if state is None else [Manifest(dict(obj), "", 0) for obj in state.objects.values()]
     configuration = build_configuration([*existing, *manifests.objects])
     faults: dict[str, ManifestFault] = {}
@@ -409,7 +409,7 @@ DefaultRuntime: TypeAlias = Annotated[
     typer.Option(
         parser=to_duration,
         metavar="DURATION",
-        help="Run time of jobs that set none.",
+        help="Run time of jobs without a run time of their own.",
         show_default="from the Cluster, else 1m",
     ),
 ]

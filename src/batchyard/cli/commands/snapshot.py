@@ -19,7 +19,7 @@ import typer
 
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import kind_info
-from batchyard.api.times import format_time
+from batchyard.api.times import format_second
 from batchyard.base.counts import count_with_noun, select_verb
 from batchyard.cli import output
 from batchyard.cli.cluster_access import SNAPSHOT_KINDS, SOURCE_ERRORS, ClusterTarget, read_snapshot
@@ -85,7 +85,7 @@ def snapshot_remarks(snapshot: SnapshotResult, request: SnapshotRequest) -> Iter
     redaction_note = "names are hashed, " if request.redacts else ""
     file_note = "" if request.file == STANDARD_OUTPUT else f" in {request.file}"
     yield (
-        f"{count_with_noun(sum(snapshot.counts.values()), 'object')} as of {format_time(snapshot.at)}, revision"
+        f"{count_with_noun(sum(snapshot.counts.values()), 'object')} as of {format_second(snapshot.at)}, revision"
         f" {snapshot.revision}{file_note}: "
         f"{counts_text}; {redaction_note}environment variables and Secrets are omitted"
     )

@@ -20,6 +20,8 @@ from batchyard.server.platform.data_dir import KUBECONFIG_FILE, PlatformProcess
 from batchyard.server.platform.status_report import STATUS_REPORT_PATH
 
 _RESPONSE_TIMEOUT: Final = 10  # seconds
+#: The kinds whose numbers of objects are shown without `-o wide`.
+_KINDS_SHOWN_MAX: Final = 4
 
 
 def print_status(folder: Path, output_format: Output) -> None:
@@ -34,7 +36,7 @@ def print_status(folder: Path, output_format: Output) -> None:
     kubeconfig = str((folder / KUBECONFIG_FILE).resolve())
     document = {"url": platform_process.url, "pid": platform_process.pid, "kubeconfig": kubeconfig, **status_report}
     if output_format.is_table:
-        output.write(_format_status(document))
+        output.write(format_status(document, is_wide=output_format is Output.WIDE))
     else:
         output.write(render_document(document, output_format))
 
@@ -74,8 +76,8 @@ def request_as_owner(connection: http.client.HTTPConnection, path: str, put: Obj
     return document
 
 
-def _format_status(status_report: Mapping[str, Any]) -> str:
-    """Format the status report, one line per field."""
+def format_status(status_report: Mapping[str, Any], *, is_wide: bool) -> str:
+    """Format the status report, one line per field; with `is_wide`, with the number of objects of every kind."""
     nodes, workloads = status_report["nodes"], status_report["workloads"]
     text_by_label = {
         "url": f"{status_report['url']}  pid {status_report['pid']}",
@@ -88,11 +90,20 @@ def _format_status(status_report: Mapping[str, Any]) -> str:
         "journal": f"{status_report['journalBytes'] / 1_000_000:.1f} MB, --sync {status_report['sync']}",
         "nodes": f"{nodes['ready']} ready of {nodes['all']}",
         "workloads": f"{workloads['pending']} pending, {workloads['admitted']} admitted, {workloads['all']} in all",
-        "objects": ", ".join(f"{count} {kind}" for kind, count in status_report["objects"].items()),
+        "objects": _describe_objects(status_report["objects"], is_wide=is_wide),
     }
     text_by_label |= _local_node_rows(status_report["local"]) if "local" in status_report else {}
     label_width = max(map(len, text_by_label)) + 2
     return "".join(f"{name:{label_width}}{value}\n" for name, value in text_by_label.items())
+
+
+def _describe_objects(counts: Mapping[str, int], *, is_wide: bool) -> str:
+    """Describe how many objects are stored: in all, and of the kinds with the most of them, or of all kinds."""
+    shown = sorted(counts.items(), key=lambda each: -each[1])[: None if is_wide else _KINDS_SHOWN_MAX]
+    rest = len(counts) - len(shown)
+    rest_text = f" and {count_with_noun(rest, 'more kind')} (all: -o wide)" if rest else ""
+    names = [f"{count:,} {kind if is_wide else kind.partition('.')[0]}" for kind, count in shown]
+    return f"{sum(counts.values()):,} in all: {', '.join(names)}{rest_text}" if counts else "none"
 
 
 def _local_node_rows(node_status: Mapping[str, Any]) -> dict[str, str]:

@@ -89,7 +89,7 @@ def user(
         str, typer.Option("--namespace", "-n", metavar="NAMESPACE", help="The default namespace in the kubeconfig.")
     ] = "",
     days: Annotated[
-        int, typer.Option(metavar="N", min=1, max=365, help="Days of validity; it cannot be revoked.")
+        int, typer.Option(metavar="N", min=1, max=365, help="Days of validity; the certificate cannot be revoked.")
     ] = 30,
     data_dir: PlatformDir = DATA_DIR,
 ) -> None:

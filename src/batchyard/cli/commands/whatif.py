@@ -106,10 +106,10 @@ def format_differences(difference: Difference, output_format: options.Output) ->
         return render_document(document_of(difference), output_format)
     section_texts = [f"{difference.summary}\n"]
     if difference.workloads:
-        header = ["WORKLOAD", "QUEUE", "EFFECT", "STARTS", "WITH IT", "ENDS", "WITH IT", "PREEMPTED BY"]
+        header = ["WORKLOAD", "QUEUE", "EFFECT", "STARTS", "WITH CHANGE", "ENDS", "WITH CHANGE", "PREEMPTED BY"]
         section_texts.append(format_table([header, *map(_workload_row, difference.workloads)]))
     if difference.queues:
-        header = ["QUEUE", "MEAN WAIT", "WITH IT", "PENDING", "WITH IT"]
+        header = ["QUEUE", "MEAN WAIT", "WITH CHANGE", "PENDING", "WITH CHANGE"]
         section_texts.append(format_table([header, *map(_queue_row, difference.queues)]))
     section_texts += _machines_table(document_of(difference))
     return "\n".join(section_texts)
@@ -195,7 +195,7 @@ def _machines_table(comparison_document: dict[str, Any]) -> list[str]:
     nodes, cost_fields = comparison_document["nodes"], comparison_document["costs"]
     if nodes["without"] == nodes["changed"] and cost_fields["without"] == cost_fields["changed"]:
         return []
-    rows = [["", "WITHOUT", "WITH IT"]]
+    rows = [["", "WITHOUT", "WITH CHANGE"]]
     rows.append(["nodes at the end", *(str(nodes[side]["atEnd"]) for side in ("without", "changed"))])
     rows.append(["machine hours", *(f"{nodes[side]['machineHours']:,.2f}" for side in ("without", "changed"))])
     rows.append(["cost", *(f"${cost_fields[side]}" for side in ("without", "changed"))])

@@ -1,6 +1,7 @@
 """The command `batchyard why`: explains why a Workload, pod or queue of a cluster or simulation is in its state."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias
 from urllib.parse import quote
@@ -8,16 +9,17 @@ from urllib.parse import quote
 import typer
 
 from batchyard.api import scheme
+from batchyard.api.amounts import readable_quantity
 from batchyard.api.meta import Key
 from batchyard.api.scheme import ServedKind, kind_info
 from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import Duration, format_age
 from batchyard.cli import output
-from batchyard.cli.cluster_access import REQUEST_ERRORS, ClusterTarget, UnreachableError, request_document
+from batchyard.cli.cluster_access import REQUEST_ERRORS, ClusterTarget, UnreachableError, listed_names, request_document
 from batchyard.cli.missing_objects import NamespacedName, ask_for_role_text, not_found_text
 from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, Output, select_kubeconfig
 from batchyard.cli.output import render_document
-from batchyard.client.transport import kind_path, object_path
+from batchyard.client.transport import object_path
 from batchyard.sim.scenario import run_length
 
 # The `why` document as text: summary, facts, quota table, quota holders, nodes, suggested changes.
@@ -26,6 +28,8 @@ from batchyard.sim.scenario import run_length
 Document: TypeAlias = Mapping[str, Any]
 
 LINE_WIDTH: Final = 120
+#: Wraps a text at spaces only, so that names stay whole.
+_wrap: Final = partial(wrap, break_on_hyphens=False, break_long_words=False)
 _CELL_WIDTH_MAX: Final = 44
 _QUOTA_ROWS_MAX: Final = 18
 _LABEL_WIDTH: Final = 13
@@ -33,12 +37,12 @@ _LABEL_WIDTH: Final = 13
 _VERDICT_TEXTS: Final = {
     "fits": "fits",
     "short": "short of quota",
-    "nobodyToPreempt": "short, no usable victims",
-    "preempts": "would preempt",
-    "reclaims": "would reclaim",
+    "nobodyToPreempt": "short, nothing to preempt",
+    "preempts": "fits after preemption",
+    "reclaims": "fits after reclamation",
     "exceedsMaximum": "exceeds maximum capacity",
     "taint": "taint not tolerated",
-    "affinity": "not selected",
+    "affinity": "not selected by the pods",
     "notFound": "flavor not found",
 }
 
@@ -48,7 +52,7 @@ def document_text_lines(document: Document, *, is_wide: bool) -> Iterator[str]:
     subject = document["subject"]
     name = "/".join(subject[field] for field in ("namespace", "name") if subject.get(field))
     yield f"{subject['kind']} {name}: {document['state']}"
-    yield from wrap(document["summary"], LINE_WIDTH)
+    yield from _wrap(document["summary"], LINE_WIDTH)
     yield ""
     yield from _fact_lines(document)
     for section in (
@@ -70,33 +74,34 @@ def _fact_lines(document: Document) -> Iterator[str]:
         limit_location = binding.get("where") or {}
         location_note = f" at {limit_location['kind']} {limit_location['name']}" if limit_location.get("kind") else ""
         resource_and_flavor = " ".join(binding[field] for field in ("resource", "flavor") if binding.get(field))
-        missing_note = f"; missing {binding['missing']} {resource_and_flavor}" if binding.get("missing") else ""
-        yield from _labelled_lines("limit", f"{binding['limit']}{location_note}{missing_note}")
+        missing_amount = readable_quantity(binding.get("resource", ""), binding.get("missing", ""))
+        missing_note = f"; missing {missing_amount} {resource_and_flavor}" if missing_amount else ""
+        yield from _labeled_lines("limit", f"{binding['limit']}{location_note}{missing_note}")
     if document.get("clusterQueue"):
         cohort = f" in Cohort {document['cohort']}" if document.get("cohort") else ""
-        yield from _labelled_lines("queue", f"{document['clusterQueue']}{cohort}")
+        yield from _labeled_lines("queue", f"{document['clusterQueue']}{cohort}")
     line = document.get("line") or {}
     if line.get("position"):
         ahead_note = f", after {', '.join(line['ahead'])}" if line.get("ahead") else ""
         more_ahead_count = line["position"] - 1 - len(line.get("ahead") or ())
         more_ahead_note = f" and {more_ahead_count} more" if more_ahead_count else ""
-        yield from _labelled_lines("in line", f"{line['position']} of {line['of']}{ahead_note}{more_ahead_note}")
+        yield from _labeled_lines("in line", f"{line['position']} of {line['of']}{ahead_note}{more_ahead_note}")
     for share in document.get("shares") or ():
         text = f"{share['clusterQueue']}: {share.get('share', 0)} at weight {share['weight']:g}"
-        yield from _labelled_lines("share", text)
+        yield from _labeled_lines("share", text)
     for number, text in enumerate((document.get("preemption") or {}).get("alternatives") or ()):
-        yield from _labelled_lines("instead" if number == 0 else "", text)
+        yield from _labeled_lines("alternatives" if number == 0 else "", text)
     for check in document.get("checks") or ():
         message = f": {check['message']}" if check.get("message") else ""
-        yield from _labelled_lines("check", f"{check['name']} is {check['state']}{message}")
+        yield from _labeled_lines("check", f"{check['name']} is {check['state']}{message}")
     for request in document.get("requests") or ():
-        yield from _labelled_lines("request", f"{request['name']}: {request['told']}")
+        yield from _labeled_lines("request", f"{request['name']}: {request['told']}")
     for label, text in (document.get("facts") or {}).items():
-        yield from _labelled_lines(label, text)
+        yield from _labeled_lines(label, text)
 
 
-def _labelled_lines(label: str, text: str) -> Iterator[str]:
-    for number, line in enumerate(wrap(text, LINE_WIDTH - _LABEL_WIDTH) or [""]):
+def _labeled_lines(label: str, text: str) -> Iterator[str]:
+    for number, line in enumerate(_wrap(text, LINE_WIDTH - _LABEL_WIDTH) or [""]):
         yield f"{(label if number == 0 else ''):<{_LABEL_WIDTH}}{line}".rstrip()
 
 
@@ -111,7 +116,7 @@ def _quota_lines(document: Document, *, is_wide: bool) -> Iterator[str]:
         rows = relevant_rows[:_QUOTA_ROWS_MAX]
     else:
         omitted_count = 0
-    header = ("POD SET", "FLAVOR", "RESOURCE", "ASKED", "MISSING", "VERDICT", "LEVEL")
+    header = ("POD SET", "FLAVOR", "RESOURCE", "REQUESTED", "MISSING", "VERDICT", "LEVEL")
     amount_columns = ("NOMINAL", "USED", "FREE", "BORROW", "LEND")
     yield from _table_lines([(*header, *amount_columns), *rows])
     if omitted_count:
@@ -120,8 +125,11 @@ def _quota_lines(document: Document, *, is_wide: bool) -> Iterator[str]:
 
 def _queue_quota_lines(document: Document) -> Iterator[str]:
     """Yield the lines of a ClusterQueue's quota table: nominal, used, borrowed, lent and available amounts."""
-    fields = ("flavor", "resource", "nominal", "used", "borrowed", "lent", "available")
-    rows = [tuple(quota[field] for field in fields) for quota in document.get("quotas") or ()]
+    fields = ("nominal", "used", "borrowed", "lent", "available")
+    rows = [
+        (quota["flavor"], quota["resource"], *(readable_quantity(quota["resource"], quota[field]) for field in fields))
+        for quota in document.get("quotas") or ()
+    ]
     if rows:
         header = ("FLAVOR", "RESOURCE", "NOMINAL", "USED", "BORROWED", "LENT", "FREE")
         yield from _table_lines([header, *rows[:_QUOTA_ROWS_MAX]])
@@ -136,9 +144,13 @@ def _quota_rows(document: Document) -> Iterator[tuple[str, ...]]:
             yield pod_set["name"], "", pod_set["unavailable"], "", "", "not covered by the queue", *[""] * 6
         for flavor in pod_set.get("flavors") or ():
             verdict_text = _VERDICT_TEXTS.get(flavor["verdict"], flavor["verdict"])
-            for number, resource in enumerate(flavor.get("resources") or ()):
-                subject_cells = (pod_set["name"], flavor["flavor"], resource["resource"], resource["asked"])
-                leading_cells = (*subject_cells, resource.get("missing", ""), verdict_text if number == 0 else "")
+            resources = flavor.get("resources") or ()
+            judged_resource = flavor.get("bindingResource") or next((each["resource"] for each in resources), "")
+            for resource in resources:
+                name = resource["resource"]
+                amounts = [readable_quantity(name, resource.get(field, "")) for field in ("asked", "missing")]
+                verdict_cell = verdict_text if name == judged_resource else ""
+                leading_cells = (pod_set["name"], flavor["flavor"], name, *amounts, verdict_cell)
                 yield from _level_rows(leading_cells, resource.get("levels") or (), is_ruled_out="obstacle" in flavor)
 
 
@@ -147,7 +159,8 @@ def _level_rows(prefix: Sequence[str], levels: Sequence[Document], *, is_ruled_o
         yield *prefix, *[""] * 6
         return
     for number, level in enumerate(levels):
-        cells = [level.get(field, "") for field in ("nominal", "used", "available", "borrowingLimit", "lendingLimit")]
+        fields = ("nominal", "used", "available", "borrowingLimit", "lendingLimit")
+        cells = [readable_quantity(prefix[2], level.get(field, "")) for field in fields]
         name = f"{level['name']}" if level["kind"] == "ClusterQueue" else f"Cohort {level['name']}"
         level_leading_cells = prefix if number == 0 else ("", prefix[1], "", "", "", "")
         yield *level_leading_cells, name, *cells
@@ -157,10 +170,13 @@ def _holder_lines(document: Document) -> Iterator[str]:
     holders = document.get("holders") or ()
     if not holders:
         return
-    rows = [("HELD BY", "QUEUE", "PRIORITY", "HOLDS", "WHY IT STAYS")]
+    rows = [("HELD BY", "QUEUE", "PRIORITY", "HOLDS", "PREEMPTION")]
     for holder in holders:
-        amounts = ", ".join(f"{row['amount']} {row['resource']} {row['flavor']}".rstrip() for row in holder["holds"])
-        reason = "it is being preempted" if holder.get("preempted") else holder.get("stays", "")
+        amounts = ", ".join(
+            f"{readable_quantity(row['resource'], row['amount'])} {row['resource']} {row['flavor']}".rstrip()
+            for row in holder["holds"]
+        )
+        reason = "being preempted" if holder.get("preempted") else holder.get("stays", "")
         note = " (borrows)" if holder["borrows"] else ""
         rows.append((holder["workload"], f"{holder['clusterQueue']}{note}", str(holder["priority"]), amounts, reason))
     yield from _table_lines(rows, is_last_column_uncut=True)
@@ -171,7 +187,7 @@ def _holder_lines(document: Document) -> Iterator[str]:
 def _node_lines(document: Document) -> Iterator[str]:
     nodes = document.get("nodes") or {}
     for text in nodes.get("text") or ():
-        yield from wrap(text, LINE_WIDTH, subsequent_indent="  ")
+        yield from _wrap(text, LINE_WIDTH, subsequent_indent="  ")
 
 
 def _change_lines(document: Document) -> Iterator[str]:
@@ -179,14 +195,18 @@ def _change_lines(document: Document) -> Iterator[str]:
     if changes:
         effect = "place its pods" if document.get("nodes") else "admit it"
         is_minimal = all(change.get("minimal", True) for change in changes)
-        claim = "Each was verified and is minimal" if is_minimal else "Each was verified; not all are minimal"
-        yield f"Any one of these changes would {effect}. {claim}:"
+        if len(changes) == 1:
+            minimality = "and is minimal" if is_minimal else "but may not be minimal"
+            yield f"This change would {effect}. It was verified {minimality}:"
+        else:
+            minimality = "and is minimal" if is_minimal else "but not all are minimal"
+            yield f"Any one of these changes would {effect}. Each was verified {minimality}:"
     for change in changes:
         condition = f" ({change['given']})" if change.get("given") else ""
-        yield from wrap(f"{change['text']}{condition}", LINE_WIDTH - 2, initial_indent="- ", subsequent_indent="  ")
+        yield from _wrap(f"{change['text']}{condition}", LINE_WIDTH - 2, initial_indent="- ", subsequent_indent="  ")
     if document.get("changesEnd"):
         prefix = "Note: " if changes else "No change is proposed: "
-        yield from wrap(f"{prefix}{document['changesEnd']}.", LINE_WIDTH)
+        yield from _wrap(f"{prefix}{document['changesEnd']}.", LINE_WIDTH)
 
 
 def _table_lines(rows: Sequence[Sequence[str]], *, is_last_column_uncut: bool = False) -> Iterator[str]:
@@ -218,8 +238,6 @@ EXPLAINED_KINDS: Final = (scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET, scheme.PO
 _SHORT_KIND_NAMES: Final = {"wl": scheme.WORKLOAD, "po": scheme.POD, "cq": scheme.CLUSTER_QUEUE}
 #: The status codes of servers without the `why` subresource: 404, or 403 without permission for it.
 _FORBIDDEN_CODE: Final = 403
-#: The number of objects whose names are compared with a name that does not exist.
-_LISTED_MAX: Final = 500
 _MISSING_SUBRESOURCE_CODES: Final = (404, _FORBIDDEN_CODE)
 
 
@@ -269,7 +287,7 @@ def explain_in_cluster(subject: Subject, target: ClusterTarget, output_format: O
         if error.code not in _MISSING_SUBRESOURCE_CODES:
             output.fail(f"batchyard: {error}")
         namespace = requested_namespaces[-1] if served_kind.namespaced else ""
-        existing = _listed_in_cluster(subject, target)
+        existing = listed_names(target, served_kind, NamespacedName(subject.namespace, subject.name)) or []
         if NamespacedName(namespace, subject.name) in existing:
             _explain_locally(subject, target, output_format)
             return
@@ -313,7 +331,7 @@ def explain_in_simulation(subject: Subject, question: SimulatedQuestion, output_
 
 
 def explain_in_state(subject: Subject, state: "State", output_format: Output) -> None:
-    """Print the explanation of an object of a cluster state, without a simulation of the time after it."""
+    """Print the explanation of an object of a cluster state, without simulating any later time."""
     from batchyard.sim.whatif import start_from_state  # noqa: PLC0415 - loads the simulator
     from batchyard.sim.world import World  # noqa: PLC0415 - loads the simulator
 
@@ -352,32 +370,6 @@ def _explain_locally(subject: Subject, target: ClusterTarget, output_format: Out
     from batchyard.cli.cluster_access import requested_state  # noqa: PLC0415 - loads the simulator
 
     explain_in_state(subject, requested_state(None, target), output_format)
-
-
-def _listed_in_cluster(subject: Subject, target: ClusterTarget) -> list[NamespacedName]:
-    """Return the objects that the user may list: those of the same name everywhere, and the first of the namespace."""
-    info, query = subject.info, f"fieldSelector=metadata.name%3D{quote(subject.name)}"
-    for version in reversed(info.versions):
-
-        def path_of_same_named(_: str, version: str = version) -> str:
-            return f"{kind_path(info, version)}?{query}"
-
-        def path_in(namespace: str, version: str = version) -> str:
-            return f"{object_path(info, version, subject.namespace or namespace)}?limit={_LISTED_MAX}"
-
-        same_named, in_namespace = _list_names(target, path_of_same_named), _list_names(target, path_in)
-        if same_named is not None or in_namespace is not None:
-            return [*(same_named or ()), *(in_namespace or ())]
-    return []
-
-
-def _list_names(target: ClusterTarget, path_in: Callable[[str], str]) -> list[NamespacedName] | None:
-    """Return the names in a list of objects; None if the server does not return the list."""
-    try:
-        items = request_document(target, path_in).get("items") or ()
-    except REQUEST_ERRORS:
-        return None
-    return [NamespacedName(obj["metadata"].get("namespace", ""), obj["metadata"]["name"]) for obj in items]
 
 
 def _kinds_by_name() -> dict[str, str]:

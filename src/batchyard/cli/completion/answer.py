@@ -163,7 +163,7 @@ def _rows_with_prefix(rows: Iterable[Row], prefix: str) -> CompletionAnswer:
 
 
 def _join_assignments(words: Sequence[str]) -> list[str]:
-    """Undo the splits of bash, which makes three words of `--output=json`; the current word keeps its own value."""
+    """Drop the word `=` that bash splits off from `--output=json`; a final one becomes an empty current word."""
     joined: list[str] = []
     for index, word in enumerate(words):
         if word != "=" or not joined or not joined[-1].startswith("--"):

@@ -1,4 +1,4 @@
-"""Names of a cluster's objects for completion: at most 200, within one second, and none if anything goes wrong.
+"""Names of a cluster's objects for completion: at most 200, within one second, and none after any error.
 
 Only kubeconfigs with a client certificate or a token are used. Plugins for credentials may be slow or ask the user.
 """

@@ -1,1 +1,1 @@
-"""The daily commands: the line of a queue, jobs and their logs, changes of a job, and the live view `top`."""
+"""The daily commands: pending jobs in queue order, jobs and their logs, changes of a job, and the live view `top`."""

@@ -80,7 +80,7 @@ class ClusterClient:
 
     @property
     def now(self) -> Instant:
-        """The server's time, extrapolated from its last report; before `read_time`, this machine's time."""
+        """The server's time, extrapolated from its last report; before the first `read_time`, this machine's time."""
         instant, speed, read_at = self._time_source
         return instant + round((monotonic_seconds() - read_at) * SECOND * speed)
 
@@ -100,8 +100,8 @@ class ClusterClient:
     ) -> Sequence[Obj] | None:
         """Return the objects of a kind in their storage version, in all namespaces for ''; None if it is forbidden.
 
-        `query` holds more URL parameters. A kind that the server does not serve has no objects, or if it is required,
-        raises ClusterRequestError.
+        `query` holds more URL parameters. If the server does not serve the kind, the list is empty, or with
+        `is_required` ClusterRequestError is raised.
         """
         info = kind_info(kind)
         for version in self._versions_of(info):
@@ -116,7 +116,7 @@ class ClusterClient:
         return ()
 
     async def list_pending(self, queue_path: str) -> tuple[Sequence[Obj], str]:
-        """Return the pending Workloads of a queue in scheduling order from Kueue's visibility API, or why it cannot.
+        """Return a queue's pending Workloads in scheduling order, or why Kueue's visibility API does not list them.
 
         `queue_path` is the path of the queue in the API, such as `clusterqueues/NAME`.
         """
@@ -232,7 +232,7 @@ async def watch_objects(
     on_events: Callable[[Sequence[WatchEvent]], None],
     on_trouble: Callable[[Informer], None],
 ) -> None:
-    """List and watch the objects of an informer until the task is cancelled; `on_trouble` follows each request."""
+    """List and watch an informer's objects until the task is cancelled; call `on_trouble` after each request."""
 
     def on_lines(lines: Sequence[bytes]) -> None:
         on_events(informer.process_watch_lines(lines))

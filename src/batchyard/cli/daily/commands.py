@@ -31,6 +31,7 @@ from batchyard.cli.daily.cluster import (
 from batchyard.cli.daily.jobs import JobEntry, JobState, find_job, find_jobs, required_entries
 from batchyard.cli.missing_objects import similar_names
 from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, Output, OutputOption, select_kubeconfig
+from batchyard.dashboard.models.reasons import shorten_reason
 from batchyard.server.clocks.wall import sleep_for
 
 #: The maximum length of a reason in a table; `-o wide` prints the whole reason.
@@ -88,7 +89,7 @@ def _job_row(entry: JobEntry, now: Instant, *, is_wide: bool) -> list[str]:
     cells = [entry.title, entry.queue, entry.state, format_age(now - entry.since), pods, nodes]
     if is_wide:
         return [*cells, str(entry.priority), entry.cluster_queue, entry.workload_name, entry.reason]
-    return [*cells, shorten(entry.reason)]
+    return [*cells, shorten(str(shorten_reason(entry.reason)))]
 
 
 def _job_document(entry: JobEntry) -> Mapping[str, Any]:
@@ -163,7 +164,7 @@ def describe_state(entry: JobEntry) -> str:
 
 
 async def _cancel(client: ClusterClient, entry: JobEntry, *, waits: bool) -> None:
-    """Delete a job with its pods and report it; unless told otherwise, wait up to a minute until it is gone."""
+    """Delete a job with its pods and report it; if `waits`, wait up to a minute until it is gone."""
     path = await client.path_of(entry.api_version, entry.kind, entry.namespace, entry.name)
     try:
         await client.delete(path, entry.uid)
@@ -171,9 +172,10 @@ async def _cancel(client: ClusterClient, entry: JobEntry, *, waits: bool) -> Non
         message = f"{entry.title} in namespace {entry.namespace} cannot be deleted: {error}"
         raise ClusterRequestError(f"{message}: ask for the verb `delete` on it if it is forbidden") from None
     duration = format_age(client.now - entry.since)
-    summary = f"{entry.title} in namespace {entry.namespace} cancelled; it was {describe_state(entry)}, for {duration}"
+    state_text = f"it had been {describe_state(entry)} for {duration}"
+    summary = f"{entry.title} in namespace {entry.namespace} cancelled; {state_text}"
     if waits and not await _is_gone(client, path, entry.uid):
-        summary += "; its pods still stop: `kubectl get pods` shows them"
+        summary += "; its pods are still terminating: `kubectl get pods` shows them"
     terminal.write(f"{summary}\n")
 
 
@@ -217,13 +219,13 @@ def cancel(
 # `batchyard suspend` and `batchyard resume`.
 
 _SUSPEND_EFFECTS: Final[Mapping[JobState, str]] = {
-    JobState.PENDING: "it leaves the line",
-    JobState.CHECKING: "its quota becomes free",
+    JobState.PENDING: "it leaves the queue",
+    JobState.CHECKING: "its quota is released",
 }
 
 
 async def _set_active(client: ClusterClient, entry: JobEntry, *, is_active: bool) -> None:
-    """Set `spec.active` of a job's Workload and report the effect; a job that is so already is only reported."""
+    """Set `spec.active` of a job's Workload and report the effect; if it already has this value, only report that."""
     verb, place = ("resumed" if is_active else "suspended"), f"{entry.title} in namespace {entry.namespace}"
     if entry.state.has_ended:
         raise ClusterRequestError(f"{place} has ended ({entry.state}), so it cannot be {verb}: submit it again")
@@ -241,7 +243,7 @@ async def _set_active(client: ClusterClient, entry: JobEntry, *, is_active: bool
             f"Workload {entry.workload_name} of {place} cannot be {verb}: {error}: ask for the verb `patch` on it if it"
             " is forbidden"
         ) from None
-    effect = "it joins the line again" if is_active else _SUSPEND_EFFECTS.get(entry.state, "its pods are stopped")
+    effect = "it is queued again" if is_active else _SUSPEND_EFFECTS.get(entry.state, "its pods are stopped")
     remedy = "" if is_active else f"; continue it with: batchyard resume {entry.title} -n {entry.namespace}"
     terminal.write(f"{place} {verb}: {effect}{remedy}\n")
 
@@ -268,7 +270,7 @@ def suspend(
     kube_context: Context = "",
     data_dir: DataDir = None,
 ) -> None:
-    """Stop jobs and keep them out of the line until they are resumed (spec.active of their Workloads)."""
+    """Stop jobs and keep them out of their queues until they are resumed (spec.active of their Workloads)."""
     _set_active_by_name(target_of(context, kubeconfig, kube_context, data_dir), namespace, names, is_active=False)
 
 
@@ -288,7 +290,7 @@ def resume(
 
 
 async def _set_priority(client: ClusterClient, entry: JobEntry, class_name: str) -> str:
-    """Set the WorkloadPriorityClass of a job; return a line for the user. Raises ClusterRequestError if it may not."""
+    """Set the WorkloadPriorityClass of a job; return a line for the user. Raises ClusterRequestError if not allowed."""
     place = f"{entry.title} in namespace {entry.namespace}"
     value = await _class_value(client, class_name)
     if entry.state.has_ended:
@@ -335,7 +337,7 @@ def _class_of(entry: JobEntry) -> str:
 
 
 def _check_class_change(entry: JobEntry, place: str) -> None:
-    """Raise ClusterRequestError if Kueue rejects a class: a job with quota may change its class, but not add one."""
+    """Raise ClusterRequestError if Kueue rejects the change: a job with quota can change its class but not add one."""
     if entry.workload is None or not is_true(entry.workload, "QuotaReserved") or _class_of(entry):
         return
     names = f"{entry.title} -n {entry.namespace}"
@@ -354,7 +356,7 @@ def priority(
     kube_context: Context = "",
     data_dir: DataDir = None,
 ) -> None:
-    """Change the WorkloadPriorityClass of a job, which counts in the line and in preemption."""
+    """Change the WorkloadPriorityClass of a job, which affects its place in the queue and preemption."""
 
     async def run(client: ClusterClient) -> str:
         entry = await find_job(client, namespace or client.namespace, name)

@@ -11,7 +11,8 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from batchyard.api import scheme, well_known
-from batchyard.api.meta import Obj, controller_of, controlling_job_key, find_condition, format_amount, is_true, label
+from batchyard.api.amounts import readable_amount
+from batchyard.api.meta import Obj, controller_of, controlling_job_key, find_condition, is_true, label
 from batchyard.api.times import parse_time
 from batchyard.api.views.node import pods_running_at_once
 from batchyard.api.views.workload import workload_view
@@ -26,7 +27,7 @@ _FINISHED_POD_PHASES: Final = frozenset({"Succeeded", "Failed"})
 
 
 class JobState(StrEnum):
-    """The state of a job, in the order of lists: first those that hold quota, then those that wait, then the ended."""
+    """The state of a job; lists show first the jobs that hold quota, then the pending jobs, then the ended jobs."""
 
     RUNNING = "Running"
     STARTING = "Starting"
@@ -45,7 +46,7 @@ class JobState(StrEnum):
 
     @property
     def holds_quota(self) -> bool:
-        """Whether the job's Workload is admitted, or still stops its pods."""
+        """Whether the job's Workload holds quota: it is admitted, or its pods are still being stopped."""
         return self in (JobState.RUNNING, JobState.STARTING, JobState.STOPPING)
 
 
@@ -124,13 +125,13 @@ def requested_amounts(workload: Obj) -> Mapping[str, int]:
 
 def format_requests(workload: Obj) -> str:
     """Return a Workload's requests as text, such as `2 cpu, 4Gi memory`."""
-    return ", ".join(f"{format_amount(name, total)} {name}" for name, total in requested_amounts(workload).items())
+    return ", ".join(f"{readable_amount(name, total)} {name}" for name, total in requested_amounts(workload).items())
 
 
 def job_entries(workloads: Iterable[Obj], jobs: Iterable[Obj], pods: Iterable[Obj] | None) -> list[JobEntry]:
     """Return an entry for each job at the top of its owner chain, and for each Workload without a job.
 
-    Jobs without a queue are included. The order is that of the states, then the longest in its state first.
+    Jobs without a queue are included. Entries are sorted by state, then by the time in that state, the longest first.
     """
     pods_by_job = None if pods is None else _pods_by_job(pods)
     job_by_uid = {job["metadata"]["uid"]: job for job in jobs if controlling_job_key(job) is None}
@@ -153,7 +154,7 @@ def pod_owner(pod: Obj) -> tuple[str, str] | None:
 
 
 def _workload_rank(workload: Obj) -> tuple[bool, Instant]:
-    """Return the sort key by which the Workload that counts for its job is the last: unfinished, then newest."""
+    """Return a sort key that puts the relevant Workload of a job last: an unfinished one, or else the newest."""
     return not is_true(workload, "Finished"), workload_view(workload).created
 
 

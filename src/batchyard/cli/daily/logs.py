@@ -216,7 +216,7 @@ def logs(
         int | None, typer.Option(metavar="N", min=0, help="Only the pod with this completion index.")
     ] = None,
     container: Annotated[
-        str, typer.Option("--container", "-c", metavar="NAME", help="Not the default container.")
+        str, typer.Option("--container", "-c", metavar="NAME", help="The container; default: the pod's default.")
     ] = "",
     tail: Annotated[int | None, typer.Option(metavar="N", min=0, help="Only the last lines of each log.")] = None,
     kubeconfig: Kubeconfig = "",

@@ -1,4 +1,7 @@
-"""The command `batchyard queue`: the place of a job in the line of its queue, which jobs are before it, and when."""
+"""The command `batchyard queue`: shows the place of a job in its queue, the jobs before it, and its forecast start.
+
+The line of a ClusterQueue is the list of its pending jobs in scheduling order.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +23,7 @@ from batchyard.cli.daily.commands import list_document, shorten, target_of
 from batchyard.cli.daily.jobs import JobEntry, JobState, find_job, forbidden_error, format_requests, job_entries
 from batchyard.cli.options import Context, DataDir, Kubeconfig, Output, OutputOption
 from batchyard.client.transport import decode_object, object_path
+from batchyard.dashboard.models.reasons import shorten_reason
 
 #: The maximum number of jobs before the job in question that the table shows; `-o wide` shows all.
 _AHEAD_MAX: Final = 20
@@ -61,7 +65,7 @@ class PendingJob:
 
 @dataclass(frozen=True, slots=True)
 class QueueLine:
-    """The line of a ClusterQueue, the first job to be considered first; `note` says what it lacks, and why."""
+    """The pending jobs of a ClusterQueue in scheduling order; `note` says which jobs are missing, and why."""
 
     cluster_queue: str
     jobs: Sequence[PendingJob]
@@ -191,7 +195,7 @@ def _entry_in_line(entry: JobEntry, place: int, local_place: int) -> PendingJob:
 
 @dataclass(frozen=True, slots=True)
 class _PlaceAnswer:
-    """What is known about the place of one job: its line, its place in it, and the forecast of its start."""
+    """The place of one job: the line of its ClusterQueue, its place in the line, and the forecast of its start."""
 
     entry: JobEntry
     line: QueueLine
@@ -226,17 +230,18 @@ class _PlaceAnswer:
         entry, place = self.entry, self.place
         if entry.state not in _WAITING_STATES:
             age = format_age(self.now - entry.since)
-            yield f"{entry.title} in namespace {entry.namespace} does not wait: it is {entry.state}, for {age}"
+            yield f"{entry.title} in namespace {entry.namespace} does not wait: it has been {entry.state} for {age}"
             return
         if place is None:
             reason = f": {entry.reason}" if entry.reason else ""
-            yield f"{entry.title} in namespace {entry.namespace} is not in a line: it is {entry.state}{reason}"
+            yield f"{entry.title} in namespace {entry.namespace} is not queued: it is {entry.state}{reason}"
             return
         total = f" of {len(self.line.jobs)}" if not self.line.note.startswith("no permission") else ""
-        local_place = f"{place.local_place} in LocalQueue {entry.queue} of namespace {entry.namespace}"
-        yield f"{entry.title} is {place.place}{total} in ClusterQueue {self.line.cluster_queue}, and {local_place}"
+        local_place = f"position {place.local_place} in LocalQueue {entry.queue} of namespace {entry.namespace}"
+        queue_place = f"position {place.place}{total} in ClusterQueue {self.line.cluster_queue}"
+        yield f"{entry.title} has {queue_place}, and {local_place}"
         if entry.reason:
-            yield f"it waits: {entry.reason if is_wide else shorten(entry.reason, 100)}"
+            yield f"it waits: {entry.reason if is_wide else shorten(str(shorten_reason(entry.reason)), 100)}"
         yield from _forecast_lines(entry, self.forecast)
         if self.line.note:
             yield f"note: {self.line.note}"
@@ -253,14 +258,15 @@ def _forecast_lines(entry: JobEntry, forecast: Mapping[str, Any] | None) -> Iter
     if "p50" not in texts:
         yield f"start: not within a day in most of the {forecast['forks']} simulated forks"
     else:
-        yield f"start: likely in {texts['p50']}; in 80% of the forks in {texts['p10']} to {texts.get('p90', 'unknown')}"
+        interval_text = f"{texts['p10']} to {texts.get('p90', 'an unknown time')}"
+        yield f"start: likely in {texts['p50']}; in {interval_text} in 80% of the forks"
 
 
 def _ahead_lines(ahead: Sequence[PendingJob], now: Instant, *, is_wide: bool) -> Iterator[str]:
     if not ahead:
         return
     shown = ahead if is_wide else ahead[-_AHEAD_MAX:]
-    header = ["BEFORE IT", "JOB", "OWNER", "QUEUE", "PRIORITY", "REQUESTS", "AGE", *(["WORKLOAD"] if is_wide else [])]
+    header = ["POSITION", "JOB", "OWNER", "QUEUE", "PRIORITY", "REQUESTS", "AGE", *(["WORKLOAD"] if is_wide else [])]
     rows = [
         [
             *(str(each.place), each.title, each.namespace, each.queue, str(each.priority)),
@@ -271,7 +277,7 @@ def _ahead_lines(ahead: Sequence[PendingJob], now: Instant, *, is_wide: bool) ->
     yield ""
     yield format_table([header, *rows]).rstrip("\n")
     if len(shown) < len(ahead):
-        yield f"... and {len(ahead) - len(shown)} more before them: -o wide"
+        yield f"... and {len(ahead) - len(shown)} more ahead: -o wide"
 
 
 async def _answer_place(client: ClusterClient, namespace: str, name: str, *, with_forecast: bool) -> _PlaceAnswer:
@@ -360,7 +366,7 @@ def queue(
     data_dir: DataDir = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show the place of a job in its line, the jobs before it and its likely start; without JOB, all pending jobs."""
+    """Show the place of a job in its queue, the jobs before it and its likely start; without JOB, all pending jobs."""
     if name and all_namespaces:
         raise typer.BadParameter("-A lists all pending jobs: remove it, or remove JOB and select a namespace with -n")
 

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 import typer
 
 from batchyard.api import scheme
-from batchyard.api.meta import Key, Obj, amount, format_amount
+from batchyard.api.amounts import readable_amount
+from batchyard.api.meta import Key, Obj, amount
 from batchyard.api.scheme import kind_info
-from batchyard.api.times import format_time
+from batchyard.api.times import format_second
 from batchyard.api.views.node import node_view, parse_pod_template
 from batchyard.api.views.workload import cluster_queue_view, workload_view
 from batchyard.base.counts import count_with_noun
@@ -29,6 +30,7 @@ from batchyard.cli.daily.jobs import JobEntry, JobState, format_requests, job_en
 from batchyard.cli.options import Context, DataDir, Kubeconfig
 from batchyard.client.informer import Informer, InformerScope, ObjectCache
 from batchyard.client.transport import kind_path
+from batchyard.dashboard.models.reasons import shorten_reason
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.server.clocks.wall import sleep_for
 
@@ -131,7 +133,7 @@ def _queue_rows(queues: Sequence[Obj]) -> Iterator[ViewRow]:
         quotas = [quota for group in view.groups for quota in group.quotas]
         for number, quota in enumerate(quotas):
             used_amount = used.get((quota.flavor, quota.resource), 0)
-            texts = [format_amount(quota.resource, value) for value in (used_amount, quota.nominal)]
+            texts = [readable_amount(quota.resource, value) for value in (used_amount, quota.nominal)]
             usage = UsageBar(used_amount, quota.nominal, "/".join(texts))
             row_counts = counts if number == 0 else ["", ""]
             yield ViewRow([view.name, quota.flavor, quota.resource, usage, *row_counts])
@@ -141,7 +143,7 @@ def _queue_rows(queues: Sequence[Obj]) -> Iterator[ViewRow]:
 
 def _waiting_row(entry: JobEntry, now: Instant) -> ViewRow:
     assert entry.workload is not None, "only jobs with Workloads are in the view"
-    reason = entry.reason if entry.state is JobState.PENDING else f"{entry.state}: {entry.reason}"
+    reason = str(shorten_reason(entry.reason)) if entry.state is JobState.PENDING else f"{entry.state}: {entry.reason}"
     cells = [entry.title, entry.namespace, entry.queue, str(entry.priority), format_requests(entry.workload)]
     return ViewRow([*cells, format_age(now - workload_view(entry.workload).waiting_since), reason])
 
@@ -180,7 +182,7 @@ def _node_usage(resource: str, requests: Mapping[str, int], allocatable: Mapping
     used, limit = requests.get(resource, 0), allocatable.get(resource, 0)
     if resource == "memory":
         return UsageBar(used, limit, f"{used / (1 << 30):.1f}/{limit / (1 << 30):.1f}Gi")
-    return UsageBar(used, limit, f"{format_amount(resource, used)}/{format_amount(resource, limit)}")
+    return UsageBar(used, limit, f"{readable_amount(resource, used)}/{readable_amount(resource, limit)}")
 
 
 # What the user has chosen, and the keys that change it.
@@ -326,7 +328,7 @@ def _summary_line(model: TopModel, state: ViewState) -> "Text":
     text = _line("batchyard top", "bold")
     if state.is_paused:
         text.append("  paused", "yellow")
-    return text.append(f"  {format_time(model.now // SECOND * SECOND)}  {model.summary}")
+    return text.append(f"  {format_second(model.now)}  {model.summary}")
 
 
 def _tab_line(model: TopModel, state: ViewState) -> "Text":
@@ -424,7 +426,7 @@ def format_once(model: TopModel, width: int) -> str:
 
     text = StringIO()
     console = Console(file=text, width=width, color_system=None, force_terminal=False, legacy_windows=False)
-    console.print(_line(f"{format_time(model.now // SECOND * SECOND)}  {model.summary}", ""))
+    console.print(_line(f"{format_second(model.now)}  {model.summary}", ""))
     for section in model.sections:
         console.print()
         console.print(_draw_section(section, ViewState(), max(1, len(section.rows)) + 2, has_title=True))

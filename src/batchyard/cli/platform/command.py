@@ -68,7 +68,7 @@ def render(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The platform; - for stdin.")] = FILE,
     project: _Project = "",
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace files that were written or changed otherwise.")
+        bool, typer.Option("--overwrite", help="Replace also files that you wrote or changed.")
     ] = False,
 ) -> None:
     """Write all files of the platform to a folder. Terraform, manifests, and the embedded platform's cluster file."""
@@ -83,7 +83,7 @@ _Out: TypeAlias = Annotated[
 ]
 
 _Kubeconfig: TypeAlias = Annotated[
-    str, typer.Option(metavar="FILE", help="On GKE: where to write credentials, by default in DIR. Else: the cluster.")
+    str, typer.Option(metavar="FILE", help="On GKE: the file for credentials, by default in DIR; else: the cluster.")
 ]
 _Context: TypeAlias = Annotated[str, typer.Option(metavar="NAME", help="The context of the kubeconfig; not for GKE.")]
 _Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
@@ -148,7 +148,7 @@ def destroy(
     skip: _Skip = None,
     output: _ProgressFormat = ProgressFormat.TEXT,
 ) -> None:
-    """Destroy the platform and list what remains. Destroys first the workloads, then the resources."""
+    """Destroy the platform and list what remains. Destroys the workloads first, then the resources."""
     from batchyard.cli.platform import drive  # noqa: PLC0415 - loads the platform
     from batchyard.cli.platform.step_runner import StepRunnerSettings  # noqa: PLC0415 - loads the platform
     from batchyard.cli.platform.target import ClusterOptions  # noqa: PLC0415 - loads the platform

@@ -210,7 +210,7 @@ class StepRunner:
             probe_output = self.runner.run_probe(consent.details.command, self.display.show_progress)
             question += consent.details.format_details(probe_output, input_text)
         self.display.clear_status()
-        return self.confirmation.confirm(question, consent.is_grave(probe_description))
+        return self.confirmation.confirm(question, consent.destroys_data(probe_description))
 
     def _run_commands(self, step: PlatformStep, report_event: Callable[..., None]) -> None:
         """Run a step's commands with retries; before each retry, probe whether the step is already done."""
@@ -251,7 +251,7 @@ class StepRunner:
         return result
 
     def _probe(self, step: PlatformStep) -> ProbeResult:
-        """Run a step's probes until one is not satisfied; return the result of the last one run."""
+        """Run a step's probes until one does not succeed; return the result of the last probe."""
         probe_result = ProbeResult(not step.probes)
         for probe in step.probes:
             probe_result = probe.parser(self.runner.run_probe(probe.command, self.display.show_progress))

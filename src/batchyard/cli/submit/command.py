@@ -73,7 +73,7 @@ class CommandWithArguments(HelpCommand):
         return index + 1 if index < len(args) and Path(args[index]).is_dir() else index
 
     def _check_command(self, ctx: Any, options: Sequence[str], argv: Sequence[str]) -> None:
-        """Report a command without `--` before it; raise BadParameter if it contains an option of `submit`."""
+        """Print how a command without `--` before it is read; raise BadParameter if it has an option of `submit`."""
         own_options = {name for parameter in self.get_params(ctx) for name in parameter.opts}
         ambiguous_option = next((each for each in argv if each.partition("=")[0] in own_options), "")
         command = f"batchyard submit {shlex.join(options)}{' ' if options else ''}-- {shlex.join(argv)}"

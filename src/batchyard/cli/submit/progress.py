@@ -210,7 +210,7 @@ def _format_run_time(status: Mapping[str, Any]) -> str:
 
 
 class SubmitOutput:
-    """Prints progress to standard error, and logs to standard output; with `is_json`, both to the latter, as JSON."""
+    """Prints progress to standard error, logs to standard output; with `is_json`, both to standard output as JSON."""
 
     def __init__(self, *, is_json: bool) -> None:
         self._is_json = is_json

@@ -85,12 +85,12 @@ def stops_at(instance: Obj) -> Instant | None:
     return None if stop_text is None else parse_time(stop_text)
 
 
-def is_leaving(instance: Obj) -> bool:
+def is_being_deleted(instance: Obj) -> bool:
     """Report whether the Instance is being deleted."""
     return "deletionTimestamp" in instance["metadata"]
 
 
-def is_off(instance: Obj) -> bool:
+def is_stopped(instance: Obj) -> bool:
     """Report whether the machine of an Instance is stopped; the Instance is then about to be deleted."""
     return "stoppedAt" in (instance.get("status") or {})
 
@@ -122,5 +122,5 @@ def begins_at(cluster: Obj, reservation: Mapping[str, Any]) -> Instant:
 
 
 def ends_at(cluster: Obj, reservation: Mapping[str, Any]) -> Instant | None:
-    """Return the time at which the machines of a reservation are reclaimed; None: never."""
+    """Return the time at which the machines of a reservation are reclaimed; None if never."""
     return reservation_window(reservation, start_of(cluster)).end

@@ -68,7 +68,7 @@ class Prices(NamedTuple):
     flex_start: MicroDollars
 
     def plus(self, other_prices: "Prices", factor: int) -> "Prices":
-        """Return the sum of these prices and `times` times the other prices."""
+        """Return the sum of these prices and `factor` times the other prices."""
         return Prices(
             *(own_price + factor * other_price for own_price, other_price in zip(self, other_prices, strict=True))
         )

@@ -180,7 +180,7 @@ def registered_node(instance: Obj, pool: Obj, cluster: Obj, now: Instant) -> dic
 
 
 def awaits_drivers(node: Obj) -> bool:
-    """Report whether a Node is registered but has never been ready, as while its drivers are installed."""
+    """Report whether a Node is registered but has never been ready, for example while its drivers are installed."""
     condition = find_condition(node, "Ready")
     return condition is not None and condition["status"] == "False" and condition["reason"] == _NOT_READY_REASON
 

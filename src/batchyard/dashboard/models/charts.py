@@ -47,7 +47,7 @@ def _workload_charts(recorded: RecordedSeries, access: NamespaceAccess) -> list[
 
 
 def _chart_resources(recorded: RecordedSeries) -> Sequence[str]:
-    """Return the resources with a chart: accelerators and cpu, without accelerators also memory."""
+    """Return the resources that have a chart: accelerators and cpu, or, without accelerators, cpu and memory."""
     resources = {resource for what, resource in recorded.values if what in {QUOTA, REQUESTED}}
     devices = sorted(resource for resource in resources if "/" in resource and not resource.startswith("hugepages"))
     main_resources = ("cpu",) if devices else ("cpu", "memory")
@@ -60,7 +60,7 @@ def _line(recorded: RecordedSeries, what: str, name: str, title: str, style: str
 
 
 def _nominal_quota_line(inputs: ViewInputs, resource: str, count: int) -> ViewJson | None:
-    """Return the current nominal quota of all queues and Cohorts as a level line; None without limited quota."""
+    """Return the current nominal quota of all queues and Cohorts as a horizontal line; None without limited quota."""
     snapshot = inputs.queue_source.snapshot
     ids = [fr for fr, (_, name) in enumerate(snapshot.names) if name == resource]
     nodes = [*snapshot.cohorts.values(), *(queue.node for queue in snapshot.queues.values())]

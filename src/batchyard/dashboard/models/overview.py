@@ -60,7 +60,7 @@ def _all_workloads(inputs: ViewInputs) -> ViewJson:
     first_pending_workloads = heapq.nsmallest(
         WORKLOADS_SHOWN_MAX, _first_pending_workloads(inputs), key=lambda sort_key: sort_key[:2]
     )
-    pending_reasons = SharedPendingReasons()
+    pending_reasons = SharedPendingReasons(inputs.queue_source.snapshot)
     return {
         "runningCount": len(admitted_workloads),
         "running": [row for workload in latest_workloads if (row := workload_row_by_key(inputs, workload.key))],
@@ -91,7 +91,7 @@ def _workloads_in_namespaces(inputs: ViewInputs, namespaces: list[str]) -> ViewJ
     heads = heapq.nsmallest(
         WORKLOADS_SHOWN_MAX, pending_entries, key=lambda entry: (-entry.view.priority, entry.view.queued)
     )
-    reasons = SharedPendingReasons()
+    reasons = SharedPendingReasons(inputs.queue_source.snapshot)
     return {
         "runningCount": len(running_entries),
         "running": [workload_row(inputs, entry.view, entry.obj) for entry in latest_entries],

@@ -200,7 +200,7 @@ def _pending_rows(
 ) -> list[ViewJson]:
     """Return the rows of a ClusterQueue's pending Workloads in scheduling order."""
     first_pending_views = inputs.queue_source.first_pending(name, page_window.offset + page_window.limit)
-    rows, reasons = list[ViewJson](), SharedPendingReasons()
+    rows, reasons = list[ViewJson](), SharedPendingReasons(inputs.queue_source.snapshot)
     for position, view in enumerate(first_pending_views, 1):
         row = workload_row_by_key(inputs, view.key) if access.may_list(scheme.WORKLOAD, view.namespace) else None
         rows.append({"position": position, **({"hidden": True} if row is None else reasons.with_reason(view, row))})

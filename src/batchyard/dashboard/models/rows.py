@@ -1,22 +1,24 @@
 """Parts of several dashboard pages: Workload rows, quota usage rows, the cost page, and shadow mode results."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from batchyard.accounting.accounts import USES, StatementLine
 from batchyard.accounting.records import UNUSED, CostReportRow, format_dollars, make_cost_report
 from batchyard.accounting.records import percentage as share_of_costs
 from batchyard.api import scheme
-from batchyard.api.meta import Key, Obj, find_condition
-from batchyard.api.times import format_time
+from batchyard.api.meta import Key, Obj, find_condition, format_amount
+from batchyard.api.times import format_second
 from batchyard.api.views.workload import WorkloadView, workload_view
-from batchyard.base.instant import SECOND, Instant
+from batchyard.base.instant import Instant
 from batchyard.dashboard import data_source
 from batchyard.dashboard.data_source import NamespaceAccess, Query, ViewInputs, ViewJson
 from batchyard.dashboard.history import SchedulerDivergence
 from batchyard.dashboard.models.charts import cost_trend
-from batchyard.dashboard.models.reasons import shorten_reason
-from batchyard.scheduling.quota import QuotaNode
+from batchyard.dashboard.models.reasons import MissingQuota, shorten_reason
+from batchyard.scheduling.cluster_queue import PODS
+from batchyard.scheduling.quota import QuotaNode, available
 from batchyard.scheduling.snapshot import Snapshot
 
 
@@ -38,14 +40,33 @@ def workload_row(inputs: ViewInputs, view: WorkloadView, obj: Obj) -> ViewJson:
         "since": _state_since(view, obj, state),
         "reason": state_reason,
         "why": message,
-        **reason_fields(message),
+        **_short_reason(message, inputs.queue_source.snapshot, view, queue),
     }
 
 
-def reason_fields(message: str) -> ViewJson:
+def _short_reason(message: str, snapshot: Snapshot, view: WorkloadView, queue: str) -> ViewJson:
+    """Return `reason_fields` with the quantities that the Workload lacks now."""
+    cluster_queue = snapshot.queues.get(queue)
+    missing_now: MissingQuota | None = None
+    if cluster_queue is not None and len(view.pod_sets) == 1:
+        missing_now = partial(_missing_quota, snapshot, cluster_queue.node, view)
+    return reason_fields(message, missing_now)
+
+
+def reason_fields(message: str, missing_now: MissingQuota | None = None) -> ViewJson:
     """Return the fields `brief` and `scarce` of a row: the reason in few words, and the scarce resource."""
-    reason = shorten_reason(message)
+    reason = shorten_reason(message, missing_now)
     return {"brief": reason.text, "scarce": reason.scarce}
+
+
+def _missing_quota(snapshot: Snapshot, node: QuotaNode, view: WorkloadView, resource: str, flavor: str) -> str | None:
+    """Return the quantity that a Workload with one pod set lacks; '' if none, None for a flavor of another queue."""
+    fr = next((each for each in node.declared if snapshot.names[each] == (flavor, resource)), None)
+    if fr is None:
+        return None
+    requests = {**dict(view.pod_sets[0].template.requests), PODS: 1}
+    missing_amount = requests.get(resource, 0) * view.counts[0] - available(node, fr)
+    return format_amount(resource, missing_amount) if missing_amount > 0 else ""
 
 
 class SharedPendingReasons:
@@ -54,7 +75,8 @@ class SharedPendingReasons:
     The scheduler decides equal Workloads alike, and writes the reason to one of them only.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
         self._reasons: dict[tuple[object, str, str], tuple[str, str]] = {}
 
     def with_reason(self, view: WorkloadView, row: ViewJson) -> ViewJson:
@@ -64,7 +86,7 @@ class SharedPendingReasons:
             self._reasons.setdefault(reason_group, (row["reason"], row["why"]))
             return row
         reason, why = self._reasons.get(reason_group, ("", ""))
-        return {**row, "reason": reason, "why": why, **reason_fields(why)}
+        return {**row, "reason": reason, "why": why, **_short_reason(why, self._snapshot, view, row["clusterQueue"])}
 
 
 def workload_row_by_key(inputs: ViewInputs, key: str) -> ViewJson | None:
@@ -75,7 +97,7 @@ def workload_row_by_key(inputs: ViewInputs, key: str) -> ViewJson | None:
 
 def format_timestamp(instant: Instant) -> str:
     """Format an instant as a timestamp in whole seconds."""
-    return format_time(instant // SECOND * SECOND)
+    return format_second(instant)
 
 
 def _state_since(view: WorkloadView, obj: Obj, state: str) -> str:
@@ -110,7 +132,7 @@ def quota_usage_rows(snapshot: Snapshot, node: QuotaNode) -> list[ViewJson]:
 
 
 def dominant_usage_rows(rows: Iterable[ViewJson]) -> list[ViewJson]:
-    """Return for each flavor the usage row of its most used device, or else resource; idle flavors are omitted."""
+    """Return, by flavor, the usage row of the most used device, or else resource; omit flavors without usage."""
     dominant_rows: dict[str, ViewJson] = {}
     for row in rows:
         if row["isIdle"]:
@@ -183,7 +205,7 @@ COST_ROWS_MAX: Final = 200
 
 
 def costs(inputs: ViewInputs, access: NamespaceAccess, _query: Query) -> ViewJson:
-    """Return the document of the cost page for the namespaces that the user may list; `kept`: whether records exist."""
+    """Return the document of the cost page for the namespaces that the user may list; `kept`: records exist."""
     if inputs.costs is not None:
         cost_statement = inputs.costs
         cost_tables = [

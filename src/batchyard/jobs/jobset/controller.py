@@ -88,7 +88,7 @@ def _pod_template(
 
 
 def _reserve_nodes(metadata: Obj, pod_template: dict[str, Any]) -> dict[str, Any]:
-    """Return the pod template; if annotations ask for it, with selector and toleration for labelled nodes."""
+    """Return the pod template; if annotations request it, with selector and toleration for labeled nodes."""
     annotations = metadata["annotations"]
     if well_known.EXCLUSIVE_TOPOLOGY not in annotations or well_known.NODE_SELECTOR_STRATEGY not in annotations:
         return pod_template
@@ -175,7 +175,7 @@ class _JobSetReconcilePass(NamedTuple):
 
     key: Key
     jobset: Obj
-    children: jobset_spec.Children
+    children: jobset_spec.ChildJobs
     status_draft: policies.JobSetStatusDraft
     writes: list[client.Write]
 

@@ -26,7 +26,7 @@ from batchyard.jobs.jobset import spec
 #     mutate_pod, validate_pod    the webhooks of pods, when one is created
 #     misplaced_followers         the pods that the controller deletes
 #
-# With manually labelled nodes (the node-selector strategy) none of this is needed.
+# With manually labeled nodes (the node-selector strategy) none of this is needed.
 # Source: pkg/webhooks/pod_webhook.go and pkg/controllers/pod_controller.go of JobSet.
 
 
@@ -94,7 +94,7 @@ def is_leader(pod: meta.Obj) -> bool:
 
 
 def _is_handled(annotations: Mapping[str, str]) -> bool:
-    """Report whether the webhooks handle the pod: it belongs to a JobSet that does not use manually labelled nodes."""
+    """Report whether the webhooks handle the pod: it belongs to a JobSet that does not use manually labeled nodes."""
     return well_known.JOB_SET_NAME in annotations and well_known.NODE_SELECTOR_STRATEGY not in annotations
 
 

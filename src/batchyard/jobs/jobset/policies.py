@@ -15,7 +15,7 @@ from batchyard.api.views.node import pods_running_at_once
 from batchyard.base.instant import Instant
 from batchyard.jobs.jobset import spec
 from batchyard.jobs.jobset.spec import (
-    Children,
+    ChildJobs,
     ReasonMessage,
     end_condition,
     is_suspended,
@@ -28,7 +28,7 @@ from batchyard.jobs.jobset.spec import (
 ReplicatedJobCounts = dict[str, Any]
 
 
-def replicated_statuses(jobset: Obj, children: Children) -> dict[str, ReplicatedJobCounts]:
+def replicated_statuses(jobset: Obj, children: ChildJobs) -> dict[str, ReplicatedJobCounts]:
     """Return, by replicated job, how many of its current Jobs are ready, succeeded, failed, active and suspended."""
     counts_by_name: dict[str, ReplicatedJobCounts] = {
         each["name"]: {"name": each["name"], "ready": 0, "succeeded": 0, "failed": 0, "active": 0, "suspended": 0}

@@ -121,7 +121,7 @@ def subdomain(jobset: Obj) -> str:
     return (jobset["spec"].get("network") or {}).get("subdomain") or str(jobset["metadata"]["name"])
 
 
-class Children(NamedTuple):
+class ChildJobs(NamedTuple):
     """The Jobs of a JobSet's current restart attempt by state, and the Jobs of earlier attempts, to be deleted."""
 
     active_jobs: list[Obj]
@@ -134,13 +134,13 @@ class Children(NamedTuple):
         return {job["metadata"]["name"]: None for jobs in self for job in jobs}
 
 
-def sort_children(jobset: Obj, jobs: Iterable[Obj]) -> Children | None:
+def sort_children(jobset: Obj, jobs: Iterable[Obj]) -> ChildJobs | None:
     """Return a JobSet's Jobs by state; None if a Job has no valid restart attempt label.
 
-    As upstream, a JobSet with such a Job is not reconciled until the Job is deleted or labelled.
+    As upstream, a JobSet with such a Job is not reconciled until the Job is deleted or labeled.
     """
     restart_count: int = (jobset.get("status") or {}).get("restarts", 0)
-    children = Children([], [], [], [])
+    children = ChildJobs([], [], [], [])
     for job in jobs:
         restart_attempt = label(job, well_known.RESTART_ATTEMPT) or ""
         if not (restart_attempt.isascii() and restart_attempt.isdigit()):

@@ -28,7 +28,7 @@ _NODE_LIMITED_RESOURCES: Final = ("cpu", "memory", "ephemeral-storage")
 
 
 class PodFields(NamedTuple):
-    """What downward API fields refer to: a pod, its IP addresses, and its node."""
+    """The objects of downward API fields: a pod, its IP addresses, and its node."""
 
     pod: Obj
     #: The pod's addresses, the primary one first; empty if it has none yet.
@@ -38,7 +38,7 @@ class PodFields(NamedTuple):
 
 
 def pod_fields_of(pod: Obj, addresses: Sequence[str], reader: Reader) -> PodFields:
-    """Return what the downward API fields of a pod bound to a node refer to."""
+    """Return the objects for the downward API fields of a pod that is bound to a node."""
     return PodFields(pod, addresses, reader.get(Key(scheme.NODE, "", pod["spec"].get("nodeName") or "")))
 
 
@@ -180,7 +180,7 @@ def expand_references(text: str, find_value: Callable[[str], str | None]) -> str
 
 
 def too_long_arguments_error() -> local_errors.InputError:
-    """Return the error for command or environment over the length limit, with the message of execve(2)."""
+    """Return the error for a command or an environment over the length limit, with the message of execve(2)."""
     return local_errors.InputError("argument list too long")
 
 

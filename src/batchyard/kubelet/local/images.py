@@ -54,9 +54,7 @@ class ImageMapping(NamedTuple):
     image: str = ""
 
     def image_field(self, image: str) -> dict[str, Any]:
-        """Return the field `image` of a container's Run spec, for an image in whose place files of this machine are
-        used.
-        """
+        """Return the field `image` of a container's Run spec, for an image that files of this machine replace."""
         if self.environment:
             return {"name": image, "environment": self.environment}
         return {"name": image, "root": self.root} if self.root else {"name": image, "machine": True}
@@ -102,7 +100,7 @@ def full_image_reference(image: str) -> str:
 
 
 def matches_image(image: str, pattern: str) -> bool:
-    """Report whether an image name matches a glob; `python` and `docker.io/library/python:latest` are equal."""
+    """Report whether an image name matches a glob; `python` means `docker.io/library/python:latest`."""
     return fnmatchcase(image, pattern) or fnmatchcase(short_name(image), short_name(pattern))
 
 

@@ -154,7 +154,7 @@ class ResolvedImage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ContainerInputs:
-    """What a container gets from its pod: addresses, volumes, devices and the image."""
+    """The inputs of a container from its pod: addresses, volumes, devices and the image."""
 
     #: The pod's addresses, the primary one first.
     addresses: Sequence[str] = ()

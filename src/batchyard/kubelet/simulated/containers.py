@@ -1,4 +1,4 @@
-"""Logs and resource usage of simulated pods for the API server; exec, attach and port-forward are rejected.
+"""Logs and resource usage of simulated pods for the API server, which rejects exec, attach and port-forward.
 
 The log streams are updated from pod changes that are already durable.
 """
@@ -127,7 +127,7 @@ _NO_PROCESS_TEXT: Final = "is simulated: it has no process"
 
 
 class SimulatedContainers:
-    """Serves the API server's container requests (logs, exec, usage) for simulated pods; keeps open log streams."""
+    """Serves the API server's requests for logs and usage of simulated pods, and holds the open log streams."""
 
     def __init__(self, reader: Reader, kernel: Kernel, runtime: Duration | None = None) -> None:
         self._reader = reader
@@ -141,7 +141,7 @@ class SimulatedContainers:
     def log(self, pod: Obj, container: str, *, previous: bool) -> "SimulatedLog":
         """Open the log of a container's last start, or of the start before it if `previous`."""
         run = find_run(pod, container, previous=previous)
-        assert run is not None, f"container {container} has no run: the caller must check run_in() first"
+        assert run is not None, f"container {container} has no run: the caller must check find_run() first"
         plan = _INIT_PLAN if _is_plain_init_container(pod, container) else plan_of(pod, self._reader, self._runtime)
         log = SimulatedLog(pod, container, run, plan, self._kernel, previous=previous)
         if not log.is_over:

@@ -1,11 +1,16 @@
 """Run times, exit codes and checkpoints of simulated pods, and the run times of Workloads without owner.
 
-The first source that gives a run time applies: the annotation of the pod, its Job or its JobSet; the sleep time of its
-first container; the run times of the Cluster (batchyard.cloud.catalog.pool_properties); one minute. If its Job was
-deleted, the pod runs until it is deleted.
+The first source that gives a run time applies:
+- the annotation of the pod, its Job or its JobSet
+- the sleep time of its first container
+- no limit, until the pod is deleted, if its Job was deleted
+- the run times of the Cluster (batchyard.cloud.catalog.pool_properties)
+- one minute
 
-Three kinds of containers have a sleep time: the command `sleep`; a script with `sleep` commands outside of loops and
-conditions, which are added; an image that only sleeps, with the duration as argument.
+Three kinds of containers have a sleep time:
+- a container with the command `sleep`
+- a container with a shell script: the total of its `sleep` commands, if none is in a loop or condition
+- a container of an image that only sleeps, with the duration as its argument
 """
 
 import re
@@ -42,7 +47,7 @@ _SLEEP_IMAGE_PATTERN: Final = re.compile(r"(?:.*/)?sleep(?::[^/@]*)?(?:@.*)?")
 
 
 class RunPlan(NamedTuple):
-    """How long a simulated pod's containers run, with which code they exit, and how often they save checkpoints."""
+    """The run time, exit code and checkpoint interval of a simulated pod's containers."""
 
     runtime: Duration
     exit_code: int
@@ -51,7 +56,7 @@ class RunPlan(NamedTuple):
 
 
 def plan_of(pod: meta.Obj, reader: Reader, default: Duration | None = None) -> RunPlan:
-    """Return how long a simulated pod's containers run, their exit code, and how often they save checkpoints.
+    """Return the run time, exit code and checkpoint interval of a simulated pod's containers.
 
     `default` is the run time if no other source gives one, in place of the Cluster's default.
     """
@@ -232,7 +237,7 @@ def is_kept_by_finalizer(pod: meta.Obj) -> bool:
 
 
 def remove_work_finalizer(pod: meta.Obj) -> list[Write]:
-    """Return the write that lets a deleted pod go by removing its checkpoint finalizer; empty if it has none."""
+    """Return the write that removes the checkpoint finalizer of a deleted pod; empty if the pod has none."""
     return [Update(meta.without_finalizer(pod, well_known.WORK_FINALIZER))] if is_kept_by_finalizer(pod) else []
 
 

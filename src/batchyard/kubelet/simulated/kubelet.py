@@ -150,7 +150,7 @@ def _arrival_events(sim_pod: SimulatedPod, now: Instant) -> Iterable[PodEvent]:
 
 
 def _run_events(sim_pod: SimulatedPod, run: pod_status.SimulatedRunState) -> Iterable[PodEvent]:
-    """Return what happens next to a pod's containers by themselves: they start, exit, or turn out to be lost."""
+    """Return the next event that a pod's containers cause themselves: they start, exit, or are found lost."""
     if "running" in run.state:
         started_at = parse_time(run.state["running"]["startedAt"])
         if started_at < sim_pod.machine.booted_at:

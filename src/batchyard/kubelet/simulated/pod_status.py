@@ -69,7 +69,7 @@ def machine_of(node: Obj | None, instance: Obj | None, now: Instant) -> NodeMach
 
 
 def shutdown_notice_time(instance: Obj) -> Instant | None:
-    """Return when a machine was told to shut down (it stops, or its Instance was deleted); None if it was not."""
+    """Return when a machine was notified to shut down, as its Instance stops or is deleted; None if it was not."""
     status: Mapping[str, Any] = instance.get("status") or {}
     if status.get("phase") == "Stopping":
         return parse_time(status["since"])

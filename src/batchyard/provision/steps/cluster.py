@@ -207,7 +207,7 @@ def install_steps(
         yield webhooks_step(connection, flavor, _webhook_remedy(platform))
 
 
-def runs_batchyard(connection: ClusterConnection) -> Probe:
+def is_not_embedded(connection: ClusterConnection) -> Probe:
     """Return a probe that succeeds unless the cluster is a `batchyard up`, which runs its own engine."""
     return Probe(
         connection.kubectl("get", "--raw=/batchyard/status"),
@@ -387,7 +387,7 @@ def no_other_platforms(connection: ClusterConnection) -> Probe:
     return Probe(get_command, probe_parsers.prints_nothing("objects of other platforms"))
 
 
-def running_workloads(connection: ClusterConnection) -> PlatformStep:
+def list_workloads_step(connection: ClusterConnection) -> PlatformStep:
     """Return a step that lists the admitted, unfinished Workloads."""
     get_command = connection.kubectl("get", WORKLOADS, "--all-namespaces", "--ignore-not-found", "--output=json")
     return PlatformStep(

@@ -251,15 +251,15 @@ def create(
         admin_step = cluster.require_admin_step(connection, platform.name)
         return [KUBECTL.step(), cluster.api_server_step(connection), admin_step, *_confirm_first(steps, consent)]
     return [
-        *google.tools(),
+        *google.tool_steps(),
         *google.account_steps(google_settings.project),
-        *google.project_is_ready(google_settings.project),
+        *google.project_steps(google_settings.project),
         *google.bucket_steps(platform, google_settings),
         google.init_step(),
         google.apply_step(),
-        google.credentials(platform, google_settings, connection.kubeconfig, connection.ready_command),
+        google.credentials_step(platform, google_settings, connection.kubeconfig, connection.ready_command),
         cluster.api_server_step(connection),
-        *google.images(platform, google_settings, manifest_parts),
+        *google.image_steps(platform, google_settings, manifest_parts),
         *steps,
     ]
 
@@ -292,7 +292,7 @@ def _steps_unless_embedded(
     """Return the steps that install the engine, set to be skipped on a `batchyard up`, which runs its own engine."""
     if platform.engine is PlatformEngine.KUEUE:
         return steps
-    return (replace(step, only_if=cluster.runs_batchyard(connection)) for step in steps)
+    return (replace(step, only_if=cluster.is_not_embedded(connection)) for step in steps)
 
 
 def _confirm_first(steps: Sequence[model.PlatformStep], consent: model.Consent) -> list[model.PlatformStep]:
@@ -319,13 +319,15 @@ def destroy(
     `is_unprotecting` turns off the deletion protection of a cluster on GKE; otherwise protection stops the removal.
     """
     if platform.google is not None:
-        return _google_destroy_steps(platform, connection, parts(platform, files), google.protection(is_unprotecting))
+        return _google_destroy_steps(
+            platform, connection, parts(platform, files), google.protection_step(is_unprotecting)
+        )
     manifest_parts = parts(platform, files)
     loss_text = _describe_loss(platform, manifest_parts)
     steps = [
         KUBECTL.step(),
         cluster.api_server_step(connection),
-        cluster.running_workloads(connection),
+        cluster.list_workloads_step(connection),
         report_step(connection, platform, manifest_parts, "; destroy deletes these objects too"),
         _confirmation_step(f"This deletes {platform.name} from {describe_cluster(connection)}: {loss_text}."),
         cluster.drain_step(connection, _queue_names(platform)),
@@ -364,9 +366,9 @@ def _google_destroy_steps(
         probe_parsers.prints_anything("the cluster does not exist"),
     )
     lookup_steps = [
-        google.credentials(platform, google_settings, connection.kubeconfig, connection.ready_command),
+        google.credentials_step(platform, google_settings, connection.kubeconfig, connection.ready_command),
         cluster.api_server_step(connection),
-        cluster.running_workloads(connection),
+        cluster.list_workloads_step(connection),
         report_step(connection, platform, manifest_parts, "; destroy deletes these objects too"),
     ]
     cleanup_steps = [
@@ -377,9 +379,9 @@ def _google_destroy_steps(
     ]
     deletion_text = f"all its Terraform resources, including the cluster: {_describe_loss(platform, manifest_parts)}"
     return [
-        *google.tools(),
+        *google.tool_steps(),
         *google.account_steps(google_settings.project),
-        google.state_bucket_exists(platform, google_settings),
+        google.require_state_bucket_step(platform, google_settings),
         google.init_step(),
         *([] if protection_step.commands else [protection_step]),
         *(replace(step, only_if=cluster_exists_probe) for step in lookup_steps),

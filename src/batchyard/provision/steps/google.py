@@ -32,7 +32,7 @@ class Tool(NamedTuple):
             f"{self.name} {minimum_text} or newer is installed",
             model.Probe(
                 model.command(*self.version_command, limit_seconds=60),
-                probe_parsers.is_version(self.field, self.minimum),
+                probe_parsers.version_at_least(self.field, self.minimum),
             ),
             self.remedy,
         )
@@ -121,7 +121,7 @@ def state_bucket(platform: PlatformModel, google: Google) -> str:
     return google.state_bucket or f"{google.project}-{platform.name}-state"
 
 
-def tools() -> list[model.PlatformStep]:
+def tool_steps() -> list[model.PlatformStep]:
     """Return steps that require the programs which later steps run, such as gcloud and terraform."""
     return [TERRAFORM.step(), GCLOUD.step(), AUTH_PLUGIN, KUBECTL.step()]
 
@@ -159,7 +159,7 @@ def account_steps(project: str) -> list[model.PlatformStep]:
     ]
 
 
-def project_is_ready(project: str) -> list[model.PlatformStep]:
+def project_steps(project: str) -> list[model.PlatformStep]:
     """Return steps that require a billing account of the project, and enable the APIs that later steps use."""
     return [
         _enable_apis_step(project),
@@ -242,7 +242,7 @@ def bucket_steps(platform: PlatformModel, google: Google) -> list[model.Platform
     ]
 
 
-def state_bucket_exists(platform: PlatformModel, google: Google) -> model.PlatformStep:
+def require_state_bucket_step(platform: PlatformModel, google: Google) -> model.PlatformStep:
     """Return a step that requires the bucket with Terraform's state, without which Terraform knows no resources."""
     name = state_bucket(platform, google)
     return model.requirement_step(
@@ -294,7 +294,9 @@ def apply_step() -> model.PlatformStep:
     )
 
 
-def images(platform: PlatformModel, google: Google, all_parts: Sequence[ManifestPart]) -> Iterator[model.PlatformStep]:
+def image_steps(
+    platform: PlatformModel, google: Google, all_parts: Sequence[ManifestPart]
+) -> Iterator[model.PlatformStep]:
     """Yield steps that build or copy the platform's images, and require images that come from elsewhere."""
     recipes = image_recipes(platform)
     for recipe in recipes:
@@ -331,7 +333,7 @@ def _has_image(image: str) -> model.Probe:
     return model.Probe(model.command(*arguments), probe_parsers.prints_anything("no image"))
 
 
-def credentials(
+def credentials_step(
     platform: PlatformModel, google: Google, kubeconfig: str, ready_command: model.StepCommand
 ) -> model.PlatformStep:
     """Return a step that writes the cluster's credentials to a kubeconfig; it is done if the API server accepts them.
@@ -352,7 +354,7 @@ def credentials(
     )
 
 
-def protection(is_unprotecting: bool) -> model.PlatformStep:
+def protection_step(is_unprotecting: bool) -> model.PlatformStep:
     """Return a step that requires the cluster's deletion protection to be off, or turns it off (`is_unprotecting`)."""
     protection_probe = model.Probe(terraform("show", "-json", "-no-color"), nothing_is_protected)
     if not is_unprotecting:
@@ -397,7 +399,7 @@ def destroy_step(google: Google) -> model.PlatformStep:
 
 
 def nothing_is_protected(command_output: model.CommandOutput) -> model.ProbeResult:
-    """Check the output of `terraform show -json`: satisfied if no cluster in it has deletion protection."""
+    """Check the output of `terraform show -json`; the check succeeds if no cluster has deletion protection."""
     document = command_output.document()
     if document is None:
         return model.ProbeResult(False, command_output.main_error)

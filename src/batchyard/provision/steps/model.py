@@ -122,7 +122,7 @@ class Consent:
         placeholder = " (details)" if self.details else ""
         return self.question.replace("{seen}", "(changes)") + placeholder
 
-    def is_grave(self, description: str) -> bool:
+    def destroys_data(self, description: str) -> bool:
         """Report whether the step destroys data; `description` is that of the probe's result."""
         return self.destroys or bool(self.destroys_where and re.search(self.destroys_where, description))
 

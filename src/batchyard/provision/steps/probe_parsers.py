@@ -9,7 +9,7 @@ from batchyard.provision.steps.model import CommandOutput, ProbeResult, ResultPa
 
 
 def succeeds(description: str = "") -> ResultParser:
-    """Return a parser that is satisfied if the command succeeds; `description` describes that result."""
+    """Return a parser whose probe succeeds if the command succeeds; `description` describes the success."""
 
     def parse(output: CommandOutput) -> ProbeResult:
         return ProbeResult(True, description) if output.code == 0 else ProbeResult(False, output.main_error)
@@ -17,17 +17,17 @@ def succeeds(description: str = "") -> ResultParser:
     return parse
 
 
-def fails(success: str) -> ResultParser:
-    """Return a parser that is satisfied if the command fails; `success` describes the result if it succeeds."""
+def fails(failure: str) -> ResultParser:
+    """Return a parser whose probe succeeds if the command fails, and otherwise fails with the text `failure`."""
 
     def parse(output: CommandOutput) -> ProbeResult:
-        return ProbeResult(output.code != 0, "" if output.code else success)
+        return ProbeResult(output.code != 0, "" if output.code else failure)
 
     return parse
 
 
 def prints_anything(empty_description: str) -> ResultParser:
-    """Return a parser that is satisfied if the command prints something; else `empty_description` is the result."""
+    """Return a parser whose probe succeeds if the command prints text; else it fails with `empty_description`."""
 
     def parse(output: CommandOutput) -> ProbeResult:
         if output.code:
@@ -48,12 +48,12 @@ def is_gone(output: CommandOutput) -> bool:
 
 
 def observe_failure(output: CommandOutput) -> ProbeResult:
-    """Return the result of a failed kubectl command; it is satisfied if kubectl did not find the object or kind."""
+    """Return the probe result of a failed kubectl command: success if the object or its kind does not exist."""
     return ProbeResult(True) if is_gone(output) else ProbeResult(False, output.main_error)
 
 
 def prints_nothing(description: str, ignored_prefixes: tuple[str, ...] = ()) -> ResultParser:
-    """Return a parser that is satisfied if the command lists no objects; `description` names such objects.
+    """Return a parser whose probe succeeds if the command lists no objects; `description` names such objects.
 
     Lines that start with one of `ignored_prefixes` are ignored.
     """
@@ -69,7 +69,7 @@ def prints_nothing(description: str, ignored_prefixes: tuple[str, ...] = ()) -> 
 
 
 def lists_all(names: Collection[str]) -> ResultParser:
-    """Return a parser that is satisfied if each of `names` is a line of the command's output."""
+    """Return a parser whose probe succeeds if each of `names` is a line of the command's output."""
 
     def parse(output: CommandOutput) -> ProbeResult:
         if output.code:
@@ -82,7 +82,7 @@ def lists_all(names: Collection[str]) -> ResultParser:
 
 
 def field_equals(field: str, expected_value: object, failure: str) -> ResultParser:
-    """Return a parser that is satisfied if a field of the JSON output has this value; else `failure` is the result."""
+    """Return a parser whose probe succeeds if a JSON field equals `expected_value`; else it fails with `failure`."""
 
     def parse(output: CommandOutput) -> ProbeResult:
         document = output.document()
@@ -94,8 +94,8 @@ def field_equals(field: str, expected_value: object, failure: str) -> ResultPars
     return parse
 
 
-def is_version(field: Sequence[str], minimum: tuple[int, ...]) -> ResultParser:
-    """Return a parser that is satisfied if the version in a field of the JSON output is at least `minimum`."""
+def version_at_least(field: Sequence[str], minimum: tuple[int, ...]) -> ResultParser:
+    """Return a parser whose probe succeeds if the version in a field of the JSON output is at least `minimum`."""
 
     def parse(output: CommandOutput) -> ProbeResult:
         value: Any = output.document()
@@ -120,7 +120,7 @@ def _compare_version(text: str, minimum: tuple[int, ...]) -> ProbeResult:
 
 
 def plan_is_empty(output: CommandOutput) -> ProbeResult:
-    """Check the result of `terraform plan -detailed-exitcode`: exit code 0 is no change, 2 changes, others an error."""
+    """Check the result of `terraform plan -detailed-exitcode`: code 0 means no changes, 2 changes, others an error."""
     if output.code == 0:
         return ProbeResult(True, "no changes")
     if output.code == 2:
@@ -140,7 +140,7 @@ def diff_is_empty(output: CommandOutput) -> ProbeResult:
 
 
 def all_are(condition: str, names: Collection[str]) -> ResultParser:
-    """Return a parser that is satisfied if `condition` is True for each object in `names` (NAME or NAMESPACE/NAME)."""
+    """Return a parser whose probe succeeds if the condition is True for each of `names` (NAME or NAMESPACE/NAME)."""
 
     def parse(output: CommandOutput) -> ProbeResult:
         document = output.document()
@@ -155,7 +155,7 @@ def all_are(condition: str, names: Collection[str]) -> ResultParser:
 
 
 def none_is(is_match: Callable[[Mapping[str, Any]], bool], description: str) -> ResultParser:
-    """Return a parser that is satisfied if no listed object matches; `description` describes matching objects."""
+    """Return a parser whose probe succeeds if no listed object matches; `description` describes matching objects."""
 
     def parse(output: CommandOutput) -> ProbeResult:
         if output.code:

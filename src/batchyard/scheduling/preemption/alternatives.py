@@ -137,7 +137,7 @@ def _borrowing_reason(context: PreemptionContext, holder: AdmittedWorkload) -> P
 
 
 NEEDLESS_REASON: Final = ProtectionReason("needless", "the other victims free enough quota")
-#: Of a Workload that may be preempted while nothing is preempted.
+#: Explains why a Workload that may be preempted is not preempted.
 INSUFFICIENT_REASON: Final = ProtectionReason(
     "insufficient", "it could be preempted, but all possible victims together do not free enough quota"
 )
@@ -151,17 +151,17 @@ class SparedWorkload(NamedTuple):
     reason: ProtectionReason
 
 
-class Alternatives(NamedTuple):
+class SparedWorkloads(NamedTuple):
     """The Workloads that could have been preempted but were not: the best candidates, and the number of all."""
 
     spared_workloads: tuple[SparedWorkload, ...]
     total_count: int
 
 
-NO_ALTERNATIVES: Final = Alternatives((), 0)
+NO_SPARED_WORKLOADS: Final = SparedWorkloads((), 0)
 
 
-def preemption_alternatives(decision: Preempt, snapshot: Snapshot, *, fair_sharing: bool) -> Alternatives:
+def find_spared_workloads(decision: Preempt, snapshot: Snapshot, *, fair_sharing: bool) -> SparedWorkloads:
     """Return the Workloads that could have been preempted but were not; `snapshot` is from before the preemption."""
     assignment = decision.why.assignment
     assert assignment is not None, "a preemption results from a flavor search"
@@ -177,7 +177,7 @@ def preemption_alternatives(decision: Preempt, snapshot: Snapshot, *, fair_shari
         )
         for holder in spared_holders[:_RECORDED_WORKLOADS_MAX]
     ]
-    return Alternatives(
+    return SparedWorkloads(
         tuple(recorded_workloads), count - sum(_holds_any(snapshot.holder(key), contested_frs) for key in victim_keys)
     )
 

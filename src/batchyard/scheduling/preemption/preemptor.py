@@ -219,10 +219,10 @@ class Preemptor:
         return self._find_targets_cached(tuple(usage), assignment.preempting_frs)
 
     def oracle(self, fr: int, amount: int, borrowing_height: int) -> GranularMode:
-        """Return whether preemption, in the own queue or others, could free an amount, with the height borrowed from
-        then.
+        """Return how preemption could free an amount: in the preemptor's queue, in other queues, or not at all.
 
-        `fr` is the id of the flavor-resource, and `borrowing_height` the borrowing height without preemption.
+        The result also encodes the borrowing height after the preemption; `borrowing_height` is the height without it.
+        `fr` is the id of the flavor-resource.
         """
         node = self._queue.node
         targets = self._find_targets_cached(((fr, amount),), (fr,))

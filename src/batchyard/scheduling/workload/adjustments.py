@@ -262,26 +262,28 @@ def _limited_view(obj: Obj, limits: NamespaceLimits) -> WorkloadView:
 # Source: pkg/util/priority/priority.go of Kueue.
 
 
-class Priority(NamedTuple):
+class WorkloadPriority(NamedTuple):
     """A Workload's priority value, and its `priorityClassRef`; None without a priority class."""
 
     value: int
     class_ref: Mapping[str, str] | None
 
 
-class MissingClass(NamedTuple):
+class MissingPriorityClass(NamedTuple):
     """The key of a priority class that does not exist, although a job refers to it."""
 
     key: Key
 
 
-def resolve_priority(job: Obj, templates: Sequence[Mapping[str, Any]], reader: Reader) -> Priority | MissingClass:
-    """Return the priority for a job's Workload, or the key of a priority class that the job names in vain."""
+def resolve_priority(
+    job: Obj, templates: Sequence[Mapping[str, Any]], reader: Reader
+) -> WorkloadPriority | MissingPriorityClass:
+    """Return the priority for a job's Workload, or the key of the job's priority class if it does not exist."""
     key = class_key(job, templates)
     if key is None:
         return _default_priority(reader)
     priority_class = reader.get(key)
-    return MissingClass(key) if priority_class is None else _priority_from_class(key, priority_class)
+    return MissingPriorityClass(key) if priority_class is None else _priority_from_class(key, priority_class)
 
 
 def class_key(job: Obj, templates: Sequence[Mapping[str, Any]]) -> Key | None:
@@ -305,14 +307,14 @@ def follows_label(workload: Obj, has_quota: bool) -> bool:
     return not has_quota if ref is None else ref.get("kind") == "WorkloadPriorityClass"
 
 
-def _default_priority(reader: Reader) -> Priority:
+def _default_priority(reader: Reader) -> WorkloadPriority:
     default = find_global_default(reader.list(scheme.PRIORITY_CLASS))
-    return Priority(0, None) if default is None else _priority_from_class(key_of(default), default)
+    return WorkloadPriority(0, None) if default is None else _priority_from_class(key_of(default), default)
 
 
-def _priority_from_class(key: Key, priority_class: Obj) -> Priority:
+def _priority_from_class(key: Key, priority_class: Obj) -> WorkloadPriority:
     kind, _, api_group = key.kind.partition(".")
-    return Priority(priority_class["value"], {"group": api_group, "kind": kind, "name": key.name})
+    return WorkloadPriority(priority_class["value"], {"group": api_group, "kind": kind, "name": key.name})
 
 
 # Source: pkg/controller/core/workloadpriorityclass_controller.go of Kueue. Finished Workloads are not changed.

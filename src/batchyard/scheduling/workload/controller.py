@@ -137,7 +137,7 @@ def _requeue_after_backoff(context: WorkloadReconcile) -> ReconcileResult | None
 
 
 def _requeue_block_reason(workload: Obj) -> str | None:
-    """Return the reason of a Workload's Requeued=False condition; None if it is not False."""
+    """Return the reason of a Workload's Requeued condition if it is False; otherwise None."""
     condition = find_condition(workload, evictions.REQUEUED)
     return condition["reason"] if condition is not None and condition["status"] == "False" else None
 

@@ -1,8 +1,8 @@
-"""Real-time event loop: runs the controllers' simulated-time event loop on asyncio, in real or accelerated time.
+"""Real-time event loop: runs the controllers' virtual-time event loop on asyncio, in real or accelerated time.
 
-External work (a request, the exit of a process) runs at the instant of its arrival, after all work due by then. So work
-runs in the same order as in virtual time, and the arrivals alone determine the result. Under overload, external work
-waits only for the work that is due next, not for all overdue work.
+External work (a request, the exit of a process) is scheduled at the instant of its arrival, after all work due by then.
+Work therefore runs in the same order as in virtual time, and the arrivals alone determine the result. Under overload,
+external work is scheduled at the due time of the next overdue work, so that it does not wait for all overdue work.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ PAUSE_CHECK_INTERVAL: Final = 0.002  # seconds
 
 
 class LiveKernel:
-    """An event loop whose time begins at `start` and runs `speed` times as fast as asyncio's clock."""
+    """An event loop whose time begins at `start_instant` and runs `speed` times as fast as asyncio's clock."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, start_instant: Instant, speed: float = 1.0) -> None:
         self._loop = loop
@@ -68,7 +68,7 @@ class LiveKernel:
         return ticket
 
     def cancel(self, ticket: Ticket) -> None:
-        """Cancel a scheduled callback, unless its instant has come."""
+        """Cancel a scheduled callback. A callback that already runs or has run is not affected."""
         self._virtual_loop.cancel(ticket)
 
     def call_soon(self, work: Work) -> None:

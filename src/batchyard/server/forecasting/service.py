@@ -1,4 +1,4 @@
-"""Forecast service: predicts when Workloads start, and warns about the effects of a change that was sent as dry run."""
+"""Forecast service: predicts when Workloads start, and warns about the effects of a dry-run change."""
 
 import asyncio
 import logging
@@ -80,7 +80,7 @@ class ForkPool:
         queued_question = self._find_queued_question(question)
         if queued_question is None:
             if len(self._queue) >= QUEUED_QUESTIONS_MAX:
-                self.metrics.turn_away()
+                self.metrics.count_rejection()
                 raise too_many_requests()
             queued_question = _QueuedQuestion(question, work, self._revision())
             self._queue.append(queued_question)
@@ -94,7 +94,7 @@ class ForkPool:
             self._child.kill()
 
     def _find_queued_question(self, question: Hashable) -> _QueuedQuestion | None:
-        """Return the queue entry of an equal question that waits already, or None."""
+        """Return the queue entry of an equal question that is already queued, or None."""
         return next((queued for queued in self._queue if queued.question == question), None)
 
     def _start_next_question(self) -> None:
@@ -314,7 +314,7 @@ class ForecastEngine:
         return deferred_forecast
 
     def with_effect_warnings(self, request: ApiRequest, path: ResourcePath, response: Response) -> AnyResponse:
-        """Return the response to a dry-run change with warnings about its effects; unchanged if the queue is full."""
+        """Return the response to a dry-run change, with warnings about its effects unless the queue is full."""
         changed_object = to_storage_version(path.info, path.version, response.body)
         question = (request.user, msgspec.json.encode(changed_object))
         try:

@@ -96,7 +96,7 @@ class Connections:
             self._all_closed.set()
 
     async def end(self, timeout_seconds: float) -> None:
-        """Close all connections gracefully; abort those that are open after `within` seconds."""
+        """Close all connections gracefully; abort those still open after `timeout_seconds`."""
         for connection in list(self._open):
             connection.end()
         if self._open:
@@ -134,9 +134,9 @@ class ConnectionDeadline:
         self._timer: asyncio.TimerHandle | None = None
 
     def wait(self, awaited_event: tuple[str, int], timeout_seconds: float, on_timeout: Callable[[], object]) -> None:
-        """Start a timeout of `within` seconds for the event that a connection waits for; then `on_timeout` is called.
+        """Start a timeout for the event that a connection waits for; `on_timeout` is called when it expires.
 
-        `awaited_event` is its kind and request number. A second call for the same event changes nothing.
+        `awaited_event` is the event's kind and request number. A second call for the same event changes nothing.
         """
         if awaited_event == self._awaited:
             return
@@ -189,7 +189,7 @@ class Acceptor:
         tls_context: ssl.SSLContext | None,
         handshake_timeout: float,
     ) -> None:
-        """Start to accept connections. `connect` creates a connection's protocol; `handshake_within` is in seconds."""
+        """Start to accept connections. `create_protocol` makes their protocols; `handshake_timeout` is in seconds."""
         self._loop = asyncio.get_running_loop()
         self._listener = listener
         self._connect = create_protocol

@@ -223,7 +223,7 @@ class RequestDispatcher:
         journal_error: JournalError | None,
     ) -> None:
         self._limiter.leave(user)
-        self._metrics.settle(*measurement)
+        self._metrics.record_duration(*measurement)
         if not isinstance(started_response, api_request.Response):
             self._users_of_streams[started_response] = user
             self._limiter.begin_watch(user)

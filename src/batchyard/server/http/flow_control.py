@@ -198,7 +198,7 @@ class ResponseTurns:
         self._queue: FairQueue[Work] = FairQueue(_EXPECTED_TURN_SECONDS)
         self._is_scheduled = False
 
-    def of(self, user: UserInfo) -> Callable[[Work], None]:
+    def scheduler_for(self, user: UserInfo) -> Callable[[Work], None]:
         """Return a function that queues a callback, which writes the next part of a response to this user."""
         flow_name, is_urgent = flow_of(user), is_exempt_from_limits(user)
 

@@ -40,9 +40,13 @@ class ChildProcess:
     """A child process, forked from this one, that computes one result."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, work: ChildWork, within: float, on_result: Callable[[ChildResult], None]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        work: ChildWork,
+        timeout_seconds: float,
+        on_result: Callable[[ChildResult], None],
     ) -> None:
-        """Fork a child that runs `work`; `on_result` gets its result. The child is killed after `within` seconds."""
+        """Fork a child that runs `work`; `on_result` gets its result. The child is killed after `timeout_seconds`."""
         self._loop = loop
         self._on_result = on_result
         self._output = bytearray()
@@ -51,7 +55,7 @@ class ChildProcess:
         if not self._pid:
             _run_in_child(work, write_fd)
         os.close(write_fd)
-        self._kill_timer = loop.call_later(within, self.kill)
+        self._kill_timer = loop.call_later(timeout_seconds, self.kill)
         loop.add_reader(self._read_fd, self._read_output)
 
     def kill(self) -> None:

@@ -58,7 +58,7 @@ class StreamSink(Protocol):
 
     @property
     def accepts_data(self) -> bool:
-        """Whether the connection accepts more data now. If not, the stream is notified when it does again."""
+        """Whether the connection accepts more data now. If not, the stream is notified when it accepts data again."""
 
     def write_part(self, part: bytes) -> None:
         """Write a part of the streaming response."""
@@ -406,7 +406,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def _stream_parts(self, stream: StreamingResponse, parsed_request: ParsedRequest) -> None:
         self._stream = ResponseStream(
-            stream, parsed_request.request, self, self._loop, self._turns.of(parsed_request.request.user)
+            stream, parsed_request.request, self, self._loop, self._turns.scheduler_for(parsed_request.request.user)
         )
         self._stream.write_next()
 
@@ -417,7 +417,9 @@ class HttpProtocol(asyncio.Protocol):
         unparsed_data, user = self._requests.unparsed_data, parsed_request.request.user
         self.connection_lost(None)
         transport.write(switching_protocols_response(response, parsed_request.request, connections.date()))
-        connection = UpgradedConnection(transport, connections, self.peer, _holder_name_of(user), self._turns.of(user))
+        connection = UpgradedConnection(
+            transport, connections, self.peer, _holder_name_of(user), self._turns.scheduler_for(user)
+        )
         serve_upgraded(response, connection, unparsed_data, partial(self._dispatcher.leave, response))
 
     def _release_bodies(self) -> None:

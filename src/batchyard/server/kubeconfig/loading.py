@@ -120,7 +120,7 @@ _KUBECONFIG_ENTRY_FIELDS: Final = {"clusters": "cluster", "users": "user", "cont
 _FILE_PATH_FIELDS: Final = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 
 
-class KubeconfigFaultError(ValueError):
+class InvalidKubeconfigError(ValueError):
     """The content of a kubeconfig is invalid."""
 
 
@@ -133,7 +133,7 @@ class KubeconfigContext(NamedTuple):
 
 
 def select_context(file_list: str, context: str) -> KubeconfigContext:
-    """Return the content of a context ('' for the current context) in kubeconfig files. Raises KubeconfigFaultError."""
+    """Return the content of a context ('': the current context) in kubeconfig files. Raises InvalidKubeconfigError."""
     entries_by_kind: dict[str, dict[str, Mapping[str, Any]]] = {kind: {} for kind in _KUBECONFIG_ENTRY_FIELDS}
     current_context = ""
     for path in _existing_kubeconfig_files(file_list):
@@ -144,16 +144,16 @@ def select_context(file_list: str, context: str) -> KubeconfigContext:
                 entries_by_kind[kind].setdefault(name, _resolve_paths(value, path))
     name = context or current_context
     if not name:
-        raise KubeconfigFaultError("it does not set current-context")
+        raise InvalidKubeconfigError("it does not set current-context")
     context_entry = entries_by_kind["contexts"].get(name)
     if context_entry is None:
         defined_contexts = ", ".join(map(repr, entries_by_kind["contexts"])) or "none"
-        raise KubeconfigFaultError(f"it does not define the context {name!r}; it defines {defined_contexts}")
+        raise InvalidKubeconfigError(f"it does not define the context {name!r}; it defines {defined_contexts}")
     cluster, user = context_entry.get("cluster") or "", context_entry.get("user") or ""
     if cluster not in entries_by_kind["clusters"]:
-        raise KubeconfigFaultError(f"its context {name!r} refers to a cluster that it does not define: {cluster!r}")
+        raise InvalidKubeconfigError(f"its context {name!r} refers to a cluster that it does not define: {cluster!r}")
     if user and user not in entries_by_kind["users"]:
-        raise KubeconfigFaultError(f"its context {name!r} refers to a user that it does not define: {user!r}")
+        raise InvalidKubeconfigError(f"its context {name!r} refers to a user that it does not define: {user!r}")
     namespace: str = context_entry.get("namespace") or "default"
     return KubeconfigContext(entries_by_kind["clusters"][cluster], entries_by_kind["users"].get(user) or {}, namespace)
 
@@ -171,18 +171,18 @@ def _read_kubeconfig(path: Path) -> Mapping[str, Any]:
     if kubeconfig is None:
         return {}
     if not isinstance(kubeconfig, dict) or not isinstance(kubeconfig.get("current-context") or "", str):
-        raise KubeconfigFaultError(f"{path} is not a valid kubeconfig")
+        raise InvalidKubeconfigError(f"{path} is not a valid kubeconfig")
     return kubeconfig
 
 
 def _named_entries(config: Mapping[str, Any], kind: str, entry_field: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     named_entries = config.get(kind) or []
     if not isinstance(named_entries, list):
-        raise KubeconfigFaultError(f"its field {kind} must be a list")
+        raise InvalidKubeconfigError(f"its field {kind} must be a list")
     for entry in named_entries:
         value = (entry.get(entry_field) or {}) if isinstance(entry, dict) else None
         if not isinstance(value, dict) or "name" not in entry:
-            raise KubeconfigFaultError(f"each entry of its field {kind} must have a name and a {entry_field}")
+            raise InvalidKubeconfigError(f"each entry of its field {kind} must have a name and a {entry_field}")
         yield str(entry["name"]), value
 
 

@@ -31,7 +31,7 @@ _RESPONSE_TIMEOUT: Final = 60  # seconds
 _LOOPBACK_ADDRESSES: Final = ((4, "127.0.0.1", "127.0.0.1"), (6, "::1", "[::1]"))
 
 
-class LocalPort(asyncio.Protocol):
+class LocalPortConnection(asyncio.Protocol):
     """A port-forward connection to a loopback port in the network namespace of a pod.
 
     `run` is the folder of a container run in the pod, relative to the node's folder.
@@ -250,7 +250,9 @@ class LocalContainers:
         run = self._find_running_run(pod, container)
         if run is None:
             return sessions.FailedSession(self._loop, client, _container_not_found_message(container))
-        return sessions.LocalCommand(self._folders.node, self._folders.path(key_of_run(run)), command, streams, client)
+        return sessions.LocalExecSession(
+            self._folders.node, self._folders.path(key_of_run(run)), command, streams, client
+        )
 
     def attach(
         self, pod: Obj, container: str, streams: containers.Streams, client: containers.SessionClient
@@ -263,7 +265,9 @@ class LocalContainers:
         streams = streams._replace(tty=spec["tty"], stderr=streams.stderr and not spec["tty"])
         run_folder = self._folders.node / self._folders.path(key_of_run(run))
         has_input, is_stdin_once = spec["stdin"], bool(spec.get("stdinOnce"))
-        return sessions.LocalAttachment(run_folder, streams, client, has_input=has_input, is_stdin_once=is_stdin_once)
+        return sessions.LocalAttachSession(
+            run_folder, streams, client, has_input=has_input, is_stdin_once=is_stdin_once
+        )
 
     def connect(self, pod: Obj, port: int, client: containers.SessionClient) -> containers.ByteStream:
         """Connect to a port of a pod for port-forward, and return the byte stream."""
@@ -271,7 +275,7 @@ class LocalContainers:
         running_runs = [run for run in map(run_of, self._machine.runs(uid)) if run.container and run.phase == RUNNING]
         key = key_of_run(running_runs[0]) if running_runs else Key(containers.RUN, uid, containers.SANDBOX)
         network_name = "host" if pod["spec"].get("hostNetwork") else uid
-        return LocalPort(self._folders.node, self._folders.path(key), network_name, port, client)
+        return LocalPortConnection(self._folders.node, self._folders.path(key), network_name, port, client)
 
     def feed(self, changes: Iterable[WatchEvent]) -> None:
         """Ignore changes of objects: access to local containers does not depend on them."""

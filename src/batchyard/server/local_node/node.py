@@ -26,7 +26,7 @@ from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.local_node.containers import LocalContainers
 from batchyard.server.local_node.network import NameServer, PodNetworkConnection
 from batchyard.server.local_node.run_dirs import NodeTimes
-from batchyard.server.local_node.runtime import LocalMachine
+from batchyard.server.local_node.runtime import LocalContainerRuntime
 from batchyard.shim.isolation import seccomp
 
 try:
@@ -240,7 +240,7 @@ class LocalNodeComponents:
         self.name = inventory.name
         self._folder = folder / NODE_FOLDER
         node_times = NodeTimes(kernel.clock, wall_clock)
-        self.machine = LocalMachine(self._folder, kernel, loop, node_times)
+        self.machine = LocalContainerRuntime(self._folder, kernel, loop, node_times)
         engine_names = [engine["name"] for engine in self.machine.features.get("engines") or ()]
         settings = node_settings(local_settings, engine_names, self._security_profile_fault)
         self.containers = LocalContainers(self.machine, self.machine.folders, loop, node_times)
@@ -328,7 +328,7 @@ class LocalNodeComponents:
             "pod": f"{holder.namespace}/{holder.pod}" if holder.pod else None,
         }
 
-    def listener_among_pods(self) -> tuple[str, socket.socket] | None:
+    def pod_network_listener(self) -> tuple[str, socket.socket] | None:
         """Return the address and a bound socket for serving the API in the pod network; None without such a network."""
         if not self.machine.features.get("podNetwork"):
             return None
@@ -360,7 +360,7 @@ class LocalNodeComponents:
 
 
 def local_node_settings(cluster: Obj | None) -> Mapping[str, Any] | None:
-    """Return `spec.local` of a Cluster object, the settings of this machine as a node; None if it is not one."""
+    """Return `spec.local` of a Cluster object, the settings of this machine as a node; None without such settings."""
     if cluster is None or "local" not in cluster["spec"]:
         return None
     local_settings: Mapping[str, Any] = cluster["spec"]["local"] or {}

@@ -71,7 +71,8 @@ class OrphanedPods:
         assert self._folders is not None, "the folder of the node must exist"
         grace_seconds = 0 if key_of(run).name == SANDBOX else GRACE_SECONDS
         shim_pidfd = os.pidfd_open(run["status"]["keeper"])
-        self._folders.stop({**run, "stop": {"at": wall_clock(), "grace": grace_seconds, "why": "the platform ends"}})
+        stop_request = {"at": wall_clock(), "grace": grace_seconds, "why": "the platform ends"}
+        self._folders.request_stop({**run, "stop": stop_request})
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(shim_pidfd, signal.SIGTERM)
         return shim_pidfd

@@ -87,7 +87,7 @@ class RunFolders:
         """Read the state of a container run from its folder; empty until its shim has written one."""
         return _read_json(self._node / self.path(key) / RUN_STATE_FILE)
 
-    def make(self, run: Obj, spec: Mapping[str, Any]) -> None:
+    def create(self, run: Obj, spec: Mapping[str, Any]) -> None:
         """Create the folder of a new container run, and write the spec of the run into the folder."""
         path = self._node / self.path(key_of(run))
         path.mkdir(mode=0o700, parents=True)
@@ -95,7 +95,7 @@ class RunFolders:
             self.log(key_of(run)).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_private(path / SPEC_FILE, json.dumps(spec).encode())
 
-    def stop(self, run: Obj) -> None:
+    def request_stop(self, run: Obj) -> None:
         """Write the stop request of a container run into its folder, where the run's shim reads it."""
         write_private(self._node / self.path(key_of(run)) / STOP_REQUEST_FILE, json.dumps(run["stop"]).encode())
 

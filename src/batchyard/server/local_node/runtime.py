@@ -240,7 +240,7 @@ _LOST_STATUS: Final = {"exitCode": 137, "reason": "ContainerStatusUnknown", "pha
 _START_ERROR_CODE: Final = 128
 
 
-class LocalMachine:
+class LocalContainerRuntime:
     """The container runtime of this machine: its container runs, and the shim processes that supervise them.
 
     `node` is the node's folder.
@@ -312,8 +312,8 @@ class LocalMachine:
         run = {field: value for field, value in new_run.items() if field not in {"mounts", "volumes"}}
         try:
             run["spec"] = self._sandbox_spec(new_run) if key.name == SANDBOX else _run_spec(self.folders, new_run)
-            self.folders.make(run, run["spec"])
-            self._spawner.ask(self.folders.path(key))
+            self.folders.create(run, run["spec"])
+            self._spawner.request_shim(self.folders.path(key))
             run["status"] = {}
         except (VolumeError, ContainerError) as error:
             run["status"] = _error_status(str(error), self._times.clock())
@@ -353,7 +353,7 @@ class LocalMachine:
         if run is None:
             return requested_run
         stopping_run = {**run, "stop": requested_run["stop"]}
-        self.folders.stop(self._times.with_machine_stop_time(stopping_run))
+        self.folders.request_stop(self._times.with_machine_stop_time(stopping_run))
         self._replace_run(EventType.MODIFIED, stopping_run, run)
         self._signal_shim(key)
         return stopping_run
@@ -408,7 +408,7 @@ class LocalMachine:
             if self.folders.is_claimed(path) and not is_supervised(self._node / path):
                 self._process_shim_exit(key_of(run))
             else:
-                self._spawner.ask(path)
+                self._spawner.request_shim(path)
 
     def _receive_changes(self) -> None:
         """Receive the paths of changed run folders from the shims, and update these container runs."""
@@ -499,7 +499,7 @@ def _create_event_socket(path: Path) -> socket.socket:
 
 
 def use_short_path(path: Path, action: Callable[[str], None]) -> None:
-    """Call `action` (such as bind) with a short path of a Unix socket, because the full path may exceed the limit."""
+    """Call `action` (such as bind) with a short path of a Unix socket, whose full path may exceed Linux's limit."""
     folder_fd = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         action(f"/proc/self/fd/{folder_fd}/{path.name}")

@@ -395,7 +395,7 @@ class _LocalSession:
             self._session_client.process_end(self._session_end)
 
 
-class LocalCommand(_LocalSession):
+class LocalExecSession(_LocalSession):
     """An exec session: runs a command in a container; `path` is the container run's folder in the node's folder."""
 
     def __init__(self, node: Path, path: Path, command: Sequence[str], streams: Streams, client: SessionClient) -> None:
@@ -431,7 +431,7 @@ class LocalCommand(_LocalSession):
         self._read_output("stdout", os.dup(terminal_fd))
 
 
-class LocalAttachment(_LocalSession):
+class LocalAttachSession(_LocalSession):
     """An attach session with the main process of a container; `folder` is the folder of the container run.
 
     `has_input`: the container has a stdin. `is_stdin_once`: its stdin is closed after the first session (stdinOnce).

@@ -42,7 +42,7 @@ class SpawnerClient:
         feature_document: Mapping[str, Any] = json.loads((self._node / "features.json").read_bytes())
         return feature_document
 
-    def ask(self, path: Path) -> None:
+    def request_shim(self, path: Path) -> None:
         """Request a shim for the container run in this folder; kill an unreachable spawner, so that it is replaced."""
         try:
             self._socket.sendto(os.fsencode(path), f"/proc/self/fd/{self._node_fd}/spawner")

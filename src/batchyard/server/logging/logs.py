@@ -57,7 +57,7 @@ def configure_logging(settings: LogSettings) -> None:
 
 
 class TextFormatter(logging.Formatter):
-    """The text format of log lines: only the message of warnings and errors; time, level and message of others."""
+    """The text format of log lines: warnings and errors without time and level, all other messages with them."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a log record as a text line, followed by its traceback if it has one."""

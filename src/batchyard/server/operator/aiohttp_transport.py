@@ -32,7 +32,7 @@ _RETRY_AFTER_DIGITS_MAX: Final = 18
 
 
 class HttpTransport:
-    """HTTP connections to one API server; `renew` is called after a 401 response to load the credentials again."""
+    """HTTP connections to one API server; `renew_access` loads the credentials again after a 401 response."""
 
     def __init__(self, access: ApiServerAccess, renew_access: Callable[[], Awaitable[ApiServerAccess]]) -> None:
         self._renew = renew_access
@@ -190,7 +190,7 @@ async def _read_response(response: aiohttp.ClientResponse) -> HttpResponse:
 
 
 async def _read_lines(response: aiohttp.ClientResponse, deliver_lines: Callable[[Sequence[bytes]], None]) -> bytes:
-    """Pass the complete lines of a response to `deliver` as they arrive. Return the incomplete last line."""
+    """Pass the complete lines of a response to `deliver_lines` as they arrive. Return the incomplete last line."""
     incomplete_line_parts: list[bytes] = []
     async for chunk in response.content.iter_any():
         first_part, *later_parts = chunk.split(b"\n")

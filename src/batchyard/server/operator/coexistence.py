@@ -116,7 +116,8 @@ async def _platform_conflict(sender: RequestSender, groups: Sequence[str]) -> st
     controllers = ",".join(f"-{group}" for group in groups if group in platform_groups)
     return (
         f"this platform runs {shared_groups} itself: two controllers would decide about the same objects. "
-        f"Start it with --controllers '*,{controllers}', or leave them out here; --beside-upstream skips this check"
+        f"Start the platform with --controllers '*,{controllers}', or omit these groups from the operator's "
+        "--controllers; --beside-upstream skips this check"
     )
 
 
@@ -179,8 +180,8 @@ async def _recent_writes(sender: RequestSender, upstream: _UpstreamController) -
 def _last_written_at(objects: Sequence[Mapping[str, Any]], field_managers: Sequence[str]) -> Instant | None:
     """Return the time of the last write by these field managers, from `managedFields`; None if they wrote nothing.
 
-    Manager names that this operator also uses to apply statuses do not count. A competing controller also writes
-    ClusterQueues under other names.
+    Field managers whose names this operator also uses are ignored. A competing controller is still detected, because it
+    also writes ClusterQueues with other field managers.
     """
     exact_manager, manager_prefix = field_managers
     write_times = [

@@ -28,7 +28,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class StreamHub:
-    """The open streams that keep the pages of dashboard users up to date; it notifies them of changes."""
+    """The open streams of dashboard pages, which the hub notifies of changes."""
 
     def __init__(self) -> None:
         self._streams: dict[dashboard.ModelStream, None] = {}
@@ -53,7 +53,7 @@ class StreamHub:
 
 
 class OperatorPage:
-    """The HTTP handlers of the dashboard. `models` returns the data of its pages, None until this replica leads."""
+    """The HTTP handlers of the dashboard. `models` returns the data of its pages, or None until this replica leads."""
 
     def __init__(
         self, token_reviewer: TokenReviewer, models: Callable[[], tuple[dashboard.ModelHandler, StreamHub] | None]
@@ -182,7 +182,7 @@ class HttpEndpoints:
 
 
 def health_routes(exposition: Exposition, readiness_delay: Callable[[], str]) -> list[web.RouteDef]:
-    """Return the routes /healthz, /readyz and /metrics. `waits_for` returns what the process waits for; '' if ready."""
+    """Return the routes /healthz, /readyz and /metrics. `readiness_delay` returns why readiness is delayed, or ''."""
 
     async def handle_healthz(_request: web.Request) -> web.Response:
         return web.Response(text="ok")

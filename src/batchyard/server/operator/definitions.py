@@ -23,7 +23,7 @@ _ALREADY_EXISTS: Final = 409
 
 
 class DefinitionsClient(Protocol):
-    """What `install_definitions` needs: sends requests to an API server."""
+    """The client that `install_definitions` needs: it sends requests to an API server."""
 
     async def ask(self, request: HttpRequest) -> HttpResponse:
         """Send a request and return the response."""
@@ -72,7 +72,7 @@ async def _install_definition(api_client: DefinitionsClient, served_kind: Served
 
 
 class WatchErrorLog:
-    """Finds errors of informers to report, each once. `remedy` is advice if the server does not serve a kind."""
+    """Selects the informers' errors to report, each once. `remedy` is the advice for kinds that are not served."""
 
     def __init__(self, remedy: str = "") -> None:
         self._remedy = remedy

@@ -186,8 +186,9 @@ class OperatorProcess:
         cycle_metrics = self.server_metrics.cycles
         decision_log = DecisionLog(EventRecorder(self.client, socket.gethostname()), discard_decision)
         cycle_observer = self._cycle_observer(cycle_metrics)
+        count_loop = cycle_metrics.count_loop
         platform_ports = PlatformPorts(
-            *(self.kernel, self.client, (), (), decision_log, cycle_metrics.loop, throttle),
+            *(self.kernel, self.client, (), (), decision_log, count_loop, throttle),
             cycle_observer=cycle_observer,
             pending_reasons_max=_PENDING_REASONS_MAX,
         )

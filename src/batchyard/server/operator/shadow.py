@@ -1,4 +1,4 @@
-"""The shadow (`batchyard shadow`): reports where batchyard would decide otherwise than the Kueue of a cluster.
+"""The shadow (`batchyard shadow`): reports the decisions of a cluster's Kueue that differ from batchyard's.
 
 It writes nothing: its transport rejects writes. So it needs no leader election, and any number of shadows can run. It
 uses the local clock.
@@ -68,7 +68,7 @@ class ShadowPage:
         now = self._timers.now()
         for event in events:
             self._index.observe(event, now)
-        self._index.snapshot.settle()
+        self._index.snapshot.rebuild_if_changed()
         self._history.observe(events)
         self._hub.observe(events)
 
@@ -130,7 +130,7 @@ class Shadow:
         self.token_reviewer = TokenReviewer(http_transport, self._timers.now)
         self.page: ShadowPage | None = None
         reader = ReadOnlyTransport(http_transport.kernel_transport(self._post))
-        dependencies = ClientDependencies(self._timers, self._timers, reader, RateLimit(*_RATE_LIMIT), _may_not_write)
+        dependencies = ClientDependencies(self._timers, self._timers, reader, RateLimit(*_RATE_LIMIT), _may_write)
         self.client = RestClient(dependencies, WATCHED_KINDS)
         self.client.on_new_data = self._process_news
         settings = kueue_settings.policy, _with_pods_ready(config.terms, kueue_settings)
@@ -170,7 +170,7 @@ class Shadow:
         if news := self._watch_errors.news(informer, self.client.informers.values()):
             self._report(f"batchyard: {news}")
         has_begun = self._controller.has_begun
-        self._controller.heard(informer)
+        self._controller.on_informer_update(informer)
         if not has_begun and self._controller.has_begun:
             if self._config.port:
                 self.page = ShadowPage(self.client, self._timers, self.token_reviewer, lambda: self.counts)
@@ -243,7 +243,7 @@ async def _read_kueue_settings(
     if kueue_settings is None:
         result = await read_kueue_configuration(http_transport, [KUEUE_CONFIG_MAP])
         configuration = result.configuration
-        note = "" if configuration is not None else "; assuming Kueue's defaults (--config sets another)"
+        note = "" if configuration is not None else "; assuming Kueue's defaults (set others with --config)"
         for line in [result.message + note, *(() if configuration is None else unsupported_settings(configuration))]:
             report(f"batchyard: {line}")
         kueue_settings = KueueSettings() if configuration is None else parse_kueue_settings(configuration)
@@ -269,6 +269,6 @@ def _handle_loop_exception(shadow: Shadow, loop: asyncio.AbstractEventLoop, cont
         shadow.fail(error)
 
 
-def _may_not_write() -> bool:
+def _may_write() -> bool:
     """Return False: a shadow never writes to the cluster."""
     return False

@@ -27,7 +27,7 @@ _ACCESS_REVIEWS_PATH: Final = "/apis/authorization.k8s.io/v1/subjectaccessreview
 _encode = msgspec.json.Encoder().encode
 
 _PermissionQuestion: TypeAlias = tuple[UserInfo, str, str, str]
-"""A user, and the API group, plural resource name and namespace that the user wants to list."""
+"""A user, and the API group, plural resource name and namespace that the user requests to list."""
 
 
 class TokenReviewer:

@@ -222,7 +222,7 @@ class CertificateTargets(NamedTuple):
     terms: CertificateTerms
 
 
-class CertificateKeeper:
+class CertificateRotator:
     """Rotates the webhook certificates in their Secret, and publishes their CA certificates in `caBundle` fields.
 
     `context` is a TLS context that always serves the current certificate.
@@ -423,7 +423,7 @@ class Webhooks:
         self._address, self._namespace = address_and_namespace
         self._report: Callable[[str], None] = _ignore_line
         self._metrics = WebhookMetrics(monotonic_seconds)
-        self._certificate_keeper: CertificateKeeper | None = None
+        self._certificate_keeper: CertificateRotator | None = None
         self._runner: web.AppRunner | None = None
 
     def reporting_to(self, report: Callable[[str], None]) -> Self:
@@ -448,7 +448,7 @@ class Webhooks:
         targets = CertificateTargets(
             self._namespace, terms.secret, terms.service, terms.definitions, CertificateTerms(names, terms.lifetime)
         )
-        self._certificate_keeper = CertificateKeeper(targets, self._transport, self._report)
+        self._certificate_keeper = CertificateRotator(targets, self._transport, self._report)
         self._keeper_context = self._certificate_keeper.rotate_certificates()
         await self._keeper_context.__aenter__()
         app = web.Application(client_max_size=_BODY_SIZE_MAX)
@@ -496,7 +496,7 @@ class Webhooks:
         return web.Response(status=500, text=f"the review depends on more than {_LOOKUPS_MAX} lookups of other objects")
 
     async def _look_up_objects(self, object_query: ObjectQuery) -> Sequence[Obj]:
-        """List the objects that an admission review asks for; a list is used since the operator may always list."""
+        """List the objects that an admission review depends on; the operator's role allows list but not get."""
         kind = scheme.POD if object_query.owner else object_query.key.kind
         served_kind = kind_info(kind)
         field_selector_query = f"fieldSelector=metadata.name={object_query.key.name}"

@@ -1,4 +1,4 @@
-"""The Cluster that `batchyard up --cluster` gives to a data folder that already has one."""
+"""Use of the Cluster given by `batchyard up --cluster` with a data directory that already has a Cluster."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from batchyard.server.platform.data_dir import PlatformOptions
 
 
 class ClusterConflictError(Exception):
-    """The Cluster of the data folder cannot become the given one. The message contains the reason and the remedy."""
+    """The stored Cluster cannot be updated to the given one. The message contains the reason and the remedy."""
 
 
 def check_given_cluster(cluster: Obj | None, stored_clusters: Sequence[Obj], options: PlatformOptions) -> None:

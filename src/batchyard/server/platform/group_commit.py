@@ -80,7 +80,7 @@ CALLBACK_ITERATIONS: Final = 3
 _TransactionResult: TypeAlias = tuple[int, float]
 """The result of a transaction: the size of its objects in bytes, and its duration in seconds."""
 DurableCallback: TypeAlias = Callable[[JournalError | None], None]
-"""Called with None once a revision is durable, or with the error because of which it never will be."""
+"""Called with None once a revision is durable, or with the error if it cannot become durable."""
 
 
 class DurableWatch(Protocol):
@@ -146,7 +146,7 @@ class GroupCommit:
         self._watches.pop(watch, None)  # type: ignore[call-overload]
 
     def when_durable(self, revision: int, on_durable: DurableCallback) -> None:
-        """Call `on_durable` with None once a revision is in the journal, or with the error if it will never be."""
+        """Call `on_durable` with None once a revision is in the journal, or with the error if it cannot be written."""
         if revision <= self.durable_revision or self.failure is not None:
             on_durable(None if revision <= self.durable_revision else self.failure)
         else:
@@ -181,7 +181,7 @@ class GroupCommit:
             self._loop.call_soon(self._write_batch_after, 0)
 
     def _write_batch_after(self, iterations: int) -> None:
-        """Write the collected changes after `turns` loop iterations, unless a transaction is in progress by then."""
+        """Write the collected changes after `iterations` of the loop, unless a transaction is in progress by then."""
         if iterations:
             self._loop.call_soon(self._write_batch_after, iterations - 1)
             return

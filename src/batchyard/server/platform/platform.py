@@ -108,14 +108,14 @@ _NATIVE_GROUP_SUFFIX: Final = ".k8s.io"
 
 
 class ProvidedObjectsClient(Reader, Protocol):
-    """What ProvidedObjects needs: a client that reads and writes API objects."""
+    """The client that ProvidedObjects needs: it reads and writes API objects."""
 
     def submit(self, writes: Sequence[Write], on_result: Callable[[WriteResult], None]) -> None:
         """Apply writes in order until one is rejected; `on_result` later gets the result of the last write tried."""
 
 
 class ProvidedObjects:
-    """Keeps the CustomResourceDefinitions and APIServices up to date that the platform provides itself."""
+    """Keeps the platform's own CustomResourceDefinitions and APIServices up to date."""
 
     def __init__(
         self, client: ProvidedObjectsClient, kernel: Kernel, resources: Callable[[], Sequence[Resource]]
@@ -220,7 +220,7 @@ def _ignore_result(_result: WriteResult) -> None:
 
 
 def pod_token(issuer: TokenIssuer, reader: Reader, namespace: str, account: str, audience: str, lifetime: int) -> str:
-    """Issue a ServiceAccount token, valid for `seconds`. Raises InputError if the ServiceAccount does not exist."""
+    """Issue a ServiceAccount token, valid for `lifetime` seconds. Raises InputError without such a ServiceAccount."""
     stored_account = reader.get(Key(SERVICE_ACCOUNT, namespace, account))
     if stored_account is None:
         raise InputError(f'failed to fetch token: serviceaccounts "{account}" not found')
@@ -326,7 +326,7 @@ class EmbeddedPlatform:
         self.platform = self._build_platform(settings, effective_cluster, speed)
         self._forked_work = ForkedWork(loop, self._kernel.post)
         self._forecast_engine = self._create_forecast_engine(forecast_functions, options.folder, loop)
-        audit = _combine_auditors(self._metrics.requests.note, audit)
+        audit = _combine_auditors(self._metrics.requests.count_response, audit)
         self._server, server_security = self._create_server(base_resources, token_issuer, audit)
         self._server.add_document(REPORT, lambda: self._status_document(status_report))
         timers = LoopTimers(loop)
@@ -419,7 +419,7 @@ class EmbeddedPlatform:
 
     @property
     def failure(self) -> JournalError | None:
-        """The error because of which the journal cannot be written any longer; None while it works."""
+        """The error that ended all writes to the journal; None while the journal can be written."""
         return self._commit.failure
 
     def end_watches(self) -> None:
@@ -458,7 +458,7 @@ class EmbeddedPlatform:
             runtime_controllers if local_node is None else (*runtime_controllers, *local_node.controllers),
             (ClusterPoolsController(), *simulated_cloud(0)) if has_nodes else (),
             self._decisions,
-            self._metrics.server_metrics.cycles.loop,
+            self._metrics.server_metrics.cycles.count_loop,
             throttle,
             self._metrics.defect,
             CycleLog(self._metrics.server_metrics.cycles, None if self._spans is None else self._spans.emit),
@@ -506,13 +506,15 @@ class EmbeddedPlatform:
         elif stored_cluster["spec"] != cluster["spec"]:
             self._client.submit([Update(with_given_spec(stored_cluster, cluster))], _check_success)
 
-    def listener_among_pods(self) -> tuple[str, socket.socket] | None:
+    def pod_network_listener(self) -> tuple[str, socket.socket] | None:
         """Return the address and bound socket on which the API is served in the pod network; None without one."""
-        return None if self._local is None else self._local.listener_among_pods()
+        return None if self._local is None else self._local.pod_network_listener()
 
-    def publish_address(self, address: str, port: int, *, is_secure: bool, among_pods: str = "") -> None:
-        """Publish the API's address in the Service `kubernetes`; `among_pods` is its address in the pod network."""
-        service_objects = kubernetes_service_objects(address, port, is_https=is_secure, pod_network_ip=among_pods)
+    def publish_address(self, address: str, port: int, *, is_secure: bool, pod_network_address: str = "") -> None:
+        """Publish the API's address in the Service `kubernetes`; `pod_network_address` is that in the pod network."""
+        service_objects = kubernetes_service_objects(
+            address, port, is_https=is_secure, pod_network_ip=pod_network_address
+        )
         self._kernel.post(lambda: self._create_or_replace(service_objects))
 
     def _create_or_replace(self, objects: Iterable[Obj]) -> None:
@@ -546,7 +548,8 @@ def _root_certificate(options: PlatformOptions, *, is_mounted: bool) -> str:
 def _last_instant(store: Store) -> Instant:
     """Return the latest time in the stored objects, before which the platform's time must not start.
 
-    It is a creation time of an object or a renew time of a node's Lease. Other Leases are written by any client.
+    It is the latest creation time of an object or renew time of a node's Lease. Other Leases are ignored, because any
+    client may write them.
     """
     creation_times = [obj["metadata"]["creationTimestamp"] for kind in store.kinds() for obj in store.list(kind)]
     renewal_times = [(obj.get("spec") or {}).get("renewTime") for obj in store.list(LEASE, LEASE_NAMESPACE)]

@@ -78,13 +78,13 @@ class LoopWatchdog:
         return self._process.pid
 
     def begin(self, request: ApiRequest) -> None:
-        """Describe the request that is now executed in the memory shared with the watchdog."""
+        """Write a description of the request that is now executed to the memory shared with the watchdog."""
         request_description = f"{request.method} {request.path} of {request.user.name}".encode("utf-8", "replace")
         began_at = monotonic_seconds()
         self._write_heartbeat(began_at, began_at, request_description[:_DESCRIPTION_SIZE_MAX])
 
     def end(self) -> None:
-        """Record that no request is executed now, in the memory shared with the watchdog."""
+        """Record in the memory shared with the watchdog that no request is executed now."""
         self._write_heartbeat(monotonic_seconds(), 0.0, b"")
 
     def close(self) -> None:
@@ -206,10 +206,13 @@ async def _serve_on_listener(
     address, port = api_listener.getsockname()[:2]
     url = _url(options, port)
     # Without authentication every client has all permissions, so an insecure platform is not exposed to pods.
-    pod_listener = None if options.is_insecure else platform.listener_among_pods()
+    pod_listener = None if options.is_insecure else platform.pod_network_listener()
     reachable_address = data_dir.LOOPBACK if address in _ALL_ADDRESSES else address
     platform.publish_address(
-        reachable_address, port, is_secure=not options.is_insecure, among_pods=pod_listener[0] if pod_listener else ""
+        reachable_address,
+        port,
+        is_secure=not options.is_insecure,
+        pod_network_address=pod_listener[0] if pod_listener else "",
     )
     tls_context = None if options.is_insecure else _create_tls_context(options, url, pod_listener)
     listeners = [api_listener, *(pod_listener[1:] if pod_listener else ())]
@@ -268,9 +271,10 @@ def _create_listener(options: data_dir.PlatformOptions) -> socket.socket:
         return socket.create_server((options.address, options.port), family=family, dualstack_ipv6=is_dual_stack)
     except OSError as error:
         if error.errno == errno.EADDRNOTAVAIL or (error.errno or 0) < 0:  # negative: an error of getaddrinfo
-            raise PortError(f"{options.address} is no address of this machine; set another with --listen") from error
+            message = f"{options.address} is not an address of this machine"
+            raise PortError(f"{message}; set another with --listen") from error
         reason = os.strerror(error.errno) if error.errno else str(error)
-        message = f"cannot listen on port {options.port} of {options.address}: {reason}"
+        message = f"cannot listen on {options.address}, port {options.port}: {reason}"
         raise PortError(f"{message}; set another port with --port, or omit the option for any free port") from error
 
 

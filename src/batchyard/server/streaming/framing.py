@@ -177,7 +177,7 @@ def encode_ping(number: int) -> bytes:
 
 
 def encode_go_away() -> bytes:
-    """Return a SPDY GOAWAY frame, which tells the client to open no more streams."""
+    """Return a SPDY GOAWAY frame, after which the client must not open more streams."""
     return _encode_control_frame(_GOAWAY, struct.pack(">II", 0, 0))
 
 
@@ -270,7 +270,7 @@ class WebSocket:
             self._transport.close(at_once=True)
 
     def set_writable(self, *, is_writable: bool) -> None:
-        """Tell the message handler to stop or resume sending; when it resumes, answer a ping that waited for this."""
+        """Make the message handler stop or resume sending; when sending resumes, answer a delayed ping."""
         self._is_writable = is_writable
         if is_writable and self._delayed_ping is not None:
             ping_payload, self._delayed_ping = self._delayed_ping, None
@@ -310,7 +310,7 @@ class WebSocket:
             self._delayed_ping = payload
 
     def _remove_handler(self) -> None:
-        """Remove the message handler, and notify it that the connection is lost to it."""
+        """Remove the message handler, and notify it that it has lost the connection."""
         handler, self._handler = self._handler, None
         if handler is not None:
             handler.connection_closed()

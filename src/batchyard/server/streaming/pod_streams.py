@@ -291,6 +291,6 @@ class _NotifyingHandler:
         self._handler_lost = handler.connection_closed
 
     def connection_closed(self) -> None:
-        """Tell the other handler that the connection is lost, and call the callback."""
+        """Notify the other handler that the connection is lost, and call the callback."""
         self._handler_lost()
         self._on_lost()

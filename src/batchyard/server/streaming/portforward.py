@@ -212,7 +212,7 @@ class _StreamPair:
         self._owner.wants_more(self, wants=wants)
 
     def process_end(self, session_end: SessionEnd) -> None:
-        """Tell the client that the connection to the port has ended or failed."""
+        """Notify the client that the connection to the port has ended or failed."""
         self._detach_session()
         if session_end.failure:
             error_text = self._owner.forwarding.failure_message(self._port, session_end).encode()
@@ -328,7 +328,7 @@ class _ForwardedPort:
         self._port_forward.wants_more(self._channel, wants=wants)
 
     def process_end(self, session_end: SessionEnd) -> None:
-        """Tell the client that the connection to the port has ended or failed."""
+        """Notify the client that the connection to the port has ended or failed."""
         if session_end.failure:
             self._port_forward.send_failure(self._channel, self._port, session_end)
         self._port_forward.forget(self._channel)

@@ -137,9 +137,9 @@ def _parse_image(image: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-# A container that an engine runs, and its warden: the parent process that starts the engine and cleans up.
+# A container that an engine runs, and its subreaper: the parent process that starts the engine and cleans up.
 #
-# The warden is a child of the shim. It adopts the engine's monitor process (conmon), and the container itself if the
+# The subreaper is a child of the shim. It adopts the engine's monitor process (conmon), and the container itself if the
 # monitor is killed. It reports to the shim in the format of bubblewrap's `--json-status-fd`: `child-pid`, then
 # `exit-code` with `oom`, or `error` if the container could not be started.
 
@@ -170,10 +170,10 @@ class EngineContainer(NamedTuple):
     group: CgroupPaths
 
 
-def run_engine_warden(request: EngineContainer, status: int) -> NoReturn:
+def run_engine_subreaper(request: EngineContainer, status: int) -> NoReturn:
     """Start a podman container and watch it; report its start and end on the pipe `status`, and clean up.
 
-    This process is the warden: it adopts the container's processes, and ends with the shim.
+    This process is the subreaper: it adopts the container's processes, and ends when the shim ends.
     """
     linux.adopt_orphans()
     signal.set_wakeup_fd(-1)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from batchyard.shim import run as commands
 from batchyard.shim import state_dir
-from batchyard.shim.images import store
+from batchyard.shim.images import image_kinds
 from batchyard.shim.images.engine import DOCKER, PODMAN, ContainerEngine, find_program, format_entrypoint, last_line
 from batchyard.shim.isolation import cgroups
 from batchyard.shim.isolation.cgroups import CgroupPaths, Cgroups
@@ -123,10 +123,10 @@ def _trial_options(node_path: str, node_cgroups: Cgroups | None) -> list[str]:
     """Return the `podman run` options of a trial container, whose root filesystem is the machine's own programs."""
     root = f"{node_path}/trial"
     os.makedirs(root, exist_ok=True)
-    for link, target in store.program_links().items():
+    for link, target in image_kinds.program_links().items():
         if not os.path.islink(root + link):
             os.symlink(target, root + link)
-    folders = [folder for folder in store.PROGRAM_FOLDERS if os.path.isdir(folder) and not os.path.islink(folder)]
+    folders = [folder for folder in image_kinds.PROGRAM_FOLDERS if os.path.isdir(folder) and not os.path.islink(folder)]
     options = ["--network", f"ns:/proc/{os.getpid()}/ns/net", "--cap-drop", "all", "--log-driver", "none", "--no-hosts"]
     options += [
         "--security-opt",
@@ -166,7 +166,7 @@ def options(
     group: CgroupPaths,
     variables: tuple[int, Sequence[str]],
 ) -> list[str]:
-    """Return the arguments of `podman run` for a container's spec; `variables` come from the function `variables`."""
+    """Return the arguments of `podman run` for a container's spec; `variables` is the result of `write_env_file`."""
     environment_fd, other_variables = variables
     return [
         *("--pull", "never", "--name", engine.container_name(paths.path), *engine.label_options(paths.path)),
@@ -186,8 +186,8 @@ def options(
     ]
 
 
-def variables(environment: Mapping[str, str]) -> tuple[int, list[str]]:
-    """Write environment variables to an env-file in memory; return its descriptor, and those unfit for the file."""
+def write_env_file(environment: Mapping[str, str]) -> tuple[int, list[str]]:
+    """Write environment variables to an env-file in memory; return its descriptor, and assignments it cannot hold."""
     fd = os.memfd_create("environment", 0)
     other_variables = []
     for name, value in environment.items():
@@ -241,7 +241,9 @@ def _mount_options(spec: Mapping[str, Any], paths: EngineContainerPaths) -> list
         if f"/etc/{name}" not in targets
     ]
     mount_fields += [(f"{paths.run}/termination-log", termination_path, False)] if termination_path else []
-    if spec["image"].get("lacksFolder") and not any(store.is_within(spec["workingDir"], target) for target in targets):
+    if spec["image"].get("lacksFolder") and not any(
+        image_kinds.is_within(spec["workingDir"], target) for target in targets
+    ):
         mount_fields.append((f"{paths.run}/root/folder", spec["workingDir"], False))
     return [option for entry in mount_fields for option in ("--mount", _format_mount(*entry))]
 

@@ -17,7 +17,7 @@ from hashlib import sha256
 from typing import Any
 
 from batchyard.shim import event_loop, linux, state_dir
-from batchyard.shim.images import engines, rootfs_store, store, unpacking
+from batchyard.shim.images import engines, image_kinds, rootfs_store, unpacking
 from batchyard.shim.images.engine import ContainerEngine, last_line
 from batchyard.shim.images.engines import EngineFailure, EngineSearchResult
 from batchyard.shim.isolation import cgroups
@@ -295,7 +295,7 @@ def may_leave_container(node: int, path: str) -> bool:
         spec, state = (state_dir.read_json(run_fd, name) or {} for name in ("spec.json", "state.json"))
         os.close(run_fd)
         image = spec.get("image") or {} if spec.get("kind") == "container" else {}
-        return store.is_run_by_engine(image) and state.get("phase") != "Exited" and not _is_supervised(node, path)
+        return image_kinds.is_run_by_engine(image) and state.get("phase") != "Exited" and not _is_supervised(node, path)
     return False
 
 

@@ -15,7 +15,7 @@ from shutil import copyfileobj
 from typing import Any
 
 from batchyard.shim import linux
-from batchyard.shim.images import store
+from batchyard.shim.images import image_kinds
 
 _COPY_CHUNK_BYTES = 1 << 20
 _ACCOUNT_FILE_BYTES_MAX = 1 << 20
@@ -137,7 +137,7 @@ def add_mount_points(folders: Mapping[str, str], needed_paths: Sequence[tuple[st
     missing_by_folder: dict[str, list[tuple[str, bool]]] = {}
     for target, is_folder in needed_paths:
         path = _resolve_first_component(target)
-        mount_point = next((mount_point for mount_point in folders if store.is_within(path, mount_point)), None)
+        mount_point = next((mount_point for mount_point in folders if image_kinds.is_within(path, mount_point)), None)
         if mount_point is not None and not os.path.lexists(folders[mount_point] + path.removeprefix(mount_point)):
             missing_by_folder.setdefault(mount_point, []).append((path.removeprefix(mount_point), is_folder))
     if missing_by_folder:
@@ -176,10 +176,12 @@ def resolve_in_root(root: str, path: str) -> str:
 
 
 def resolve_in_folders(folders: Mapping[str, str], link_targets: Mapping[str, str], path: str) -> str:
-    """Resolve a path's symbolic links as a container does that sees these directories (by mount point) and links."""
+    """Resolve the symbolic links of a path as in a container with these directories (by mount point) and links."""
 
     def read_link_at(link_path: str) -> str | None:
-        mount_point = next((mount_point for mount_point in folders if store.is_within(link_path, mount_point)), None)
+        mount_point = next(
+            (mount_point for mount_point in folders if image_kinds.is_within(link_path, mount_point)), None
+        )
         if mount_point is None:
             return link_targets.get(link_path)
         return _read_link(folders[mount_point] + link_path.removeprefix(mount_point))

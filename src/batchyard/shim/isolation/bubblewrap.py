@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from batchyard.shim import linux, state_dir
-from batchyard.shim.images import store
+from batchyard.shim.images import image_kinds
 
 # Masked and read-only paths of /proc and /sys, as in containerd and Docker.
 #
@@ -143,13 +143,13 @@ def lacks_folder(spec: Mapping[str, Any], folder_sources: Mapping[str, str]) -> 
     candidate_paths = [
         source + working_directory.removeprefix(mount_point)
         for mount_point, source in folder_sources.items()
-        if store.is_within(working_directory, mount_point)
+        if image_kinds.is_within(working_directory, mount_point)
     ]
     is_visible = any(os.path.isdir(path) for path in candidate_paths)
     return not (
         working_directory == "/"
         or is_visible
-        or any(store.is_within(working_directory, mount_point) for mount_point in mounted_paths)
+        or any(image_kinds.is_within(working_directory, mount_point) for mount_point in mounted_paths)
     )
 
 
@@ -204,4 +204,4 @@ def _working_directory_options(spec: Mapping[str, Any], paths: ContainerPaths, v
 def _is_in_container_mount(path: str, spec: Mapping[str, Any]) -> bool:
     """Report whether a container path lies in a mount, in which bubblewrap must not create directories."""
     mount_points = ["/dev", "/proc", "/sys", *(mount["target"] for mount in spec["mounts"])]
-    return any(store.is_within(path, mount_point) for mount_point in mount_points)
+    return any(image_kinds.is_within(path, mount_point) for mount_point in mount_points)

@@ -282,7 +282,7 @@ def _read_bubblewrap_version(bubblewrap_path: str, *, is_tried: bool) -> str | N
 
 
 def _can_map_users(node: int, bubblewrap_path: str) -> bool:
-    """Report whether bubblewrap works as an id-mapped user of a pod, and that user can write to its pod's directory."""
+    """Report whether an id-mapped user of a pod can run bubblewrap and write to the pod's directory."""
     os.makedirs(os.readlink(f"/proc/self/fd/{node}") + f"/{_USER_MAPPING_TRIAL_FOLDER}", 0o700, exist_ok=True)
     can_map_users = succeeds_in_child(partial(_execute_as_pod_user, node, bubblewrap_path))
     state_dir.remove_tree(node, _USER_MAPPING_TRIAL_FOLDER)

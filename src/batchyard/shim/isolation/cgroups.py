@@ -16,7 +16,7 @@ from batchyard.shim import linux
 _CONTROLLERS = ("cpu", "cpuacct", "memory", "pids")
 _CPU_PERIOD_MICROSECONDS = 100_000
 _CPU_SHARES_MIN, _CPU_SHARES_MAX = 2, 262_144
-#: The number of processes in the group in addition to the container's: those of bubblewrap, or the warden.
+#: The number of processes in the group in addition to the container's: those of bubblewrap, or the subreaper.
 EXTRA_PROCESSES = 2
 _REMOVAL_TIMEOUT_SECONDS = 10.0
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from batchyard.shim import linux
-from batchyard.shim.images import store, unpacking
+from batchyard.shim.images import image_kinds, unpacking
 
 # Containers can replace a checked directory by a symbolic link at any time. Each path component is therefore opened,
 # and the next one is opened relative to that descriptor.
@@ -111,7 +111,9 @@ class _MountTree:
 
     def find_enclosing(self, target: str, limit: int | None = None) -> int | None:
         """Return the index of the innermost of the first `limit` mounts (default: all) around a path, or None."""
-        indexes = [index for index, mount in enumerate(self._mounts[:limit]) if store.is_within(target, mount.target)]
+        indexes = [
+            index for index, mount in enumerate(self._mounts[:limit]) if image_kinds.is_within(target, mount.target)
+        ]
         return indexes[-1] if indexes else None
 
     def attach_nested_volumes(self) -> None:
@@ -216,5 +218,5 @@ def _check_mount_point(target: str) -> None:
     """Raise ValueError, with runc's message, if a mount point is / or in /proc."""
     if target == "/":
         raise ValueError("a volume cannot be mounted at /: use another mountPath")
-    if store.is_within(target, "/proc"):
+    if image_kinds.is_within(target, "/proc"):
         raise ValueError(f'"{target}" cannot be mounted because it is inside /proc')

@@ -205,7 +205,7 @@ class _Switch:
         self._loop.when_readable(client_connection.fileno(), partial(self._handle_request, client_connection))
 
     def _handle_request(self, connection: socket.socket) -> None:
-        """Send a client that asks for one a socket in the pods' network; close the connection at its end."""
+        """Send the client a socket in the pods' network if it requests one; handle the end of the connection."""
         try:
             request = connection.recv(16)
             if request in _SOCKET_TYPES:

@@ -1,9 +1,9 @@
 """seccomp profiles of containers, compiled to BPF programs that Linux runs before each system call.
 
 The default profile is equivalent to containerd's default profile for a container without capabilities. It denies calls
-that load kernel code, mount, enter or create namespaces, use keyrings, trace the machine, or set its clock. A Localhost
-profile is a JSON file in the format of the OCI runtime specification. Every profile denies other ABIs, such as i386 and
-x32 on x86_64.
+that load kernel code, mount, enter or create namespaces, use keyrings, trace the kernel, or set the machine's clock. A
+Localhost profile is a JSON file in the format of the OCI runtime specification. Every profile denies other ABIs, such
+as i386 and x32 on x86_64.
 
 Sources: github.com/containerd/containerd (contrib/seccomp); github.com/opencontainers/runtime-spec (LinuxSeccomp);
 Documentation/userspace-api/seccomp_filter.rst of Linux.

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from batchyard.shim import linux
-from batchyard.shim.images import store
+from batchyard.shim.images import image_kinds
 
 # On a node that runs as root, each pod has its own id, without an account or files on the machine.
 #
@@ -88,7 +88,7 @@ class PodUsers:
         try:
             linux.map_owners(copied_mount_fd, self._create_shared_namespace() if is_shared else self._namespace)
         except OSError:
-            if store.is_within(source, self._own_folder) and not is_of_machine:
+            if image_kinds.is_within(source, self._own_folder) and not is_of_machine:
                 change_owner(source, self.id)
         return copied_mount_fd
 

@@ -75,7 +75,7 @@ def changes_of(runs: ComparedRuns) -> WaitChanges:
 
 
 def headline(names: tuple[str, str], sections: Sequence[Section], changes: WaitChanges) -> str:
-    """Return in one or two sentences how the second configuration differs from the first."""
+    """Return, in one or two sentences, how the second configuration differs from the first."""
     figures = next(section for section in sections if section.name == "overall").rows[0].figures
     if not changes.shorter and not changes.longer and all(first == second for first, second in figures.values()):
         return f"{names[0]} and {names[1]} make no difference to this load."

@@ -101,7 +101,7 @@ def _page_panels_html(comparison: ConfigurationComparison) -> Iterator[str]:
         if changes
     )
     yield f'<div class="columns">{columns_html}</div>\n' if columns_html else ""
-    yield _panel_html("all in all", _overall_table(comparison, overall_section), _never_admitted_note(overall_section))
+    yield _panel_html("totals", _overall_table(comparison, overall_section), _never_admitted_note(overall_section))
     if comparison.repeats:
         yield _panel_html(f"over {comparison.settings.seeds} seeds", _repeats_table(comparison))
 

@@ -6,8 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from batchyard.api.times import format_time
-from batchyard.base.instant import SECOND
+from batchyard.api.times import format_second
 from batchyard.dashboard.models.rows import reason_fields
 from batchyard.sim.compare.sections import Section, change_rating, format_change, pair_tables
 from batchyard.sim.summary.figure import Figures, FigureTable, Unit, format_figure, without_zero_columns
@@ -40,7 +39,7 @@ def earlier_totals(text: str) -> dict[str, float]:
 
 
 def compare_with_earlier(summary: RunSummary, totals: Mapping[str, float], name: str) -> Section:
-    """Return the totals of an earlier run beside those of a run; `name` is that of the earlier one."""
+    """Return the totals of an earlier run beside those of a run; `name` names the earlier run."""
     figures: Figures = {figure.name: totals.get(field_name(figure)) for figure in summary.overall.figures}
     section = pair_tables(FigureTable("overall", "", "", summary.overall.figures, {"all": figures}), summary.overall)
     return Section(section.name, f"compared with {name}", "", section.figures, section.rows, name)
@@ -56,8 +55,8 @@ def result_view(summary: RunSummary, comparison: Section | None = None) -> dict[
         "comparedWith": None if comparison is None else comparison.note,
         "cards": _cards(summary, comparison),
         "series": {
-            "from": format_time(run.start_time // SECOND * SECOND),
-            "to": format_time(run.result.now // SECOND * SECOND),
+            "from": format_second(run.start_time),
+            "to": format_second(run.result.now),
             "lines": [_with_maximum(line) for line in series_document(run)],
         },
         "tables": [_table_view(without_zero_columns(table)) for table in (summary.groups, *summary.tables)],

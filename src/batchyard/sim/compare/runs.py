@@ -50,7 +50,7 @@ def run_both(
     seed: int = 0,
     finish_run: Callable[[Simulation], None] = run_to_end,
 ) -> ComparedRuns:
-    """Simulate both configurations; `finish` runs a simulation to its end, and may show progress."""
+    """Simulate both configurations; `finish_run` runs a simulation to its end, and may show progress."""
     observed = [_run(scenario, horizon, seed, finish_run) for scenario in (pair.a, pair.b)]
     end = max(run_record.result.now for run_record, _ in observed)
     return ComparedRuns(*(ComparedRun(record.result, watch, end, record) for record, watch in observed))
@@ -118,7 +118,7 @@ def _trace_objects(trace: Trace, queue_names: set[str]) -> Iterator[Obj]:
 
 
 def _job_of_pod(pod: Obj, traced_pod: TracedPod, queue: str, at: Duration) -> Obj:
-    """Return a traced pod as a Job; if the pod was never scheduled, the Job is deleted when the pod was."""
+    """Return a traced pod as a Job; if the pod was never scheduled, the Job is deleted when the pod was deleted."""
     annotations: dict[str, Any] = {**pod["metadata"]["annotations"], well_known.SUBMIT_AT: format_duration(at)}
     if traced_pod.scheduled is None:
         annotations[well_known.DELETE_AT] = format_duration(traced_pod.deleted)

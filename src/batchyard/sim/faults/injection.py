@@ -1,7 +1,7 @@
 """Fault injection: when a fault is due, the affected objects are changed as a cloud or a user would change them.
 
 Machines crash or get a termination notice in the status of their Instances. The capacity of the cloud is changed in the
-Cluster. Nodes are drained like by kubectl. Repeated faults end when all work has ended.
+Cluster. Nodes are drained as `kubectl drain` does. Repeated faults end when all work has ended.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -57,7 +57,7 @@ def with_shortages(
 
 
 def without_shortages(cluster: Obj, without_them: Obj, with_them: Obj) -> Obj:
-    """Return the stored Cluster without injected shortages. `with_them` was computed from `without_them`."""
+    """Return `cluster` without injected shortages, given an earlier Cluster without and with these shortages."""
     times_by_machine = (with_them["spec"].get("times") or {}).get("byMachine") or {}
     for path in [("spec", "capacity"), *(("spec", "times", "byMachine", name) for name in times_by_machine)]:
         if _value_at(cluster, path) == _value_at(with_them, path):
@@ -173,7 +173,7 @@ class FaultInjector:
         self._schedule(fault, occurrences)
 
     def _is_run_over(self) -> bool:
-        """Report whether nothing but faults will happen any more: all work has ended, or waits forever."""
+        """Report whether only faults remain in the run: all work has ended, or waits forever."""
         kernel, client = self._world.kernel, self._world.client
         if kernel.now() < self._last_step_at:
             return False
@@ -281,7 +281,7 @@ class FaultInjector:
         self._world.submit(Update(with_shortages_cluster))
 
     def _update_conflict_rate(self) -> None:
-        """Let the highest percentage of all active `conflicts` faults apply to writes."""
+        """Set the conflict rate of writes to the highest percentage of all active `conflicts` faults."""
         if self._write_faults is not None:
             highest_rate = max((action.percent for action in self._conflicts), default=0) / 100
             self._write_faults.conflicts = max(highest_rate, self._write_faults.base_conflict_rate)
@@ -348,7 +348,7 @@ def _machines_of_nodes(nodes: Iterable[str], reader: Reader) -> Iterator[Obj]:
 
 def _is_machine_up(instance: Obj) -> bool:
     up = instances.phase_of(instance) in {instances.RUNNING, instances.STOPPING}
-    return up and not instances.is_leaving(instance)
+    return up and not instances.is_being_deleted(instance)
 
 
 def _is_spot(instance: Obj) -> bool:

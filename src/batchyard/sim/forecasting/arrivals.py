@@ -19,7 +19,7 @@ from batchyard.sim.forecasting.quota_only_state import QueueTrees, standalone_wo
 from batchyard.sim.scenario import ScenarioStep
 from batchyard.sim.state import State
 
-# Resampling of a history in contiguous blocks instead of single items, because neighbouring items are correlated.
+# Resampling of a history in contiguous blocks instead of single items, because neighboring items are correlated.
 #
 # Runs of the same day resemble each other, and so do arrivals of the same hour. If items were drawn one by one, their
 # errors would cancel out within a fork, and all forks would agree. In reality these errors add up. The mean length of a

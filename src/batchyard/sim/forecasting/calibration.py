@@ -9,11 +9,12 @@ in the opposite direction, so that intervals become wider instead of moving back
 Shifts are factors on the wait. Steps are a fraction of the usual error of forecasts, larger at first, so that exact
 forecasts stay exact. All forecasts have the same weight, because the hit rate counts all of them. One set of shifts
 applies to all forecasts of a basis, and a second set to each horizon. A quantile is known to be too early as soon as
-its time has passed, before the start. A forecast has no effect before its outcome is known.
+its time passes before the start. A forecast has no effect before its outcome is known.
 
 Sources: A. N. Angelopoulos, E. J. Candes and R. J. Tibshirani, Conformal PID Control for Time Series Prediction, 2023
 (quantile tracking); I. Gibbs and E. Candes, Adaptive Conformal Inference Under Distribution Shift, 2021; A. N.
-Angelopoulos, R. F. Barber and S. Bates, Online Conformal Prediction with Decaying Step Sizes, 2024 (larger ones first).
+Angelopoulos, R. F. Barber and S. Bates, Online Conformal Prediction with Decaying Step Sizes, 2024 (larger steps
+first).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -126,9 +127,7 @@ def tracker_names_for(basis: str, fork_waits: Waits, forks: int) -> tuple[str, .
 
 
 def correct_waits(calibration: Calibration, tracker_names: Iterable[str], waits: Waits) -> Waits:
-    """Return the forecast waits, each shifted by the forecast errors that the QuantileTrackers of these names have
-    observed.
-    """
+    """Return the forecast waits, each corrected by the shifts of the named QuantileTrackers."""
     shifts = [calibration.tracks.get(sort, QuantileTracker()).shifts for sort in tracker_names]
     sums = [sum(each[level] for each in shifts) for level in range(len(waits))]
     return tuple(None if wait is None else wait + _limit_shift(total) for wait, total in zip(waits, sums, strict=True))

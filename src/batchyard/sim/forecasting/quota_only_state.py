@@ -73,7 +73,7 @@ def trees_of(state: State) -> Snapshot:
         snapshot.put_cohort(cohort_view(cohort))
     for queue in state.of_kind(scheme.CLUSTER_QUEUE):
         snapshot.put_queue(cluster_queue_view(queue))
-    snapshot.settle()
+    snapshot.rebuild_if_changed()
     return snapshot
 
 

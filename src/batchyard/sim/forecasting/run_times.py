@@ -106,7 +106,7 @@ class SurvivalFunction:
         return self.left_fraction(duration), self._survival_fractions[position - 1] if position else 1.0
 
     def draw(self, random_fraction: float, age: Duration = 0, tail_exponent: float = 1.0) -> Duration:
-        """Return the total duration that the fraction `random_fraction` of all runs of this age will exceed."""
+        """Return the duration that the fraction `random_fraction` of the runs that reached this age exceeds."""
         fraction_at_age = self.left_fraction(age)
         target_fraction = fraction_at_age * random_fraction
         first_position = bisect_right(self._ends, age)
@@ -151,7 +151,7 @@ class Estimate:
     time_max: Duration | None = None
 
     def draw(self, random_fraction: float, age: Duration) -> Duration | None:
-        """Return the run time that the fraction `random_fraction` of similar runs of this age exceeds, or None."""
+        """Return the run time that the fraction `random_fraction` of similar runs exceeds; None if unknown."""
         if self.basis is Basis.MANIFEST:
             return max(self.runtime, age)
         if self.history is not None:
@@ -174,7 +174,7 @@ class _ObservedRun(NamedTuple):
 class RunHistory:
     """The runs of similar Workloads in the order of their starts, and of less similar Workloads with a small weight.
 
-    The wider group adds rare events, such as runs that last for days, of which a few similar runs show little.
+    The wider group adds rare events, such as runs that last for days, which a few similar runs may not contain.
     """
 
     def __init__(self, name: str, runs: Sequence[_ObservedRun], wider_runs: Sequence[_ObservedRun] = ()) -> None:

@@ -7,7 +7,7 @@ import msgspec
 
 from batchyard.accounting.accounts import WHOLE_MACHINE
 from batchyard.accounting.ledger import CostLedger
-from batchyard.accounting.records import PLATFORM, hour_name, is_paid, paid_from, parse_cost_record
+from batchyard.accounting.records import PLATFORM, billed_from, hour_name, is_billed, parse_cost_record
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, annotation, find_condition
 from batchyard.api.views.workload import ClusterQueueView, PreemptionRules, WorkloadView, workload_view
@@ -209,8 +209,8 @@ class CostsAddUp(Invariant):
         if event.key.kind != scheme.INSTANCE:
             return
         name = event.key.name
-        if event.type is not EventType.DELETED and is_paid(event.obj):
-            paid_since = paid_from(event.obj) or now
+        if event.type is not EventType.DELETED and is_billed(event.obj):
+            paid_since = billed_from(event.obj) or now
             self._billed.setdefault(name, (paid_since, self._machine_price(event.obj["spec"]["pool"], 0)))
         elif name in self._billed:
             self._bill_machine(name, now)

@@ -11,7 +11,7 @@ from batchyard.api.meta import Key, Obj, annotation, key_of, label
 from batchyard.api.views.node import NodeView, node_view
 from batchyard.api.views.pods import PodView, pod_view
 from batchyard.base.instant import MINUTE
-from batchyard.cloud.catalog.instances import CRASHED, FAILED, RUNNING, is_leaving, phase_of, phase_start
+from batchyard.cloud.catalog.instances import CRASHED, FAILED, RUNNING, is_being_deleted, phase_of, phase_start
 from batchyard.cloud.catalog.machine_types import catalog_of
 from batchyard.cloud.catalog.pool_properties import hosts_of_slice, machine_of
 from batchyard.interfaces.client import EventType, WatchEvent
@@ -95,7 +95,9 @@ class CloudIsNeverOversold(Invariant):
 
 
 def _is_in_use(instance: Obj) -> bool:
-    return phase_of(instance) not in _ABSENT_PHASES and not (phase_of(instance) == CRASHED and is_leaving(instance))
+    return phase_of(instance) not in _ABSENT_PHASES and not (
+        phase_of(instance) == CRASHED and is_being_deleted(instance)
+    )
 
 
 # The total requests of the unfinished pods on a node never exceed its allocatable resources.
@@ -237,7 +239,7 @@ class SlicesAreWhole(Invariant):
             hosts, name = hosts_of_slice(pool, catalog_of(clusters[0])), pool["metadata"]["name"]
             if hosts > 1:
                 pool_machines = [obj for obj in world.objects(scheme.INSTANCE) if obj["spec"]["pool"] == name]
-                slices.append((name, hosts, [obj for obj in pool_machines if not is_leaving(obj)]))
+                slices.append((name, hosts, [obj for obj in pool_machines if not is_being_deleted(obj)]))
         return slices
 
 

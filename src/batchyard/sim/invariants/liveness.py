@@ -1,8 +1,9 @@
 """Liveness invariants: once no more events are scheduled, no pod, job, Workload or machine waits without a reason.
 
-No pod on a node runs forever. Every Job or JobSet that may run has waiting pods. The exception is a Job with exclusive
-topology whose first pod has succeeded: JobSet rejects later pods, which would have to follow the first pod to its
-domain. Every waiting pod has a reason. No waiting gang of pods fits the existing nodes, or nodes that a pool can add.
+No pod on a node runs forever. Every unfinished Job or JobSet that may run has waiting pods. The exception is a Job with
+exclusive topology whose first pod has succeeded: JobSet rejects later pods, which would have to follow the first pod to
+its domain. Every waiting pod has a reason. No waiting gang of pods fits the existing nodes, or nodes that a pool can
+add.
 """
 
 from collections.abc import Iterator, Sequence

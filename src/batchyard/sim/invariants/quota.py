@@ -242,7 +242,7 @@ def rebuild_cache(world: World, now: Instant) -> SchedulerCache:
     for kind in KINDS:
         for obj in world.objects(kind):
             scheduler_cache.observe(WatchEvent(EventType.ADDED, key_of(obj), obj, None, 0), now)
-    scheduler_cache.snapshot.settle()
+    scheduler_cache.snapshot.rebuild_if_changed()
     return scheduler_cache
 
 

@@ -1,4 +1,4 @@
-"""Fairness of a run: what each team got of all quota while Workloads waited, against what it was due and wanted."""
+"""Fairness of a run: the share of all quota that each team used while Workloads waited, against its fair share."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class TeamShare:
 
     @property
     def used_of_due(self) -> float | None:
-        """Return the used fraction divided by the due fraction; None if the team was due nothing."""
+        """Return the used share divided by the fair share; None if the team has no fair share."""
         return self.used / self.due if self.due else None
 
     @property

@@ -38,7 +38,7 @@ class Figure:
     better: BetterDirection = BetterDirection.NEITHER
 
     def in_row(self, name: str) -> "Figure":
-        """Return the figure as in the row of that name: an amount in the unit of the resource at the name's end."""
+        """Return the figure for the row `name`: an amount gets the unit of the resource at the end of the name."""
         return replace(self, unit=unit_of(name.rpartition(" ")[2])) if self.unit is Unit.AMOUNT else self
 
 

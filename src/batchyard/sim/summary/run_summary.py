@@ -147,7 +147,8 @@ def _outcome_sentence(summary: RunSummary) -> str:
     length = _seconds_text(duration_seconds(summary.run.result.now - summary.run.start_time))
     prefix = f"Interrupted after {length}: " if summary.is_interrupted else ""
     if total == finished:
-        text = f"all {count_with_noun(total, 'Workload')} finished" if total != 1 else "the only Workload finished"
+        subjects = {1: "the only Workload", 2: "both Workloads"}
+        text = f"{subjects.get(total, f'all {total:,} Workloads')} finished"
         text += f", the last after {_seconds_text(figures['makespan'])}"
     else:
         text = f"{finished:,} of {count_with_noun(total, 'Workload')} finished within {length}"
@@ -162,7 +163,9 @@ def _wait_sentence(figures: Figures) -> str:
         return "No Workload waited for quota."
     waits = [_seconds_text(figures[name]) for name in ("meanWait", "p90Wait", "maxWait")]
     never = int(figures["neverAdmitted"] or 0)
-    suffix = f"; {count_with_noun(never, 'Workload')} never got quota" if never else ""
+    suffix = (
+        f"; {count_with_noun(never, 'Workload')} {select_verb(never, 'was', 'were')} never admitted" if never else ""
+    )
     return f"Waits for quota: mean {waits[0]}, p90 {waits[1]}, longest {waits[2]}{suffix}."
 
 
@@ -251,9 +254,9 @@ def series_document(run: WatchedSimulation) -> list[dict[str, Any]]:
 
 
 def _waits_over_time(run: WatchedSimulation) -> list[float]:
-    """Return for each interval how long the Workloads waited that first got quota in it, on average, in seconds.
+    """Return, by interval, the mean wait in seconds of the Workloads that first got quota in that interval.
 
-    An interval without such Workloads repeats the value before it.
+    An interval without such Workloads repeats the previous value.
     """
     length = max(1, run.result.now - run.start_time)
     waits: list[list[float]] = [[] for _ in range(INTERVAL_COUNT)]

@@ -35,16 +35,16 @@ OVERALL_FIGURES: Final = (
     Figure("awaitingChecks", "with quota, waiting for admission checks at the end", Unit.COUNT),
     Figure("pending", "waiting at the end", Unit.COUNT, BetterDirection.LESS),
     *_WAIT_FIGURES[1:],
-    Figure("makespan", "last one finished after", Unit.SECONDS, BetterDirection.LESS),
-    Figure("teamSpread", "longest less shortest mean wait of teams", Unit.SECONDS, BetterDirection.LESS),
-    Figure("fairness", "fairness: Jain's index of what teams got of their due", Unit.INDEX, BetterDirection.MORE),
-    Figure("service", "fairness: Jain's index of what teams got of what they wanted", Unit.INDEX, BetterDirection.MORE),
+    Figure("makespan", "makespan", Unit.SECONDS, BetterDirection.LESS),
+    Figure("teamSpread", "spread of the mean waits of teams", Unit.SECONDS, BetterDirection.LESS),
+    Figure("fairness", "fairness: Jain's index of used over fair shares", Unit.INDEX, BetterDirection.MORE),
+    Figure("service", "fairness: Jain's index of used over requested shares", Unit.INDEX, BetterDirection.MORE),
     Figure("preemptions", "preemptions", Unit.COUNT, BetterDirection.LESS),
-    Figure("evictions", "evictions, preemptions among them", Unit.COUNT, BetterDirection.LESS),
-    Figure("cutShort", "time with quota that an eviction ended", Unit.HOURS, BetterDirection.LESS),
-    Figure("nodes", "nodes on average", Unit.COUNT),
+    Figure("evictions", "evictions, with preemptions", Unit.COUNT, BetterDirection.LESS),
+    Figure("cutShort", "time with quota before evictions", Unit.HOURS, BetterDirection.LESS),
+    Figure("nodes", "mean nodes", Unit.COUNT),
     Figure("machineHours", "machine hours", Unit.HOURS, BetterDirection.LESS),
-    Figure("lostHours", "machine hours of work that was lost", Unit.HOURS, BetterDirection.LESS),
+    Figure("lostHours", "machine hours of lost work", Unit.HOURS, BetterDirection.LESS),
     Figure("cost", "cost", Unit.DOLLARS, BetterDirection.LESS),
 )
 #: The time with quota that evictions ended, in seconds.
@@ -62,35 +62,35 @@ _OUTCOME_FIGURES: Final = (
 )
 _QUOTA_USE_FIGURE: Final = Figure("meanUse", "quota in use", Unit.SHARE, BetterDirection.MORE)
 _QUOTA_FIGURES: Final = (
-    Figure("nominal", "quota on average", Unit.AMOUNT),
-    Figure("used", "in use on average", Unit.AMOUNT),
-    Figure("meanUse", "of it", Unit.SHARE, BetterDirection.MORE),
-    Figure("peakUse", "at most", Unit.SHARE),
+    Figure("nominal", "mean quota", Unit.AMOUNT),
+    Figure("used", "mean use", Unit.AMOUNT),
+    Figure("meanUse", "utilization", Unit.SHARE, BetterDirection.MORE),
+    Figure("peakUse", "peak", Unit.SHARE),
 )
 _QUEUE_FIGURES: Final = (
-    Figure("nominal", "nominal quota on average", Unit.AMOUNT),
-    Figure("used", "in use on average", Unit.AMOUNT),
-    Figure("meanUse", "of its quota", Unit.SHARE),
-    Figure("peakUse", "at most", Unit.SHARE),
+    Figure("nominal", "mean nominal quota", Unit.AMOUNT),
+    Figure("used", "mean use", Unit.AMOUNT),
+    Figure("meanUse", "utilization", Unit.SHARE),
+    Figure("peakUse", "peak", Unit.SHARE),
 )
 _MACHINE_FIGURES: Final = (
-    Figure("allocatable", "there on average", Unit.AMOUNT),
-    Figure("meanUse", "asked for", Unit.SHARE, BetterDirection.MORE),
+    Figure("allocatable", "mean allocatable", Unit.AMOUNT),
+    Figure("meanUse", "requested", Unit.SHARE, BetterDirection.MORE),
 )
 _FAIRNESS_FIGURES: Final = (
-    Figure("got", "got of all quota", Unit.SHARE),
-    Figure("due", "due", Unit.SHARE),
-    Figure("gotOfDue", "got of its due", Unit.SHARE),
-    Figure("gotOfWanted", "got of what it wanted", Unit.SHARE, BetterDirection.MORE),
+    Figure("got", "used share", Unit.SHARE),
+    Figure("due", "fair share", Unit.SHARE),
+    Figure("gotOfDue", "used of fair share", Unit.SHARE),
+    Figure("gotOfWanted", "used of requested", Unit.SHARE, BetterDirection.MORE),
 )
 _COST_FIGURES: Final = (
     Figure("machineHours", "machine hours", Unit.HOURS, BetterDirection.LESS),
-    Figure("lostHours", "of lost work", Unit.HOURS, BetterDirection.LESS),
+    Figure("lostHours", "hours of lost work", Unit.HOURS, BetterDirection.LESS),
     Figure("cost", "cost", Unit.DOLLARS, BetterDirection.LESS),
 )
 _POOL_FIGURES: Final = (
-    Figure("nodes", "nodes on average", Unit.COUNT),
-    Figure("peakNodes", "at most", Unit.COUNT),
+    Figure("nodes", "mean nodes", Unit.COUNT),
+    Figure("peakNodes", "peak nodes", Unit.COUNT),
     *_COST_FIGURES,
 )
 
@@ -163,7 +163,7 @@ def overall_table(run: WatchedSimulation) -> FigureTable:
     """Return the totals of one run as a table of one row."""
     figure_values = overall_figures(run)
     known_figures = [figure for figure in OVERALL_FIGURES if figure.name in figure_values]
-    return FigureTable("overall", "all in all", "", known_figures, {"all": figure_values})
+    return FigureTable("overall", "totals", "", known_figures, {"all": figure_values})
 
 
 def waits_table(run: WatchedSimulation, name: str, row_subject: str, group_of: Grouping) -> FigureTable:
@@ -221,13 +221,13 @@ def _group_records(run: WatchedSimulation, group_of: Grouping) -> dict[str, list
 
 
 def fairness_table(run: WatchedSimulation) -> FigureTable:
-    """Return what each team got of all quota while Workloads waited."""
-    note = "while some Workload waited; shares of all quota, the largest over resources"
+    """Return the share of all quota that each team used while Workloads waited, and its fair share."""
+    note = "shares of all quota, the largest over resources, while a Workload waited"
     rows: dict[str, Figures] = {
         name: {"got": each.used, "due": each.due, "gotOfDue": each.used_of_due, "gotOfWanted": each.used_of_requested}
         for name, each in shares_of(run).items()
     }
-    return FigureTable("fairness", "what teams got while Workloads waited", "team", _FAIRNESS_FIGURES, rows, note)
+    return FigureTable("fairness", "shares of teams while Workloads waited", "team", _FAIRNESS_FIGURES, rows, note)
 
 
 def _is_of_cohort(at: FlavorResource) -> bool:
@@ -265,7 +265,7 @@ def quota_figures(run: WatchedSimulation, group: Callable[[FlavorResource], str]
 def sum_curves(
     run: WatchedSimulation, curves: Mapping[FlavorResource, Curve], group_of: Callable[[FlavorResource], str]
 ) -> dict[str, Curve]:
-    """Return by group the sum of quota amounts over time; `group` returns a quota's group, '' to omit the quota."""
+    """Return by group the sum of quota amounts over time; `group_of` returns a quota's group, '' to omit the quota."""
     groups: dict[str, list[Curve]] = {}
     for at, curve in curves.items():
         groups.setdefault(group_of(at), []).append(curve)

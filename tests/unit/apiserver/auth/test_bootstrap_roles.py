@@ -13,7 +13,7 @@ READS = ("get", "list", "watch")
 
 
 def platform() -> RbacAuthorizer:
-    """An authorizer with each role bound to the group of the same name in the namespace `team`."""
+    """An authorizer with each bootstrap role bound to the group of the same name in the namespace `team`."""
     stage = Stage(ClusterRoleAggregation())
     stage.put(*bootstrap_roles())
     for name in ("admin", "edit", "view", "kueue-batch-user-role", "kueue-batch-admin-role"):

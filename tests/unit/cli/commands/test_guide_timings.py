@@ -1,4 +1,4 @@
-"""How a guide reports late Jobs and late readings."""
+"""How a guide reports late Jobs and late observations."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -58,7 +58,7 @@ def test_differing_rows_name_late_job_and_delay() -> None:
     assert {row.name for row in differ} == {name for name in names if simulated.get(name) != result.get(name)}
 
 
-def test_short_delay_is_row_reason_but_no_missed_timing() -> None:
+def test_short_delay_explains_difference_without_missed_timing() -> None:
     timings = Timings(STEPS)
     timings.note(Timing("low-priority", "reading of", "the queues", SECOND // 2))
     timings.note(Timing("low-priority", "Job", "in-time", -SECOND))

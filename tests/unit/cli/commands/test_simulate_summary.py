@@ -1,4 +1,4 @@
-"""`batchyard simulate` says how a run went: summary, lint findings, run times, unknown queues, comparison."""
+"""The report of `batchyard simulate` about a run: summary, lint findings, run times, unknown queues, comparison."""
 
 import json
 import subprocess
@@ -36,9 +36,10 @@ def test_table_is_bounded_and_wide_lists_all(batchyard: Batchyard, tmp_path: Pat
     path = manifests(tmp_path, 40)
     short, wide = batchyard("simulate", path), batchyard("simulate", path, "-o", "wide")
     assert short.stdout.count("Complete") == 20
-    assert "\n… 20 more; -o wide lists all\n" in short.stdout
+    assert "\n20 of 40 Jobs shown; all: -o wide\n" in short.stdout
+    assert "\n20 of 40 Workloads shown; all: -o wide\n" in short.stdout
     assert wide.stdout.count("Complete") == 40
-    assert "… " not in wide.stdout
+    assert "shown; all:" not in wide.stdout
     assert "NEVER ADMITTED" in wide.stdout
     assert "NEVER ADMITTED" not in short.stdout
 
@@ -53,7 +54,18 @@ def test_summary_is_in_json_and_grouped(batchyard: Batchyard) -> None:
 def test_pending_workloads_are_listed_with_reason(batchyard: Batchyard) -> None:
     printed = batchyard("simulate", "examples/fair-sharing", "--until", "5m").stdout
     rows = printed.partition("# pending Workloads\n")[2].partition("\n\n")[0]
-    assert "insufficient unused quota for cpu in flavor default-flavor" in rows
+    assert "cpu: 1 more needed in default-flavor" in rows
+    assert "insufficient unused quota" not in rows
+    wide = batchyard("simulate", "examples/fair-sharing", "--until", "5m", "-o", "wide").stdout
+    assert "insufficient unused quota for cpu in flavor default-flavor, 1 more needed" in wide
+
+
+def test_summary_pending_workloads_and_jobs_come_first(batchyard: Batchyard) -> None:
+    printed = batchyard("simulate", "examples/fair-sharing", "--until", "5m").stdout
+    parts = ["# summary\n", "# pending Workloads\n", " COMPLETIONS ", "# Workloads by ClusterQueue\n", " COHORT "]
+    places = [printed.index(part) for part in parts]
+    assert places == sorted(places)
+    assert places[0] == 0
 
 
 def test_missing_run_times_are_reported_unless_set(batchyard: Batchyard, tmp_path: Path) -> None:
@@ -141,7 +153,7 @@ def test_run_is_compared_with_report_and_with_json(batchyard: Batchyard, tmp_pat
     compared = [batchyard("simulate", path, *options, each) for each in (report, document)]
     for done, file in zip(compared, (report, document), strict=True):
         table = done.stdout.partition(f"# compared with {file}\n")[2]
-        assert "mean wait" in table.partition("# summary")[0]
+        assert "mean wait" in table.partition("\n\n")[0]
     assert compared[0].stdout.replace(str(report), str(document)) == compared[1].stdout
 
 
@@ -159,7 +171,7 @@ def test_summary_names_jobs_and_pods_without_priority_class(batchyard: Batchyard
     pod += "spec: {priorityClassName: low, containers: [{name: c, image: i}]}\n"
     path.write_text(text + unqueued.replace("kueue.x-k8s.io/queue-name", "other") + pod, "utf-8")
     done = batchyard("simulate", path)
-    assert done.stdout.endswith(
+    assert done.stdout.startswith(
         "# summary\nThe run had no Workloads.\n4 jobs (team/train-0, team/train-1, team/train-2, ...) have no "
         "Workload, because PriorityClass high does not exist: add it to the files.\nThe API server rejected pods of "
         "1 Job (team/train-9) and 1 pod (team/bare): no PriorityClass with name low was found.\n"

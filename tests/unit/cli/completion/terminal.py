@@ -1,4 +1,4 @@
-"""An interactive program on a terminal of its own, as a user types into it."""
+"""An interactive program on a pseudo-terminal, into which a test types as a user does."""
 
 import os
 import pty
@@ -7,12 +7,12 @@ import signal
 from collections.abc import Mapping
 from typing import Self
 
-#: How long a program may print nothing before a test fails, in seconds.
+#: The maximum time without output before a test fails, in seconds.
 _SILENCE_MAX = 30
 
 
 class Terminal:
-    """A running program whose terminal is read and written by a test."""
+    """A running program; a test reads and writes its terminal."""
 
     def __init__(self, command: list[str], environment: Mapping[str, str]) -> None:
         self._pid, self._descriptor = pty.fork()
@@ -25,7 +25,7 @@ class Terminal:
         os.write(self._descriptor, text.encode())
 
     def read_until(self, expected: str) -> str:
-        """Return what the program prints up to and including a text."""
+        """Return the output of the program up to and including a text."""
         while expected not in self._unread:
             readable, _, _ = select.select([self._descriptor], [], [], _SILENCE_MAX)
             assert readable, f"{expected!r} was not printed: {self._unread!r}"

@@ -1,4 +1,4 @@
-"""What a word of a command line may be, as the shells' scripts ask for it."""
+"""The completions of a word of a command line, as the scripts of the shells request them."""
 
 import importlib.util
 import json

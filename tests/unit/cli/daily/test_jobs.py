@@ -58,7 +58,7 @@ def test_admitted_job_runs_with_a_ready_pod_or_with_unknown_pods() -> None:
     assert state_of(None, obj, JobPods(0, 0, "no node fits")).reason == "no node fits"
 
 
-def test_condition_of_job_goes_before_conditions_of_workload() -> None:
+def test_job_condition_overrides_workload_conditions() -> None:
     job = {**make.job(), "status": {"conditions": [make.condition("Failed", message="backoff limit", since=7)]}}
     state = state_of(job, workload(QUOTA, ADMITTED), None)
     assert (state.state, state.since, state.reason) == (JobState.FAILED, make.at(7), "backoff limit")
@@ -110,5 +110,5 @@ def test_child_jobs_of_job_sets_are_no_entries() -> None:
 
 def test_requests_are_those_of_all_pods() -> None:
     assert format_requests(workload(podSets=[make.pod_set(count=3, requests={"cpu": "500m", "memory": "1Gi"})])) == (
-        "1500m cpu, 3Gi memory"
+        "1.5 cpu, 3Gi memory"
     )

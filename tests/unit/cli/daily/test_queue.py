@@ -1,4 +1,4 @@
-"""The order of a line that is estimated without Kueue's visibility API."""
+"""The estimated order of the pending jobs of a queue, on servers without Kueue's visibility API."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The view `top`: its keys, its choices, and frames that fit the terminal."""
+"""The view `top`: its keys, the settings that they change, and frames that fit the terminal."""
 
 from io import StringIO
 from typing import Any

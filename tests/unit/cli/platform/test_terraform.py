@@ -25,11 +25,11 @@ class ConfirmingUser:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
-        self.is_grave = False
+        self.destroys_data = False
 
     def confirm(self, question: str, destroys: bool) -> bool:
         self.asked.append(question)
-        self.is_grave = destroys
+        self.destroys_data = destroys
         return True
 
 
@@ -39,7 +39,7 @@ def run_steps(folder: Path, *steps: PlatformStep) -> tuple[dict[ProgressKind, in
     with FolderLock(folder, LineDisplay().report) as lock:
         processes = CommandRunner(folder, lock, LineDisplay().report)
         counts = StepRunner(folder, processes, StepJournal(folder), LineDisplay(), asking).run(steps)
-    return counts, [f"{question} (grave)" if asking.is_grave else question for question in asking.asked]
+    return counts, [f"{question} (grave)" if asking.destroys_data else question for question in asking.asked]
 
 
 def google_settings() -> Google:
@@ -75,7 +75,8 @@ def test_change_that_destroys_resources_is_confirmed_like_destroy(folder: Path) 
 def test_terraform_resources_are_destroyed_once(folder: Path) -> None:
     run_steps(folder, google.init_step(), google.apply_step())
     assert (
-        run_steps(folder, google.protection(False), google.destroy_step(google_settings()))[0][ProgressKind.DONE] == 1
+        run_steps(folder, google.protection_step(False), google.destroy_step(google_settings()))[0][ProgressKind.DONE]
+        == 1
     )
     assert run_steps(folder, google.destroy_step(google_settings()))[0][ProgressKind.PASSED] == 1
 

@@ -1,4 +1,4 @@
-"""Choices before a Job is submitted: GPU models as node selectors, and flavors whose taints nothing tolerates."""
+"""Checks before a Job is submitted: the node selector of a GPU model, and flavors with untolerated taints."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -80,7 +80,7 @@ class CrashingClient:
         self.written = 0
 
     def submit(self, writes: Sequence[Write], done: Callable[[WriteResult], None]) -> None:
-        """Perform writes until one is rejected, or raise Died."""
+        """Perform writes until one is rejected; raise ControllerCrashError after the last permitted write."""
         for write in writes:
             if self.left == self.written:
                 raise ControllerCrashError

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchyard.api import scheme
-from batchyard.cloud.catalog.instances import is_leaving, phase_of
+from batchyard.cloud.catalog.instances import is_being_deleted, phase_of
 from batchyard.interfaces.client import WatchEvent
 from unit.cloud.catalog.cloud_make import ZONE, CloudStage, autoscaled, cluster, instance, resize_request
 
@@ -98,7 +98,7 @@ def used_machines(world: CloudStage, machine: str) -> int:
         obj["spec"]["machineType"] == machine
         and obj["spec"]["pool"] != "reserved"
         and phase_of(obj) in IN_USE
-        and not (phase_of(obj) == "Crashed" and is_leaving(obj))
+        and not (phase_of(obj) == "Crashed" and is_being_deleted(obj))
         for obj in world.instances()
     )
 
@@ -111,7 +111,7 @@ def check_assignment(world: CloudStage, event: WatchEvent) -> None:
         return
     machine, (result,) = event.obj["spec"]["machineType"], world.client.list(scheme.CLUSTER)
     if event.obj["spec"]["pool"] == "reserved":
-        assert sum(phase_of(obj) in IN_USE and not is_leaving(obj) for obj in world.instances("reserved")) <= 1
+        assert sum(phase_of(obj) in IN_USE and not is_being_deleted(obj) for obj in world.instances("reserved")) <= 1
     else:
         assert used_machines(world, machine) <= next(
             r["count"] for r in result["spec"]["capacity"] if r["machineType"] == machine
@@ -121,7 +121,7 @@ def check_assignment(world: CloudStage, event: WatchEvent) -> None:
 def check(world: CloudStage) -> None:
     """Check the invariants that hold when no work is due."""
     for name in ("slice", "scaled-slice"):
-        hosts = [obj for obj in world.instances(name) if not is_leaving(obj)]
+        hosts = [obj for obj in world.instances(name) if not is_being_deleted(obj)]
         assert sum(phase_of(obj) in IN_USE for obj in hosts) in {0, 2}
     assert set(world.nodes()) <= {obj["metadata"]["name"] for obj in world.instances()}
 
@@ -138,7 +138,7 @@ def test_cloud_invariants_hold_under_random_actions(acts: list[tuple[Act, int, i
         check(world)
     world.finish()
     assert set(world.phases()) <= {"Running", "Failed"}
-    assert not any(map(is_leaving, world.instances()))
+    assert not any(map(is_being_deleted, world.instances()))
     assert world.ready_nodes() == len(world.nodes()) == world.phases().count("Running")
     assert len(world.phases("fixed")) == len(world.phases("slice")) == 2
     again = world.restarted()

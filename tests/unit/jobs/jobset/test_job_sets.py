@@ -64,7 +64,7 @@ def finish_job(stage: Stage, name: str, how: str = "Complete", **fields: Any) ->
 
 
 def set_finalizers(stage: Stage, name: str, *finalizers: str) -> None:
-    """Set the finalizers of a Job, to keep it after deletion or to release it."""
+    """Set the finalizers of a Job, so that its deletion waits or completes."""
     stage.put(with_metadata(jobs(stage)[name], finalizers=list(finalizers)))
 
 

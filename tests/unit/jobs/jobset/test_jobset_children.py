@@ -9,7 +9,7 @@ import make
 from batchyard.api.defaults import with_defaults
 from batchyard.api.meta import Obj
 from batchyard.jobs.jobset.policies import are_all_ready, has_succeeded, replicated_statuses, startup_decision
-from batchyard.jobs.jobset.spec import Children, sort_children
+from batchyard.jobs.jobset.spec import ChildJobs, sort_children
 
 TWO = [make.replicated_job("driver"), make.replicated_job("worker", replicas=2, parallelism=3, completions=3)]
 
@@ -30,7 +30,7 @@ def child(name: str, of: str = "worker", attempt: str | None = "0", **fields: An
     return {**make.job(name, queue=None, labels=labels, **spec), "status": {**fields, **conditions}}
 
 
-def children(*jobs: Obj) -> Children:
+def children(*jobs: Obj) -> ChildJobs:
     result = sort_children(jobset(), jobs)
     assert result is not None
     return result

@@ -165,8 +165,8 @@ def test_follower_without_labels_or_owner_is_rejected() -> None:
 def test_follower_is_rejected_if_domain_of_leader_is_unknown() -> None:
     denied = 'admission webhook "mpod.kb.io" denied the request: '
     assert refusal(pod(1), FakeReader(pod(0, node="n1"))) == denied + 'nodes "n1" not found'
-    unlabelled = FakeReader(pod(0, node="n1"), node("n1", None))
-    assert refusal(pod(1), unlabelled) == denied + f"node does not have topology label: {POOL}"
+    unlabeled = FakeReader(pod(0, node="n1"), node("n1", None))
+    assert refusal(pod(1), unlabeled) == denied + f"node does not have topology label: {POOL}"
 
 
 def test_leads_accepts_scheduled_leader_only() -> None:

@@ -27,16 +27,16 @@ UID = "uid-pod"
 
 @dataclass(frozen=True)
 class ContainerScript:
-    """The behaviour of a container: it ends after `seconds` with `code`, or `stopping` seconds after a stop request."""
+    """The behavior of a container: it ends after `seconds` with `code`, or `stopping` seconds after a stop request."""
 
     seconds: float | None = None
     code: int = 0
     stopping: float = 0
     stopped_code: int = 143
-    #: When its startup and readiness probes succeed, None for never.
+    #: The time at which the startup and readiness probes of the container succeed; None: never.
     started: float | None = 0
     ready: float | None = 0
-    #: Further fields of its status, from its start on.
+    #: Additional fields of the container's status, from its start on.
     status: Mapping[str, Any] | None = None
 
 
@@ -53,7 +53,7 @@ class FakeMachine:
         self._runs: dict[Key, Obj] = {}
         self._listeners: list[Listener] = []
         self._events: list[WatchEvent] = []
-        #: The errors of the next sandboxes.
+        #: The errors with which the next sandboxes fail.
         self.faults: list[str] = []
         #: The results of the next image lookups: fields of their status.
         self.images: list[dict[str, Any]] = []
@@ -61,7 +61,7 @@ class FakeMachine:
         self.started: list[str] = []
         #: The times of the starts, in seconds from the beginning.
         self.times: list[float] = []
-        #: The files written again into volumes, in order: by volume.
+        #: The files of each update of volumes, in order: by volume.
         self.written: list[Mapping[str, Mapping[str, VolumeFile]]] = []
         #: The stops, in order: name and seconds of grace.
         self.stops: list[tuple[str, int]] = []
@@ -105,18 +105,20 @@ class FakeMachine:
         """The names of the runs that run or are about to run."""
         return [key.name for key in self._runs if self._is_alive(key)]
 
-    def _start(self, wish: Obj) -> Obj:
-        key = key_of(wish)
+    def _start(self, request: Obj) -> Obj:
+        key = key_of(request)
         before = self._runs.get(key)
         assert before is None or (key.name == SANDBOX and not self._is_alive(key)), f"{key} is asked for again"
-        container = wish["spec"].get("container")
+        container = request["spec"].get("container")
         others = [run for run in self.runs(key.namespace) if container and run["spec"].get("container") == container]
         assert not any(self._is_alive(key_of(run)) for run in others), f"{key} would be a second run at a time"
         if container:
             sandbox = self._runs[Key(RUN, key.namespace, SANDBOX)]
             assert sandbox["status"]["phase"] == "Ready", "a container starts in a sandbox"
-            assert wish["spec"]["sandbox"] == sandbox["spec"]["sandbox"], "a container is of the sandbox there is"
-        run = {field: value for field, value in wish.items() if field not in {"mounts", "volumes"}}
+            assert request["spec"]["sandbox"] == sandbox["spec"]["sandbox"], (
+                "the container belongs to the existing sandbox"
+            )
+        run = {field: value for field, value in request.items() if field not in {"mounts", "volumes"}}
         self._change({**run, "status": {}}, before)
         self.started.append(key.name)
         self.times.append((self._kernel.now() - make.NOW) / SECOND)
@@ -155,14 +157,14 @@ class FakeMachine:
         if "stop" in self._runs[key]:
             self._stop(self._runs[key])
 
-    def _refresh(self, wish: Obj) -> Obj:
-        run = self._runs[key_of(wish)]
-        self.written.append({name: dict(plan.files) for name, plan in wish["volumes"].items()})
-        self._change({**run, "filesFrom": wish["filesFrom"]}, run)
+    def _refresh(self, request: Obj) -> Obj:
+        run = self._runs[key_of(request)]
+        self.written.append({name: dict(plan.files) for name, plan in request["volumes"].items()})
+        self._change({**run, "filesFrom": request["filesFrom"]}, run)
         return run
 
-    def _stop(self, wish: Obj) -> Obj:
-        key, stop = key_of(wish), wish["stop"]
+    def _stop(self, request: Obj) -> Obj:
+        key, stop = key_of(request), request["stop"]
         run = self._runs[key]
         if "stop" not in run or run["stop"] != stop:
             self.stops.append((key.name, stop["grace"]))

@@ -90,8 +90,8 @@ def test_pod_of_other_operating_system_is_rejected() -> None:
         "PodOSNotSupported",
         "Failed to admit pod as the OS field doesn't match node OS",
     )
-    labelled = requesting_pod(labels={"kubernetes.io/os": "windows"})
-    result = rejection(labelled)
+    labeled = requesting_pod(labels={"kubernetes.io/os": "windows"})
+    result = rejection(labeled)
     assert result is not None
     assert result[0] == "PodOSSelectorNodeLabelDoesNotMatch"
 

@@ -13,13 +13,13 @@ from batchyard.provision.steps.probe_parsers import (
     fails,
     field_equals,
     has_quota,
-    is_version,
     lists_all,
     none_is,
     plan_is_empty,
     prints_anything,
     prints_nothing,
     succeeds,
+    version_at_least,
 )
 
 NOT_SERVED = CommandOutput(1, "", 'error: the server doesn\'t have a resource type "clusterqueues"\n')
@@ -79,16 +79,19 @@ def queue(name: str, active: str, message: str = "", namespace: str = "") -> dic
             field_equals("on", True, "off"), CommandOutput(0, '{"on": true}'), ProbeResult(True), id="field is true"
         ),
         pytest.param(
-            is_version(["v"], (1, 9)), CommandOutput(0, '{"v": "1.11.4"}'), ProbeResult(True, "1.11.4"), id="newer"
+            version_at_least(["v"], (1, 9)),
+            CommandOutput(0, '{"v": "1.11.4"}'),
+            ProbeResult(True, "1.11.4"),
+            id="newer",
         ),
         pytest.param(
-            is_version(["v"], (1, 28)),
+            version_at_least(["v"], (1, 28)),
             CommandOutput(0, '{"v": "v1.32.4-dispatcher"}'),
             ProbeResult(True, "1.32.4"),
             id="v",
         ),
         pytest.param(
-            is_version(["v"], (1, 9)),
+            version_at_least(["v"], (1, 9)),
             CommandOutput(0, '{"v": "1.5.7"}'),
             ProbeResult(False, "version 1.5.7 is too old: install at least 1.9"),
             id="old",

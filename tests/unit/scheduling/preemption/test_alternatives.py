@@ -6,7 +6,7 @@ from batchyard.scheduling.preemption.alternatives import (
     FAIRNESS_RULE,
     INACTIVE_RULE,
     ProtectionReason,
-    preemption_alternatives,
+    find_spared_workloads,
 )
 from yard import SchedulerBench, cohort, preemption, queue, workload
 
@@ -14,9 +14,9 @@ ANY = preemption("LowerPriority", "Any")
 
 
 def spared_reasons(bench: SchedulerBench, head: Obj) -> dict[str, ProtectionReason]:
-    """Why each Workload is spared that a head could have preempted, by name."""
+    """By name, the reason for which each Workload that a head could have preempted is spared."""
     fair_sharing = bench.policy.fair_sharing
-    alternatives = preemption_alternatives(bench.preemption(head), bench.snapshot, fair_sharing=fair_sharing)
+    alternatives = find_spared_workloads(bench.preemption(head), bench.snapshot, fair_sharing=fair_sharing)
     return {each.holder.workload.key.removeprefix("team/"): each.reason for each in alternatives.spared_workloads}
 
 

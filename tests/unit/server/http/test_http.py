@@ -228,19 +228,21 @@ def test_head_request_returns_no_body(tmp_path: Path) -> None:
 
 
 def test_upgrade_to_unsupported_protocol_is_ignored(tmp_path: Path) -> None:
-    wish = b"connection: upgrade\r\nupgrade: h2c\r\n"
-    answer = exchange(tmp_path, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n" + wish + b"\r\nPRI * HTTP/2.0\r\n\r\n")
+    upgrade = b"connection: upgrade\r\nupgrade: h2c\r\n"
+    answer = exchange(
+        tmp_path, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n" + upgrade + b"\r\nPRI * HTTP/2.0\r\n\r\n"
+    )
     assert codes(answer) == [200]
     assert b"connection: close" in answer
-    request = POST + wish + b"content-length: %d\r\n\r\n%b" % (len(MAP), MAP)
+    request = POST + upgrade + b"content-length: %d\r\n\r\n%b" % (len(MAP), MAP)
     then = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
     for parts in ([request + then], [request[:-9], request[-9:] + then]):
         assert codes(exchange(tmp_path, *parts)) == [201, 200]
 
 
-@pytest.mark.parametrize("wish", [b"", b"connection: upgrade\r\nupgrade: h2c\r\n"])
-def test_connect_request_is_rejected(tmp_path: Path, wish: bytes) -> None:
-    request = b"CONNECT x:1 HTTP/1.1\r\nhost: localhost\r\n" + wish + b"content-length: 2\r\n\r\n{}"
+@pytest.mark.parametrize("upgrade", [b"", b"connection: upgrade\r\nupgrade: h2c\r\n"])
+def test_connect_request_is_rejected(tmp_path: Path, upgrade: bytes) -> None:
+    request = b"CONNECT x:1 HTTP/1.1\r\nhost: localhost\r\n" + upgrade + b"content-length: 2\r\n\r\n{}"
     assert [code // 100 for code in codes(exchange(tmp_path, request))] == [4]
 
 

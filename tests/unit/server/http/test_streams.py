@@ -51,10 +51,10 @@ class SlowClient:
 
 
 def test_large_response_is_written_in_parts_between_loop_turns() -> None:
-    loop = asyncio.new_event_loop()
+    loop, turns = asyncio.new_event_loop(), list[int]()
     sink, texts = SlowClient(), [b"%d" % (number % 10) * 100_000 for number in range(50)]
-    stream = ResponseStream(LargeResponse(texts), ApiRequest("GET", "/"), sink, loop, ResponseTurns(loop).of(ANONYMOUS))
-    turns: list[int] = []
+    take_turn = ResponseTurns(loop).scheduler_for(ANONYMOUS)
+    stream = ResponseStream(LargeResponse(texts), ApiRequest("GET", "/"), sink, loop, take_turn)
 
     def look() -> None:
         turns.append(len(sink.parts))
@@ -89,9 +89,8 @@ def test_list_is_encoded_on_demand_and_aborted_on_exception() -> None:
     loop, encoded = asyncio.new_event_loop(), list[int]()
     sink = SlowClient()
     sink.accepts_data = False
-    stream = ResponseStream(
-        ResponsePieces(defective_pieces(encoded)), ApiRequest("GET", "/"), sink, loop, ResponseTurns(loop).of(ANONYMOUS)
-    )
+    take_turn = ResponseTurns(loop).scheduler_for(ANONYMOUS)
+    stream = ResponseStream(ResponsePieces(defective_pieces(encoded)), ApiRequest("GET", "/"), sink, loop, take_turn)
     stream.write_next()
     assert encoded == []
     sink.accepts_data = True
@@ -113,11 +112,11 @@ def test_user_with_many_long_responses_gets_same_share_of_turns() -> None:
         for _ in range(20_000):  # some time, so that it counts
             pass
         if left:
-            turns.of(UserInfo(name, ()))(lambda: work(name, left - 1))
+            turns.scheduler_for(UserInfo(name, ()))(lambda: work(name, left - 1))
 
     for _ in range(8):
-        turns.of(UserInfo("many", ()))(lambda: work("many", 100))
-    turns.of(UserInfo("one", ()))(lambda: work("one", 20))
+        turns.scheduler_for(UserInfo("many", ()))(lambda: work("many", 100))
+    turns.scheduler_for(UserInfo("one", ()))(lambda: work("one", 20))
     while "one" not in order or order.count("one") < 21:
         loop.call_soon(loop.stop)
         loop.run_forever()

@@ -67,7 +67,7 @@ def write(path: Path, texts: Sequence[str], tag: str = "F") -> None:
 
 
 def rotate(path: Path, files: int = 5) -> None:
-    """Rotate the log as the log keeper does."""
+    """Rotate the log as the supervisor of a run does."""
     for age in range(files - 1, 0, -1):
         old = path.with_name(f"{path.name}.{age - 1}") if age > 1 else path
         if old.exists():

@@ -6,7 +6,7 @@ from typing import Any
 
 from batchyard.base.instant import HOUR
 from batchyard.client.transport import HttpRequest, HttpResponse
-from batchyard.server.operator.webhooks import CertificateKeeper, CertificateTargets, CertificateTerms, with_ca_bundle
+from batchyard.server.operator.webhooks import CertificateRotator, CertificateTargets, CertificateTerms, with_ca_bundle
 
 KEPT = CertificateTargets(
     "system", "certificates", "hooks", ("kinds",), CertificateTerms(["hooks.system.svc"], 24 * HOUR)
@@ -37,7 +37,7 @@ class ConflictingServer:
 
 def test_certificate_keeper_retries_conflicts_silently() -> None:
     server, reported = ConflictingServer(), list[str]()
-    keeper = CertificateKeeper(KEPT, server, reported.append)  # type: ignore[arg-type]
+    keeper = CertificateRotator(KEPT, server, reported.append)  # type: ignore[arg-type]
 
     async def look() -> None:
         async with keeper.rotate_certificates():
@@ -63,7 +63,7 @@ def test_configuration_of_another_program_is_not_changed() -> None:
     paths = ("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/kinds",)
     theirs = {"spec": {"conversion": {"strategy": "Webhook", "webhook": {"clientConfig": THEIRS}}}}
     server.objects |= dict.fromkeys(paths, theirs)
-    keeper = CertificateKeeper(KEPT, server, list[str]().append)  # type: ignore[arg-type]
+    keeper = CertificateRotator(KEPT, server, list[str]().append)  # type: ignore[arg-type]
 
     async def look() -> None:
         async with keeper.rotate_certificates():

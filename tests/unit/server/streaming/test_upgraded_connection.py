@@ -77,7 +77,7 @@ class DataRecorder:
 def run_action(
     act: Callable[[UpgradedConnection, StalledTransport, DataRecorder, deque[Callable[[], None]]], None],
 ) -> None:
-    """Run the action on a connection; the action takes the turns."""
+    """Run the action on a connection; the action executes the turns of the connection."""
 
     async def run() -> None:
         transport, speaker, turns = StalledTransport(), DataRecorder(), deque[Callable[[], None]]()

@@ -1,4 +1,4 @@
-"""Block bootstrap: neighbours stay together, every place is equally likely, and errors do not cancel out."""
+"""Block bootstrap: neighbors stay together, every place is equally likely, and errors do not cancel out."""
 
 from itertools import pairwise
 from statistics import fmean, pvariance

@@ -41,7 +41,7 @@ def spread(median: float, width: float) -> Waits:
 
 
 def load(count: int, wrong: float, believed: float, bias: float = 0.0) -> list[tuple[Waits, float]]:
-    """A sequence of forecasts, each with the true wait; errors of neighbours are correlated."""
+    """A sequence of forecasts, each with the true wait; errors of neighbors are correlated."""
     error, result = 0.0, []
     for number in range(count):
         error = 0.5 * error + (1 - 0.5**2) ** 0.5 * wrong * normal(1, "error", str(number))
@@ -68,7 +68,7 @@ def outcome_at(starts: Instant, now: Instant) -> StartOutcome:
 
 
 def coverage(reported: list[tuple[Waits, float]], low: int = 1, high: int = 17) -> float:
-    """The share of true waits between two levels, given by index; the default is p10 and p90."""
+    """The share of true waits between two levels, given by their indexes; by default p10 and p90."""
     return sum((waits[low] or 0) <= log1p(wait) <= (waits[high] or 0) for waits, wait in reported) / len(reported)
 
 
@@ -124,7 +124,7 @@ def test_early_quantile_is_corrected_once_its_time_has_passed() -> None:
     assert shifts(apply_outcomes(waiting, 9 * MINUTE, lambda _: WAITS)) == shifts(waiting)
 
 
-def test_level_shifts_opposite_level_by_less() -> None:
+def test_correction_shifts_opposite_level_by_less() -> None:
     late = shifts(apply_outcomes(single_record(spread(600, 0.01)), HOUR, lambda _: WAITS))
     assert late[17] > -late[1] > 0 or late[17] > late[1] > 0
     result = apply_outcomes(single_record(spread(600, 1)), HOUR, lambda _: StartOutcome(started=SECOND))

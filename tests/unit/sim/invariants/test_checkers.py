@@ -38,10 +38,10 @@ def platform() -> list[dict[str, Any]]:
         make.local_queue("lq", cluster_queue="ours"),
         make.local_queue("lq-theirs", cluster_queue="theirs"),
     ]
-    return [without_birth(obj) for obj in objects]
+    return [user_object(obj) for obj in objects]
 
 
-def without_birth(obj: dict[str, Any]) -> dict[str, Any]:
+def user_object(obj: dict[str, Any]) -> dict[str, Any]:
     """The object as a user writes it, without creationTimestamp."""
     return {**obj, "metadata": {k: v for k, v in obj["metadata"].items() if k != "creationTimestamp"}}
 
@@ -49,7 +49,7 @@ def without_birth(obj: dict[str, Any]) -> dict[str, Any]:
 def workload(name: str, queue: str = "lq", count: int = 1, **spec: Any) -> dict[str, Any]:
     """A Workload of pods with one CPU each."""
     pod_sets = [make.pod_set(count=count)]
-    return without_birth(make.workload(name, queue=queue, pod_sets=pod_sets, priority=PRIORITIES.get(name, 0), **spec))
+    return user_object(make.workload(name, queue=queue, pod_sets=pod_sets, priority=PRIORITIES.get(name, 0), **spec))
 
 
 def inspected_world(*objects: dict[str, Any]) -> tuple[World, InvariantChecker]:
@@ -70,7 +70,7 @@ def get(world: World, name: str, kind: str = scheme.WORKLOAD) -> Obj:
 
 
 def violated_invariants(inspection: InvariantChecker, world: World) -> list[str]:
-    """The violated invariants, each once, in order."""
+    """The violated invariants without duplicates, in order."""
     world.run_until(None)
     return list(dict.fromkeys(violation.invariant for violation in inspection.finish()))
 
@@ -110,7 +110,7 @@ def test_admission_over_cohort_quota_is_detected() -> None:
 def test_reduced_quota_does_not_violate_quota_invariant() -> None:
     world, inspection = inspected_world(workload("old", count=6))
     smaller = make.cluster_queue("theirs", active=None, cohortName="all", resourceGroups=quota("spot", 0))
-    world.apply(without_birth(smaller))
+    world.apply(user_object(smaller))
     assert violated_invariants(inspection, world) == []
 
 
@@ -178,7 +178,7 @@ def test_hotswap_not_allowed_by_priority_is_detected(classes: dict[str, str], by
 
 def test_unsuspended_job_without_admission_is_detected() -> None:
     template = make.pod_template(restartPolicy="Never")
-    world, inspection = inspected_world(without_birth(make.job("job", parallelism=9, completions=9, template=template)))
+    world, inspection = inspected_world(user_object(make.job("job", parallelism=9, completions=9, template=template)))
     job = get(world, "job", scheme.JOB)
     world.apply(with_path(job, ("spec", "suspend"), False))
     assert "no_job_runs_without_admission" in violated_invariants(inspection, world)

@@ -59,7 +59,7 @@ def inspect_stopped_world(world: World) -> InvariantChecker:
 
 
 def violated_invariants(world: World, inspection: InvariantChecker) -> list[str]:
-    """The violated invariants, each once."""
+    """The violated invariants without duplicates."""
     world.run_until(None)
     assert world.refused == []
     return list(dict.fromkeys(violation.invariant for violation in inspection.finish()))

@@ -90,7 +90,7 @@ def test_inactive_queue_or_invalid_setup_is_reported_first(objects: Sequence[Obj
         ([make.local_queue(stopPolicy="Hold"), QUEUE], "LocalQueue lq: set stopPolicy to None"),
         (
             [LOCAL, yard.queue("cq", 4, namespaceSelector=None)],
-            "ClusterQueue cq: let namespaceSelector select namespace team, such as by {}",
+            "ClusterQueue cq: make namespaceSelector select namespace team, for example with {}",
         ),
         (
             [LOCAL, yard.queue("cq", 1, stopPolicy="Hold")],
@@ -202,6 +202,8 @@ def test_names_of_unreadable_workloads_are_hidden() -> None:
             make.job(queue=None, suspend=False, annotations={"kueue.x-k8s.io/queue-name": "lq"}),
             "lq is set as an annotation and must be a label",
         ),
+        (make.job(labels={"kueue.x-k8s.io/priority-class": "urgent"}), "WorkloadPriorityClass urgent does not exist"),
+        (make.job(template=make.pod_template(priorityClassName="high")), "PriorityClass high does not exist"),
     ],
 )
 def test_job_without_queue_is_reported_as_unmanaged(job: Obj, stated: str) -> None:
@@ -225,7 +227,8 @@ def test_job_and_its_pods_refer_to_same_workload() -> None:
 def test_running_workload_reports_possible_preemptors() -> None:
     queue = yard.queue("cq", 4, preemption=yard.preemption(within="LowerPriority"))
     assert (
-        explanation_of(world(FLAVOR, queue, LOCAL, workload()))["facts"]["preemptible"] == "in cq by priority above 0"
+        explanation_of(world(FLAVOR, queue, LOCAL, workload()))["facts"]["preemptible"]
+        == "in cq by Workloads of priority above 0"
     )
 
 

@@ -22,7 +22,7 @@ from batchyard.sim.summary.run_summary import (
 from batchyard.sim.summary.run_watch import RunWatch, WatchedSimulation
 from unit.admissionchecks.provisioning_make import check, config
 from unit.sim.forks_make import queue, workload
-from unit.sim.test_simulate import without_birth
+from unit.sim.test_simulate import user_object
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
 THREE = [*queue(1), workload("one", 30), workload("two", 30), workload("three", 30)]
@@ -105,12 +105,7 @@ def test_lost_work_is_reported_with_its_cause() -> None:
 def test_workload_with_pending_check_is_not_admitted() -> None:
     checked = queue(1, admissionChecksStrategy={"admissionChecks": [{"name": "prov"}]})
     summary = summary_of(
-        [
-            *(without_birth(dict(each)) for each in (check(), config())),
-            *checked,
-            workload("one", 30),
-            workload("two", 30),
-        ]
+        [*(user_object(dict(each)) for each in (check(), config())), *checked, workload("one", 30), workload("two", 30)]
     )
     counts = summary.run.result.counts
     assert (counts.admitted, counts.awaiting_checks, counts.pending) == (0, 1, 1)
@@ -133,7 +128,7 @@ def test_flavor_of_waiting_workload_is_never_admitted() -> None:
     assert rows["(never admitted)"]["workloads"] == 1
 
 
-def test_interrupted_run_ends_between_slices_and_says_so() -> None:
+def test_interrupted_run_ends_between_slices_and_is_reported() -> None:
     simulation = Simulation(read_scenario(THREE)[0])
     watch = RunWatch(simulation.world)
     while simulation.world.now() < 30 * SECOND:
@@ -153,7 +148,7 @@ def test_interrupt_after_end_has_no_effect() -> None:
     assert simulation.result().ending.value == "idle"
 
 
-def test_run_without_workloads_says_so() -> None:
+def test_run_without_workloads_is_reported() -> None:
     assert conclusion_of(summary_of(queue(1))) == ["The run had no Workloads."]
 
 

@@ -142,7 +142,7 @@ function verdicts(set) {
   });
   const columns = [
     ["flavor", "", (row) => row.flavor],
-    ["verdict", "why", (row) => [VERDICTS[row.verdict] || row.verdict, row.obstacle ? `: ${plain(row.obstacle)}` : ""]],
+    ["verdict", "why", (row) => (row.bindingResource && row.bindingResource !== row.resource ? "" : [VERDICTS[row.verdict] || row.verdict, row.obstacle ? `: ${plain(row.obstacle)}` : ""])],
     ["resource", "", (row) => row.resource],
     ["requested", "num", (row) => row.asked],
     ["missing", "num", (row) => row.missing],

@@ -1,4 +1,4 @@
-"""Definitions of batchyard's own kinds, for servers that do not have them, keep the rules of definitions."""
+"""The CRDs of batchyard's own kinds, for API servers without these kinds, obey the rules for CRDs."""
 
 from collections.abc import Mapping
 from pathlib import Path
