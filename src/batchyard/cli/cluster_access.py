@@ -239,7 +239,9 @@ class SourceTexts(NamedTuple):
         snapshots = [name for name, text in self.states if is_snapshot_text(text)]
         if snapshots and len(self.states) > 1:
             names = " and ".join(name for name, _ in self.states)
-            output.fail(f"batchyard: {names} are several states: give one state, and optionally manifests")
+            output.fail(
+                f"batchyard: {names} each contain the state of a cluster: give one of them, and optionally manifests"
+            )
         return read_state_texts(self.states) if self.states else None
 
 

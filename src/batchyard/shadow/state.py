@@ -174,7 +174,11 @@ class SchedulerModel:
         self._quiescence_detector.record_cycle(decisions_with_parked_flag)
 
     def _requeue_reason(self, decision: StayPending | Preempt) -> RequeueReason:
-        """Return why a Workload is requeued; Kueue's message decides whether it waits for other Workloads' victims."""
+        """Return why a Workload is requeued.
+
+        A head whose preemptions have no effect counts as PENDING_PREEMPTION only if Kueue's message says that it waits
+        for preempted Workloads, or if no messages were recorded.
+        """
         reason = decision.requeue_reason
         if reason is not RequeueReason.PENDING_PREEMPTION or observed.is_effective(decision) or not self._has_reasons:
             return reason

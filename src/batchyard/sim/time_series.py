@@ -47,7 +47,7 @@ class Gauge:
 
 
 class Curve:
-    """A number that changes over time; keeps the value at each change, only the last one of each instant."""
+    """A number that changes over time; of several changes in one instant, only the last value is kept."""
 
     __slots__ = ("_points", "_start_time")
 

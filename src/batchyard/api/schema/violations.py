@@ -152,11 +152,14 @@ _NESTING_DEPTH_MAX: Final = 12
 
 
 def unknown_field_remedy(scope: TypeScope, kind: str, flaw: SchemaViolation) -> str:
-    """Return a remedy for an unknown field in an object of an API kind: the first of these that exists.
+    """Return the first remedy that applies to an unknown field in an object of an API kind.
 
-    A known name with few typos; a known field with a value of that name, if the field is `true`; the same name in a
-    nearby object; a similar known name; the same name in a more distant object; the list of known names. The value of
-    the field must fit where the remedy moves it.
+    1. A known name that differs from the field's name by a typo.
+    2. For `X: true`, a known field that has X among its values: `field: X`.
+    3. A nearby object that has a field of this name; the value must fit there.
+    4. A similar known name.
+    5. A more distant object that has a field of this name; the value must fit there.
+    6. The list of known names.
     """
     name = str(flaw.path[-1])
     type_scope, type_name = scope.scope_of(flaw.owner)

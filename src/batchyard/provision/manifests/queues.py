@@ -119,7 +119,7 @@ def admission_check_objects(platform: model.PlatformModel) -> Sequence[RenderedO
 
 
 def cohort_objects(platform: model.PlatformModel) -> Sequence[RenderedObject]:
-    """Return the Cohorts that the platform file lists; a Cohort that only queues name needs no object."""
+    """Return the Cohorts that the platform file lists; a Cohort that is named only in ClusterQueues needs no object."""
     objects = [_cohort(each, platform) for each in platform.cohorts]
     return [RenderedObject(obj, f"spec.cohorts[{index}]") for index, obj in enumerate(objects)]
 

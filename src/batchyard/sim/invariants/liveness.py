@@ -166,7 +166,10 @@ def _has_ended(job: Obj) -> bool:
 
 
 def _must_follow_ended_pod(job: Obj) -> bool:
-    """Report whether new pods of an exclusively placed Job must follow its first pod, which has ended, to a domain."""
+    """Report whether a Job with exclusive topology can create no pods: they would join the domain of an ended pod.
+
+    That is the pod of index 0, which determines the topology domain of all pods of the Job.
+    """
     annotations = ((job["spec"].get("template") or {}).get("metadata") or {}).get("annotations") or {}
     if well_known.EXCLUSIVE_TOPOLOGY not in annotations or well_known.NODE_SELECTOR_STRATEGY in annotations:
         return False

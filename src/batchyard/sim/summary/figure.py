@@ -38,7 +38,10 @@ class Figure:
     better: BetterDirection = BetterDirection.NEITHER
 
     def in_row(self, name: str) -> "Figure":
-        """Return the figure for the row `name`: an amount gets the unit of the resource at the end of the name."""
+        """Return the figure for a row. An amount gets the unit of the resource that ends the name of the row.
+
+        The row `spot memory` has the unit GiB.
+        """
         return replace(self, unit=unit_of(name.rpartition(" ")[2])) if self.unit is Unit.AMOUNT else self
 
 
