@@ -33,10 +33,9 @@ from batchyard.interfaces.client import ObjectClient
 from batchyard.interfaces.controller import Controller, Kernel, ReconcileThrottle
 from batchyard.jobframework.reconciler import JobReconciler
 from batchyard.jobs.job.controller import JobPodController
-from batchyard.jobs.job.integration import JobIntegration
 from batchyard.jobs.jobset.controller import JobSetController
 from batchyard.jobs.jobset.exclusive_placement import ExclusivePlacementController
-from batchyard.jobs.jobset.integration import JobSetIntegration
+from batchyard.jobs.kinds import INTEGRATIONS
 from batchyard.nodes.health import NodeHealth, TaintEviction
 from batchyard.nodes.pods import PodGarbageCollector
 from batchyard.placement.controller import PlacementController
@@ -218,8 +217,7 @@ def _admission_controllers(
         scheduler,  # first, because it updates the cache that the others read
         WorkloadLifecycle(pods_ready_settings),
         PriorityClassValues(),
-        job_reconciler(JobIntegration()),
-        job_reconciler(JobSetIntegration()),
+        *map(job_reconciler, INTEGRATIONS.values()),
     )
 
 

@@ -246,7 +246,7 @@ class SourceTexts(NamedTuple):
 
 
 def read_texts(paths: Sequence[str]) -> SourceTexts:
-    """Read files and folders, and tell states of clusters (snapshots and dumps of kubectl) from manifests."""
+    """Read files and folders; separate states of clusters (snapshots and dumps of kubectl) from manifests."""
     unread: list[FileFault] = []
     states, manifests = list[tuple[str, str]](), list[tuple[str, str]]()
     for name, text in read_sources(paths, unread):

@@ -11,6 +11,7 @@ from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Reader
 from batchyard.jobframework.workloads import prebuilt_key
+from batchyard.jobs.kinds import INTEGRATIONS
 from batchyard.scheduling import quota
 from batchyard.scheduling.cluster_queue import ClusterQueue, ResourceGroupRequest, mismatch_rule
 from batchyard.scheduling.cycle import SchedulingPolicy
@@ -365,7 +366,7 @@ def _unmanaged_reason(job: Obj, prebuilt_workload_key: Key | None, reader: Reade
     queue = label(job, well_known.QUEUE_NAME)
     if queue and prebuilt_workload_key is not None:
         return f"{kind} {name} waits for its Workload {prebuilt_workload_key.name}, which does not exist"
-    class_key = adjustments.class_key(job, _pod_templates(job)) if queue else None
+    class_key = adjustments.class_key(job, INTEGRATIONS[_KIND_BY_JOB_KIND[kind]].templates(job)) if queue else None
     if class_key is not None and reader.get(class_key) is None:
         class_kind = scheme.kind_info(class_key.kind).kind
         return f"{kind} {name} has no Workload: {class_kind} {class_key.name} does not exist; create it"
@@ -378,13 +379,6 @@ def _unmanaged_reason(job: Obj, prebuilt_workload_key: Key | None, reader: Reade
     if reader.get(Key(scheme.LOCAL_QUEUE, namespace, _DEFAULT_QUEUE)) is None:
         return f"{reason}, and namespace {namespace} has no LocalQueue {_DEFAULT_QUEUE} for jobs that name none"
     return f"{reason}; it was created before the LocalQueue {_DEFAULT_QUEUE} of namespace {namespace}"
-
-
-def _pod_templates(job: Obj) -> Sequence[Mapping[str, Any]]:
-    """Return the pod templates of a Job or a JobSet."""
-    if job["kind"] == "Job":
-        return [job["spec"]["template"]]
-    return [each["template"]["spec"]["template"] for each in job["spec"].get("replicatedJobs") or ()]
 
 
 def pods_of(workload: Obj, reader: Reader) -> Sequence[Obj]:

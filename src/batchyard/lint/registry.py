@@ -13,9 +13,8 @@ from batchyard.api.scheme import KINDS
 from batchyard.api.views.workload import WorkloadView
 from batchyard.api.yaml_documents import DocumentLines
 from batchyard.cloud.cluster_objects import catalog_errors, pool_errors
-from batchyard.jobframework.workloads import GenericJob, workload_spec
-from batchyard.jobs.job.integration import JobIntegration
-from batchyard.jobs.jobset.integration import JobSetIntegration
+from batchyard.jobframework.workloads import workload_spec
+from batchyard.jobs.kinds import INTEGRATIONS
 from batchyard.lint import capacity, flavors, queues, references
 from batchyard.lint.configuration import Configuration
 from batchyard.lint.findings import UNKNOWN_NAMESPACE, LintFinding, LintRule, Severity, make_finding
@@ -300,7 +299,6 @@ def _cover_all_resources(group: Any) -> Any:
 # Reads manifests and reports unreadable files, invalid objects, and the findings of the rules.
 
 
-_INTEGRATIONS: Final[Mapping[str, GenericJob]] = {scheme.JOB: JobIntegration(), scheme.JOB_SET: JobSetIntegration()}
 #: The consequence of an invalid document, by rule.
 _CONSEQUENCE_BY_RULE: Final = {
     "invalid-yaml": "no part of the document is applied",
@@ -414,7 +412,7 @@ def _linted_jobs_of(manifest: Manifest, reader: _ObjectReader) -> Iterator[Linte
         paths = [f"spec.podSets[{index}].template" for index in range(len(obj["spec"]["podSets"]))]
         ref = obj["spec"].get("priorityClassRef") or {}
         yield _make_linted_work(manifest, obj["spec"], paths, reader, (ref.get("kind", ""), ref.get("name", "")))
-    job_integration = _INTEGRATIONS.get(kind)
+    job_integration = INTEGRATIONS.get(kind)
     if job_integration is None:
         return
     templates = job_integration.templates(obj)

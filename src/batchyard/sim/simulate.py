@@ -9,7 +9,7 @@
 `simulate` runs a simulation in one call. `Simulation` runs it in slices, for callers that show progress.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
@@ -22,9 +22,7 @@ from batchyard.api.views.pods import pod_view
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import Duration, Instant, duration_seconds
 from batchyard.base.memory import rare_garbage_collection
-from batchyard.jobframework.workloads import GenericJob
-from batchyard.jobs.job.integration import JobIntegration
-from batchyard.jobs.jobset.integration import JobSetIntegration
+from batchyard.jobs.kinds import INTEGRATIONS
 from batchyard.scheduling.workload.adjustments import MissingPriorityClass, resolve_priority
 from batchyard.scheduling.workload.lifecycle import is_finished
 from batchyard.sim.event_log import Event, Record, event_of
@@ -46,9 +44,6 @@ KINDS_SHOWN: Final = (
     *(scheme.CLUSTER_QUEUE, scheme.LOCAL_QUEUE, scheme.WORKLOAD, scheme.NODE, scheme.PROVISIONING_REQUEST),
     *(scheme.JOB_SET, scheme.JOB, scheme.BUDGET),
 )
-
-
-_INTEGRATIONS: Final[Mapping[str, GenericJob]] = {scheme.JOB: JobIntegration(), scheme.JOB_SET: JobSetIntegration()}
 
 
 class OnLoop(StrEnum):
@@ -232,7 +227,7 @@ def _jobs_without_class(world: World, workloads: Sequence[Obj]) -> dict[Key, lis
     """Return the jobs that have no Workload because their priority class does not exist, by the key of that class."""
     owner_uids = {owner["uid"] for workload in workloads if (owner := controller_of(workload)) is not None}
     jobs_by_class: dict[Key, list[Key]] = {}
-    for kind, integration in _INTEGRATIONS.items():
+    for kind, integration in INTEGRATIONS.items():
         for job in world.objects(kind):
             if job["metadata"]["uid"] in owner_uids or not label(job, well_known.QUEUE_NAME):
                 continue
