@@ -13,8 +13,8 @@ COVERED_BY := tests/unit tests/differential tests/properties tests/sim_worlds te
 
 .PHONY: setup demo test check lint types layers unit coverage compiled release torch helm terraform docs reference lock clean
 
-# Compiles our sources each time, which is done at once where none has changed: a start that has to compile them takes
-# twice as long, and a shell that sets PYTHONDONTWRITEBYTECODE would pay for it at each one.
+# Compiles the sources each time (a moment if none has changed). A program that has to compile them starts in twice the
+# time; with PYTHONDONTWRITEBYTECODE set, each start would do so.
 setup: $(STAMP)
 	@$(BIN)/python -m compileall -q src
 
@@ -24,6 +24,7 @@ $(STAMP): pyproject.toml requirements.lock
 	@$(PYTHON) -m venv $(VENV)
 	@echo "2 of 3: installing the packages that requirements.lock pins"
 	@$(BIN)/python tools/install_packages.py requirements.lock
+	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib
 	@echo "3 of 3: installing batchyard itself, in editable mode"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $(STAMP)

@@ -9,7 +9,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-PIP = (sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off")
+#: pip would compile the packages with one process; `make setup` compiles them with all processors.
+PIP = (sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off", "--no-compile")
 #: pip's lines about a file: whether it comes from the network, its name, and its size.
 FILE_LINE = re.compile(
     r"^\s*(Downloading|Using cached|Processing) (?:\S*/)?([^/\s]+\.(?:whl|tar\.gz|zip))(?: \(([^)]*)\))?"
