@@ -1,6 +1,6 @@
-"""Installs the pinned packages with pip, and prints a line for each download; `make setup` runs this script.
+"""Installs the packages of lock files with pip, and prints a line for each download; `make setup` runs this script.
 
-Usage: `python tools/install_packages.py requirements.lock`, with the Python of the virtual environment.
+Usage: `python tools/install_packages.py LOCK...`, with the Python of the virtual environment.
 """
 
 import re
@@ -20,9 +20,9 @@ INSTALL_LINE = "Installing collected packages"
 
 def main() -> int:
     """Run pip and return its exit code; its errors go to standard error."""
-    (lock_file,) = sys.argv[1:]
-    pin_count = sum("==" in line for line in Path(lock_file).read_text("utf-8").splitlines())
-    command = [*PIP, "--require-hashes", "-r", lock_file]
+    lock_files = sys.argv[1:]
+    pin_count = sum("==" in line for name in lock_files for line in Path(name).read_text("utf-8").splitlines())
+    command = [*PIP, "--require-hashes", *(f"--requirement={name}" for name in lock_files)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as pip:
         assert pip.stdout is not None
         for line in progress_lines(pip.stdout, pin_count):
