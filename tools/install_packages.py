@@ -37,8 +37,9 @@ def progress_lines(pip_lines: Iterable[str], pin_count: int) -> Iterator[str]:
         named = FILE_LINE.match(line)
         if named is not None:
             file_count += 1
-            origin = {"Downloading": "", "Using cached": "cached, ", "Processing": "local, "}[named[1]]
-            yield f"      {file_count:>3} of at most {pin_count}: {named[2]} ({origin}{named[3] or 'size unknown'})"
+            source, file_name, size = named.groups()
+            note = {"Downloading": size, "Using cached": f"cached, {size}", "Processing": "a local file"}[source]
+            yield f"      {file_count:>3} of at most {pin_count}: {file_name} ({note or 'size unknown'})"
         elif line.startswith(INSTALL_LINE):
             yield f"      installing {file_count} packages"
 
