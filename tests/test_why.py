@@ -168,7 +168,8 @@ BOUNDS = {
     "proposals._PRIORITIES_MAX": "priorities tried, and values of `maxPriorityThreshold`",
     "proposals.ENDED_WORKLOADS_MAX": "quota holders to end, or pending Workloads to withdraw",
     "fixes._LOCAL_QUEUES_TRIED_MAX": "other LocalQueues tried, and ClusterQueues for a new LocalQueue",
-    "fixes._CYCLE_CORRECTIONS_MAX": "Cohorts in a cycle of Cohorts, for each of which the removal of `parentName` is tried",
+    "fixes._CYCLE_CORRECTIONS_MAX": "Cohorts in a cycle of Cohorts, for each of which"
+    " the removal of `parentName` is tried",
     "node_capacity._ENDED_WORKLOADS_MAX": "Workloads to end so that nodes have room",
     "node_capacity._OCCUPANTS_CHECKED_MAX": "Workloads on nodes from which those are chosen",
     "node_capacity._CONSTRAINTS_TRIED_MAX": "tolerations and selectors tried for other nodes",

@@ -96,7 +96,9 @@ def _job_image_recipe(platform: PlatformModel, google: Google, index: int) -> Im
 # it (see `shipped`).
 
 
-_ARCHIVED_FILES: Final = ("pyproject.toml", "README.md", "LICENSE", "requirements-runtime.lock")
+_ARCHIVED_FILES: Final = (
+    *("pyproject.toml", "README.md", "LICENSE", "requirements-build.lock", "requirements-runtime.lock"),
+)
 _ARCHIVED_FOLDERS: Final = ("deploy/image", "deploy/monitoring", "examples/refarch", "examples/platforms")
 #: Suffixes of compiled files, which can be for another machine.
 _EXCLUDED_SUFFIXES: Final = frozenset({".pyc", ".so", ".pyd"})
