@@ -298,7 +298,7 @@ def _template_chains(job: Obj) -> Iterator[tuple[Obj, ...]]:
 
 
 def _states_run_time(template: Obj) -> bool:
-    if durations.annotated_runtime({"metadata": template.get("metadata") or {}}) is not None:
+    if durations.template_runtime(template) is not None:
         return True
     containers: Sequence[Mapping[str, Sequence[str]]] = (template.get("spec") or {}).get("containers") or ()
     if not containers:

@@ -93,6 +93,11 @@ def annotated_runtime(obj: meta.Obj) -> Duration | None:
     return meta.annotated_duration(obj, well_known.RUNTIME)
 
 
+def template_runtime(template: Mapping[str, Any]) -> Duration | None:
+    """Return the run time in the annotation of a template of pods or Jobs; None if it is missing or invalid."""
+    return annotated_runtime({"metadata": template.get("metadata") or {}})
+
+
 def sleep_time_of_command(image: str, command: tuple[str, ...], args: tuple[str, ...]) -> Duration | None:
     """Return how long a container sleeps if it only sleeps; None if it does something else or this is uncertain."""
     size = len(image) + sum(map(len, command)) + sum(map(len, args))

@@ -313,8 +313,11 @@ def explicit_runtime(workload: Obj, objects: Mapping[Key, Obj], cluster: Obj | N
     pod_runtime, default_time = durations.annotated_runtime(owner), _run_time_by_cluster(owner, cluster)
     if owner["kind"] == "Job":
         return _run_time_of_job(owner["spec"], pod_runtime, default_time)
-    replicated_jobs = owner["spec"].get("replicatedJobs") or ()
-    job_times = [_run_time_of_job(row["template"]["spec"], pod_runtime, default_time) for row in replicated_jobs]
+    job_templates = [row["template"] for row in owner["spec"].get("replicatedJobs") or ()]
+    job_times = [
+        _run_time_of_job(job["spec"], _first_known(durations.template_runtime(job), pod_runtime), default_time)
+        for job in job_templates
+    ]
     known_times = [each for each in job_times if each is not None]
     return max(known_times) if known_times and len(known_times) == len(job_times) else None
 
@@ -337,13 +340,18 @@ def _run_time_of_job(
     """Return the run time of a Job from that of its pods, else from its `sleep` commands, else `default_time`."""
     template: Mapping[str, Mapping[str, Sequence[Obj]]] = spec["template"]  # type: ignore[assignment]
     container = template["spec"]["containers"][0]
+    pod_runtime = _first_known(durations.template_runtime(template), pod_runtime)
     if pod_runtime is None:
         command_line = (tuple(container.get(field) or ()) for field in ("command", "args"))
         pod_runtime = durations.sleep_time_of_command(container.get("image") or "", *command_line)
-    pod_runtime = default_time if pod_runtime is None else pod_runtime
+    pod_runtime = _first_known(pod_runtime, default_time)
     if pod_runtime is None or pod_runtime >= durations.UNLIMITED_RUNTIME:
         return None
     return pod_runtime * _round_count(spec)
+
+
+def _first_known(runtime: Duration | None, default: Duration | None) -> Duration | None:
+    return default if runtime is None else runtime
 
 
 def _round_count(spec: Mapping[str, object]) -> int:
