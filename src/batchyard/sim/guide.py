@@ -99,7 +99,7 @@ class GuideStep(msgspec.Struct, frozen=True, rename="camel"):
         return GuideRow(**self.cluster_queues.get(queue, {}))
 
     def is_exact(self, queue: str) -> bool:
-        """Report whether the guide's figures for a ClusterQueue follow from quota alone, regardless of timing."""
+        """Return whether the guide's figures for a ClusterQueue follow from quota alone, regardless of timing."""
         return self.every_row_is_exact or queue in self.exact_rows
 
 
@@ -236,7 +236,7 @@ class Guide:
 
 
 def is_timed(obj: Obj, cluster: Obj | None) -> bool:
-    """Report whether a Job or JobSet has a run time, by an annotation or in the Cluster object."""
+    """Return whether a Job or JobSet has a run time, by an annotation or in the Cluster object."""
     metadata = obj["metadata"]
     name = f"{metadata.get('namespace') or ''}/{metadata['name']}"
     return annotation(obj, well_known.RUNTIME) is not None or named_runtime(cluster, [name]) is not None

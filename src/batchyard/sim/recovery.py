@@ -245,7 +245,7 @@ def _gang_name(event: WatchEvent) -> str:
 
 
 def _has_ended(event: WatchEvent) -> bool:
-    """Report whether a watch event deletes a JobSet or shows its terminal state."""
+    """Return whether a watch event deletes a JobSet or shows its terminal state."""
     return event.type is EventType.DELETED or bool((event.obj.get("status") or {}).get("terminalState"))
 
 
@@ -257,7 +257,7 @@ def _full_pod_count(workload: WorkloadView) -> int:
 
 
 def _became_true(event: WatchEvent, kind: str, reason: str) -> bool:
-    """Report whether a watch event sets a condition to True for a given reason."""
+    """Return whether a watch event sets a condition to True for a given reason."""
     condition = find_condition(event.obj, kind)
     if condition is None or condition["status"] != "True" or condition.get("reason") != reason:
         return False
@@ -265,7 +265,7 @@ def _became_true(event: WatchEvent, kind: str, reason: str) -> bool:
 
 
 def _is_machine_lost(event: WatchEvent) -> bool:
-    """Report whether a watch event shows a lost or stopping machine, or the deletion of its Node."""
+    """Return whether a watch event shows a lost or stopping machine, or the deletion of its Node."""
     if event.type is EventType.DELETED:
         return event.key.kind == scheme.NODE
     return phase_of(event.obj) in {CRASHED, STOPPING} if event.key.kind == scheme.INSTANCE else is_node_lost(event.obj)

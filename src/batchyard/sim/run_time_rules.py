@@ -83,7 +83,7 @@ class RunTimeRule(NamedTuple):
     distribution: TimeDistribution
 
     def matches(self, obj: Obj) -> bool:
-        """Report whether the rule is for an object, by its name or by the prefix of its generated name."""
+        """Return whether the rule is for an object, by its name or by the prefix of its generated name."""
         metadata = obj["metadata"]
         name = metadata.get("name") or metadata.get("generateName", "")
         return fnmatchcase(f"{metadata.get('namespace') or ''}/{name}" if "/" in self.pattern else name, self.pattern)
@@ -279,7 +279,7 @@ def unknown_run_times(scenario: Scenario) -> UnknownRunTimes:
 
 
 def _has_run_time(job: Obj, cluster: Obj | None) -> bool:
-    """Report whether a job, or each of its pod templates, has a run time."""
+    """Return whether a job, or each of its pod templates, has a run time."""
     metadata = job["metadata"]
     name = f"{metadata.get('namespace') or ''}/{metadata.get('name') or metadata.get('generateName', '')}"
     if durations.annotated_runtime(job) is not None or durations.named_runtime(cluster, [name]) is not None:

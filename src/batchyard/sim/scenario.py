@@ -109,7 +109,7 @@ class PossibleFaultTargets(NamedTuple):
         return {row["name"]: row for row in sorted(node_pools, key=lambda row: row.get("provisioning") == "spot")}
 
     def makes_pools(self) -> bool:
-        """Report whether auto-provisioning may create node pools, whose names are unknown before the simulation."""
+        """Return whether auto-provisioning may create node pools, whose names are unknown before the simulation."""
         settings = [cluster["spec"].get("autoscaling") or {} for cluster in self.clusters]
         return any("autoProvisioning" in each for each in settings)
 
@@ -325,7 +325,7 @@ def _duplicate_error(kind: str) -> FieldError:
 
 
 def _is_not_namespace(obj: Obj) -> bool:
-    """Report whether an object is not a Namespace; as a sort key, this puts Namespaces first."""
+    """Return whether an object is not a Namespace; as a sort key, this puts Namespaces first."""
     return group_kind(obj) != scheme.NAMESPACE
 
 
@@ -427,7 +427,7 @@ def _time_annotation(manifest: Manifest, name: str, faults: list[ManifestFault])
 
 
 def _check_name(manifest: Manifest, faults: list[ManifestFault]) -> bool:
-    """Report whether an object to delete has a name; if not, add an error, because generateName is random."""
+    """Return whether an object to delete has a name; if not, add an error, because generateName is random."""
     if manifest.obj["metadata"].get("name"):
         return True
     path = f"metadata.annotations[{well_known.DELETE_AT}]"
@@ -493,7 +493,7 @@ def read_folder(folder: Path, suffix: str, faults: list[FileFault]) -> list[tupl
 
 
 def is_text(source: str) -> bool:
-    """Report whether a string is manifest text (multi-line YAML, or JSON), not a file name."""
+    """Return whether a string is manifest text (multi-line YAML, or JSON), not a file name."""
     return "\n" in source or source.lstrip().startswith("{")
 
 

@@ -78,12 +78,12 @@ def state_of_texts(texts: Sequence[tuple[str, str]], unread: Iterable[FileFault]
 
 
 def is_snapshot_text(text: str) -> bool:
-    """Report whether a text is a snapshot: a list that records its time."""
+    """Return whether a text is a snapshot: a list that records its time."""
     return TAKEN_AT_ANNOTATION in text
 
 
 def is_state_text(text: str) -> bool:
-    """Report whether a text is a state, not manifests: a snapshot, or a list of objects from an API server."""
+    """Return whether a text is a state, not manifests: a snapshot, or a list of objects from an API server."""
     if is_snapshot_text(text):
         return True
     return _LIST_KIND_PATTERN.search(text) is not None and all(each.search(text) for each in _SERVER_FIELD_PATTERNS)

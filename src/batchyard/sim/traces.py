@@ -89,7 +89,7 @@ def _unusable_gpus(shape: TracedPodShape, free_resources: FreeNodeResources) -> 
 
 
 def _fits(shape: TracedPodShape, node: FreeNodeResources) -> bool:
-    """Report whether a node has room for a pod that requests GPUs; False for a pod without GPUs."""
+    """Return whether a node has room for a pod that requests GPUs; False for a pod without GPUs."""
     if not shape.gpu_milli or shape.cpu > node.cpu or shape.memory > node.memory:
         return False
     return (not shape.models or node.model in shape.models) and bool(choose_gpus(shape.gpu_milli, node.gpus))

@@ -109,7 +109,7 @@ class PreemptionRespectsPriority(Invariant):
 
 
 def is_preemption_allowed(policy: str, preemptor: WorkloadView, victim: WorkloadView) -> bool:
-    """Report whether a preemption policy of a ClusterQueue lets one Workload preempt another."""
+    """Return whether a preemption policy of a ClusterQueue lets one Workload preempt another."""
     match policy:
         case "Any":
             return True

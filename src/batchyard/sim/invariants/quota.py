@@ -395,7 +395,7 @@ class NoJobRunsWithoutAdmission(Invariant):
                     self.violate(f"job {key_of(job)} runs, but its Workload is not admitted", key_of(job))
 
     def _is_admitted(self, job: Obj) -> bool:
-        """Report whether a job has an admitted Workload that is not finished."""
+        """Return whether a job has an admitted Workload that is not finished."""
         return any(view.admitted and not view.finished for view in self._workloads(job["metadata"]))
 
     def _workloads(self, job_metadata: Obj) -> list[WorkloadView]:

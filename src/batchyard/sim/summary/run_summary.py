@@ -62,7 +62,7 @@ class RunSummary:
 
     @property
     def is_interrupted(self) -> bool:
-        """Report whether the user interrupted the run."""
+        """Return whether the user interrupted the run."""
         return self.run.result.ending is RunEnding.INTERRUPTED
 
 
