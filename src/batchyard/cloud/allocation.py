@@ -309,7 +309,7 @@ class CapacityIndex:
         return True
 
     def _observe_resize_request(self, event: WatchEvent) -> bool:
-        """Record an open ResizeRequest, or drop it once it has ended; return whether it is open and was not recorded."""
+        """Record an open ResizeRequest, or drop it once it has ended; return whether it is newly open."""
         name, request_state = event.key.name, (event.obj.get("status") or {}).get("state") or ""
         is_new_request = name not in self._open_requests
         if event.type is not EventType.DELETED and request_state in _OPEN_STATES:

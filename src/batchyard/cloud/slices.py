@@ -126,8 +126,8 @@ INITIALIZED: Final = "Initialized"
 class PoolPlan:
     """The writes for one node pool in one reconcile: new machines, its status, and deletions.
 
-    New machines are requested before the status is written, and old ones deleted after it. So the status is correct even
-    if only some writes succeed.
+    New machines are requested before the status is written, and old machines are deleted after it. So the status is
+    correct even if only some writes succeed.
     """
 
     pool: Obj

@@ -67,7 +67,7 @@ class EvictionRefusal(NamedTuple):
 
 
 class EvictionDecision(NamedTuple):
-    """Whether a pod may be evicted: a refusal, or None; and the PodDisruptionBudget to update, None if there is none."""
+    """Whether a pod may be evicted: a refusal or None, and the PodDisruptionBudget that has to be updated or None."""
 
     refusal: EvictionRefusal | None = None
     new_budget: Obj | None = None

@@ -260,7 +260,7 @@ def _remove_faulty_field(obj: Mapping[str, Any], fault: FieldError) -> Mapping[s
 
 
 def _change_element(value: Any, steps: Sequence[str], transform: Any) -> Any:
-    """Return a copy of a document with the element at the path `steps` transformed; unchanged if there is none."""
+    """Return a copy of a document with the element at the path `steps` transformed; unchanged without such a path."""
     if not steps:
         return transform(value)
     step, later_steps = steps[0], steps[1:]
@@ -341,7 +341,7 @@ def lint_manifests(
 ) -> LintReport:
     """Check parsed manifests with the named lint rules (all if empty) and return a report.
 
-    `state_names` holds the names of the sources that are states of clusters, where the Namespaces of objects exist.
+    `state_names` holds the names of the sources that are cluster states. The Namespaces of their objects exist.
     """
     repaired_documents = [(broken, repair) for broken in manifests.broken if (repair := repair_manifest(broken.value))]
     repairs = [Manifest(obj, broken.source, broken.document, broken.at) for broken, (_, obj) in repaired_documents]
@@ -365,7 +365,7 @@ def lint_manifests(
 
 
 def build_configuration(objects: Sequence[Manifest], existing_namespaces: Collection[str] = ()) -> Configuration:
-    """Return manifests with the jobs among them as a Configuration, which the lint rules check."""
+    """Return the Configuration that the lint rules check, from manifests and the jobs among them."""
     reader = _ObjectReader(objects)
     jobs = [job for manifest in objects for job in _linted_jobs_of(manifest, reader)]
     scenarios = [manifest.obj.get("spec") or {} for manifest in objects if group_kind(manifest.obj) == scheme.SCENARIO]
@@ -381,7 +381,7 @@ def _sort_by_position(objects: list[Manifest], sources: Sequence[str]) -> list[M
 
 
 class _ObjectReader:
-    """Offers the objects of manifests by the read methods of an API client, for code shared with the controllers."""
+    """Reader of manifest objects with the read methods of an API client, for code shared with the controllers."""
 
     def __init__(self, objects: Sequence[Manifest]) -> None:
         self._objects = {key_of(m.obj): m.obj for m in objects if m.obj["metadata"].get("name")}
@@ -454,7 +454,7 @@ def _file_finding(fault: FileFault) -> LintFinding:
 
 
 def _document_findings(manifests: Manifests, valid_forms: Mapping[tuple[str, int, str], Obj]) -> Iterator[LintFinding]:
-    """Yield findings for errors and warnings of the manifest reader, each with the repaired object as its patch."""
+    """Yield findings for errors and warnings of the manifest reader, with the repaired object as patch if possible."""
     non_manifests = {(broken.source, broken.document) for broken in manifests.broken if _is_not_manifest(broken.value)}
     for source, document in sorted(non_manifests):
         error = FieldError(

@@ -109,7 +109,7 @@ class _GuideFile(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class GuideObservation:
-    """What the simulation shows after a step: the ClusterQueues at one instant, and the nodes at a later one."""
+    """The simulated state after a step: the ClusterQueues at one instant, and the nodes at a later instant."""
 
     step: GuideStep
     now: Instant
@@ -191,7 +191,7 @@ class Guide:
         self.initial: Mapping[str, int] = {}
 
     def play(self) -> Iterator[GuideObservation]:
-        """Run each step of the guide, and yield what the simulation shows after it."""
+        """Run each step of the guide, and yield the simulated ClusterQueues and nodes after the step."""
         world = self.world
         world.run_until(FIRST_STEP_AT - SECOND)
         self.initial = ready_by_pool(world.objects(scheme.NODE))

@@ -164,7 +164,7 @@ class RecoveryTracker:
         return _RunningPod(bound_node(pod), start_time, interval)
 
     def _record_run(self, gang: str, uid: str, run: _RunningPod | None, now: Instant, *, is_done: bool) -> None:
-        """Record that a pod runs, or that it stopped (`run` is None); a restart first counts as a stop."""
+        """Record that a pod runs, or that it stopped (`run` is None); a restart is a stop and a new run."""
         run_by_uid = self._running_pods.setdefault(gang, {})
         known_run = run_by_uid.get(uid)
         if known_run is not None and (run is None or run.started_at != known_run.started_at):
@@ -206,7 +206,7 @@ class RecoveryTracker:
             )
 
     def _record_preemption(self, gang: str, preemptor_gang: str, now: Instant) -> None:
-        """Record that a gang is preempted for another gang, if the other one is recovering from lost machines."""
+        """Record that `gang` is preempted for `preemptor_gang`, if that gang is recovering from lost machines."""
         causing_loss = self._open_losses.get(preemptor_gang)
         victim_loss = None if causing_loss is None else self._open_loss(gang, now)
         if causing_loss is not None and victim_loss is not None:

@@ -1,4 +1,4 @@
-"""What the stored objects say about queues, Cohorts, flavors and the quota that Workloads hold, for invariants.
+"""The queues, Cohorts, flavors and held quota that the stored objects describe, for invariants.
 
 The states are maintained from watch events alone, independently of the scheduler.
 """

@@ -442,7 +442,7 @@ class NoPodWithoutAdmission(Invariant):
         self._started_pods.clear()
 
     def _root_owner(self, obj: Obj) -> Obj | None:
-        """Return the outermost Job or JobSet that owns a pod, or the pod if it has none; None if an owner is gone."""
+        """Return the outermost Job or JobSet that owns a pod, or a pod without owner; None if an owner is gone."""
         client = self.world_view.world.client
         owner = controller_of(obj)
         kind = None if owner is None else {"Job": scheme.JOB, "JobSet": scheme.JOB_SET}.get(owner["kind"])
