@@ -47,7 +47,7 @@ class UniformTime(NamedTuple):
     maximum: Duration
 
     def at(self, fraction: float) -> float:
-        """Return the run time that a fraction of all runs does not exceed."""
+        """Return the run time that the given fraction of all runs does not exceed."""
         return self.minimum + fraction * (self.maximum - self.minimum)
 
 
@@ -57,7 +57,7 @@ class ExponentialTime(NamedTuple):
     mean: Duration
 
     def at(self, fraction: float) -> float:
-        """Return the run time that a fraction of all runs does not exceed."""
+        """Return the run time that the given fraction of all runs does not exceed."""
         return -self.mean * log(1 - fraction)
 
 
@@ -68,7 +68,7 @@ class LognormalTime(NamedTuple):
     sigma: float
 
     def at(self, fraction: float) -> float:
-        """Return the run time that a fraction of all runs does not exceed."""
+        """Return the run time that the given fraction of all runs does not exceed."""
         return self.mean * exp(self.sigma * NormalDist().inv_cdf(fraction) - self.sigma**2 / 2)
 
 
@@ -253,7 +253,7 @@ def _annotated(obj: Obj, runtime: Duration) -> Obj:
 
 @dataclass(frozen=True, slots=True)
 class UnknownRunTimes:
-    """How many jobs of a scenario have no run time, and how many Workloads without a job."""
+    """The numbers of jobs and of Workloads without a job in a scenario, and how many of each have no run time."""
 
     job_count: int
     unknown_job_count: int

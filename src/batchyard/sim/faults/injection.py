@@ -240,7 +240,7 @@ class FaultInjector:
         return _names_of(target_machines)
 
     def _drain_node(self, action: fault_kinds.Drain) -> Sequence[str]:
-        """Cordon a node, evict its pods, and schedule its uncordoning; return its name in a list, or [] if it is missing."""
+        """Cordon a node, evict its pods, and schedule its uncordoning; return [name], [] if it is missing."""
         client, submit_write = self._world.client, self._world.submit
         node = client.get(Key(scheme.NODE, "", action.node))
         if node is None:
