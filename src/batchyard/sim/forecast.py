@@ -134,7 +134,7 @@ class Forecast:
         return wait_of(lower_wait + (upper_wait - lower_wait) * remainder)
 
     def quantile_of_forks(self, fraction: float) -> Duration | None:
-        """Return the wait within which the Workload starts in this fraction of the forks; None if too few start it."""
+        """Return the wait within which the Workload starts in a fraction of the forks; None if it starts in too few."""
         position = min(max(fraction * (self.forks + 1) - 1, 0), self.forks - 1)
         lower_index = int(position)
         upper = lower_index + (position > lower_index)
@@ -519,7 +519,7 @@ def _shorten_names(names: Sequence[str], may_see: Callable[[str], bool]) -> str:
 
 
 def _quota_above_nodes(state: State, new_object: Obj) -> Iterator[str]:
-    """Yield a warning for each flavor-resource of `new_object` whose total quota exceeds the existing nodes."""
+    """Yield a warning for each flavor-resource of `new_object` whose total quota exceeds the node capacity."""
     if key_of(new_object).kind not in {scheme.CLUSTER_QUEUE, scheme.COHORT}:
         return
     nodes = [node_view(node) for node in state.of_kind(scheme.NODE)]

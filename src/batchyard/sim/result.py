@@ -242,7 +242,7 @@ class _PendingReasons:
     def reason_of(self, obj: Obj) -> str:
         """Return the message of a pending Workload's QuotaReserved condition.
 
-        Without the condition, name the Workload that blocks it in a ClusterQueue; '' if none does.
+        Without the condition, the text names the Workload that is ahead and blocks the ClusterQueue; '' if none does.
         """
         condition = find_condition(obj, QUOTA_RESERVED)
         if condition is not None:

@@ -326,7 +326,7 @@ _DECIMAL_PLACES: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class WorkloadDifference:
-    """A Workload whose timelines without and with the change differ; a timeline is None if the run lacks it."""
+    """A Workload whose timelines without and with the change differ; None in a run without this Workload."""
 
     name: str
     queue: str

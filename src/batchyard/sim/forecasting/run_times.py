@@ -398,7 +398,7 @@ _JOB_KINDS: Final = frozenset({"Job", "JobSet"})
 
 
 def with_runtimes(state: State) -> tuple[State, list[str]]:
-    """Return the state with a run time for every job and pod, and the Workloads with quota of unknown run time."""
+    """Return the state with a run time for all jobs and pods, and the Workloads with quota and unknown run time."""
     estimator, unknown_names = RunTimeEstimator(state), list[str]()
     new_objects: dict[Key, Obj] = {}
     cluster = state.cluster
