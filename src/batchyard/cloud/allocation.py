@@ -76,7 +76,7 @@ class CapacityKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MachineDemand:
-    """What one machine uses: machine type, zone, provisioning model (such as spot), reservation, placement group."""
+    """The capacity that a machine uses: machine type, zone, provisioning model, reservation and placement group."""
 
     machine: MachineType
     zone: str
@@ -86,7 +86,7 @@ class MachineDemand:
 
 
 def demand_of(key: CapacityKey, pool: Obj | None, catalog: Catalog) -> MachineDemand:
-    """Return what one machine with this capacity key uses; `pool` is its node pool, None if deleted."""
+    """Return the demand of one machine with this capacity key; `pool` is its node pool, None if deleted."""
     if pool is None:
         return MachineDemand(catalog.machine(key.machine_type), key.zone, key.provisioning)
     spec = pool["spec"]

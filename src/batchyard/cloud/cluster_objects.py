@@ -38,7 +38,7 @@ SPOT_TAINT: Final = Taint(well_known.SPOT, "true", "NoSchedule")
 
 
 class NodeRequirements(NamedTuple):
-    """What a pod requires of its nodes, for auto-provisioning; pods with equal requirements may share nodes.
+    """A pod's requirements of its nodes, for auto-provisioning; pods with equal requirements may share nodes.
 
     Empty fields mean no requirement.
     """
@@ -66,7 +66,7 @@ class UnsatisfiableRequirements(NamedTuple):
 
 
 def node_requirements_of(pod: PodView) -> NodeRequirements | UnsatisfiableRequirements:
-    """Return what a pod requires of its nodes, or why no node pool can be created for it."""
+    """Return a pod's requirements of its nodes, or the reason why no node pool can be created for the pod."""
     required_labels = _required_labels(pod)
     taints = tuple(_separation_taints(pod.tolerations, required_labels))
     labels = tuple(sorted((key, value) for key, value in required_labels.items() if not is_system_label(key)))

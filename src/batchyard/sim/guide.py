@@ -342,7 +342,7 @@ def _rendered_files(platform: Path) -> list[Path]:
 
 
 def cluster_file(folder: Path) -> Path:
-    """Return the file with the Cluster object in a folder, else the one in the installed example."""
+    """Return the file with the Cluster object in a folder, else the file of the installed example."""
     path, examples_path = folder / CLUSTER_FILE, examples_folder()
     return path if path.is_file() or examples_path is None else examples_path / CLUSTER_FILE
 

@@ -208,7 +208,7 @@ class ScenarioStep(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What a simulation does: the steps, the faults, and the configuration of the platform."""
+    """The input of a simulation: steps, faults, and the configuration of the platform."""
 
     steps: Sequence[ScenarioStep]
     name: str = ""

@@ -75,7 +75,7 @@ class Prices(NamedTuple):
 
 
 class MachineFamily(NamedTuple):
-    """What all machine types of a family such as `n2` share: compact placement limit and durations of machine steps."""
+    """The properties of a machine family such as `n2`: compact placement limit and durations of machine steps."""
 
     #: Size of a compact placement group; 0: not supported.
     placement_max: int

@@ -102,7 +102,7 @@ def _reserved_disk_bytes(machine: MachineType, node_system: NodeSystem) -> int:
 
 
 def _reserved_by_brackets(amount: int, brackets: Sequence[tuple[int, int]]) -> int:
-    """Return what GKE reserves of an amount; brackets are pairs of start and rate (in 1/10000) of the part above it."""
+    """Return the part of an amount that GKE reserves; brackets are pairs of a start and the rate above it (1/10000)."""
     bracket_ends = [start for start, _ in brackets[1:]]
     reserved_amount = 0
     for (start, rate), end in zip(brackets, [*bracket_ends, max(amount, bracket_ends[-1])], strict=True):

@@ -61,7 +61,7 @@ class SurvivalFunction:
         running_ages: Iterable[Duration] = (),
         random_weights: tuple[Iterable[float], Iterable[float]] | None = None,
     ) -> None:
-        """Estimate from the durations of ended runs, the ages of running ones, and the weights of both."""
+        """Estimate from the durations of ended runs, the ages of current runs, and the weights of both (default 1)."""
         weight_by_end: dict[Duration, float] = {}
         ended_weights, running_weights = (repeat(1.0), repeat(1.0)) if random_weights is None else random_weights
         #: The number of observed ends.
@@ -320,7 +320,7 @@ def explicit_runtime(workload: Obj, objects: Mapping[Key, Obj], cluster: Obj | N
 
 
 def round_count_of(owner: Obj) -> int:
-    """Return how many rounds of parallel pods a Job needs: completions by parallelism, rounded up; 1 for others."""
+    """Return how many rounds of parallel pods a Job needs: completions by parallelism, rounded up; 1 for other kinds."""
     return _round_count(owner["spec"]) if owner["kind"] == "Job" else 1
 
 

@@ -408,5 +408,5 @@ class InvariantChecker:
 
 
 def attach_invariants(world: World, invariants: Sequence[type[Invariant]] = INVARIANTS) -> InvariantChecker:
-    """Let invariants observe a simulated world, before it runs; return the checker that collects violations."""
+    """Attach invariants to a simulation before it runs; return the checker that collects violations."""
     return InvariantChecker(world, invariants)

@@ -184,7 +184,7 @@ class PodsSuitTheirNodes(Invariant):
                 self.violate(f"pod {pod.key} was bound to node {pod.node_name}, but {obstacles[-1]}", event.key)
 
     def end_instant(self) -> None:
-        """Forget the recorded earlier versions of nodes, keeping the current ones."""
+        """Drop the recorded earlier versions of nodes, and keep their current versions."""
         for views in self._node_versions.values():
             del views[:-1]
 

@@ -26,7 +26,7 @@ _NAMES_SHOWN_MAX: Final = 3
 
 
 class SummaryGrouping(StrEnum):
-    """What the Workloads in a summary are grouped by."""
+    """The property by which a summary groups Workloads."""
 
     QUEUE = "queue"
     TEAM = "team"
