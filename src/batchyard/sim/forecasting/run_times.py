@@ -320,7 +320,7 @@ def explicit_runtime(workload: Obj, objects: Mapping[Key, Obj], cluster: Obj | N
 
 
 def round_count_of(owner: Obj) -> int:
-    """Return how many rounds of parallel pods a Job needs: completions by parallelism, rounded up; 1 for other kinds."""
+    """Return how many rounds of parallel pods a Job needs: completions by parallelism, rounded up; else 1."""
     return _round_count(owner["spec"]) if owner["kind"] == "Job" else 1
 
 
