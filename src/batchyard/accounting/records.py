@@ -3,7 +3,6 @@
 A CostRecord holds the cost of one team during a time span, in the team's namespace. The record in kube-system holds
 unused machine time and the total cost of the machines.
 
-
 The record of the open hour is rewritten until the hour ends, and never afterwards. Amounts are integers: microseconds
 of nodes and of accelerators, and millionths of dollars. The lines of an hour add up to the cost of its machines.
 

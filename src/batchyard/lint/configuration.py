@@ -104,7 +104,7 @@ class MachineInventory:
     def max_creatable_amount(self, resource: str, labels: Mapping[str, str]) -> int:
         """Return how much of a resource (cpu in millicores) node auto-provisioning can create for a flavor's labels.
 
-        The limits of the Cluster bound the amount. Return 0 if node auto-provisioning is disabled.
+        The amount is the sum of the Cluster's auto-provisioning limits; 0 if node auto-provisioning is disabled.
         """
         if not self.can_create_pools:
             return 0

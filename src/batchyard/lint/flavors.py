@@ -66,7 +66,7 @@ def flavor_without_quota(config: Configuration) -> Iterator[RuleResult]:
 
 
 def shadowed_flavor(config: Configuration) -> Iterator[RuleResult]:
-    """Report each resource group in which an earlier flavor has quota for all jobs, so that later ones are unused."""
+    """Report each resource group in which an earlier flavor has quota for all jobs, so later flavors are never used."""
     for name, (manifest, view) in config.queues.items():
         for group_index, group in enumerate(view.groups):
             sufficient = next((f for f in group.flavors[:-1] if _has_quota_for_all_jobs(config, view, f)), None)

@@ -272,7 +272,7 @@ def too_few_nodes(config: Configuration) -> Iterator[RuleResult]:
 
 
 def _report_node_mismatches(config: Configuration, rule: str) -> Iterator[RuleResult]:
-    """Report the pod sets whose first node mismatch is of `rule`; as a warning if the pods fit in another flavor."""
+    """Report the pod sets whose first node mismatch violates `rule`; as a warning if the pods fit in another flavor."""
     for pod_set, mismatch_by_flavors in config.node_mismatches:
         mismatches = {flavors: mismatch for flavors, mismatch in mismatch_by_flavors.items() if mismatch is not None}
         if not mismatches or next(iter(mismatches.values())).rule != rule:

@@ -55,7 +55,7 @@ class OnLoop(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SimulationOptions:
-    """The options of a simulation."""
+    """The options of a simulation: its end, seed, reaction to preemption loops, event log and initial state."""
 
     #: The time at which the run stops; overrides the scenario's horizon.
     until: Duration | None = None

@@ -104,7 +104,7 @@ def team_of(workload_record: WorkloadRecord) -> str:
 
 
 def queue_of(workload_record: WorkloadRecord) -> str:
-    """Return the ClusterQueue of a Workload; `(none)` if its LocalQueue leads to none."""
+    """Return the ClusterQueue of a Workload; `(none)` if its LocalQueue has none."""
     return workload_record.cluster_queue or "(none)"
 
 
@@ -173,7 +173,10 @@ def waits_table(run: WatchedSimulation, name: str, row_subject: str, group_of: G
 
 
 def outcome_table(run: WatchedSimulation, name: str, row_subject: str, group_of: Grouping) -> FigureTable:
-    """Return how the Workloads of each group fared, with one row for each group, and how they used their quota."""
+    """Return a table with one row for each group of Workloads: states at the end, waits, preemptions, lost time.
+
+    Tables by ClusterQueue or flavor also contain the utilization of quota.
+    """
     quota_use = {"queue": _quota_use(run, 0), "flavor": _quota_use(run, 1)}.get(name, {})
     rows = {
         group: {
