@@ -208,9 +208,10 @@ class LocalKubelet:
         self._run_warnings: dict[Key, list[EventRecord]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the pods to reconcile: a changed pod, the pod of a changed Run, or pods that wait for an object.
+        """Return the keys of the pods to reconcile: a changed pod, or the pod of a changed Run object.
 
-        Status updates and stop requests written by the kubelet itself are skipped.
+        For other kinds, these are the pods in the object's namespace that wait for a missing object. Status updates and
+        stop requests written by the kubelet itself are skipped.
         """
         key = event.key
         if key.kind == RUN:

@@ -221,7 +221,7 @@ def build_container_run(
 
 
 def _image_mounts(mapping: ImageMapping) -> list[dict[str, Any]]:
-    """Return the mount of the working directory that replaces an image's one; empty if none is configured."""
+    """Return the mount of the directory that replaces an image's working directory; empty if none is configured."""
     working_directory = mapping.working_dir
     return [{"source": working_directory, "target": working_directory, "readOnly": True}] if working_directory else []
 

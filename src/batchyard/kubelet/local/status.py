@@ -81,7 +81,7 @@ def container_status(
 
 
 def unknown_state(message: str = _LOST_MESSAGE) -> Mapping[str, Any]:
-    """Return a container's `terminated` state with an unknown exit code (137, ContainerStatusUnknown)."""
+    """Return the `terminated` state of a container whose exit code is unknown: 137, ContainerStatusUnknown."""
     return {"terminated": {"exitCode": _KILLED_EXIT_CODE, "reason": LOST_REASON, "message": message}}
 
 
