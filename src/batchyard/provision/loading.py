@@ -1,4 +1,4 @@
-"""Loading of a platform.yaml: decodes it to its model, checks the rules between fields, and locates errors in the file.
+"""Loading of a platform.yaml: decodes the model, checks the rules between fields, and locates errors in the file.
 
 An error prints as `file:line: field.path: problem; remedy`. All errors are reported at once.
 """

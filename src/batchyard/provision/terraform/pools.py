@@ -39,7 +39,10 @@ def assignments(value_by_name: Mapping[str, Value], depth: int = 0) -> str:
 
 
 def _group_by_width(lines: Sequence[tuple[str, str]]) -> Iterator[tuple[int, list[tuple[str, str]]]]:
-    """Group adjacent one-line HCL assignments with their longest name's width; a multi-line one is its own group."""
+    """Yield groups of adjacent one-line HCL assignments with the width of the longest name.
+
+    An assignment over several lines is a group of its own.
+    """
     for is_long, group in groupby(lines, key=lambda line: "\n" in line[1]):
         names_and_values = list(group)
         if is_long:
@@ -171,7 +174,7 @@ def _pool_row(pool: Part, cluster: Part) -> Mapping[str, Value]:
 
 
 def _pool_zones(pool: Part, cluster: Part, catalog: Catalog) -> Sequence[str]:
-    """Return a node pool's zones for Terraform: empty if those of the cluster, only the first for compact placement."""
+    """Return a node pool's zones for Terraform: empty for the zones of the cluster; one zone for compact placement."""
     pool_zones: Sequence[str] = pool.get("zones") or ()
     zones: Sequence[str] = pool_zones or cluster["spec"]["zones"]
     if _has_compact_placement(pool, catalog) and len(zones) > 1:
