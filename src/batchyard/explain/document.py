@@ -55,7 +55,7 @@ class FlavorResourceRequest(NamedTuple):
 
     @property
     def missing_fraction(self) -> float:
-        """The missing part of the request: beyond the largest possible quota, if there is too little even of that."""
+        """The missing fraction of the request: what exceeds the potential quota, or else the available quota."""
         missing_amount = max(0, self.total - self.potential_quota) or self.shortfall
         return missing_amount / self.total if self.total else 0.0
 
