@@ -132,7 +132,7 @@ def quota_usage_rows(snapshot: Snapshot, node: QuotaNode) -> list[ViewJson]:
 
 
 def dominant_usage_rows(rows: Iterable[ViewJson]) -> list[ViewJson]:
-    """Return, by flavor, the usage row of the most used device, or else resource; omit flavors without usage."""
+    """Return one usage row per flavor: of its most used device, or else resource; omit flavors without usage."""
     dominant_rows: dict[str, ViewJson] = {}
     for row in rows:
         if row["isIdle"]:
@@ -205,7 +205,7 @@ COST_ROWS_MAX: Final = 200
 
 
 def costs(inputs: ViewInputs, access: NamespaceAccess, _query: Query) -> ViewJson:
-    """Return the document of the cost page for the namespaces that the user may list; `kept`: records exist."""
+    """Return the document of the cost page for the namespaces that the user may list; `kept` is false without costs."""
     if inputs.costs is not None:
         cost_statement = inputs.costs
         cost_tables = [
