@@ -404,7 +404,7 @@ def _delete_outdated_runs(start: pod_actions.ContainerStart, request: Obj) -> It
 
 
 def _clean_up_runs(runs: Sequence[Obj], now: Instant) -> Iterator[Write]:
-    """Yield the writes that stop a deleted pod's containers, then its sandbox, and then delete all its Run objects."""
+    """Yield the next writes for a deleted pod: stop its containers, then its sandbox, then delete its Run objects."""
     live_runs = [run for run in map(run_of, runs) if run.is_alive]
     container_runs = [run for run in live_runs if run.container] or live_runs
     stop_request = StopRequest(now, pod_actions.GRACE_MIN)

@@ -52,9 +52,10 @@ def user_of(pod: Obj, container: Mapping[str, Any], default_user: ContainerUser)
 
 
 def user_in_image(pod: Obj, container: Mapping[str, Any], image_user: str) -> str | None:
-    """Return a container's user in its securityContext as `user` or `user:gid`; None for the image's `image_user`.
+    """Return the user of an engine's container as `user` or `user:gid`; None if no securityContext sets one.
 
-    ContainerError if runAsNonRoot is set and the user is root or cannot be verified.
+    Then the container runs as `image_user`, the user of the image. ContainerError if runAsNonRoot is set and the user
+    is root or cannot be verified.
     """
     uid, gid = _effective_setting(pod, container, "runAsUser"), _effective_setting(pod, container, "runAsGroup")
     name, _, _ = image_user.partition(":")
