@@ -187,7 +187,7 @@ def _has_compact_placement(pool: Part, catalog: Catalog) -> bool:
 
 
 def _accelerator_fields(accelerator: Accelerator | None) -> dict[str, Value]:
-    """Return the Terraform field `accelerator` of a machine with GPUs, attached or built in; empty for TPUs."""
+    """Return the Terraform field `accelerator` of a machine with GPUs, attached or built in; empty without GPUs."""
     if accelerator is None or accelerator.resource == well_known.TPU:
         return {}
     return {"accelerator": {"type": accelerator.type, "count": accelerator.count}}
@@ -217,7 +217,7 @@ def _limit_fields(pool: Part) -> dict[str, Value]:
 
 
 def _placement_fields(pool: Part, machine: MachineType, catalog: Catalog) -> dict[str, Value]:
-    """Return a pool's placement field: a TPU slice topology (multi-host or not the default), or compact placement."""
+    """Return a pool's placement field, or nothing: compact placement, or a TPU topology (multi-host or not default)."""
     topology = pool.get("tpuTopology")
     if topology and (hosts_of_slice({"spec": pool}, catalog) > 1 or machine.topology != topology):
         return {"tpu_topology": topology}
