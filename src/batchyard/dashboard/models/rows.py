@@ -284,7 +284,10 @@ DIVERGENCES_SHOWN_MAX: Final = 20
 
 
 def shadow_comparison(inputs: ViewInputs, access: NamespaceAccess, workload: str = "") -> ViewJson:
-    """Return where Kueue and this scheduler differed, for all Workloads or one; empty without shadow mode."""
+    """Return where Kueue and this scheduler differed, for all Workloads or one.
+
+    Empty without shadow mode, or if the user may not list all Workloads.
+    """
     results = inputs.history.comparison
     if results is None or not access.may_list_all(scheme.WORKLOAD):
         return {}
