@@ -191,7 +191,7 @@ def template_name(request: str, pod_set: str) -> str:
 
 
 def attempt_of(request: str, workload: str, check_name: str) -> int | None:
-    """Return the attempt number in a ProvisioningRequest's name; None if it is of another Workload or check.
+    """Return the attempt number in a ProvisioningRequest's name; None if the request has another Workload or check.
 
     In a truncated name the attempt is part of the hash, so all attempt numbers are tried.
     """

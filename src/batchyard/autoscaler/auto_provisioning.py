@@ -38,7 +38,7 @@ _encode_json = msgspec.json.Encoder(order="sorted").encode
 
 
 class NodeAutoProvisioner:
-    """Plans new node pools for pods, with the provisioning model `provisioning`, or '' for what each pod requires."""
+    """Plans new node pools for pods, with the provisioning model `provisioning`; '' means that of each pod."""
 
     def __init__(
         self, cluster: Obj, limited_resources: Collection[str], existing_names: Collection[str], provisioning: str = ""

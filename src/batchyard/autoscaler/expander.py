@@ -42,7 +42,7 @@ class ScaleUpOption:
 
     @property
     def group(self) -> node_groups.NodeGroup:
-        """The first node group of this scale-up, which represents the others."""
+        """The first node group of this scale-up, which represents all its groups."""
         return self.groups[0]
 
     @property

@@ -204,7 +204,7 @@ class NodeGroup:
 
 
 def groups_of(pool: Obj, cluster: Obj) -> list[NodeGroup]:
-    """Return the node groups of a NodePool, in the order of its zones."""
+    """Return the node groups of a NodePool in the order of its zones; for a multi-host TPU slice, only the first."""
     catalog = catalog_of(cluster)
     machine, host_count = machine_of(pool, catalog), hosts_of_slice(pool, catalog)
     zones: Sequence[str] = zones_of(pool, cluster)[:1] if host_count > 1 else zones_of(pool, cluster)

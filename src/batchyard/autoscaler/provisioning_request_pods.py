@@ -279,7 +279,10 @@ def consumed_request(pod: Obj) -> str:
 
 
 def admit_queued_pod(pod: Obj) -> Obj:
-    """Bind a new pod that consumes a queued ProvisioningRequest to the nodes of that request, as GKE's webhook does."""
+    """Return a new pod; if it consumes a queued ProvisioningRequest, with a selector and toleration for its nodes.
+
+    GKE's webhook makes the same change.
+    """
     request = consumed_request(pod)
     class_name = annotation(pod, well_known.PROVISIONING_CLASS) or annotation(pod, well_known.OLD_PROVISIONING_CLASS)
     if not request or class_name != QUEUED_CLASS:
@@ -357,7 +360,7 @@ class GroupRefusal(NamedTuple):
 def choose_group(
     pods: Sequence[PodView], scale_up: ScaleUp, provisioner: NodeAutoProvisioner | None
 ) -> ScaleUpOption | ConditionText:
-    """Return a scale-up of one node group for all pods of a ProvisioningRequest, or the condition if none fits."""
+    """Return a scale-up of one node group for all pods of a ProvisioningRequest; a Failed condition if none fits."""
     refusals: dict[NodeGroup, GroupRefusal] = {}
     scale_up_options: list[ScaleUpOption] = []
     for group in scale_up.fleet.groups.values():
@@ -408,7 +411,10 @@ def _is_guaranteed(option: ScaleUpOption, scale_up: ScaleUp) -> bool:
 
 
 def _condition_for_refusals(refusals: Mapping[NodeGroup, GroupRefusal]) -> ConditionText:
-    """Return the Failed condition for the gravest cause of a refusal, with the node pools that it concerns."""
+    """Return the Failed condition for the first refusal cause in the order of `_REASON_AND_MESSAGE_BY_CAUSE`.
+
+    Its message lists the node pools with this cause.
+    """
     for cause, (reason, beginning) in _REASON_AND_MESSAGE_BY_CAUSE.items():
         pools = {group.name.pool: refusal.details for group, refusal in refusals.items() if refusal.cause == cause}
         if pools:

@@ -185,7 +185,7 @@ class CohortSimulation:
         return _Trial(self, change).run()
 
     def run_baseline(self, change: HypotheticalChange = NO_CHANGE) -> TrialOutcome:
-        """Return the simulated outcome of a change; if the decision limit is reached, the Workload is not admitted."""
+        """Return the simulated outcome of a change; at the decision limit, the outcome is that of no admission."""
         try:
             return self.run_trial(change)
         except DecisionLimitReached:

@@ -55,7 +55,7 @@ class FlavorResourceRequest(NamedTuple):
 
     @property
     def missing_fraction(self) -> float:
-        """The missing part of the request: beyond the largest possible quota, if there is too little even of that."""
+        """The missing fraction of the request: what exceeds the potential quota, or else the available quota."""
         missing_amount = max(0, self.total - self.potential_quota) or self.shortfall
         return missing_amount / self.total if self.total else 0.0
 
@@ -354,7 +354,7 @@ def workload_of(obj: Obj, reader: Reader) -> WorkloadLookup:
 
 
 def queued_job_of(obj: Obj, reader: Reader) -> Obj | None:
-    """Return the outermost Job or JobSet that owns an object; the object if it is a job without an owner."""
+    """Return the outermost Job or JobSet that owns an object, or the object itself if it is one; None without a job."""
     job = obj if obj["kind"] in _KIND_BY_JOB_KIND else None
     for owning_job in controlling_jobs(obj, reader.get):
         job = owning_job

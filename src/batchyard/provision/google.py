@@ -179,7 +179,7 @@ def _submission_errors(cluster: Part, google: Google) -> Iterator[FieldError]:
 
 
 def _network_errors(network: Network) -> Iterator[FieldError]:
-    """Yield an error for each address range that is not a CIDR, has a size that GKE rejects, or overlaps another."""
+    """Yield an error for each address range that is not a CIDR, that GKE rejects, or that overlaps another range."""
     known_ranges: dict[str, IPv4Network] = {}
     for field, text in _address_ranges(network).items():
         path = f"spec.google.network.{field}"

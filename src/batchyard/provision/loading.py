@@ -1,4 +1,4 @@
-"""Loading of a platform.yaml: decodes it to its model, checks the rules between fields, and locates errors in the file.
+"""Loading of a platform.yaml: decodes the model, checks the rules between fields, and locates errors in the file.
 
 An error prints as `file:line: field.path: problem; remedy`. All errors are reported at once.
 """
@@ -432,7 +432,7 @@ def _kind_error(value: Any) -> FieldError | None:
 
 
 def _decode_cluster(name: str, spec: model.Part | None) -> tuple[Obj | None, Sequence[FieldError]]:
-    """Return the Cluster object with all defaults that `spec.cluster` describes, or its errors."""
+    """Return the Cluster object that `spec.cluster` describes, with all defaults, or None, and the errors found."""
     if spec is None:
         return None, ()
     kind = scheme.kind_info(scheme.CLUSTER)

@@ -208,9 +208,10 @@ class LocalKubelet:
         self._run_warnings: dict[Key, list[EventRecord]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the pods to reconcile: a changed pod, the pod of a changed Run, or pods that wait for an object.
+        """Return the keys of the pods to reconcile: a changed pod, or the pod of a changed Run object.
 
-        Status updates and stop requests written by the kubelet itself are skipped.
+        For other kinds, these are the pods in the object's namespace that wait for a missing object. Status updates and
+        stop requests written by the kubelet itself are skipped.
         """
         key = event.key
         if key.kind == RUN:
@@ -403,7 +404,7 @@ def _delete_outdated_runs(start: pod_actions.ContainerStart, request: Obj) -> It
 
 
 def _clean_up_runs(runs: Sequence[Obj], now: Instant) -> Iterator[Write]:
-    """Yield the writes that stop a deleted pod's containers, then its sandbox, and then delete all its Run objects."""
+    """Yield the next writes for a deleted pod: stop its containers, then its sandbox, then delete its Run objects."""
     live_runs = [run for run in map(run_of, runs) if run.is_alive]
     container_runs = [run for run in live_runs if run.container] or live_runs
     stop_request = StopRequest(now, pod_actions.GRACE_MIN)

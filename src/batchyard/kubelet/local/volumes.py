@@ -294,7 +294,7 @@ def _secret_files(source: Mapping[str, Any], pod: Obj, sources: VolumeSources, m
 def _entry_files(
     source: Mapping[str, Any], config: errors.ConfigData | None, mode: int, error: str
 ) -> dict[str, VolumeFile]:
-    """Return ConfigMap or Secret data as files: the keys in `items`, or all. InputError for a missing key."""
+    """Return ConfigMap or Secret data as files: the keys in `items`, or all. InputError if a required key is absent."""
     contents_by_key: Mapping[str, bytes] = config.file_contents if config is not None else {}
     if not source.get("items"):
         return {key: VolumeFile(content, mode) for key, content in sorted(contents_by_key.items())}

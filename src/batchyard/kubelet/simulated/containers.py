@@ -254,7 +254,7 @@ class SimulatedLog:
         return lines
 
     def close(self) -> None:
-        """Close the log stream, and notify its owner and its reader."""
+        """Close the log stream, then call `on_close` and `on_new_data`."""
         self._is_over = True
         if self._ticket is not None:
             self._kernel.cancel(self._ticket)

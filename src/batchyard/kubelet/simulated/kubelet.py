@@ -166,7 +166,10 @@ def _run_events(sim_pod: SimulatedPod, run: pod_status.SimulatedRunState) -> Ite
 
 
 def _end_events(sim_pod: SimulatedPod, run: pod_status.SimulatedRunState) -> Iterable[PodEvent]:
-    """Return how and when a pod will be ended from outside; containers take the stop time, at most the grace period."""
+    """Return how and when deletion, shutdown or deadline will end a pod.
+
+    Running containers exit after the stop time or the grace period, whichever is shorter.
+    """
     exit_delay = sim_pod.delays.stop_time if "running" in run.state else 0
     return [PodEvent(at + min(exit_delay, grace), kind) for at, grace, kind in _end_requests(sim_pod)]
 
@@ -425,7 +428,7 @@ def _full_container_name(pod: Obj) -> str:
 
 
 def container_delays_of(cluster: Obj | None, seed: int) -> ContainerDelays:
-    """Return the container start and stop delays that a Cluster object configures; None: start immediately."""
+    """Return the start delays that a Cluster configures, 0 without a Cluster, and the default stop time."""
     return ContainerDelays() if cluster is None else ContainerDelays(_start_delay(cluster, seed))
 
 

@@ -57,7 +57,10 @@ class CommandOutput(NamedTuple):
 
     @property
     def main_error(self) -> str:
-        """The first line of the error output that contains `error`, or else the last line."""
+        """The first line of the error output that contains `error`, or else the last line.
+
+        If the program was missing or timed out, it is the first line; without any output, it is the exit code.
+        """
         lines = [line.strip(" │╷╵") for line in (self.stderr or self.stdout).splitlines()]
         lines = [line for line in lines if line]
         if self.code in (NO_SUCH_PROGRAM, TOO_LONG) and lines:
@@ -107,7 +110,7 @@ class ConsentDetails(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Consent:
-    """The question before a step that costs money or destroys something; {seen} stands for the probes' result."""
+    """The question before a step that costs money or destroys data; `{seen}` in it stands for the probes' result."""
 
     question: str
     #: Whether the step destroys data: the user must then type the platform's name.
