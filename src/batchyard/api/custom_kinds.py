@@ -78,7 +78,7 @@ def is_definition_deleted(definition: Obj) -> bool:
 
 
 def accepted_names(definition: Obj) -> Mapping[str, Any]:
-    """Return the `status.acceptedNames` of a CustomResourceDefinition: the resource names that it has reserved."""
+    """Return the `status.acceptedNames` of a CustomResourceDefinition, its reserved resource names; {} if absent."""
     names: Mapping[str, Any] = (definition.get("status") or {}).get("acceptedNames") or {}
     return names
 

@@ -204,7 +204,7 @@ def event_last_time(event: Obj) -> str:
 
 
 def event_count(event: Obj) -> int:
-    """Return the number of occurrences of an Event."""
+    """Return the number of occurrences of an Event; 1 if the Event has no count."""
     return (event.get("series") or {}).get("count") or event.get("count") or 1
 
 
@@ -404,7 +404,7 @@ _OWNER_CHAIN_LENGTH_MAX: Final = 10
 
 
 def controlling_jobs(obj: Obj, find_object: Callable[[Key], Obj | None]) -> Iterator[Obj]:
-    """Yield the existing Jobs and JobSets in the chain of controllers of an object, the closest one first."""
+    """Yield the existing Jobs and JobSets that control an object, directly or not, closest first, at most 10."""
     for _ in range(_OWNER_CHAIN_LENGTH_MAX):
         owner, key = controller_of(obj), controlling_job_key(obj)
         controller = None if key is None else find_object(key)
@@ -478,7 +478,7 @@ _BINARY_FORMAT_RESOURCES: Final = frozenset({"memory", "ephemeral-storage"})
 
 
 def _quantity_examples(text: str) -> str:
-    """Return the remedy for a malformed quantity: an amount of bytes such as 4GB or 4gb in Kubernetes's notation."""
+    """Return valid notations for the error about a malformed quantity: `4G` and `4Gi` for `4GB`, else examples."""
     match = _BYTES_PATTERN.fullmatch(text[:QUANTITY_LENGTH_MAX])
     if match is None:
         return "500m, 2, 1.5, 10Gi or 1e3"
@@ -523,7 +523,7 @@ def amount(resource: str, value: str | int | float) -> int:
 
 @lru_cache(maxsize=65536)
 def quota_amount(resource: str, value: str | int | float) -> int:
-    """Convert a resource quota to an integer as `amount` does; values unlimited in Kueue become UNLIMITED."""
+    """Convert a resource quota to an integer as `amount` does; the maximum, which means no limit, becomes UNLIMITED."""
     value_amount = amount(resource, value)
     return UNLIMITED if value_amount >= (INT64_MAX // 1000 * 1000 if resource == "cpu" else INT64_MAX) else value_amount
 

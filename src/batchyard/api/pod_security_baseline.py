@@ -274,7 +274,7 @@ def sysctls_check(allowed_sysctls: frozenset[str] = _BASELINE_SYSCTLS) -> CheckP
 
 
 def host_process_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-    """Report Windows containers that run as host processes."""
+    """Report a pod or containers that run as Windows host processes."""
 
     def is_host_process(pod_or_container: Obj) -> bool:
         return (security_context(pod_or_container).get("windowsOptions") or {}).get("hostProcess") is True

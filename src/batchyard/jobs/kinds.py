@@ -1,4 +1,4 @@
-"""The kinds of jobs that get a Workload, and how each of them is read and started."""
+"""The kinds of jobs that get a Workload, with the Kueue integration of each kind."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -366,7 +366,7 @@ def _list_visitor(visit_item: ValueVisitor, field: Field) -> ValueVisitor:
 
 
 def _are_items_distinct(items: list[Any], key_fields: list[str] | None) -> bool:
-    """Report whether no two items of a valid list have equal keys."""
+    """Report whether no two items of a valid list are equal in the key fields or, without key fields, as a whole."""
     if key_fields is None:
         item_identities = set(items)
     elif len(key_fields) == 1:
@@ -455,7 +455,7 @@ def _map_flaws(value: Mapping[str, Any], changed_values: Mapping[Any, Any], fiel
 
 
 def _is_omitted_if_empty(field: Field) -> bool:
-    """Report whether Go omits an empty list or mapping in this field: if optional and not in managedFields."""
+    """Report whether Go omits an empty list or mapping in this field: the field is optional and not `managedFields`."""
     return not field.required and field.element.expression != "ManagedFieldsEntry"
 
 
@@ -536,7 +536,7 @@ def validate_and_default(info: ServedKind, version: str, obj: Obj, valid_obj: Ob
 def validate(info_or_type: ServedKind | str, obj: Mapping[str, Any]) -> list[FieldError]:
     """Return all structural errors of an object, in the version of its `apiVersion` or else the storage version.
 
-    Given the name of a Kubernetes type instead of a kind, such as `PodTemplateSpec`, it validates a value of that type.
+    Given the name of a Kubernetes type instead of a kind, such as `PodTemplateSpec`, `obj` is validated as that type.
     """
     if isinstance(info_or_type, ServedKind):
         return validate_and_default(info_or_type, _version_of(info_or_type, obj), obj).faults

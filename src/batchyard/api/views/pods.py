@@ -157,7 +157,7 @@ def _has_same_shape(new: meta.Obj, old: meta.Obj) -> bool:
 
 
 def _gang_key(metadata: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> str:
-    """Return the uid of the JobSet or Job whose pods are scheduled together with this pod; '' without a Workload."""
+    """Return the gang id of a pod: the uid of its JobSet or Job, else the key of its Workload; '' without Workload."""
     workload = (metadata.get("annotations") or _NO_LABELS).get(well_known.WORKLOAD)
     if not workload:
         return ""
@@ -171,7 +171,10 @@ def _gpu_indices(metadata: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _scheduling_failure(status: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the reason of the condition PodScheduled=False, and the message if that is Unschedulable; else ''."""
+    """Return the reason and message of the condition PodScheduled=False; '' for each without the condition.
+
+    The message is also '' if the reason is not Unschedulable.
+    """
     condition = meta.find_condition(status, "PodScheduled")
     if condition is None or condition["status"] != "False":
         return "", ""
@@ -214,7 +217,7 @@ def _container_content(container: Mapping[str, Any]) -> list[Any]:
 
 
 def _pod_terms(affinity: Mapping[str, Any], kind: str) -> list[Mapping[str, Any]]:
-    """Return all required and preferred terms of a pod's podAffinity or podAntiAffinity, as `kind` says."""
+    """Return all required and preferred terms in the field `kind`: podAffinity or podAntiAffinity."""
     kind_affinity = affinity.get(kind) or _EMPTY_OBJECT
     return [
         *(kind_affinity.get(well_known.REQUIRED) or ()),

@@ -20,7 +20,7 @@ _POD_TEMPLATE_PATH: Final = ("spec", "template")
 
 
 class JobIntegration:
-    """Kueue integration of batch/v1 Jobs: a Job has one pod set, `main`, whose count is at most the parallelism."""
+    """Kueue integration of batch/v1 Jobs: a Job has one pod set, `main`, with the number of pods that run at once."""
 
     kind = scheme.JOB
 
@@ -73,7 +73,10 @@ class JobIntegration:
         return [{"name": POD_SET, "count": reclaimable_count}]
 
     def started_job(self, job: Obj, injections: Sequence[workloads.PodSetInfo]) -> Obj:
-        """Return the unsuspended Job with the admitted node selectors; partial admission also sets its parallelism."""
+        """Return the unsuspended Job with the fields of `injections`, and the parallelism of partial admission.
+
+        Raises InvalidPodSetInfo if the fields conflict, or if there is not exactly one injection.
+        """
         if len(injections) != 1:
             raise workloads.InvalidPodSetInfo(f"invalid podset infos: expecting 1 podset, got {len(injections)}")
         started_job: Obj = with_path(job, ("spec", "suspend"), False)
@@ -83,7 +86,7 @@ class JobIntegration:
     def stop(self, job: Obj, pod_set_infos: Sequence[workloads.PodSetInfo]) -> Write | None:
         """Return the next write that stops the Job: suspend, clear startTime, restore the pod template; None when done.
 
-        An annotation marks a Job that is being stopped, so that the stop continues after a restart.
+        An annotation marks a Job that is being stopped, so that the stop continues after a restart of the controller.
         """
         if job["spec"].get("suspend") is not True:
             annotations = {**(job["metadata"].get("annotations") or {}), well_known.STOPPING: "true"}
@@ -108,7 +111,10 @@ def _parallelism_min(job: Obj) -> int | None:
 
 
 def _with_parallelism(job: Obj, count: int) -> Obj:
-    """Return the Job with parallelism `count` if its annotations allow partial admission, else unchanged."""
+    """Return the Job with parallelism `count` if its annotations allow partial admission, else unchanged.
+
+    If an annotation requires completions equal to parallelism, they change too.
+    """
     if _parallelism_min(job) is None or job["spec"].get("parallelism", 1) == count:
         return job
     job = with_path(job, ("spec", "parallelism"), count)

@@ -1,4 +1,4 @@
-"""A Job and its pods as the Job controller sees them: spec with defaults, selector, indexes, policies and backoff."""
+"""A Job and its pods in the form that the Job controller uses; selectors, index sets, policies and backoff."""
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -83,9 +83,10 @@ def is_finished(job: Obj) -> bool:
 
 
 def with_selector(job: Obj) -> Obj:
-    """Return the Job with a generated pod selector and the matching labels on its pod template; unchanged if present.
+    """Return the Job with a generated pod selector and the matching labels on its pod template.
 
-    Existing values are kept; validation checks that they match.
+    Returns the same object if both are present, or if the Job has a manual selector. Existing values are kept;
+    validation checks that they match.
     """
     spec, metadata = job["spec"], job["metadata"]
     if spec.get("manualSelector"):
@@ -214,7 +215,7 @@ class PolicyDecision(NamedTuple):
 
 
 def policy_decision(rules: Sequence[PolicyRule] | None, pod: Obj) -> PolicyDecision:
-    """Return the action of the first pod failure policy rule that matches a failed pod."""
+    """Return the action of the first pod failure policy rule that matches a failed pod; '' if no rule matches."""
     for number, rule in enumerate(rules or ()):
         status = pod.get("status") or {}
         exit_code_rule, condition_patterns = rule.get("onExitCodes"), rule.get("onPodConditions")
@@ -317,7 +318,7 @@ class JobPod:
 
 
 def job_pods(pods: Iterable[Obj]) -> list[JobPod]:
-    """Return the properties of pods that the Job controller uses."""
+    """Return, for each of the given pods, the properties that the Job controller uses."""
     return [_job_pod(pod) for pod in pods]
 
 
@@ -388,7 +389,7 @@ def index_backoff_end(failed_pod: Obj) -> Instant:
 
 
 def finished_at(pod: Obj) -> Instant:
-    """Return when a pod ended, from its containers, its Ready condition, or its deletion time."""
+    """Return when a pod ended: from its containers, else Ready condition, else deletion, else creation time."""
     status = pod.get("status") or {}
     end_times = [_container_end_time(container) for container in status.get("containerStatuses") or ()]
     known_end_times = [end for end in end_times if end is not None]
@@ -408,7 +409,7 @@ def _container_end_time(container: Obj) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class ObservedJob:
-    """An unfinished Job and its pods; its counts include pod terminations that its status does not contain yet."""
+    """An unfinished Job and its pods; the counts include pod terminations that are not in the Job's status yet."""
 
     spec: JobSpec
     status: Mapping[str, Any]
@@ -463,7 +464,10 @@ def observe_job(job: Obj, pods: Sequence[JobPod]) -> ObservedJob:
 
 
 def _is_new_termination(pod: JobPod, spec: JobSpec, uncounted_uids: Collection[str]) -> bool:
-    """Report whether the pod ended, or is being deleted, and the Job's status does not list its uid yet."""
+    """Report whether the pod ended, or is being deleted, and the Job's status does not list its uid yet.
+
+    False for a pod without the Job finalizer or, if the Job is Indexed, without a valid index.
+    """
     if not pod.tracked or pod.active or pod.uid in uncounted_uids:
         return False
     return not spec.indexed or spec.has_index(pod.index)
@@ -490,7 +494,7 @@ def _fails_index(pod: JobPod, spec: JobSpec, index_backoff_limit: int) -> bool:
 def _failed_predecessors(
     spec: JobSpec, pods: Sequence[JobPod], active_pods: Sequence[JobPod], finished_indexes: tuple[Spans, Spans]
 ) -> Mapping[int, JobPod]:
-    """Return, by completion index to retry without an active pod, the latest failed pod."""
+    """Return the latest failed pod of each completion index that must be retried and has no active pod, by index."""
     if spec.backoff_limit_per_index is None:
         return {}
     active_indexes = {pod.index for pod in active_pods}

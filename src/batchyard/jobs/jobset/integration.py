@@ -54,7 +54,10 @@ class JobSetIntegration:
         ]
 
     def started_job(self, job: Obj, injections: Sequence[workloads.PodSetInfo]) -> Obj:
-        """Return the unsuspended JobSet, with each pod set's node selector, tolerations and labels in its template."""
+        """Return the unsuspended JobSet with the scheduling fields of `injections` in its pod templates.
+
+        Raises InvalidPodSetInfo if the fields conflict, or if there is not one injection for each template.
+        """
         replicated_jobs = job["spec"].get("replicatedJobs") or ()
         if len(injections) != len(replicated_jobs):
             count_mismatch_text = f"expecting {len(replicated_jobs)} podset, got {len(injections)}"

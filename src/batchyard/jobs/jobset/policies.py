@@ -115,7 +115,10 @@ class JobSetStatusDraft:
         self._status["terminalState"] = spec.FAILED
 
     def restart(self, cause: str, action: ReasonMessage, *, counts_towards_max: bool) -> None:
-        """Start the JobSet's next restart attempt in its status, counted for maxRestarts if `counts_towards_max`."""
+        """Record the JobSet's next restart attempt in its status; it counts for maxRestarts if `counts_towards_max`.
+
+        `cause` is the reason of the restart condition, `action` its message and the reason of an additional Event.
+        """
         self._status["restarts"] += 1
         if counts_towards_max:
             self._status["restartsCountTowardsMax"] = self._status.get("restartsCountTowardsMax", 0) + 1
@@ -137,15 +140,15 @@ class JobSetStatusDraft:
         self._set_condition(spec.SUSPENDED, False, spec.JOBS_RESUMED)
 
     def start_in_order(self) -> None:
-        """Set the JobSet's condition that its replicated jobs are being started one after another."""
+        """Set the JobSet's condition StartupPolicyInProgress: its replicated jobs are being started in order."""
         self._set_condition(spec.STARTUP_IN_PROGRESS, True, spec.IN_ORDER_IN_PROGRESS)
 
     def end_start_in_order(self) -> None:
-        """Set the JobSet's condition that all replicated jobs have been started in order."""
+        """Set the JobSet's condition StartupPolicyCompleted: all its replicated jobs have been started in order."""
         self._set_condition(spec.STARTUP_COMPLETED, True, spec.IN_ORDER_COMPLETED)
 
     def _set_condition(self, kind: str, is_true: bool, why: ReasonMessage, event_type: str = _NORMAL_EVENT) -> None:
-        """Set a JobSet condition to True or False; record an Event if the condition changed."""
+        """Set a JobSet condition to True, or an existing one to False; record an Event if the condition changed."""
         condition_index = next((i for i, each in enumerate(self._conditions) if each["type"] == kind), None)
         is_changed = is_true and self._end_opposite_condition(kind)
         if condition_index is None:
@@ -251,7 +254,10 @@ def apply_failure_policy(draft: JobSetStatusDraft, jobset: Obj, failed_jobs: Seq
 
 
 def _first_matching_rule(rules: Sequence[FailureRule], failed_jobs: Sequence[Obj]) -> tuple[FailureRule | None, Obj]:
-    """Return the first failure policy rule that matches (None if none does), and the matching Job that failed first."""
+    """Return the first failure policy rule that matches a failed Job, and the matching Job that failed first.
+
+    If no rule matches, return None and the first of all Jobs that failed.
+    """
     for rule in rules:
         matching_jobs = [job for job in failed_jobs if _rule_matches(rule, job)]
         if matching_jobs:
@@ -302,7 +308,7 @@ def without_start_time(job: Obj) -> dict[str, Any]:
 
 
 def resume_job(job: Obj, template: Obj) -> dict[str, Any]:
-    """Return the unsuspended Job, with labels, node selectors and tolerations of `template` merged into its own."""
+    """Return the unsuspended Job, with metadata and scheduling fields of `template` merged into its pod template."""
     merged_template = _merge_template(job["spec"]["template"], template)
     return {**job, "spec": {**job["spec"], "template": merged_template, "suspend": False}}
 

@@ -87,7 +87,7 @@ def job_name(jobset: Obj, replicated_job: Mapping[str, Any], index: int) -> str:
 
 
 def is_suspended(jobset: Obj) -> bool:
-    """Report whether the spec of the JobSet says that its Jobs must be suspended."""
+    """Report whether `spec.suspend` of the JobSet is true, so that its Jobs must be suspended."""
     return bool(jobset["spec"].get("suspend"))
 
 
@@ -137,7 +137,7 @@ class ChildJobs(NamedTuple):
 def sort_children(jobset: Obj, jobs: Iterable[Obj]) -> ChildJobs | None:
     """Return a JobSet's Jobs by state; None if a Job has no valid restart attempt label.
 
-    As upstream, a JobSet with such a Job is not reconciled until the Job is deleted or labeled.
+    As upstream, a JobSet with such a Job is not reconciled until the Job is deleted or the label is corrected.
     """
     restart_count: int = (jobset.get("status") or {}).get("restarts", 0)
     children = ChildJobs([], [], [], [])
