@@ -42,7 +42,7 @@ def parse_label_selector(text: str) -> tuple[Requirement, ...]:
 
 
 def _parse_requirement(lexeme: str, lexemes: Iterator[str]) -> tuple[Requirement, str]:
-    """Parse a requirement of a label selector that starts with a word; return it and the word after it."""
+    """Parse a requirement of a label selector that starts at `lexeme`; return the requirement and the next lexeme."""
     is_negated = lexeme == "!"
     key = next(lexemes) if is_negated else lexeme
     if key in _OPERATOR_TOKENS:

@@ -292,7 +292,10 @@ def role_key(binding: Obj) -> Key:
 
 
 def _subject_key(subject: Mapping[str, Any], namespace: str) -> str:
-    """Return a binding's subject as an index key: a ServiceAccount as a user; '' if its namespace is unknown."""
+    """Return the index key of a binding's subject; the key of a ServiceAccount is that of its user name.
+
+    `namespace` is the default for a ServiceAccount. Return '' if a ServiceAccount has no namespace.
+    """
     kind, name = subject["kind"], subject["name"]
     if kind != "ServiceAccount":
         return f"{kind} {name}"

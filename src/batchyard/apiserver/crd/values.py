@@ -81,7 +81,10 @@ def uses_keyword(schema: Schema, keyword: str) -> bool:
 
 
 def list_item_identity(item: Any, keys: Sequence[str], item_schema: Schema) -> Any:
-    """Return the values of a list item's key fields (`x-kubernetes-list-map-keys`), or their defaults."""
+    """Return the values of a list item's key fields (`x-kubernetes-list-map-keys`), or their defaults.
+
+    Return None if the item is not an object.
+    """
     if not isinstance(item, Mapping):
         return None
     return tuple(repr(item.get(key, schema_of_field(item_schema, key).get("default"))) for key in keys)

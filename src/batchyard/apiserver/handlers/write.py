@@ -159,7 +159,10 @@ class WriteHandler:
         return prepared_write
 
     def is_current(self, prepared_write: PreparedWrite, path: resources.ResourcePath) -> bool:
-        """Report whether a prepared write's object is still unchanged. Raises StatusError if it no longer exists."""
+        """Report whether the object of a prepared write is unchanged. Raises StatusError if it no longer exists.
+
+        A new object is always unchanged; StatusError is raised if its Namespace does not exist.
+        """
         if isinstance(prepared_write.write, Create):
             self._check_namespace(path)
             return True
@@ -431,7 +434,7 @@ def _without_provided_annotation(obj: Obj) -> dict[str, Any]:
 
 
 def _managed_fields_before(sent_object: Obj, stored_object: Obj) -> Sequence[apply.ManagedFieldsJson]:
-    """Return the `managedFields` before an update: sent ones, else stored ones; none if the client resets them."""
+    """Return the `managedFields` that an update starts from: the sent or else the stored ones, none after a reset."""
     sent_entries = sent_object["metadata"].get("managedFields")
     if sent_entries is not None and (not sent_entries or sent_entries == [{}]):
         return []
@@ -486,6 +489,6 @@ def _delete_write(key: Key, options: DeleteOptions, path: resources.ResourcePath
 
 
 def _propagation_warnings(options: DeleteOptions, path: resources.ResourcePath) -> tuple[str, ...]:
-    """Return the warning for a delete request that does not set a propagation policy."""
+    """Return the kind's warning for a delete request without a propagation policy; empty if the kind has none."""
     warning = path.resource.propagation_warning
     return (warning,) if warning and options.propagation is None else ()

@@ -1,7 +1,7 @@
 """Queueing in the API: scheduling decisions, start forecasts (`eta`), explanations (`why`), Kueue's visibility API.
 
-A list of `decisions` returns the latest ones, at most `limit`, in order. Besides field selectors it accepts the query
-parameters `about=KIND/NAME` (for a Job or JobSet also its Workload), and `since` and `until` as times. Names of
+A list of `decisions` returns the latest ones, at most `limit`, the oldest first. Besides field selectors it accepts the
+query parameters `about=KIND/NAME` (for a Job or JobSet also its Workload), and `since` and `until` as times. Names of
 Workloads in other namespaces are shown only to users with access to them.
 """
 
@@ -162,7 +162,7 @@ def _ledger_errors() -> Iterator[None]:
 
 
 def _ledger_query(request: ApiRequest, selection: Selection, namespace: str) -> LedgerQuery:
-    """Return the decision query for a request: of its selectors, those that the decision ledger can filter by."""
+    """Return the query of the decision ledger for a request; selectors that the ledger cannot evaluate are omitted."""
     exact_fields = {path: text for path, is_equality, text in selection.fields if is_equality}
     namespace = namespace or exact_fields.get("metadata.namespace", "")
     subject = request.query.get("about", "")
