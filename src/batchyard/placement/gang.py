@@ -241,7 +241,7 @@ def withdraw_nominations(claims: Sequence[PlacementClaim], nodes: ClusterSnapsho
 
 
 def claim_order(claims: Sequence[PlacementClaim]) -> list[PlacementClaim]:
-    """Return placement claims sorted: first those for whole topology domains, the largest before smaller ones."""
+    """Return placement claims in order: those for whole topology domains first, by descending number of pods."""
     claims_by_leader = {claim.leader.uid: claim for claim in claims}
     ordered_claims = [claims_by_leader[leader.uid] for leader in placement_order([claim.leader for claim in claims])]
     return sorted(ordered_claims, key=lambda claim: (not claim.topology_key, -len(claim.pods)))

@@ -168,7 +168,10 @@ def subtract_requests(freed_amounts: Mapping[str, int], reserving_pods: Iterable
 
 
 def resource_score(shape: PodShape, node: NodeInfo, profile: AutoscalingProfile) -> int:
-    """Return the score of a node for a pod by cpu and memory: their free (or used) capacity and their balance."""
+    """Return the resource score of a node for a pod: the allocation score, plus the balance score of cpu and memory.
+
+    The balance score is omitted for pods that request neither cpu nor memory.
+    """
     total_amounts, free_amounts = node.view.allocatable, node.left
     cpu, memory = total_amounts.get("cpu", 0), total_amounts.get("memory", 0)
     score = _allocation_score(
@@ -182,7 +185,7 @@ def resource_score(shape: PodShape, node: NodeInfo, profile: AutoscalingProfile)
 
 
 def _allocation_score(cpu: tuple[int, int], memory: tuple[int, int], profile: AutoscalingProfile) -> int:
-    """Return the mean free fraction of cpu and memory (when packing: the used fraction), from (used, total) of each."""
+    """Return the mean free (if `profile` packs: used) percentage of cpu and memory, from (used, total) of each."""
     score = resource_count = 0
     for used, total in (cpu, memory):
         if total:
@@ -195,7 +198,7 @@ def _allocation_score(cpu: tuple[int, int], memory: tuple[int, int], profile: Au
 
 
 def _balance_score(cpu_used: int, cpu: int, memory_used: int, memory: int) -> int:
-    """Return the balance score, which is higher if the used fractions of cpu and memory are closer to each other."""
+    """Return the balance score: 100 if the used fractions of cpu and memory are equal, down to 50 as they differ."""
     if not cpu or not memory:
         return 100
     usage_difference = min(cpu_used / cpu, 1.0) - min(memory_used / memory, 1.0)

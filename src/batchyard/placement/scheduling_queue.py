@@ -66,7 +66,7 @@ PodKind: TypeAlias = tuple[PodShape, int, bool, str]
 
 
 class EquivalenceKey(NamedTuple):
-    """Key of scheduling units (pods, gangs) that fit the same nodes: pod counts by kind; for some, also the name."""
+    """Key of a class of pods or gangs that fit the same nodes: pod counts by kind; a unit alone adds its name."""
 
     kinds: tuple[tuple[PodKind, int], ...]
     lone_unit: str
@@ -201,7 +201,7 @@ class UnschedulablePods:
         return any(is_affected_by(pod, moved_pod, self._nodes) for pod in pods)
 
     def _needs_own_class(self, pod: PodView) -> bool:
-        """Report whether a pod is unlike others: it has a nominated node, or placed pods have anti-affinity to it."""
+        """Report whether a pod needs a class of its own: it is nominated, or placed pods have anti-affinity to it."""
         if self._nodes.nominated_node_of(pod.uid):
             return True
         terms, namespaces = self._nodes.placed_pods.anti_affinity_terms, self._nodes.namespaces
@@ -213,7 +213,7 @@ def _pod_kind(pod: PodView) -> PodKind:
 
 
 class SchedulingQueue:
-    """The pending pods as units (a pod or a gang); to try all, call `start`, then `next_unit` until it is empty."""
+    """The pending pods as units (a pod or a gang); to try all due units, call `start`, then `next_unit` until empty."""
 
     def __init__(self, nodes: ClusterSnapshot) -> None:
         self._nodes = nodes
@@ -325,7 +325,7 @@ class SchedulingQueue:
         heapify(self._heap)
 
     def next_unit(self) -> Sequence[PodView]:
-        """Return the next pod, or all pods of the next gang, for the caller to bind or `park`; empty at the end."""
+        """Return the next pod, or all pods of the next gang, for the caller to bind or `park`; empty if none."""
         self._queue_next_of_class()
         while self._heap:
             _, unit = heappop(self._heap)

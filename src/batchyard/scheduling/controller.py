@@ -144,7 +144,7 @@ class BlockedCycle:
             self._gate.observe(event)
 
     def first_heads(self, heads: list[Head]) -> list[Head]:
-        """Return the heads for the next cycle: after a restart, the Workloads that waited for ready pods, if any."""
+        """Return the next cycle's heads: after a restart, Workloads that waited for ready pods; otherwise `heads`."""
         if not self._is_first_cycle:
             return heads
         self._is_first_cycle = False
@@ -336,7 +336,7 @@ class Scheduler:
         return (CYCLE_KEY,) if self._record_bypassed_workload(event) or has_work else ()
 
     def _record_bypassed_workload(self, event: WatchEvent) -> bool:
-        """Record a requeued Workload that is skipped because an equivalent one did not fit; return whether it is."""
+        """Record a requeued Workload that is skipped because an equivalent one did not fit; return False otherwise."""
         if event.key.kind != scheme.WORKLOAD or event.type is EventType.DELETED:
             return False
         view = workload_view(event.obj)

@@ -2,9 +2,9 @@
 
     nominate   choose flavors and preemption targets for every head independently
     order      sort the entries (classically or by fair sharing)
-    decide     in that order: admit what still fits, preempt where allowed, give a reason for the rest
+    decide     in that order: admit what still fits, preempt where allowed, else give the reason for waiting
 
-Later decisions of a cycle see earlier ones through the snapshot. After the cycle, the snapshot is restored and the
+The snapshot includes the earlier decisions of the cycle. After the cycle, the snapshot is restored and the
 caller applies the decisions. A cycle is deterministic and has no side effects. Source: Kueue's
 pkg/scheduler/scheduler.go.
 """
@@ -80,7 +80,7 @@ class _Tournament(Generic[EntryT]):
         self._shares: dict[quota.QuotaNode, tuple[quota.Share, ...]] = {}
 
     def winners(self) -> Iterator[EntryT]:
-        """Yield the best Workload of each round of the tournament until none is left."""
+        """Yield the Workloads in fair sharing order: the winner of each round, until none is left."""
         while self._entries:
             for node, entry in self._entries.items():
                 if node not in self._shares:

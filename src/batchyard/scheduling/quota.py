@@ -271,7 +271,7 @@ def _derive_quota_from_parent(node: QuotaNode) -> None:
 
 
 class Share(NamedTuple):
-    """The dominant resource share of a ClusterQueue or Cohort: borrowed quota relative to the lendable capacity."""
+    """The dominant resource share of a ClusterQueue or Cohort: borrowed quota per lendable quota, times 1000."""
 
     weight: float
     ratio: float
@@ -293,7 +293,7 @@ class Share(NamedTuple):
 
     @property
     def rounded_value(self) -> int:
-        """The weighted share rounded up, as shown in the status of ClusterQueues and Cohorts."""
+        """The weighted share as in the status of queues and Cohorts: rounded up; the int64 maximum if infinite."""
         return INT64_MAX if math.isinf(self.weighted_value) else math.ceil(self.weighted_value)
 
     def is_borrowing_on(self, usage: Usage) -> bool:

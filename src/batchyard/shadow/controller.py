@@ -317,7 +317,7 @@ class LifecycleCheck:
 
 
 def _has_visible_effect(workload: Obj, kind: str) -> bool:
-    """Report whether it changes a Workload's state visibly if a condition of type `kind` becomes True."""
+    """Report whether setting a condition of type `kind` to True would visibly change the Workload's state."""
     if kind == lifecycle.EVICTED:
         return is_true(workload, lifecycle.QUOTA_RESERVED)  # without a reservation no quota is released
     if kind != evictions.REQUEUED:

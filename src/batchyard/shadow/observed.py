@@ -121,7 +121,7 @@ def _is_idle_change(event: WatchEvent, view: WorkloadView, old_view: WorkloadVie
 
 
 def waits_for_victims(obj: Obj) -> bool | None:
-    """Report whether a Workload waits for preemption victims, given Kueue's message; None if Kueue does not say."""
+    """Report whether a Workload waits for preemption victims, given Kueue's message; None if it is not known."""
     quota_condition = find_condition(obj, lifecycle.QUOTA_RESERVED)
     if quota_condition is None or quota_condition["status"] == "True":
         return None
@@ -196,7 +196,7 @@ class ChangeBacklog:
         return self._first_relevant_change(self.items[change_number].key) == change_number
 
     def earlier_changes(self, change_number: int) -> list[int]:
-        """Return the numbers of the earlier changes in the backlog of the same object."""
+        """Return the numbers of the backlog's changes that precede this change of the same object."""
         return [each for each in self._by_key[self.items[change_number].key] if each < change_number]
 
     def _first_relevant_change(self, key: Key) -> int | None:
@@ -231,7 +231,10 @@ _RESERVATION_TOLERANCE: Final = SECOND
 def match_equivalent_victims(
     decision: Preempt, evictions: Mapping[int, ObservedPreemption], snapshot: Snapshot
 ) -> Sequence[int] | None:
-    """Return the backlog numbers of evictions that equal the predicted ones, up to equivalent victims; else None."""
+    """Return the backlog numbers of `evictions` if they match the predicted ones, by victim or equivalent victim.
+
+    None if one does not match, or their numbers differ.
+    """
     predicted_targets = {each.workload.key: each for each in decision.targets if not each.workload.evicted}
     if len(evictions) != len(predicted_targets):
         return None

@@ -288,7 +288,7 @@ def change_stream_owner(run: ShimRun, features: Features, fds: Sequence[int]) ->
 
 
 def apply_limits(limits: Mapping[str, Any], group: CgroupPaths) -> None:
-    """Move this process into a container's control group; without memory controller, limit its data segment instead."""
+    """Move this process into a container's control group; if the group cannot limit memory, set RLIMIT_DATA instead."""
     cgroups.join_group(group)
     if "memory" not in group and limits["memory"]:
         resource.setrlimit(resource.RLIMIT_DATA, (limits["memory"], limits["memory"]))

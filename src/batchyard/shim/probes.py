@@ -513,7 +513,7 @@ class _ProbeWorker:
         self._loop.call_later(self._probe["periodSeconds"], partial(self._run_scheduled_attempt, self._turn_number))
 
     def _handle_outcome(self, outcome: ProbeOutcome) -> None:
-        """Count the outcome of a probe attempt; an unknown outcome is retried up to three times and then ignored."""
+        """Count a probe attempt's outcome; an unknown one is retried at once, up to three attempts per period."""
         name = _PROBE_NAMES[self._kind]
         if outcome.result == "unknown":
             if self._attempt_number < _PROBE_ATTEMPTS_MAX:

@@ -83,7 +83,7 @@ class PreemptionContext(NamedTuple):
 def fill_back_workloads(
     context: PreemptionContext, targets: list[PreemptionTarget], *, may_borrow: bool
 ) -> list[PreemptionTarget]:
-    """Return the preemption targets without unneeded ones, which are searched from the last but one to the first.
+    """Return the preemption targets without unneeded ones; all but the last are checked, in reverse order.
 
     Before the call, the snapshot excludes the usage of all targets; afterwards, only the usage of the returned ones.
     The last target takes the position of a removed one, as in Kueue.

@@ -278,7 +278,7 @@ class MissingPriorityClass(NamedTuple):
 def resolve_priority(
     job: Obj, templates: Sequence[Mapping[str, Any]], reader: Reader
 ) -> WorkloadPriority | MissingPriorityClass:
-    """Return the priority for a job's Workload, or the key of the job's priority class if it does not exist."""
+    """Return the priority for a job's Workload; MissingPriorityClass if the job's priority class does not exist."""
     key = class_key(job, templates)
     if key is None:
         return _default_priority(reader)

@@ -135,7 +135,7 @@ def describe_checks(checks: Sequence[AdmissionCheck], state: str) -> str:
 
 
 def retry_at(workload: meta.Obj) -> Instant | None:
-    """Return the latest retry time of a Workload's admission checks in state Retry; None if there are none."""
+    """Return the latest retry time of a Workload's admission checks in state Retry; None if no check sets one."""
     retry_times = [
         parse_time(check["lastTransitionTime"]) + check["requeueAfterSeconds"] * SECOND
         for check in checks_in_state(workload, RETRY)

@@ -1,10 +1,10 @@
 """PodsReady of Workloads: the condition, the deadline for ready pods, and the eviction after the timeout.
 
 All pods of an admitted Workload must be ready within a timeout, and again within a recovery timeout after one was lost.
-Otherwise the Workload is evicted, and requeued after a backoff that doubles each time. A Workload without a Job or
-JobSet has no pods in batchyard, so it has no timeout. With `without_job`, it has one: its own controller must set
-PodsReady, as with Kueue. Sources: Kueue's jobframework (generatePodsReadyCondition) and workload_controller
-(reconcileNotReadyTimeout), and the defaults of its configuration.
+Otherwise the Workload is evicted, and requeued after a backoff that doubles each time up to a maximum. A Workload
+without a Job or JobSet has no pods in batchyard, so it has no timeout. The setting `without_job` applies the timeout to
+such Workloads too: their own controllers must then set PodsReady, as with Kueue. Sources: Kueue's jobframework
+(generatePodsReadyCondition) and workload_controller (reconcileNotReadyTimeout), and the defaults of its configuration.
 """
 
 from dataclasses import dataclass
@@ -108,7 +108,7 @@ def deadline(workload: Obj, policy: PodsReadyPolicy) -> PodsReadyDeadline | None
 
 
 def evict_after_timeout(workload: Obj, policy: PodsReadyPolicy, cause: str, now: Instant) -> Obj:
-    """Evict a Workload after its PodsReady timeout with a requeue backoff; after the last try, request deactivation."""
+    """Evict a Workload with a requeue backoff after a PodsReady timeout; request deactivation after the last retry."""
     attempt_count = ((workload.get("status") or {}).get("requeueState") or {}).get("count", 0) + 1
     if policy.backoff_limit_count is not None and attempt_count > policy.backoff_limit_count:
         message = "exceeding the maximum number of re-queuing retries"

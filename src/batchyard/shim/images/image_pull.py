@@ -188,7 +188,7 @@ class _PullCancelled(BaseException):
 
 
 class _FileLock:
-    """A context manager that locks the first free one of several files, and returns the descriptor of that file."""
+    """A context manager that waits until one of several files can be locked, and returns its descriptor."""
 
     def __init__(self, run: ShimRun, lock_names: list[str]) -> None:
         path = os.readlink(f"/proc/self/fd/{run.node}") + f"/{rootfs_store.PULL_LOCKS_FOLDER}"
