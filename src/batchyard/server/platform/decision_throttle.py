@@ -96,9 +96,7 @@ class DecisionThrottle:
         return min(pause_factor * self._last_duration, pause_max)
 
     def _measure_load(self, now: Instant) -> None:
-        """Measure whether the thread that runs the scheduling cycles is busy, at most once in each
-        _MEASUREMENT_INTERVAL.
-        """
+        """Measure whether the thread of the scheduling cycles is busy, at most once in each _MEASUREMENT_INTERVAL."""
         elapsed_time = now - self._measured_at
         if 0 <= elapsed_time < _MEASUREMENT_INTERVAL:
             return
