@@ -234,7 +234,7 @@ _QUERY_TIMEOUT: Final = 10.0  # seconds
 
 
 class NameServer:
-    """The DNS server of this machine's pods, which answers over UDP and TCP from the stored API objects."""
+    """The DNS server of this machine's pods, which serves names of the stored API objects over UDP and TCP."""
 
     def __init__(self, reader: Reader, cluster_domain: str) -> None:
         self._reader = reader

@@ -155,7 +155,7 @@ _TIME_FIELDS: Final = ("startedAt", "finishedAt")
 
 
 class NodeTimes:
-    """Converts between this machine's time and the platform's time, which differs if it was accelerated or set."""
+    """Converts between the times of this machine and of the platform, whose clock may be ahead of the machine's."""
 
     def __init__(self, clock: Callable[[], Instant], machine_clock: Callable[[], Instant]) -> None:
         self.clock = clock
