@@ -98,7 +98,7 @@ class _QueuedRequest(NamedTuple):
 
 
 class RequestWatchdog(Protocol):
-    """A watchdog that learns when the execution of a request begins and ends."""
+    """A watchdog that is notified when the execution of a request begins and ends."""
 
     def begin(self, request: api_request.ApiRequest) -> None:
         """Record that this request is being executed."""
@@ -149,7 +149,10 @@ class RequestDispatcher:
         return self._server.authenticate(request)
 
     def ask(self, request: api_request.ApiRequest, on_response: ResponseReceiver) -> None:
-        """Queue a request; `on_response` gets its response, or at once a 429 if too many requests are in progress."""
+        """Queue a request; `on_response` gets its response later.
+
+        If a limit of requests or watches is reached, or the server shuts down, `on_response` gets a 429 at once.
+        """
         user = request.user
         try:
             if self._is_ending:
@@ -169,7 +172,7 @@ class RequestDispatcher:
             self._kernel.post(self._execute_next_request)
 
     def end(self) -> None:
-        """Reject queued and later requests with 429, because the server shuts down, so that clients retry later."""
+        """Reject queued requests that are not urgent, and all later ones, with 429, because the server shuts down."""
         self._is_ending = True
         for queued in self._queue.clear():
             self._limiter.leave(queued.request.user)
@@ -197,7 +200,7 @@ class RequestDispatcher:
         return len(self._users_of_streams)
 
     def leave(self, stream: api_request.StreamingResponse | api_request.UpgradeResponse) -> None:
-        """End a streaming response or upgraded connection whose client has disconnected."""
+        """End a streaming response; stop counting it, or a closed upgraded connection, as a watch of its user."""
         if not isinstance(stream, api_request.UpgradeResponse):
             self._commit.leave(stream)
             stream.end()

@@ -30,7 +30,7 @@ USER_WATCHES_MAX: Final = 400
 
 
 class ConcurrencyLimiter:
-    """Limits the requests and watches in progress, in total and for each user."""
+    """Limits the requests in progress, in total and for each user, and the watches of each user."""
 
     def __init__(self) -> None:
         self._by_flow: dict[str, int] = {}

@@ -21,7 +21,7 @@ _HOST_PATTERN: Final = re.compile(r"[A-Za-z0-9!$%&'()*+,\-.:;=\[\]_~]*")
 
 
 class ParsedRequest(NamedTuple):
-    """A completely received request, and the error with which it must be rejected, if any."""
+    """A request to be answered, and the error with which it must be rejected, if any."""
 
     request: ApiRequest
     is_last: bool

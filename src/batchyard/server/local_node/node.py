@@ -329,7 +329,10 @@ class LocalNodeComponents:
         }
 
     def pod_network_listener(self) -> tuple[str, socket.socket] | None:
-        """Return the address and a bound socket for serving the API in the pod network; None without such a network."""
+        """Return the address and a bound socket for serving the API in the pod network.
+
+        Return None without a pod network, and also (with a warning in the log) if the socket cannot be created.
+        """
         if not self.machine.features.get("podNetwork"):
             return None
         try:

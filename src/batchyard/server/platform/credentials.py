@@ -145,7 +145,7 @@ class SigningKey:
 
 
 def kubeconfig_text(url: str, authority: bytes, user: str, certificate: SignedCertificate, namespace: str = "") -> str:
-    """Return a kubeconfig as text, with embedded credentials of a user and an optional default namespace."""
+    """Return a kubeconfig with embedded credentials of a user; `authority` is the server's CA certificate as PEM."""
     cluster = {"server": url, "certificate-authority-data": _base64(authority)}
     user_credentials = {
         "client-certificate-data": _base64(certificate.certificate),

@@ -46,7 +46,10 @@ class PlatformProcess(NamedTuple):
 
 
 def prepare_data_dir(folder: Path) -> None:
-    """Create the data directory so that only its owner can access it, and set the umask for private files."""
+    """Create the data directory so that only its owner can access it, and set the umask for private files.
+
+    Raises DirectoryError if the folder cannot be used.
+    """
     os.umask(_OTHER_USERS_MODE_MASK)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

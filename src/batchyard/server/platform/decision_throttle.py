@@ -1,7 +1,7 @@
 """Throttle of the scheduler: each scheduling cycle is followed by a pause, so that the thread can serve requests.
 
-One decision for many Workloads costs less than many decisions. While the thread is busy, the pauses are much longer,
-and the next decision includes all changes that have arrived. A pause ends early once the thread is no longer busy.
+One decision for many Workloads costs less than many decisions. While the thread is busy, the pauses are longer than
+otherwise, and the next decision includes all changes made meanwhile. A pause ends early once the thread is not busy.
 """
 
 import os
@@ -96,9 +96,7 @@ class DecisionThrottle:
         return min(pause_factor * self._last_duration, pause_max)
 
     def _measure_load(self, now: Instant) -> None:
-        """Measure whether the thread that runs the scheduling cycles is busy, at most once in each
-        _MEASUREMENT_INTERVAL.
-        """
+        """Measure whether the thread of the scheduling cycles is busy, at most once in each _MEASUREMENT_INTERVAL."""
         elapsed_time = now - self._measured_at
         if 0 <= elapsed_time < _MEASUREMENT_INTERVAL:
             return

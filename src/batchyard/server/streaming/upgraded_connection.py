@@ -131,7 +131,7 @@ class UpgradedConnection(asyncio.Protocol):
     # --- calls of the handler ---
 
     def send(self, data: bytes) -> None:
-        """Send bytes to the client."""
+        """Send bytes to the client; abort the connection if more than UNREAD_BYTES_MAX bytes are not sent yet."""
         self._last_traffic_at = self._loop.time()
         if self._is_aborted:
             return
