@@ -82,7 +82,7 @@ class ObservedPlatform:
 
 
 class ServerMetrics:
-    """The metrics of a platform's controllers. An instance is created before the platform; `begin` connects both."""
+    """The metrics of a platform's controllers. An instance is created before the platform; `begin` connects it."""
 
     def __init__(self, role: str = STANDALONE) -> None:
         self._role = role

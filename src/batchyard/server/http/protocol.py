@@ -154,7 +154,7 @@ class ResponsePieces:
         self._pieces = pieces
 
     def take(self) -> Iterator[bytes]:
-        """Return an iterator that encodes the response's pieces lazily. It can be called only once."""
+        """Return an iterator that encodes the response's pieces lazily. This method can be called only once."""
         self.is_over = True
         return self._pieces
 
@@ -174,7 +174,7 @@ def _encode_part(part: Any) -> bytes:
 
 
 def _timed_actions(response: StreamingResponse, request: ApiRequest) -> Iterator[tuple[float, Callable[[], None]]]:
-    """Yield functions to call on a watch after a delay in seconds: to end it, and to send a bookmark shortly before."""
+    """Yield pairs of a delay in seconds and a function to call then: to end a watch, and to send a bookmark before."""
     if not response.times_out:
         return
     stream_seconds = float(timeout_seconds(request)) or _DEFAULT_STREAM_TIMEOUT
@@ -298,7 +298,7 @@ class HttpProtocol(asyncio.Protocol):
         self._answer_next_request()
 
     def refuse(self, code: int, message: str) -> None:
-        """Respond to invalid input with an error, and close the connection."""
+        """Drop queued requests. Unless a request is in progress, respond with an error and close the connection."""
         self._queued.clear()
         if self._current_request is None:
             length_header, response = (
@@ -393,7 +393,7 @@ class HttpProtocol(asyncio.Protocol):
             )
 
     def _begin_stream(self, stream: StreamingResponse, response: Response, parsed_request: ParsedRequest) -> None:
-        """Send the head of a streaming response. For HTTP/1.0, which has no chunks, closing the connection ends it."""
+        """Send the head of a streaming response, and start to send its parts. HTTP/1.0 connections close at the end."""
         encoding_header = b"\r\ntransfer-encoding: chunked" if parsed_request.is_chunked else b""
         is_last = self._is_last(parsed_request) or not parsed_request.is_chunked
         self._current_request = parsed_request._replace(is_last=is_last)

@@ -215,7 +215,7 @@ class LocalContainers:
         self._is_ending = False
 
     def log(self, pod: Obj, container: str, *, previous: bool) -> containers.ContainerLog:
-        """Open the log of a container: of its newest start or, with `previous`, of the start before."""
+        """Open the log of a container's newest start or, with `previous`, of the start before the newest."""
         uid = pod["metadata"]["uid"]
         container_runs = [run for run in map(run_of, self._machine.runs(uid)) if run.container == container]
         run = (container_runs[-1:] if not previous else container_runs[-2:-1]) or container_runs[-1:]
@@ -227,7 +227,7 @@ class LocalContainers:
         return log
 
     def usage(self, pod: Obj) -> containers.MeasuredUsage | None:
-        """Return the measured CPU and memory usage of each container of a pod; None before it is known."""
+        """Return the measured CPU and memory usage of each container of a pod, by name; None before it is known."""
         return self._usage.pod_usage(pod["metadata"]["uid"])
 
     def node_usage(self, node: str) -> containers.MeasuredUsage | None:
@@ -246,7 +246,7 @@ class LocalContainers:
         streams: containers.Streams,
         client: containers.SessionClient,
     ) -> containers.ProcessSession:
-        """Start a command in a running container (exec), and return the session with the command."""
+        """Start a command in a container (exec). If the container is not running, the returned session fails."""
         run = self._find_running_run(pod, container)
         if run is None:
             return sessions.FailedSession(self._loop, client, _container_not_found_message(container))
@@ -257,7 +257,7 @@ class LocalContainers:
     def attach(
         self, pod: Obj, container: str, streams: containers.Streams, client: containers.SessionClient
     ) -> containers.ProcessSession:
-        """Attach to the main process of a running container; the container's spec decides whether it has a terminal."""
+        """Attach to the main process of a container. If the container is not running, the returned session fails."""
         run = self._find_running_run(pod, container)
         if run is None:
             return sessions.FailedSession(self._loop, client, _container_not_found_message(container))
@@ -471,7 +471,7 @@ class _RotatedLogReader:
             return False
 
     def _log_file_after(self, inode: int) -> Path:
-        """Return the log file that follows the one with this inode; the oldest file if that one was removed."""
+        """Return the log file that follows the one with this inode; the oldest file if none has this inode."""
         following_path = self._path
         for number in self._rotation_numbers():
             path = self._rotated_log_path(number)
@@ -542,7 +542,7 @@ class CombinedContainers:
         self._node = node
 
     def log(self, pod: Obj, container: str, *, previous: bool) -> containers.ContainerLog:
-        """Open the log of a container: of its newest start or, with `previous`, of the start before."""
+        """Open the log of a container's newest start or, with `previous`, of the start before the newest."""
         return self._containers_of(pod).log(pod, container, previous=previous)
 
     def usage(self, pod: Obj) -> containers.MeasuredUsage | None:

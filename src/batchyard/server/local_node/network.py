@@ -81,7 +81,7 @@ class PodAddresses:
         return str(_POD_NETWORK[1])
 
     def allocate(self, uid: str) -> str:
-        """Allocate and return a free IP address for a pod, in turn, so that each is reused as late as possible."""
+        """Allocate the next free IP address to a pod, and return the address. A freed address is reused last."""
         host_count = _POD_NETWORK.num_addresses - 2
         for _ in range(host_count):
             host_number, self._next_number = self._next_number, self._next_number % host_count + 1
@@ -92,7 +92,7 @@ class PodAddresses:
         return address
 
     def restore(self, uid: str, address: str | None) -> None:
-        """Record the IP address of a pod that was started before a restart of the platform; None if it has none."""
+        """Record the IP address (None: without one) of a pod that was started before a restart of the platform."""
         if address is not None:
             self.release(uid)
             self._address_by_uid[uid] = address

@@ -100,7 +100,7 @@ class RunFolders:
         write_private(self._node / self.path(key_of(run)) / STOP_REQUEST_FILE, json.dumps(run["stop"]).encode())
 
     def move_to_trash(self, key: Key) -> Path:
-        """Move a container run to the trash and delete its logs; for a sandbox, move its pod. Return the new path."""
+        """Move a run to the trash and delete its logs; for a sandbox, move the pod's folder. Return the new path."""
         if key.name == SANDBOX:
             return self._move_to_trash(self.pod(key.namespace))
         log = self.log(key)
@@ -109,7 +109,7 @@ class RunFolders:
         return self._move_to_trash(self._node / self.path(key))
 
     def move_sandbox_to_trash(self, key: Key) -> Path:
-        """Move the folder of a pod's sandbox, without the rest of the pod, to the trash folder. Return the new path."""
+        """Move the folder of a pod's sandbox to the trash, and keep the pod's other folders. Return the new path."""
         return self._move_to_trash(self._node / self.path(key))
 
     def trash(self) -> Iterator[Path]:

@@ -159,7 +159,7 @@ def _make_folders(volume_folder: Path, deepest_folder: Path, mode: int) -> None:
 
 
 def _check_host_path(name: str, plan: volumes.HostPathPlan) -> None:
-    """Check that a hostPath is allowed and has the required type; create it if the type says so. Raises VolumeError."""
+    """Create a missing hostPath if its type allows that. Raises VolumeError for another type or a forbidden path."""
     path = Path(plan.path)
     real_path = os.path.realpath(path)
     if not _is_host_path_allowed(real_path, plan):

@@ -46,7 +46,7 @@ class PlatformProcess(NamedTuple):
 
 
 def prepare_data_dir(folder: Path) -> None:
-    """Create the data directory so that only its owner can access it, and set the umask for private files."""
+    """Create the data directory or restrict it to its owner; set the umask for private files. Raises DirectoryError."""
     os.umask(_OTHER_USERS_MODE_MASK)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

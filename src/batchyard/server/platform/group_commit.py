@@ -3,7 +3,7 @@
 A batch of `LARGE_BATCH_SIZE` changes is written without waiting for the transaction before it, because a larger batch
 is not cheaper, and the event loop would idle while all clients wait for their responses.
 
-Callers that wait for a revision are notified when it is durable. Watches of other processes receive changes only then,
+Callers that wait for a revision are notified when it is durable. Watches of API clients receive changes only then,
 so that no client sees a change that a crash reverts. If the journal cannot be written (the disk is full), the state in
 memory stays ahead of the journal. All waiting callers then get the error, and the platform must exit.
 """
@@ -128,11 +128,11 @@ class GroupCommit:
         store.listen(self._collect_change)
 
     def events_since(self, revision: int) -> Sequence[WatchEvent]:
-        """Return the durable changes after a revision. Raises Expired if the store no longer has all of them."""
+        """Return the durable changes after a revision. Raises ExpiredRevision if the store no longer has all."""
         return [change for change in self.changes_since(revision) if change.revision <= self.durable_revision]
 
     def changes_since(self, revision: int) -> Sequence[WatchEvent]:
-        """Return all changes after a revision, durable or not. Raises Expired if the store has lost some of them."""
+        """Return all changes after a revision, durable or not. Raises ExpiredRevision if the store dropped some."""
         return self._store.changes_since(revision)
 
     def subscribe(self, watch: DurableWatch) -> None:
@@ -181,7 +181,7 @@ class GroupCommit:
             self._loop.call_soon(self._write_batch_after, 0)
 
     def _write_batch_after(self, iterations: int) -> None:
-        """Write the collected changes after `iterations` of the loop, unless a transaction is in progress by then."""
+        """Write the collected changes after this many asyncio loop iterations, unless a transaction is in progress."""
         if iterations:
             self._loop.call_soon(self._write_batch_after, iterations - 1)
             return
@@ -218,7 +218,7 @@ class GroupCommit:
             self._shorten_watch_history()
 
     def _schedule_next_batch(self) -> None:
-        """Schedule the next batch, late enough that it includes the changes of the callers that were just notified."""
+        """Schedule the next batch, late enough that it includes changes by the callers that were just notified."""
         if self._transactions_in_progress:
             return
         if self._collected_changes:
@@ -235,14 +235,14 @@ class GroupCommit:
                 stack.callback(watch.feed, changes)
 
     def _record_size(self, object_bytes: int) -> None:
-        """Record the size of a transaction in bytes, and drop the sizes of those whose revisions were compacted."""
+        """Record the size of the last transaction in bytes, and forget transactions beyond 2 * HISTORY_REVISIONS."""
         self._transaction_sizes.append((self.durable_revision, object_bytes))
         self._history_size += object_bytes
         while self._transaction_sizes[0][0] <= self.durable_revision - 2 * HISTORY_REVISIONS:
             self._history_size -= self._transaction_sizes.popleft()[1]
 
     def _shorten_watch_history(self) -> None:
-        """Compact the journal and the store's history of changes, so that HISTORY_BYTES bytes of objects remain."""
+        """Compact the journal and the store's history of changes, so that at most HISTORY_BYTES of objects remain."""
         revision = 0
         while self._history_size > HISTORY_BYTES:
             revision, transaction_size = self._transaction_sizes.popleft()

@@ -125,7 +125,7 @@ class ProvidedObjects:
         self._is_synchronization_scheduled = False
 
     def begin(self) -> None:
-        """Create missing CustomResourceDefinitions, and schedule updates of those that an earlier release created."""
+        """Schedule the creation of missing CustomResourceDefinitions, and the update of those that exist."""
         self._synchronize_soon()
         for index, name in enumerate(self._kinds):
             if self._client.get(Key(DEFINITION, "", name)) is None:
@@ -152,7 +152,7 @@ class ProvidedObjects:
         self._write(Create(with_status(definition, status_of(definition, self._client, self._kernel.now()))))
 
     def _update_crd(self, name: str) -> None:
-        """Update the spec of a stored CustomResourceDefinition, if an earlier release of batchyard created it."""
+        """Update the spec of a stored CustomResourceDefinition that batchyard created, if this release changes it."""
         stored_definition = self._client.get(Key(DEFINITION, "", name))
         if stored_definition is None or annotation(stored_definition, well_known.PROVIDED) is None:
             return
@@ -410,7 +410,7 @@ class EmbeddedPlatform:
         self._server.add_put_handler(CLOCK_PATH, clock_control.put)
 
     def create_dispatcher(self, watchdog: RequestWatchdog | None = None) -> RequestDispatcher:
-        """Create the dispatcher of HTTP requests; the watchdog, if given, learns which request is executed."""
+        """Create the dispatcher of HTTP requests; the watchdog, if given, is notified of each executed request."""
         metrics = self._metrics
         revision = lambda: self._store.revision  # noqa: E731 - reads one field
         dispatcher = RequestDispatcher(self._server, self._kernel, self._commit, revision, metrics.requests, watchdog)
@@ -476,7 +476,7 @@ class EmbeddedPlatform:
         return CombinedContainers(simulated_containers, self._local.containers, self._local.name)
 
     def _replay_stored_objects(self, cluster: Obj | None) -> None:
-        """Show the stored objects to the controllers, and create missing namespaces, roles and Cluster objects."""
+        """Pass the stored objects to the controllers; schedule writes of `cluster` and of missing built-in objects."""
         objects = [obj for kind in self._store.kinds() for obj in self._store.list(kind)]
         events = [
             WatchEvent(EventType.ADDED, key_of(o), o, None, int(o["metadata"]["resourceVersion"])) for o in objects
@@ -499,7 +499,7 @@ class EmbeddedPlatform:
         self._provided_objects.begin()
 
     def _store_cluster(self, cluster: Obj) -> None:
-        """Create the given Cluster and its NodePools, or give its spec to the stored Cluster."""
+        """Create the given Cluster and its NodePools; if the Cluster exists, update its spec instead."""
         stored_cluster = self._client.get(key_of(cluster))
         if stored_cluster is None:
             self._create_missing(initial_objects(cluster))

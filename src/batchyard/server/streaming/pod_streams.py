@@ -258,7 +258,7 @@ def switching_protocols_response(response: UpgradeResponse, request: ApiRequest,
 def serve_upgraded(
     response: UpgradeResponse, connection: UpgradedConnection, received_data: bytes, on_lost: Callable[[], None]
 ) -> None:
-    """Create the handler of an upgraded connection, and pass it the received bytes; `on_lost` is called at its end."""
+    """Create the handler of an upgraded connection, and pass it received bytes; `on_lost` is called at disconnect."""
     create_handler = _websocket_handler if response.upgrade.to == WEBSOCKET else _spdy_handler
     connection.start_handler(_NotifyingHandler(create_handler(response, connection), on_lost), received_data)
 

@@ -184,7 +184,7 @@ class _StreamPair:
                 self._session.end_input()
 
     def reset(self, stream_id: int) -> None:
-        """Disconnect from the port if the client has reset the data stream; end the error stream without an error."""
+        """If the client reset the data stream, disconnect from the port, and end the error stream without an error."""
         if stream_id == self.streams.get("data"):
             self.close()
             self._end_spdy_stream(self.streams.get("error"))
