@@ -79,7 +79,7 @@ class EventSeriesWriter:
         self._instances = {name: f"{name}-{host}"[:_INSTANCE_NAME_LENGTH_MAX] for name in EVENT_SERIES_COMPONENTS}
 
     def publish(self, now: Instant, component: str, record: EventRecord) -> None:
-        """Write an event record: raise the count of a recent equal Event, or create a new Event."""
+        """Count a record in a recent Event of the same component, object, type and reason, or create a new Event."""
         object_reference = reference_to(self._client, record.regarding)
         key = component, tuple(object_reference.values()), record.type, record.reason
         event_series = self._recent_series.recall(key)
@@ -244,7 +244,7 @@ class EventRecorder:
         self._client.submit([Create(event)], ignore_result)
 
     def _is_combined_with_similar(self, now: Instant, key: tuple[str, Key, str, str], message: str) -> bool:
-        """Record a message; report whether more than ten such records differ only in it and so must share one Event."""
+        """Record a message; report whether more than ten records differ only in the message, and so share one Event."""
         similar_records = self._similar_records.recall(key)
         if similar_records is None:
             self._similar_records.remember(key, _SimilarRecords(now, {message: None}))

@@ -168,7 +168,7 @@ class ControllerQueue:
         return True
 
     def requeue_early(self) -> Sequence[Ticket]:
-        """Queue all keys that only wait for a delayed requeue now, in order of their due times.
+        """Queue now all keys that only wait for a delayed requeue, in order of their due times.
 
         Return the tickets of these requeues, which the caller must cancel in the event loop.
         """
@@ -531,7 +531,7 @@ class _OutstandingWrites:
             writer.submit(reconcile_result.writes, self.process_result)
 
     def recorded_events(self) -> Sequence[EventRecord]:
-        """Return the Events to record: all on success; after a rejection only those of succeeded writes and its own."""
+        """Return the Events to record: all on success, else those of succeeded writes and one about the rejection."""
         if self.error is None:
             return [*self.succeeded_events, *self.outcome.events] if self.succeeded_events else self.outcome.events
         if self.rejected_write is not None and self.outcome.event_if_rejected is not None:
@@ -569,7 +569,7 @@ def _rejection_events(queue: ControllerQueue, writes: _OutstandingWrites) -> Seq
 
 
 def _is_permanent_error(error: ApiError) -> bool:
-    """Report whether a rejected write must not be retried until an object changes: it is forbidden."""
+    """Report whether a write was rejected as Forbidden, so that it must not be retried until an object changes."""
     return isinstance(error, Forbidden) and not isinstance(error, TemporarilyForbidden)
 
 

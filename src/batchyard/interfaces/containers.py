@@ -47,7 +47,7 @@ class ContainerLog(Protocol):
         """Skip log lines before the last `lines` ones, as far as possible; to be called before the first read."""
 
     def read(self) -> Sequence[LogLine]:
-        """Return the log lines since the last read, oldest first; the first read starts with retained lines."""
+        """Return unread log lines, oldest first; before the first read, all retained lines are unread."""
 
     def close(self) -> None:
         """Stop reading the log."""
@@ -160,7 +160,7 @@ class ContainerRuntime(Protocol):
         """Return the last known state of a run (container start, sandbox or image pull); None if it does not exist."""
 
     def runs(self, uid: str | None = None) -> Sequence[Obj]:
-        """Return all runs, or those of the pod with a uid: its sandbox, then the others in order of creation."""
+        """Return all runs, or those of the pod with a uid: its sandbox, then its other runs in order of creation."""
 
     def execute_write(self, write: Write) -> Obj:
         """Start (Create), change (Update) or remove (Delete) a run, and return its resulting state."""

@@ -37,7 +37,7 @@ UNHEALTHY_ZONE_PERCENT: Final = 55
 
 
 class ZoneState(StrEnum):
-    """Whether a zone of nodes is disrupted: normal, partly or fully, which decides the rate of NoExecute taints."""
+    """The disruption state of a zone of nodes, which determines the rate of NoExecute taints in the zone."""
 
     NORMAL = "Normal"
     PARTIAL_DISRUPTION = "PartialDisruption"
@@ -90,7 +90,7 @@ class _Zone:
         self.tainted_at = at if self.tainted_at is None else max(at, self.tainted_at)
 
     def update_state(self) -> bool:
-        """Update the disruption state of the zone; return whether it changed."""
+        """Update the zone's disruption state and interval between taints; return whether one of them changed."""
         old_state = (self.state, self.interval)
         self.state = zone_state(self.ready_count, len(self.unready_nodes))
         self.interval = eviction_interval(self.state, self.ready_count + len(self.unready_nodes))
@@ -256,7 +256,7 @@ class NodeHealth:
         return [key, *[Key(scheme.NODE, "", name) for name in self._zones.unready_nodes()]]
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Update the conditions of a node if it is lost; otherwise update its taints."""
+        """Set a newly lost node's conditions to Unknown; otherwise update the node's taints and its pods' readiness."""
         node = reader.get(key)
         if node is None:
             return ReconcileResult()
@@ -294,7 +294,7 @@ class NodeHealth:
         return key, None
 
     def _set_pods_unready(self, node: str, reader: Reader, now: Instant, reconcile_result: ReconcileResult) -> None:
-        """Set the Ready condition of the pods on a lost node to False."""
+        """Add to the result the writes and Events that set the Ready condition of a lost node's pods to False."""
         for key in self._pods.pod_keys_on(node):
             pod = reader.get(key)
             if pod is not None and pods.is_ready(pod):

@@ -331,7 +331,7 @@ def restore_backup(backup: Path, journal: Path) -> journal_file.JournalContents:
 
 
 def _copy_journal(path: Path, copy_path: Path, *, is_immutable: bool = False, reported_as: Path | None = None) -> None:
-    """Copy a journal file in its current state; errors name the journal, or `reported_as` if the copy fails."""
+    """Copy a journal file in its current state. Errors in writing the copy name `reported_as`, or else the copy."""
     with journal_file.journal_errors(path), closing(journal_file.open_read_only(path, is_immutable=is_immutable)) as db:
         db.execute("BEGIN")
         db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
@@ -341,7 +341,7 @@ def _copy_journal(path: Path, copy_path: Path, *, is_immutable: bool = False, re
 
 @contextmanager
 def _temporary_file(path: Path) -> Iterator[Path]:
-    """Yield the path of a new private file beside `path`; the file is deleted at the end unless it was renamed."""
+    """Yield the path of a new private file beside `path`, which is deleted after the `with` block unless renamed."""
     try:
         fd, name = mkstemp(prefix=f".{path.name}.", suffix=".new", dir=path.parent)
     except OSError as error:

@@ -71,7 +71,7 @@ class CommitMark:
             raise JournalError(f"{journal}: another process has the journal open; stop that process first") from error
 
     def read(self) -> CommitRecord | None:
-        """Return the journal identity and last acknowledged revision; None if empty. May raise DamagedMark."""
+        """Return the journal's identity and last acknowledged revision, or None if not written. Raises DamagedMark."""
         return _read_commit_record_from(self._fd)
 
     def write(self, commit_record: CommitRecord) -> None:

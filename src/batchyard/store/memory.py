@@ -238,7 +238,7 @@ class Store:
         return kind_listing.objects.get(key) if kind_listing is not None else None
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """Return the objects of a kind, of one namespace or of all, sorted. Later writes leave the result unchanged."""
+        """Return a snapshot of a kind's objects in a namespace (None: in all), sorted by namespace and name."""
         kind_listing = self._listings.get(kind)
         return kind_listing.in_order(namespace) if kind_listing is not None else ()
 

@@ -56,7 +56,7 @@ class Connections:
         self._date = b""
 
     def enter(self, connection: ClosableConnection) -> bool:
-        """Count a connection as open until `leave`. Return False if too many are open, in total or of its client."""
+        """Count a connection as open until `leave`. Return False if too many are open, in total or from its client."""
         peer = connection.peer
         same_client_count = sum(1 for other in self._open if other.peer == peer)
         self._open[connection] = None

@@ -179,7 +179,7 @@ class RequestDispatcher:
             queued.respond(encode_body(too_many_requests().response()))
 
     def _execute_next_request(self) -> None:
-        """Execute the next queued request by fair queueing, and charge its duration to its user's flow."""
+        """Execute the next queued request by fair queueing; charge its duration and body size to its user's flow."""
         if not len(self._queue):
             return  # the request was rejected at shutdown
         flow_name, queued_request = self._queue.take()
@@ -235,7 +235,7 @@ class RequestDispatcher:
     def _send_deferred(
         self, finish: _ResponseFinisher, response: api_request.Response, measurement: _RequestMeasurement
     ) -> None:
-        """Send a deferred response once the current store revision is durable, since the response may reveal it."""
+        """Send a deferred response once the current store revision is durable: the response may contain its changes."""
         self._commit.when_durable(self._revision(), partial(finish, encode_body(response), measurement))
 
     def _handle_request(self, request: api_request.ApiRequest) -> api_request.AnyResponse:

@@ -125,7 +125,7 @@ class FairQueue(Generic[_T]):
         return 0 if flow is None else len(flow.items)
 
     def put(self, name: str, item: _T, *, is_urgent: bool = False) -> None:
-        """Queue an item under its flow's name; an urgent item is served before all other items."""
+        """Queue an item under its flow's name; urgent items are served before all items that are not urgent."""
         if is_urgent:
             self._urgent.append(item)
             return

@@ -154,7 +154,7 @@ class ResponsePieces:
         self._pieces = pieces
 
     def take(self) -> Iterator[bytes]:
-        """Return an iterator that encodes the response's pieces lazily. It can be called only once."""
+        """Return an iterator that encodes the response's pieces lazily. This method can be called only once."""
         self.is_over = True
         return self._pieces
 
@@ -399,7 +399,7 @@ class HttpProtocol(asyncio.Protocol):
             )
 
     def _begin_stream(self, stream: StreamingResponse, response: Response, parsed_request: ParsedRequest) -> None:
-        """Send the head of a streaming response. For HTTP/1.0, which has no chunks, closing the connection ends it."""
+        """Send the head of a streaming response, and start to send its parts. HTTP/1.0 connections close at the end."""
         encoding_header = b"\r\ntransfer-encoding: chunked" if parsed_request.is_chunked else b""
         is_last = self._is_last(parsed_request) or not parsed_request.is_chunked
         self._current_request = parsed_request._replace(is_last=is_last)

@@ -37,7 +37,7 @@ _EXEC_EXTENSION: Final = "client.authentication.k8s.io/exec"
 
 
 async def run_credential_plugin(plugin: Any, cluster: Mapping[str, Any]) -> Mapping[str, str]:
-    """Run a kubeconfig's credential plugin; return its credentials as user fields. Raises ValueError, OSError."""
+    """Run a credential plugin; return its credentials as fields of a kubeconfig user. Raises ValueError, OSError."""
     if not isinstance(plugin, dict) or not plugin.get("command") or not plugin.get("apiVersion"):
         raise ValueError("the credential plugin (exec) of its user must have an apiVersion and a command")
     command = [str(argument) for argument in (plugin["command"], *(plugin.get("args") or ()))]
@@ -241,7 +241,7 @@ def _without_empty_fields(entry: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _normalized_server(cluster: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return `{"server": URL}` of a kubeconfig cluster, with the URL scheme in lowercase. Raises ValueError."""
+    """Return `{"server": URL}` of a kubeconfig cluster, with lowercase scheme. Raises ValueError for invalid URLs."""
     url, proxy = str(cluster.get("server") or ""), str(cluster.get("proxy-url") or "")
     if urlsplit(url).scheme not in _SUPPORTED_SCHEMES or not urlsplit(url).hostname:
         raise ValueError(f"the server of the kubeconfig's cluster is not an http or https URL: {url!r}")
@@ -252,7 +252,7 @@ def _normalized_server(cluster: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 async def _add_credentials(user: Mapping[str, Any], cluster: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a kubeconfig user with credentials from its plugin or its token file, which take precedence."""
+    """Return a kubeconfig user in which credentials from its plugin or token file replace those in other fields."""
     if "exec" in user:
         plugin_credentials = await run_credential_plugin(user["exec"], cluster)
         return {**{field: value for field, value in user.items() if field != "exec"}, **plugin_credentials}
@@ -284,7 +284,7 @@ def _access_from_configuration(config: Configuration, namespace: str) -> ApiServ
 
 
 def _error_message(error: Exception) -> str:
-    """Return the message of an error in loading a kubeconfig, which kubernetes-asyncio may have raised."""
+    """Return the message for the user about an exception that was raised while a kubeconfig was loaded."""
     match error:
         case KeyError() | TypeError() | AttributeError():
             return f"it is not a valid kubeconfig: {error}"

@@ -198,7 +198,7 @@ def _field_conditions(query: LedgerQuery) -> Iterator[tuple[str, Sequence[Any]]]
 
 
 def _insert_parameters(records: Sequence[DecisionRecord]) -> list[Any]:
-    """Return the column values of these decisions, flat; details that consecutive decisions share are encoded once."""
+    """Return the column values of these decisions in one list; details shared by consecutive ones are encoded once."""
     values: list[Any] = []
     previous_details: Mapping[str, Any] = {}
     encoded_details: bytes | None = None

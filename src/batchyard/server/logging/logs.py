@@ -237,7 +237,7 @@ class AuditLog:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _rotate(self) -> None:
-        """Rename the full audit log, and open a new file. If that fails, the next written line tries again."""
+        """Rename the full audit log, and open a new file. Raises OSError; the next write then tries again."""
         with suppress(FileNotFoundError):  # already renamed, but opening the new file failed
             self._path.replace(self._path.with_name(f"{self._path.name}.1"))
         audit_file = _open_audit_file(self._path)

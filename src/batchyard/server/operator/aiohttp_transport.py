@@ -227,7 +227,7 @@ def _failed_response(error: BaseException) -> HttpResponse:
 
 
 def _connection_error_text(error: OSError) -> str:
-    """Return why a connection failed: the operating system's error text, since asyncio's names only the failed call."""
+    """Return why a connection failed, as the operating system describes it: asyncio names only the failed call."""
     if error.errno and not isinstance(error, ssl.SSLError | socket.gaierror):
         return os.strerror(error.errno)
     return error.strerror or str(error)

@@ -137,7 +137,7 @@ class OperatorProcess:
             self._leadership.start()
 
     async def close(self) -> None:
-        """Stop the controllers and release the leader's Lease."""
+        """Stop the controllers, and release the Lease if this replica holds it."""
         self.kernel.stop()
         if self._leadership is not None:
             lease_released = asyncio.Event()
@@ -256,7 +256,8 @@ async def _run_without_conflicts(
 ) -> AsyncIterator[None]:
     """Delay the block while another controller decides about the same objects; end the operator if one appears later.
 
-    A replica with webhooks keeps answering them while it waits, so that objects can still be created.
+    During the delay, a replica with webhooks serves them, so that objects can still be created. Without webhooks,
+    OperatorError is raised instead of a delay.
     """
     if config.beside_upstream:
         yield

@@ -52,7 +52,7 @@ class CertificateAuthority:
     """
 
     def __init__(self, folder: Path, now: Instant) -> None:
-        """Load the CA from this folder, or create it. Raises CredentialsError if a file is damaged or missing."""
+        """Load the CA from this folder, or create it. Raises CredentialsError if files are damaged or do not match."""
         self._now = now
         key_file, self.certificate_file = folder / "ca.key", folder / CA_FILE
         remedy = f"or remove {key_file} and {CA_FILE}: then all certificates that it signed become invalid"

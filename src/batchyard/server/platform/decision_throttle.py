@@ -23,7 +23,7 @@ _SCHEDSTAT_READ_SIZE: Final = 128
 
 
 def cpu_demand() -> float:
-    """Return how long the calling thread ran or waited for a CPU, in seconds; without schedstat, only its CPU time."""
+    """Return how long the calling thread has run or waited for a CPU, in seconds; without schedstat, its CPU time."""
     try:
         schedstat_fd = os.open(_SCHEDSTAT_PATH, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -71,7 +71,7 @@ class DecisionThrottle:
         self._is_busy = False
 
     def next_turn(self) -> Instant:
-        """Return 0 if the next scheduling cycle may start now, else the instant at which the caller must ask again."""
+        """Return 0 if the next scheduling cycle may start now, else the instant at which to call this method again."""
         now = wall_clock()
         self._measure_load(now)
         pause, min_pause = now - self._last_ended_at, self._pause_after_last()

@@ -3,7 +3,7 @@
 A batch of `LARGE_BATCH_SIZE` changes is written without waiting for the transaction before it, because a larger batch
 costs no less per change, and the event loop would idle while all clients wait for their responses.
 
-Callers that wait for a revision are notified when it is durable. Watches of other processes receive changes only then,
+Callers that wait for a revision are notified when it is durable. Watches of API clients receive changes only then,
 so that no client sees a change that a crash reverts. If the journal cannot be written (the disk is full), the state in
 memory stays ahead of the journal. All waiting callers then get the error, and the platform must exit.
 """
@@ -181,7 +181,7 @@ class GroupCommit:
             self._loop.call_soon(self._write_batch_after, 0)
 
     def _write_batch_after(self, iterations: int) -> None:
-        """Write the collected changes after `iterations` of the loop, unless a transaction is in progress by then."""
+        """Write the collected changes after this many asyncio loop iterations, unless a transaction is in progress."""
         if iterations:
             self._loop.call_soon(self._write_batch_after, iterations - 1)
             return
@@ -218,7 +218,7 @@ class GroupCommit:
             self._shorten_watch_history()
 
     def _schedule_next_batch(self) -> None:
-        """Schedule the next batch, late enough that it includes the changes of the callers that were just notified."""
+        """Schedule the next batch, late enough that it includes changes by the callers that were just notified."""
         if self._transactions_in_progress:
             return
         if self._collected_changes:

@@ -125,7 +125,7 @@ class ProvidedObjects:
         self._is_synchronization_scheduled = False
 
     def begin(self) -> None:
-        """Create missing CustomResourceDefinitions, and schedule updates of those that an earlier release created."""
+        """Schedule the creation of missing CustomResourceDefinitions, and the update of those that exist."""
         self._synchronize_soon()
         for index, name in enumerate(self._kinds):
             if self._client.get(Key(DEFINITION, "", name)) is None:
@@ -155,7 +155,7 @@ class ProvidedObjects:
         self._write(Create(with_status(definition, status_of(definition, self._client, self._kernel.now()))))
 
     def _update_crd(self, name: str) -> None:
-        """Update the spec of a stored CustomResourceDefinition, if an earlier release of batchyard created it."""
+        """Update the spec of a stored CustomResourceDefinition that batchyard created, if this release changes it."""
         stored_definition = self._client.get(Key(DEFINITION, "", name))
         if stored_definition is None or annotation(stored_definition, well_known.PROVIDED) is None:
             return
@@ -505,7 +505,7 @@ class EmbeddedPlatform:
         self._provided_objects.begin()
 
     def _store_cluster(self, cluster: Obj) -> None:
-        """Create the given Cluster and its NodePools, or give its spec to the stored Cluster."""
+        """Create the given Cluster and its NodePools; if the Cluster exists, update its spec instead."""
         stored_cluster = self._client.get(key_of(cluster))
         if stored_cluster is None:
             self._create_missing(initial_objects(cluster))
