@@ -122,7 +122,7 @@ def _mismatch_error(pod: meta.Obj, field_text: str, given_value: object, compute
 
 
 def _covers_key(toleration: Toleration, key: str) -> bool:
-    """Report whether a toleration covers NoExecute taints with this key, regardless of their value."""
+    """Return whether a toleration covers NoExecute taints with this key, regardless of their value."""
     return toleration.get("key") in (None, "", key) and toleration.get("effect") in (None, "", _NO_EXECUTE)
 
 
@@ -315,7 +315,7 @@ def _pods_text(names: Sequence[str], reasons: str) -> str:
 
 
 def _is_significant_change(new: meta.Obj, old: meta.Obj) -> bool:
-    """Report whether a pod update changed containers or images."""
+    """Return whether a pod update changed containers or images."""
     container_fields = ("containers", "initContainers", "ephemeralContainers")
     return any(_container_images(new, field) != _container_images(old, field) for field in container_fields)
 
@@ -348,7 +348,7 @@ _MUTATING_WEBHOOKS: Final = {"Job": "mjob.kb.io", "JobSet": "mjobset.kb.io"}
 
 
 def is_managed_namespace(name: str, namespace_selector: meta.Selector | None, find_object: FindObject) -> bool:
-    """Report whether Kueue's `managedJobsNamespaceSelector` selects a Namespace; True if no selector is set.
+    """Return whether Kueue's `managedJobsNamespaceSelector` selects a Namespace; True if no selector is set.
 
     A Namespace that does not exist is not selected.
     """
@@ -380,7 +380,7 @@ def queue_job(job: meta.Obj, find_object: FindObject, namespace_selector: meta.S
 
 
 def _has_managed_ancestor(job: meta.Obj, find_object: FindObject) -> bool:
-    """Report whether Kueue manages an ancestor of a job; raise Forbidden if an ancestor is missing."""
+    """Return whether Kueue manages an ancestor of a job; raise Forbidden if an ancestor is missing."""
     ancestor_search = meta.find_managed_ancestor(job, find_object)
     if ancestor_search.missing is not None:
         message = f'{ancestor_search.missing.kind} "{ancestor_search.missing.name}" not found'

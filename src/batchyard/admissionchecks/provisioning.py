@@ -185,7 +185,7 @@ def updated_check(case: CheckCase, workload: meta.Obj) -> AdmissionCheck:
 
 
 def has_failed(request: meta.Obj, workload: meta.Obj) -> bool:
-    """Report whether a ProvisioningRequest failed, or its booking expired before the Workload was admitted."""
+    """Return whether a ProvisioningRequest failed, or its booking expired before the Workload was admitted."""
     return meta.is_true(request, provisioning_request_pods.FAILED) or (
         meta.is_true(request, provisioning_request_pods.BOOKING_EXPIRED) and not lifecycle.is_admitted(workload)
     )
@@ -316,7 +316,7 @@ class ProvisioningController:
 
 
 def _is_created_by_controller(obj: meta.Obj) -> bool:
-    """Report whether an object is a ProvisioningRequest, or a pod template that this controller created."""
+    """Return whether an object is a ProvisioningRequest, or a pod template that this controller created."""
     kind, labels = meta.group_kind(obj), obj["metadata"].get("labels") or {}
     return kind == scheme.PROVISIONING_REQUEST or (kind == scheme.POD_TEMPLATE and well_known.MANAGED in labels)
 

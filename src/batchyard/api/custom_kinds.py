@@ -68,12 +68,12 @@ def built_in_kind(definition: Obj) -> ServedKind | None:
 
 
 def is_served(definition: Obj) -> bool:
-    """Report whether the API server serves the custom kind that a CustomResourceDefinition declares."""
+    """Return whether the API server serves the custom kind that a CustomResourceDefinition declares."""
     return is_true(definition, ESTABLISHED) and built_in_kind(definition) is None
 
 
 def is_definition_deleted(definition: Obj) -> bool:
-    """Report whether a CustomResourceDefinition is being deleted."""
+    """Return whether a CustomResourceDefinition is being deleted."""
     return "deletionTimestamp" in definition["metadata"]
 
 

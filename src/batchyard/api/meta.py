@@ -147,7 +147,7 @@ def find_condition(obj_or_status: Mapping[str, Any], type: str) -> Condition | N
 
 
 def is_true(obj_or_status: Mapping[str, Any], type: str) -> bool:  # noqa: A002
-    """Report whether a status condition is True. The first argument is a whole object or its status."""
+    """Return whether a status condition is True. The first argument is a whole object or its status."""
     condition = find_condition(obj_or_status, type)
     return condition is not None and condition["status"] == "True"
 
@@ -238,7 +238,7 @@ class StatusDraft:
         return {**self._obj, "status": self.status}
 
     def is_true(self, kind: str) -> bool:
-        """Report whether the status condition of the given type is True."""
+        """Return whether the status condition of the given type is True."""
         condition = self.conditions.get(kind)
         return condition is not None and condition["status"] == "True"
 
@@ -333,7 +333,7 @@ def parse_slice_layers(text: str) -> list[SliceLayer] | None:
 
 
 def is_elastic(obj: Obj) -> bool:
-    """Report whether a Job or Workload may be scaled while it runs, by Kueue's Workload slices."""
+    """Return whether a Job or Workload may be scaled while it runs, by Kueue's Workload slices."""
     return annotation(obj, well_known.ELASTIC_JOB) == "true"
 
 
@@ -348,7 +348,7 @@ class Requirement(NamedTuple):
     values: tuple[str, ...]
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Report whether the given labels satisfy this requirement."""
+        """Return whether the given labels satisfy this requirement."""
         value = labels.get(self.key)
         match self.operator:
             case "In":
@@ -363,7 +363,7 @@ class Requirement(NamedTuple):
                 return value is not None and self._is_label_beyond_bound(value)
 
     def _is_label_beyond_bound(self, value: str) -> bool:
-        """Report whether a label value satisfies `Gt` or `Lt`; values that are not integers never do."""
+        """Return whether a label value satisfies `Gt` or `Lt`; values that are not integers never do."""
         label_number, bound_number = parse_integer(value), parse_integer(self.values[0]) if self.values else None
         if label_number is None or bound_number is None:
             return False
@@ -377,7 +377,7 @@ class Selector:
     requirements: tuple[Requirement, ...]
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Report whether the given labels satisfy all requirements of this selector."""
+        """Return whether the given labels satisfy all requirements of this selector."""
         return not self.requirements or all(requirement.matches(labels) for requirement in self.requirements)
 
 
@@ -529,7 +529,7 @@ def quota_amount(resource: str, value: str | int | float) -> int:
 
 
 def is_unlimited(amount: int) -> bool:
-    """Report whether an integer amount of a resource stands for an unlimited quota."""
+    """Return whether an integer amount of a resource stands for an unlimited quota."""
     return amount >= _UNLIMITED_AMOUNT_MIN
 
 

@@ -59,12 +59,12 @@ def violation_subject(names: Sequence[str], *, by_pod: bool) -> str:
 
 
 def is_windows_pod(spec: Obj) -> bool:
-    """Report whether a pod runs on Windows, where checks of Linux security contexts do not apply."""
+    """Return whether a pod runs on Windows, where checks of Linux security contexts do not apply."""
     return (spec.get("os") or {}).get("name") == "windows"
 
 
 def has_user_namespace(spec: Obj) -> bool:
-    """Report whether a pod has its own user namespace."""
+    """Return whether a pod has its own user namespace."""
     return spec.get("hostUsers") is False
 
 

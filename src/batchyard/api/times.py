@@ -98,12 +98,12 @@ class ReservationWindow(NamedTuple):
     end: Instant | None
 
     def overlaps(self, other: "ReservationWindow") -> bool:
-        """Report whether this reservation window overlaps another one."""
+        """Return whether this reservation window overlaps another one."""
         return (other.end is None or self.start < other.end) and (self.end is None or other.start < self.end)
 
 
 def is_time(text: str) -> bool:
-    """Report whether a text that is a time or a duration is an RFC 3339 time, and not a duration such as `2h`."""
+    """Return whether a text that is a time or a duration is an RFC 3339 time, and not a duration such as `2h`."""
     return "T" in text
 
 

@@ -183,7 +183,7 @@ def _split_at_separators(text: str) -> Iterator[tuple[str, int]]:
 
 
 def _has_no_yaml_content(chunk: str) -> bool:
-    """Report whether a chunk of text has only white space, comments and directives."""
+    """Return whether a chunk of text has only white space, comments and directives."""
     content = chunk.lstrip()
     if not content or content[0] not in "#%":
         return not content
@@ -264,7 +264,7 @@ def _reject_duplicate_fields(name_value_pairs: list[tuple[str, Any]]) -> dict[st
 
 
 def is_too_deep(json_text: str) -> bool:
-    """Report whether brackets in a JSON text are nested more than NESTING_MAX levels deep."""
+    """Return whether brackets in a JSON text are nested more than NESTING_MAX levels deep."""
     bracket_count = json_text.count("[") + json_text.count("{")
     return bracket_count > NESTING_MAX and nesting_depth(json_text.encode(errors="replace")) > NESTING_MAX
 

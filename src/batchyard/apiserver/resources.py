@@ -153,7 +153,7 @@ class Resources:
         return self._resources_by_path.get((group, version, plural))
 
     def is_namespaced(self, api_version: str, kind: str) -> bool | None:
-        """Report whether objects of a kind have namespaces; None if the kind is not served."""
+        """Return whether objects of a kind have namespaces; None if the kind is not served."""
         return self._namespaced_by_kind.get((api_version, kind))
 
     def all(self) -> Sequence[Resource]:

@@ -172,7 +172,7 @@ class ApiServer:
         return self._auth_filters.authenticate(request)
 
     def begins_watch(self, request: ApiRequest) -> bool:
-        """Report whether a request with `watch` starts a watch; it does not for named objects and writes."""
+        """Return whether a request with `watch` starts a watch; it does not for named objects and writes."""
         path = parse_resource_path(self._resources, request.path)
         return request.method == "GET" and path is not None and not path.name
 
@@ -243,7 +243,7 @@ class ApiServer:
             self._auth_filters.authorize(request, path)
 
     def _is_large_write(self, request: ApiRequest, path: ResourcePath) -> bool:
-        """Report whether a write is large or changes a large object; deletions never count."""
+        """Return whether a write is large or changes a large object; deletions never count."""
         if len(request.body) > write.INLINE_BODY_MAX:
             return True
         return request.method in {"PUT", "PATCH"} and self._write_handler.targets_large_object(path)
@@ -323,7 +323,7 @@ def _check_body_size(request: ApiRequest, path: ResourcePath | None) -> None:
 
 
 def _is_forecast_dry_run(request: ApiRequest, path: ResourcePath) -> bool:
-    """Report whether a request is a dry run of a queue object, whose response includes predicted effects."""
+    """Return whether a request is a dry run of a queue object, whose response includes predicted effects."""
     is_dry_run = bool(request.query.get("dryRun")) and request.method in {"POST", "PUT", "PATCH"}
     return is_dry_run and not path.subresource and path.info.constant in _FORECAST_KINDS
 

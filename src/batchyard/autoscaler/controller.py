@@ -223,7 +223,7 @@ class ScaleDown:
     # --- removal ---
 
     def _is_removal_due(self, candidate: RemovalCandidate) -> bool:
-        """Report whether a node has been unneeded for long enough to remove it; otherwise requeue the scan."""
+        """Return whether a node has been unneeded for long enough to remove it; otherwise requeue the scan."""
         unneeded_since = self._loop_context.now if candidate.unneeded_since is None else candidate.unneeded_since
         wait = self._loop_context.settings.patience.unneeded_time if candidate.is_ready else node_groups.UNREADY_TIME
         if unneeded_since + wait > self._loop_context.now:
@@ -341,7 +341,7 @@ class AutoscalerLoop:
         return removal_candidates
 
     def _is_for_resize_request(self, node_record: NodeRecord) -> bool:
-        """Report whether a node is still reserved for the ProvisioningRequest for which it was created."""
+        """Return whether a node is still reserved for the ProvisioningRequest for which it was created."""
         resize_request = node_record.view.labels.get(well_known.NODE_PROVISIONING_REQUEST)
         key = self._index.request_by_resize_request.get(resize_request or "")
         if key is None:

@@ -274,7 +274,7 @@ class ClusterLimits:
             self._usage[resource] = self._usage.get(resource, 0) + amount * count
 
     def may_remove_nodes(self, resources: Mapping[str, int], count: int = 1) -> bool:
-        """Report whether the cluster's minimum limits would still hold without `count` machines."""
+        """Return whether the cluster's minimum limits would still hold without `count` machines."""
         return all(
             self._usage.get(resource, 0) - amount * count >= self._limits[resource].minimum
             for resource, amount in self._limited_amounts(resources).items()

@@ -229,12 +229,12 @@ def run_duration_fault(request: Obj) -> ConditionText | None:
 
 
 def is_for_many_zones(request: Obj) -> bool:
-    """Report whether a ProvisioningRequest uses the OBTAINABILITY search strategy, which searches several zones."""
+    """Return whether a ProvisioningRequest uses the OBTAINABILITY search strategy, which searches several zones."""
     return parameter(request, _SEARCH_STRATEGY_PARAMETER) == "OBTAINABILITY"
 
 
 def is_for_other_autoscaler(request: Obj) -> bool:
-    """Report whether a check-capacity ProvisioningRequest names another autoscaler instance."""
+    """Return whether a check-capacity ProvisioningRequest names another autoscaler instance."""
     return request["spec"]["provisioningClassName"] == CHECK_CLASS and bool(parameter(request, "processorInstance"))
 
 
@@ -405,7 +405,7 @@ def _option_in_group(group: NodeGroup, pods: Sequence[PodView], scale_up: ScaleU
 
 
 def _is_guaranteed(option: ScaleUpOption, scale_up: ScaleUp) -> bool:
-    """Report whether the machines of a scale-up fit the capacity in the Cluster's spec."""
+    """Return whether the machines of a scale-up fit the capacity in the Cluster's spec."""
     guaranteed_count = max(scale_up.fleet.known_room(group, scale_up.loop_context.cluster) for group in option.groups)
     return guaranteed_count >= len(option.nodes)
 

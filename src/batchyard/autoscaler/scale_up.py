@@ -119,7 +119,7 @@ def _sort_key(pod: PodView) -> tuple[int, int, str]:
 
 
 def _is_repelled_by_anti_affinity(pod: PodView, nodes: ClusterSnapshot) -> bool:
-    """Report whether the anti-affinity of existing pods selects this pod."""
+    """Return whether the anti-affinity of existing pods selects this pod."""
     anti_affinity_term_list = nodes.placed_pods.anti_affinity_terms
     return any(term.selects(pod.namespace, pod.labels, nodes.namespaces) for term in anti_affinity_term_list)
 
@@ -448,7 +448,7 @@ class ScaleUp:
         return best_option(complete_options or options, self.loop_context.settings) if options else None
 
     def _is_promising(self, option: ScaleUpOption) -> bool:
-        """Report whether all new nodes of a scale-up will probably appear: no recent failure, or known capacity."""
+        """Return whether all new nodes of a scale-up will probably appear: no recent failure, or known capacity."""
         if not any(self.fleet.has_failed(group, self.loop_context.now) for group in option.groups):
             return True
         return self.fleet.is_known_to_have(option.groups, len(option.nodes), self.loop_context.cluster)
@@ -466,7 +466,7 @@ class ScaleUp:
         return scale_up_options
 
     def _may_grow(self, group: NodeGroup) -> bool:
-        """Report whether a node group may grow for pods; groups of queued pools grow only for ProvisioningRequests."""
+        """Return whether a node group may grow for pods; groups of queued pools grow only for ProvisioningRequests."""
         if not group.is_autoscaled or group.provisioning == "queued":
             return False
         return not self.fleet.obstacle(group, self.limits, self.loop_context.now)

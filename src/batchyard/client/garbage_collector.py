@@ -202,17 +202,17 @@ class GarbageCollector:
         return [(key, obj) for key in keys if (obj := self._get(key)) is not None]
 
     def _owner_exists(self, owner: Obj, namespace: str) -> bool:
-        """Report whether the owner in this ownerReference exists, for a dependent in this namespace."""
+        """Return whether the owner in this ownerReference exists, for a dependent in this namespace."""
         return self._find_owner(owner, namespace) is not None
 
     def _counts_as_deleted(self, owner: Obj, namespace: str) -> bool:
-        """Report whether a missing owner counts as deleted: its kind is served, and its scope is valid for an owner."""
+        """Return whether a missing owner counts as deleted: its kind is served, and its scope is valid for an owner."""
         assert self.scopes is not None
         is_namespaced = self.scopes(owner["apiVersion"], owner["kind"])
         return is_namespaced is not None and (bool(namespace) or not is_namespaced)
 
     def _owner_stays(self, owner: Obj, namespace: str) -> bool:
-        """Report whether the owner in this ownerReference exists and is not itself in foreground deletion."""
+        """Return whether the owner in this ownerReference exists and is not itself in foreground deletion."""
         owner_object = self._find_owner(owner, namespace)
         return owner_object is not None and not _is_deleted_with(FOREGROUND_FINALIZER, owner_object["metadata"])
 
@@ -224,18 +224,18 @@ class GarbageCollector:
 
 
 def _has_new_owners(event: client.WatchEvent) -> bool:
-    """Report whether a watch event shows an object with new owner references."""
+    """Return whether a watch event shows an object with new owner references."""
     _, _, obj, old, _ = event
     owners = obj["metadata"].get("ownerReferences")
     return owners is not None and (old is None or old["metadata"].get("ownerReferences") is not owners)
 
 
 def _is_deleted_with(finalizer: str, metadata: Obj) -> bool:
-    """Report whether an object with this metadata is marked as deleted and has this finalizer."""
+    """Return whether an object with this metadata is marked as deleted and has this finalizer."""
     return "deletionTimestamp" in metadata and finalizer in metadata.get("finalizers", ())
 
 
 def _blocks(dependent: Obj, uid: str) -> bool:
-    """Report whether a dependent has `blockOwnerDeletion` in its reference to the owner with this uid."""
+    """Return whether a dependent has `blockOwnerDeletion` in its reference to the owner with this uid."""
     owners = dependent["metadata"].get("ownerReferences") or ()
     return any(owner["uid"] == uid and owner.get("blockOwnerDeletion") for owner in owners)

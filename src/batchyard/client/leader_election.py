@@ -78,7 +78,7 @@ class LeaderElector:
         return self._renewal_started_at + self.terms.renew_deadline
 
     def may_write(self, now: Instant) -> bool:
-        """Report whether this candidate leads, and no other candidate can hold the Lease yet."""
+        """Return whether this candidate leads, and no other candidate can hold the Lease yet."""
         return self.leads and now < self.deadline
 
     def begin(self, now: Instant) -> HttpRequest:
@@ -202,7 +202,7 @@ class Leadership:
         self._start_attempt()
 
     def may_write(self) -> bool:
-        """Report whether this candidate leads and no other can hold the Lease; always False after lost leadership."""
+        """Return whether this candidate leads and no other can hold the Lease; always False after lost leadership."""
         if self._is_over:
             return False
         if self._elector.may_write(self._timers.now()):

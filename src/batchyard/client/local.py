@@ -186,7 +186,7 @@ def _next_generation(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_removable(obj: Obj) -> bool:
-    """Report whether an object has a deletionTimestamp, and neither finalizers nor a grace period delay its removal."""
+    """Return whether an object has a deletionTimestamp, and neither finalizers nor a grace period delay its removal."""
     metadata = obj["metadata"]
     if "deletionTimestamp" not in metadata or metadata.get("finalizers"):
         return False
@@ -384,7 +384,7 @@ class LocalClient:
         self._listeners.remove(listener)
 
     def is_settled(self) -> bool:
-        """Report whether all changes were delivered to the subscribers, and all results of writes to their writers."""
+        """Return whether all changes were delivered to the subscribers, and all results of writes to their writers."""
         return not (self._events or self._results)
 
     def submit(self, writes: Iterable[client.Write], on_result: Callable[[client.WriteResult], None]) -> None:

@@ -348,7 +348,7 @@ class _ListedObjects:
         return (page.get("metadata") or {}).get("continue") or ""
 
     def has_caught_up(self, informer: Informer, cache: Reader) -> bool:
-        """Report whether the informer's watch has caught up with this list, by its revision or its objects."""
+        """Return whether the informer's watch has caught up with this list, by its revision or its objects."""
         if not self.is_complete:
             return False
         if not informer.is_served or (informer.revision or 0) >= self.revision:

@@ -251,7 +251,7 @@ def object_in_list(response: HttpResponse) -> Mapping[str, Any]:
 
 
 def is_retriable(write: Write, response: HttpResponse) -> bool:
-    """Report whether a write may be sent again after this response: a repetition may succeed, and cannot do harm.
+    """Return whether a write may be sent again after this response: a repetition may succeed, and cannot do harm.
 
     A second Create is rejected, unless the server generates the name. An Update names the revision that it is based on.
     """
@@ -263,7 +263,7 @@ def is_retriable(write: Write, response: HttpResponse) -> bool:
 
 
 def may_have_succeeded(response: HttpResponse) -> bool:
-    """Report whether the response to a sent request is missing, so that the server may have processed the request."""
+    """Return whether the response to a sent request is missing, so that the server may have processed the request."""
     return response.code in _LOST_RESPONSE_CODES and response.was_sent
 
 
@@ -317,7 +317,7 @@ def failure_advice(response: HttpResponse) -> str:
 
 
 def is_revision_too_new(response: HttpResponse) -> bool:
-    """Report whether the server rejected a resourceVersion as newer than its own revision.
+    """Return whether the server rejected a resourceVersion as newer than its own revision.
 
     The cause is a server that was restored from a backup.
 
@@ -347,12 +347,12 @@ def list_in_response(response: HttpResponse) -> Mapping[str, Any] | None:
 
 
 def is_object(value: Any) -> bool:
-    """Report whether a decoded JSON value is an API object: a mapping with `metadata.name`."""
+    """Return whether a decoded JSON value is an API object: a mapping with `metadata.name`."""
     return isinstance(value, dict) and isinstance(metadata := value.get("metadata"), dict) and "name" in metadata
 
 
 def contains_fields(stored_value: Any, sent_value: Any) -> bool:
-    """Report whether a stored value contains all fields of a sent value; ignore fields that the server sets."""
+    """Return whether a stored value contains all fields of a sent value; ignore fields that the server sets."""
     if isinstance(sent_value, Mapping):
         return isinstance(stored_value, Mapping) and all(
             contains_fields(stored_value.get(field), value)

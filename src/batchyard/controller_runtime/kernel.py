@@ -195,7 +195,7 @@ class ReconcilePacer:
         return self._is_wake_up_scheduled
 
     def may_reconcile(self, now: Instant, retry: Work) -> bool:
-        """Report whether a reconcile may run now; if not, schedule a call of `retry` for when it may."""
+        """Return whether a reconcile may run now; if not, schedule a call of `retry` for when it may."""
         next_turn_at = now if self._throttle is None else self._throttle.next_turn()
         if next_turn_at <= now:
             return True

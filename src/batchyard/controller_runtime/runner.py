@@ -197,7 +197,7 @@ class WorkQueue:
         )
 
     def __bool__(self) -> bool:
-        """Report whether any key is queued for a reconcile."""
+        """Return whether any key is queued for a reconcile."""
         return any(self.rank_queues)
 
     def queues_for_kind(self, kind: str) -> Sequence[ControllerQueue]:
@@ -348,7 +348,7 @@ class Runner:
         self._schedule_drain()
 
     def is_idle(self) -> bool:
-        """Report whether no key is queued and no write is outstanding; delayed requeues are not counted."""
+        """Return whether no key is queued and no write is outstanding; delayed requeues are not counted."""
         return not self._queue and self._outstanding == 0 and self._is_settled()
 
     def failing_keys(self) -> Sequence[tuple[str, Key, int]]:
@@ -397,7 +397,7 @@ class Runner:
                 self._pacer.take(partial(self._reconcile, *rank_queue.popleft(), now))
 
     def _is_settled(self) -> bool:
-        """Report whether the client has delivered all changes, as controllers above the lowest rank require."""
+        """Return whether the client has delivered all changes, as controllers above the lowest rank require."""
         return self._client.is_settled()
 
     def _drain_when_settled(self) -> None:
@@ -569,7 +569,7 @@ def _rejection_events(queue: ControllerQueue, writes: _OutstandingWrites) -> Seq
 
 
 def _is_permanent_error(error: ApiError) -> bool:
-    """Report whether a write was rejected as Forbidden, so that it must not be retried until an object changes."""
+    """Return whether a write was rejected as Forbidden, so that it must not be retried until an object changes."""
     return isinstance(error, Forbidden) and not isinstance(error, TemporarilyForbidden)
 
 

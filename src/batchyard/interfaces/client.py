@@ -132,7 +132,7 @@ class ObjectClient(Reader, ObjectWriter, Protocol):
         """Register a listener. The event loop later calls it with each batch of watch events, in order."""
 
     def is_settled(self) -> bool:
-        """Report whether the client has delivered all received watch events, so that controllers may decide.
+        """Return whether the client has delivered all received watch events, so that controllers may decide.
 
         Results of writes are included only if the client executes writes synchronously.
         """

@@ -411,7 +411,7 @@ def _with_reclaimable_pods(workload: meta.Obj, reclaimable_pods: Sequence[Mappin
 
 
 def _is_stopping(job_pass: _JobPass) -> bool:
-    """Report whether a job is suspended but the integration has not completed its stop.
+    """Return whether a job is suspended but the integration has not completed its stop.
 
     While the job has pods, Kubernetes 1.36 rejects changes of its pod template. Source: shouldAllowMutablePodTemplate
     in pkg/registry/batch/job/strategy.go.

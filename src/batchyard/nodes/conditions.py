@@ -118,7 +118,7 @@ def taints_of(node: Obj) -> Sequence[Taint]:
 
 
 def has_taint(node: Obj, key: str) -> bool:
-    """Report whether a node has a taint with this key, regardless of the effect."""
+    """Return whether a node has a taint with this key, regardless of the effect."""
     return any(taint["key"] == key for taint in taints_of(node))
 
 
@@ -128,7 +128,7 @@ def no_execute_taints(node: Obj) -> Sequence[Taint]:
 
 
 def has_no_execute_taint(node: Obj) -> bool:
-    """Report whether a node has the NoExecute taint node.kubernetes.io/not-ready or unreachable."""
+    """Return whether a node has the NoExecute taint node.kubernetes.io/not-ready or unreachable."""
     return any(taint["key"] in _NO_EXECUTE_KEYS for taint in no_execute_taints(node))
 
 
@@ -228,7 +228,7 @@ def _drain_refusal(pod: Obj, options: DrainOptions) -> str | None:
 
 
 def _is_skipped_by_drain(pod: Obj) -> bool:
-    """Report whether a drain skips a pod: a mirror pod, or a pod of a DaemonSet unless its phase is terminal."""
+    """Return whether a drain skips a pod: a mirror pod, or a pod of a DaemonSet unless its phase is terminal."""
     if annotation(pod, "kubernetes.io/config.mirror") is not None:
         return True
     return _is_daemonset_pod(pod) and not is_terminal(pod)

@@ -54,7 +54,7 @@ def zone_state(ready_count: int, unready_count: int) -> ZoneState:
 
 
 def are_all_zones_down(zone_states: Iterable[ZoneState]) -> bool:
-    """Report whether all zones are fully disrupted (no ready node); then no pods are evicted."""
+    """Return whether all zones are fully disrupted (no ready node); then no pods are evicted."""
     return all(state is ZoneState.FULL_DISRUPTION for state in zone_states)
 
 
@@ -132,7 +132,7 @@ class Zones:
         self._zones[self._nodes[name].zone].record_taint(at)
 
     def are_all_zones_down(self) -> bool:
-        """Report whether no zone that has nodes has a ready node."""
+        """Return whether no zone that has nodes has a ready node."""
         return are_all_zones_down(zone.state for zone in self._zones.values() if zone.ready_count or zone.unready_nodes)
 
     def next_taint_time(self, name: str) -> Instant | None:
@@ -197,13 +197,13 @@ def new_lease(node: Obj, now: Instant) -> Obj:
 
 
 def is_lease_of(lease: Obj, node: Obj) -> bool:
-    """Report whether a Lease belongs to this node instead of an earlier node of the same name."""
+    """Return whether a Lease belongs to this node instead of an earlier node of the same name."""
     owner_references = lease["metadata"].get("ownerReferences") or ()
     return any(owner["uid"] == node["metadata"]["uid"] for owner in owner_references)
 
 
 def has_heartbeats(lease: Obj) -> bool:
-    """Report whether the node of a Lease still sends heartbeats: only then the Lease has no `renewTime`."""
+    """Return whether the node of a Lease still sends heartbeats: only then the Lease has no `renewTime`."""
     return "renewTime" not in lease["spec"]
 
 

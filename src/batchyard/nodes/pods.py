@@ -110,7 +110,7 @@ class PodGarbageCollector:
         return _remove_pod(pod, None, now) if is_node_gone and pods.is_terminating(pod) else ReconcileResult()
 
     def _may_be_lost(self, pod: Obj, now: Instant) -> bool:
-        """Report whether a pod may have no kubelet that can end it; record when its node was first missing."""
+        """Return whether a pod may have no kubelet that can end it; record when its node was first missing."""
         name = pods.bound_node(pod)
         if not name or name in self._nodes:
             return pods.is_terminating(pod)
@@ -144,7 +144,7 @@ class EndedPods:
                 yield oldest_key
 
     def is_surplus(self, key: Key) -> bool:
-        """Report whether an ended pod is among those that exceed the limit of ended pods."""
+        """Return whether an ended pod is among those that exceed the limit of ended pods."""
         return key in self._surplus_pods
 
 

@@ -190,7 +190,7 @@ class _PodDisruptionBudget:
     disrupted_pods: dict[str, None]
 
     def covers(self, pod: PodView) -> bool:
-        """Report whether the budget's selector matches a pod of the budget's namespace."""
+        """Return whether the budget's selector matches a pod of the budget's namespace."""
         return self.pod_selector is not None and self.pod_selector.matches(pod.labels)
 
 
@@ -248,7 +248,7 @@ class RemainingDisruptions:
         self._remaining = {key: budget.allowed_disruptions for each in budgets.values() for key, budget in each.items()}
 
     def blocks(self, pod: PodView) -> bool:
-        """Report whether a budget that selects the pod allows no further disruption."""
+        """Return whether a budget that selects the pod allows no further disruption."""
         return any(self._remaining[key] < 1 for key in self._budgets_of(pod))
 
     def take(self, pods: Iterable[PodView]) -> None:
@@ -408,7 +408,7 @@ class ClusterSnapshot:
         self._record_undo(partial(self.update_pod, old_pod))
 
     def has_lower_priority(self, priority: int) -> bool:
-        """Report whether any pod on a node has a priority below `priority`."""
+        """Return whether any pod on a node has a priority below `priority`."""
         return any(known < priority for known in self._priorities)
 
     def nominate(self, pod: PodView, node_name: str) -> None:

@@ -55,7 +55,7 @@ class PlacementController:
     def has_room_for(
         self, pods: Sequence[PodView], *, without_uids: Iterable[str] = (), with_nodes: Iterable[NodeView] = ()
     ) -> bool:
-        """Report whether pods fit if the pods `without_uids` were gone and the nodes `with_nodes` existed."""
+        """Return whether pods fit if the pods `without_uids` were gone and the nodes `with_nodes` existed."""
         nodes = self._index.nodes
         with nodes.what_if():
             for uid in without_uids:
@@ -206,7 +206,7 @@ class _Pass:
         return no_victims_failure(fit_error.obstacles, len(self._nodes))
 
     def _still_lacks_capacity(self, pods: Sequence[PodView], profile: AutoscalingProfile) -> bool:
-        """Report whether a gang that did not fit before fails again, by a quick check of the total free capacity."""
+        """Return whether a gang that did not fit before fails again, by a quick check of the total free capacity."""
         return all(pod.unschedulable_message for pod in pods) and not gang.may_have_room(pods, self._nodes, profile)
 
     def _bind_all(self, pods: Sequence[PodView], nodes_by_uid: Mapping[str, str]) -> None:

@@ -83,7 +83,7 @@ def placement_order(pods: Sequence[PodView]) -> list[PodView]:
 
 
 def may_have_room(pods: Sequence[PodView], nodes: ClusterSnapshot, profile: AutoscalingProfile) -> bool:
-    """Report whether the nodes may have enough capacity for a gang, checked separately for pods of each kind.
+    """Return whether the nodes may have enough capacity for a gang, checked separately for pods of each kind.
 
     A cheap check: a gang that fits, or fits after preemption, always passes. While earlier victims terminate, further
     preemption is not considered.
@@ -98,7 +98,7 @@ def may_have_room(pods: Sequence[PodView], nodes: ClusterSnapshot, profile: Auto
 def _equal_pods_may_fit(
     equal_pods: Sequence[PodView], nodes: ClusterSnapshot, profile: AutoscalingProfile, may_preempt: bool
 ) -> bool:
-    """Report whether pods with equal requirements may fit together, possibly by preempting pods of lower priority."""
+    """Return whether pods with equal requirements may fit together, possibly by preempting pods of lower priority."""
     pod, pod_count = equal_pods[0], len(equal_pods)
     considers_preemption = may_preempt and nodes.has_lower_priority(pod.priority)
     obstacles = nodes.candidate_cache.static_results(pod.shape.rules).obstacles
@@ -265,7 +265,7 @@ def nominated_nodes(claims: Sequence[PlacementClaim], nodes: ClusterSnapshot) ->
 
 
 def are_nodes_free(nodes_by_uid: Mapping[str, str], claims: Sequence[PlacementClaim], nodes: ClusterSnapshot) -> bool:
-    """Report whether all pods of placement claims fit together on the nodes in `nodes_by_uid` (by pod uid)."""
+    """Return whether all pods of placement claims fit together on the nodes in `nodes_by_uid` (by pod uid)."""
     with nodes.what_if():
         for claim in claims:
             for pod in claim.pods:

@@ -402,17 +402,17 @@ class Hotswap:
         return ReconcileResult([UpdateStatus(failed_pod)], [event])
 
     def _may_node_be_lost(self, node: str) -> bool:
-        """Report whether a node is lost, or no watch event about it was received."""
+        """Return whether a node is lost, or no watch event about it was received."""
         return bool(node) and self._lost.get(node, True)
 
 
 def _belongs_to_gang(pod: meta.Obj) -> bool:
-    """Report whether a pod belongs to a Workload, or to a JobSet, which also restarts as a whole."""
+    """Return whether a pod belongs to a Workload, or to a JobSet, which also restarts as a whole."""
     return bool(meta.annotation(pod, well_known.WORKLOAD) or meta.label(pod, well_known.JOB_SET_UID))
 
 
 def is_node_lost(node: meta.Obj) -> bool:
-    """Report whether a node is lost: its kubelet no longer reports its status."""
+    """Return whether a node is lost: its kubelet no longer reports its status."""
     return conditions.readiness(node) == "Unknown" or conditions.has_taint(node, well_known.UNREACHABLE)
 
 
@@ -435,7 +435,7 @@ def _node_lost_at(node: meta.Obj, fallback_time: Instant) -> Instant:
 
 
 def _needs_hotswap_removal(pod: meta.Obj) -> bool:
-    """Report whether a pod still must be failed or deleted: it is active, terminating, or failed by Hotswap."""
+    """Return whether a pod still must be failed or deleted: it is active, terminating, or failed by Hotswap."""
     if not lifecycle.is_terminal(pod):
         return True
     disruption = meta.find_condition(pod, lifecycle.DISRUPTION_TARGET)

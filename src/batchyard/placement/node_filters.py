@@ -47,7 +47,7 @@ def find_obstacle(rules: NodeRules, node: NodeView) -> FilterFailure | None:
 
 
 def selects(rules: NodeRules, node: NodeView) -> bool:
-    """Report whether a node matches a pod's nodeSelector and required node affinity."""
+    """Return whether a node matches a pod's nodeSelector and required node affinity."""
     labels = node.labels
     for key, value in rules.node_selector:
         if labels.get(key) != value:
@@ -56,12 +56,12 @@ def selects(rules: NodeRules, node: NodeView) -> bool:
 
 
 def tolerates(tolerations: tuple[Toleration, ...], taint: Taint) -> bool:
-    """Report whether one of the tolerations tolerates the taint."""
+    """Return whether one of the tolerations tolerates the taint."""
     return any(toleration.tolerates(taint) for toleration in tolerations)
 
 
 def tolerates_all_taints(rules: NodeRules, node: NodeView) -> bool:
-    """Report whether pods with these node rules tolerate all NoSchedule and NoExecute taints of a node."""
+    """Return whether pods with these node rules tolerate all NoSchedule and NoExecute taints of a node."""
     return all(taint.effect == "PreferNoSchedule" or tolerates(rules.tolerations, taint) for taint in node.taints)
 
 
@@ -87,7 +87,7 @@ def _allowed_node_names(rules: NodeRules) -> Sequence[str] | None:
 
 
 def _matches_term(term: NodeTerm, node: NodeView) -> bool:
-    """Report whether a node matches all requirements of a node affinity term; an empty term never matches."""
+    """Return whether a node matches all requirements of a node affinity term; an empty term never matches."""
     if not term.labels and not term.fields:
         return False
     name_field: Mapping[str, str] = {_NODE_NAME_FIELD: node.name}
@@ -121,7 +121,7 @@ _PORTS_TAKEN: Final = FilterFailure(("node(s) didn't have free ports for the req
 
 
 def has_room(shape: PodShape, node: NodeInfo) -> bool:
-    """Report whether a node has enough free resources, GPU shares and host ports for a pod."""
+    """Return whether a node has enough free resources, GPU shares and host ports for a pod."""
     free_amounts = node.left
     for resource, amount in shape.requests:
         if free_amounts.get(resource, 0) < amount:

@@ -31,13 +31,13 @@ class GpuShares:
         self._shares_by_pod: dict[str, tuple[int, tuple[int, ...]]] = {}
 
     def fits(self, gpu_milli: int) -> bool:
-        """Report whether the node's free GPUs suffice for an amount in thousandths of a GPU."""
+        """Return whether the node's free GPUs suffice for an amount in thousandths of a GPU."""
         if gpu_milli <= WHOLE_GPU:  # fast path for almost all pods that use GPUs
             return max(self.left, default=0) >= gpu_milli
         return bool(choose_gpus(gpu_milli, self.left))
 
     def has_enough(self, gpu_milli: int) -> bool:
-        """Report whether an amount in thousandths of a GPU would fit if all GPUs of the node were free."""
+        """Return whether an amount in thousandths of a GPU would fit if all GPUs of the node were free."""
         return -(-gpu_milli // WHOLE_GPU) <= len(self.left)
 
     def held_by(self, uid: str) -> tuple[int, ...]:
@@ -172,7 +172,7 @@ class NodeInfo:
         return total_requests
 
     def has_port(self, host_port: HostPort) -> bool:
-        """Report whether a host port is free on the node; the address 0.0.0.0 conflicts with every address."""
+        """Return whether a host port is free on the node; the address 0.0.0.0 conflicts with every address."""
         if not self.ports:
             return True
         return not any(

@@ -89,7 +89,7 @@ def no_victims_failure(obstacles: Mapping[str, FilterFailure], node_count: int) 
 
 
 def awaits_victims(pod: PodView, nodes: ClusterSnapshot) -> bool:
-    """Report whether pods preempted for a pod are still terminating on its nominated node."""
+    """Return whether pods preempted for a pod are still terminating on its nominated node."""
     node = nodes.get(nodes.nominated_node_of(pod.uid))
     return node is not None and any(p.preempted and p.priority < pod.priority for p in node.pods.values())
 
@@ -109,7 +109,7 @@ def preemptible_pods(pod: PodView, node: NodeInfo) -> list[PodView]:
 
 
 def are_in_same_gang(pod: PodView, other_pod: PodView) -> bool:
-    """Report whether two pods belong to the same gang, whose pods do not preempt each other."""
+    """Return whether two pods belong to the same gang, whose pods do not preempt each other."""
     return bool(pod.gang) and pod.gang == other_pod.gang
 
 

@@ -19,7 +19,7 @@ from batchyard.placement.units import SchedulingUnits, UnitSortKey
 
 
 def may_be_helped_by(pod: PodView, node_names: Iterable[str], nodes: ClusterSnapshot) -> bool:
-    """Report whether a pod may now fit one of the changed nodes, possibly by preemption."""
+    """Return whether a pod may now fit one of the changed nodes, possibly by preemption."""
     obstacles = nodes.candidate_cache.static_results(pod.shape.rules).obstacles
     for name in node_names:
         node = nodes.get(name)
@@ -35,7 +35,7 @@ def may_be_helped_by(pod: PodView, node_names: Iterable[str], nodes: ClusterSnap
 
 
 def is_affected_by(pod: PodView, other_pod: PodView, nodes: ClusterSnapshot) -> bool:
-    """Report whether the addition or removal of `other_pod` may change on which nodes a pod fits."""
+    """Return whether the addition or removal of `other_pod` may change on which nodes a pod fits."""
     for term in (*pod.shape.affinity, *pod.shape.anti_affinity):
         if term.selects(other_pod.namespace, other_pod.labels, nodes.namespaces):
             return True
@@ -50,7 +50,7 @@ def is_affected_by(pod: PodView, other_pod: PodView, nodes: ClusterSnapshot) -> 
 
 
 def _may_fit(pod: PodView, node: NodeInfo, nodes: ClusterSnapshot) -> bool:
-    """Report whether a pod may fit a node beside the pods nominated to it, possibly after preemption."""
+    """Return whether a pod may fit a node beside the pods nominated to it, possibly after preemption."""
     competing_pods = nodes.competing_nominations(pod, node.name)
     if not competing_pods and has_room(pod.shape, node):
         return True
@@ -190,7 +190,7 @@ class UnschedulablePods:
         )
 
     def is_still_helped(self, unit: str) -> bool:
-        """Report whether a pod or gang may still fit the changed nodes, now that earlier ones were placed there."""
+        """Return whether a pod or gang may still fit the changed nodes, now that earlier ones were placed there."""
         class_key = self._parked_units[unit].class_key
         return bool(class_key.lone_unit) or self._is_helped(self._classes[class_key], self._changed)
 
@@ -201,7 +201,7 @@ class UnschedulablePods:
         return any(is_affected_by(pod, moved_pod, self._nodes) for pod in pods)
 
     def _needs_own_class(self, pod: PodView) -> bool:
-        """Report whether a pod needs a class of its own: it is nominated, or placed pods have anti-affinity to it."""
+        """Return whether a pod needs a class of its own: it is nominated, or placed pods have anti-affinity to it."""
         if self._nodes.nominated_node_of(pod.uid):
             return True
         terms, namespaces = self._nodes.placed_pods.anti_affinity_terms, self._nodes.namespaces

@@ -56,7 +56,7 @@ def image_recipes(platform: PlatformModel) -> list[ImageRecipe]:
 
 
 def builds_operator(platform: PlatformModel) -> bool:
-    """Report whether the platform builds the operator's image: on GKE, with batchyard, and no image configured."""
+    """Return whether the platform builds the operator's image: on GKE, with batchyard, and no image configured."""
     return platform.google is not None and platform.engine is PlatformEngine.BATCHYARD and not platform.operator.image
 
 

@@ -189,7 +189,7 @@ def driver_resources(platform: PlatformModel) -> list[str]:
 
 
 def has_gpus(platform: PlatformModel) -> bool:
-    """Report whether any node pool or node auto-provisioning can create nodes with GPUs."""
+    """Return whether any node pool or node auto-provisioning can create nodes with GPUs."""
     cluster = platform.cluster
     if cluster is None:
         return False

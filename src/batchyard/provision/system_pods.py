@@ -224,7 +224,7 @@ def system_pod_errors(platform: PlatformModel) -> Iterator[FieldError]:
 
 
 def _provisions_nodes(cluster: Part) -> bool:
-    """Report whether node auto-provisioning can create nodes for unschedulable system pods."""
+    """Return whether node auto-provisioning can create nodes for unschedulable system pods."""
     limits = ((cluster["spec"].get("autoscaling") or {}).get("autoProvisioning") or {}).get("limits") or ()
     return {row["resource"] for row in limits} >= _AUTO_PROVISIONED_RESOURCES
 

@@ -71,7 +71,7 @@ _KIND_BY_COUNT_NAME: Final = {object_count_names(info)[0]: info.constant for inf
 
 
 def _is_device(name: str) -> bool:
-    """Report whether a quota's resource limits an extended resource: `requests.` and a name with a vendor's domain."""
+    """Return whether a quota's resource limits an extended resource: `requests.` and a name with a vendor's domain."""
     return name.startswith(_REQUESTS) and "/" in name and "kubernetes.io/" not in name
 
 
@@ -161,12 +161,12 @@ def scopes_of(spec: Mapping[str, Any]) -> tuple[meta.Requirement, ...]:
 
 
 def is_in_scope(obj: meta.Obj, kind: str, scopes: Sequence[meta.Requirement]) -> bool:
-    """Report whether all scopes of a quota match an object; scopes match only pods."""
+    """Return whether all scopes of a quota match an object; scopes match only pods."""
     return not scopes or (kind == scheme.POD and all(_matches_scope(scope, obj) for scope in scopes))
 
 
 def is_ending(pod: meta.Obj) -> bool:
-    """Report whether a pod is in the quota scope Terminating: it has activeDeadlineSeconds."""
+    """Return whether a pod is in the quota scope Terminating: it has activeDeadlineSeconds."""
     return (pod["spec"].get("activeDeadlineSeconds") or -1) >= 0
 
 
@@ -190,7 +190,7 @@ def _matches_scope(scope: meta.Requirement, pod: meta.Obj) -> bool:
 
 
 def _is_best_effort(spec: Mapping[str, Any]) -> bool:
-    """Report whether no container of a pod requests cpu or memory."""
+    """Return whether no container of a pod requests cpu or memory."""
     for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
         requests = container_requests(container)
         if requests.get("cpu") or requests.get("memory"):
@@ -199,7 +199,7 @@ def _is_best_effort(spec: Mapping[str, Any]) -> bool:
 
 
 def _selects_other_namespaces(affinity: Mapping[str, Any]) -> bool:
-    """Report whether pod (anti-)affinity has terms that name or select namespaces."""
+    """Return whether pod (anti-)affinity has terms that name or select namespaces."""
     for each in ("podAffinity", "podAntiAffinity"):
         rules = affinity.get(each) or {}
         terms = list(rules.get("requiredDuringSchedulingIgnoredDuringExecution") or ())
@@ -252,7 +252,7 @@ class QuotaTally:
         return meta.format_quantity(self.used[name], self._formats.get(name, meta.QuantityFormat.DECIMAL))
 
     def applies_to(self, obj: meta.Obj, kind: str) -> bool:
-        """Report whether the quota limits the usage of an object: its kind is limited and the scopes match."""
+        """Return whether the quota limits the usage of an object: its kind is limited and the scopes match."""
         return kind in self.kinds and is_in_scope(obj, kind, self._scopes)
 
     def charged_usage(self, obj: meta.Obj, kind: str) -> Usage:

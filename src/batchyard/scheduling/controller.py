@@ -87,7 +87,7 @@ class PodsReadyGate:
         return bool(self._unready)
 
     def closes_for(self, workload: Obj) -> bool:
-        """Report whether the admission of this Workload blocks further admissions until its pods are ready."""
+        """Return whether the admission of this Workload blocks further admissions until its pods are ready."""
         return self._policy.covers(workload)
 
     def observe(self, event: WatchEvent) -> None:
@@ -280,7 +280,7 @@ class QuiescenceDetector:
 
 
 def preempts_new_victim(decision: Decision) -> bool:
-    """Report whether a decision is a preemption with at least one victim that is not being evicted yet."""
+    """Return whether a decision is a preemption with at least one victim that is not being evicted yet."""
     return isinstance(decision, Preempt) and not all(target.workload.evicted for target in decision.targets)
 
 

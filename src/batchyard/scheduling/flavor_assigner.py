@@ -365,7 +365,7 @@ def _sum_requests(requests: Sequence[Requests]) -> Requests:
 def is_outdated(
     last_assignment: LastAssignment, queue: cluster_queue.ClusterQueue, cycle_number: int, workload: WorkloadView
 ) -> bool:
-    """Report whether the stored position of an earlier flavor search no longer applies, so the search starts over."""
+    """Return whether the stored position of an earlier flavor search no longer applies, so the search starts over."""
     if last_assignment.shape != workload.shape:
         return True
     return cycle_number - last_assignment.cycle_number > 1 and queue.generation > last_assignment.queue_generation

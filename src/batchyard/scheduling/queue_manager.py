@@ -132,7 +132,7 @@ class PendingQueueReader:
                 equivalence_class.parked_at = max(equivalence_class.parked_at, now)
 
     def has_parked_predecessor(self, key: str, start_time: Instant) -> bool:
-        """Report whether a parked Workload precedes this one, and its class did not fit at or after `start_time`."""
+        """Return whether a parked Workload precedes this one, and its class did not fit at or after `start_time`."""
         queue_order = self._entries[key].order
         recently_parked = [each.parked.first_entry() for each in self._classes.values() if each.parked_at >= start_time]
         return any(first_entry is not None and first_entry.order < queue_order for first_entry in recently_parked)
@@ -158,7 +158,7 @@ class PendingQueue(PendingQueueReader):
             table.clear()
 
     def has_heads(self) -> bool:
-        """Report whether this queue has a Workload that a cycle may try."""
+        """Return whether this queue has a Workload that a cycle may try."""
         return self._first_in_line() is not None
 
     def put(self, view: WorkloadView, now: Instant) -> bool:
@@ -348,7 +348,7 @@ class PendingQueue(PendingQueueReader):
 
 
 def is_held_back(view: WorkloadView, now: Instant) -> bool:
-    """Report whether a Workload may not be tried yet because of a backoff or a Requeued=False condition."""
+    """Return whether a Workload may not be tried yet because of a backoff or a Requeued=False condition."""
     return view.requeue_blocked or (view.requeue_at is not None and view.requeue_at > now)
 
 
@@ -396,7 +396,7 @@ class QueueManager:
         self._scheduled_reactivations: dict[str, tuple[str, Instant]] = {}
 
     def has_work(self) -> bool:
-        """Report whether a scheduling cycle may have something to decide."""
+        """Return whether a scheduling cycle may have something to decide."""
         return bool(self._marked_queues) or bool(self._queues_in_line) or bool(self._scheduled_reactivations)
 
     def heads(self) -> list[Head]:

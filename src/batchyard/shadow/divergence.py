@@ -208,7 +208,7 @@ class DivergenceDetector(DecisionReplay):
         return None if overdue_decision is None else signature_of(overdue_decision[1])
 
     def awaits_decision(self, signature: Signature) -> bool:
-        """Report whether batchyard's scheduler made the decision with this identity and Kueue has not made it yet."""
+        """Return whether batchyard's scheduler made the decision with this identity and Kueue has not made it yet."""
         return any(signature in open_decisions.first_made_at for open_decisions in self._open_decisions.values())
 
     def report_divergence(self) -> None:

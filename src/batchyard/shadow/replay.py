@@ -261,7 +261,7 @@ class DecisionReplay(ShadowState):
             open_decisions.is_stale = True
 
     def _may_apply_next(self, tree: str) -> bool:
-        """Report whether Kueue has probably received a cohort tree's next change, so that the model may process it."""
+        """Return whether Kueue has probably received a cohort tree's next change, so that the model may process it."""
         trees = self._open_decisions if tree == ALL_TREES else [tree] if tree in self._open_decisions else []
         return all(
             self._now - self._counts_from(self._open_decisions[each].since) >= self._settings.settle
@@ -273,7 +273,7 @@ class DecisionReplay(ShadowState):
         return self._settings.counted_from(first_made_at, self._now)
 
     def _has_unpredicted_decision(self, tree: str) -> bool:
-        """Report whether Kueue made a decision in a cohort tree that batchyard's scheduler has not made."""
+        """Return whether Kueue made a decision in a cohort tree that batchyard's scheduler has not made."""
         predicted_numbers = self._matched_change_numbers(self._open_decisions[tree])
         return any(
             change_number not in predicted_numbers

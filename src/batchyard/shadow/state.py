@@ -125,7 +125,7 @@ class SchedulerModel:
         return pending_position[0].head_of(workload)
 
     def may_be_late(self, head: Head, since: Instant) -> bool:
-        """Report whether a Workload ahead of `head` became inadmissible at or after `since`: Kueue may still try it."""
+        """Return whether a Workload ahead of `head` became inadmissible at or after `since`: Kueue may still try it."""
         return self.index.queue_manager.pending[head.queue].has_parked_predecessor(head.workload.key, since)
 
     def requeue_parked(self, head: Head) -> None:

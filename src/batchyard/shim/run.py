@@ -70,7 +70,7 @@ class ShimRun:
         return state_dir.read_json(self.folder, "stop.json")
 
     def is_gone(self) -> bool:
-        """Report whether the directory of this container start, sandbox or image pull was removed."""
+        """Return whether the directory of this container start, sandbox or image pull was removed."""
         return state_dir.is_removed(self.folder)
 
     def release(self) -> None:

@@ -112,7 +112,7 @@ class _AttachedClient:
             self._send_pending_data(name)
 
     def has_pending_data(self, name: str) -> bool:
-        """Report whether data of stdout or stderr (`name`) was not sent to the client yet."""
+        """Return whether data of stdout or stderr (`name`) was not sent to the client yet."""
         return bool(self._pending.get(name))
 
     def end(self, name: str) -> None:

@@ -94,7 +94,7 @@ def commit_mark_path(journal: Path) -> Path:
 
 
 def is_journal_open(journal: Path) -> bool:
-    """Report whether a process has the journal file open."""
+    """Return whether a process has the journal file open."""
     try:
         fd = os.open(commit_mark_path(journal), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -380,7 +380,7 @@ def journal_error(path: Path, error: sqlite3.Error) -> JournalError:
 
 
 def is_disk_error(error: sqlite3.Error) -> bool:
-    """Report whether an SQLite error is about locks, access or disk space, not about the contents of the file."""
+    """Return whether an SQLite error is about locks, access or disk space, not about the contents of the file."""
     return _sqlite_result_code(error) in _PROBLEM_AND_REMEDY_BY_CODE
 
 

@@ -75,14 +75,14 @@ class SemanticEquality:
         self._complete = fill_defaults
 
     def is_same(self, expression: str, value: Any, other_value: Any) -> bool:
-        """Report whether two values of a type, such as `PodTemplateSpec` or `[Toleration]`, have the same meaning."""
+        """Return whether two values of a type, such as `PodTemplateSpec` or `[Toleration]`, have the same meaning."""
         if value is other_value or value == other_value:
             return True
         field = Field(expression, False, {})
         return bool(self._normalize("", field, value) == self._normalize("", field, other_value))
 
     def is_same_field(self, type_name: str, name: str, obj: Obj, other_obj: Obj) -> bool:
-        """Report whether two objects of a type have the same meaning in the named field."""
+        """Return whether two objects of a type have the same meaning in the named field."""
         value, other_value = obj.get(name), other_obj.get(name)
         if value is other_value or value == other_value:
             return True
@@ -366,7 +366,7 @@ def _list_visitor(visit_item: ValueVisitor, field: Field) -> ValueVisitor:
 
 
 def _are_items_distinct(items: list[Any], key_fields: list[str] | None) -> bool:
-    """Report whether no two items of a valid list are equal in the key fields or, without key fields, as a whole."""
+    """Return whether no two items of a valid list are equal in the key fields or, without key fields, as a whole."""
     if key_fields is None:
         item_identities = set(items)
     elif len(key_fields) == 1:
@@ -455,7 +455,7 @@ def _map_flaws(value: Mapping[str, Any], changed_values: Mapping[Any, Any], fiel
 
 
 def _is_omitted_if_empty(field: Field) -> bool:
-    """Report whether Go omits an empty list or mapping in this field: the field is optional and not `managedFields`."""
+    """Return whether Go omits an empty list or mapping in this field: the field is optional and not `managedFields`."""
     return not field.required and field.element.expression != "ManagedFieldsEntry"
 
 

@@ -203,7 +203,7 @@ def _closest_location(scope: TypeScope, kind: str, flaw: SchemaViolation) -> tup
 
 
 def _may_contain(field: Field, value: Any) -> bool:
-    """Report whether the type of a value fits a field: object, list, boolean, or another scalar."""
+    """Return whether the type of a value fits a field: object, list, boolean, or another scalar."""
     if value is None or field.expression == "any":
         return True
     if field.is_list or isinstance(value, list):

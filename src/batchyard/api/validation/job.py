@@ -75,7 +75,7 @@ def queue_settings_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
 
 
 def is_suspended(job: Obj) -> bool:
-    """Report whether a Job or JobSet is suspended (`spec.suspend`)."""
+    """Return whether a Job or JobSet is suspended (`spec.suspend`)."""
     return bool((job.get("spec") or {}).get("suspend"))
 
 

@@ -167,7 +167,7 @@ def _quota_resource_name_errors(name: str, path: str) -> Iterator[FieldError]:
 
 
 def _scope_applies_to_resource(scope: str, resource_name: str) -> bool:
-    """Report whether a quota scope can be combined with a resource in a ResourceQuota."""
+    """Return whether a quota scope can be combined with a resource in a ResourceQuota."""
     if scope == _BEST_EFFORT:
         return resource_name == "pods"
     return scope not in _SCOPES or resource_name == "pods" or resource_name in _COMPUTE_RESOURCES

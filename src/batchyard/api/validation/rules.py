@@ -125,7 +125,7 @@ def amount_errors(value: Any, path: str) -> Iterator[FieldError]:
 
 
 def exceeds_limit(value: Any, limit: Any) -> bool:
-    """Report whether a resource quantity exceeds a limit; False if one of them is malformed."""
+    """Return whether a resource quantity exceeds a limit; False if one of them is malformed."""
     nano_amount, nano_limit = parse_nano(value), parse_nano(limit)
     return nano_amount is not None and nano_limit is not None and nano_amount > nano_limit
 
@@ -184,7 +184,7 @@ _CONFIG_KEY_RULE: Final = "a valid config key must consist of alphanumeric chara
 
 
 def _matches(pattern: str, text: str) -> bool:
-    """Report whether a regular expression matches the whole text."""
+    """Return whether a regular expression matches the whole text."""
     return _compile_pattern(pattern).fullmatch(text) is not None
 
 
@@ -246,7 +246,7 @@ def header_name_errors(text: str) -> MessageTuple:
 
 
 def is_word(text: str) -> bool:
-    """Report whether a text is printable and has no spaces."""
+    """Return whether a text is printable and has no spaces."""
     return text.isprintable() and " " not in text
 
 
@@ -542,18 +542,18 @@ def pod_resources_errors(resources: Mapping[str, Any], path: str) -> Iterator[Fi
 
 
 def _is_native(name: str) -> bool:
-    """Report whether a resource name is Kubernetes's own: without a domain, or in kubernetes.io."""
+    """Return whether a resource name is Kubernetes's own: without a domain, or in kubernetes.io."""
     return "/" not in name or "kubernetes.io/" in name
 
 
 @memoized_if_short(maxsize=4096)
 def is_extended(name: str) -> bool:
-    """Report whether a resource name is an extended resource such as nvidia.com/gpu, whose amounts are integers."""
+    """Return whether a resource name is an extended resource such as nvidia.com/gpu, whose amounts are integers."""
     return not _is_native(name) and not name.startswith("requests.") and not qualified_name_errors(f"requests.{name}")
 
 
 def _has_hugepages(*amounts: Mapping[str, Any]) -> bool:
-    """Report whether any of the given requests or limits contains hugepages."""
+    """Return whether any of the given requests or limits contains hugepages."""
     return any(name.startswith("hugepages-") for each in amounts for name in each)
 
 

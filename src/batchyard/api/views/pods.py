@@ -149,7 +149,7 @@ def forget_pod_view(uid: str) -> None:
 
 
 def _has_same_shape(new: meta.Obj, old: meta.Obj) -> bool:
-    """Report whether two revisions of a Pod share their spec and labels, and so their requests and constraints."""
+    """Return whether two revisions of a Pod share their spec and labels, and so their requests and constraints."""
     if new["spec"] is not old["spec"]:
         return False
     labels: object = new["metadata"].get("labels")
@@ -272,27 +272,27 @@ def phase(pod: meta.Obj) -> str:
 
 
 def is_terminal(pod: meta.Obj) -> bool:
-    """Report whether the phase of a pod is Succeeded or Failed."""
+    """Return whether the phase of a pod is Succeeded or Failed."""
     return phase(pod) in {SUCCEEDED, FAILED}
 
 
 def is_terminating(pod: meta.Obj) -> bool:
-    """Report whether a pod is being deleted: it has a deletionTimestamp."""
+    """Return whether a pod is being deleted: it has a deletionTimestamp."""
     return "deletionTimestamp" in pod["metadata"]
 
 
 def awaits_deletion(pod: meta.Obj) -> bool:
-    """Report whether a terminating pod with a grace period has succeeded or failed: its kubelet must now delete it."""
+    """Return whether a terminating pod with a grace period has succeeded or failed: its kubelet must now delete it."""
     return is_terminating(pod) and is_terminal(pod) and bool(pod["metadata"].get("deletionGracePeriodSeconds"))
 
 
 def has_only_finalizers_left(pod: meta.Obj) -> bool:
-    """Report whether only finalizers keep a terminal pod from removal: it is terminating and its grace period is 0."""
+    """Return whether only finalizers keep a terminal pod from removal: it is terminating and its grace period is 0."""
     return is_terminal(pod) and is_terminating(pod) and not pod["metadata"].get("deletionGracePeriodSeconds")
 
 
 def is_ready(pod: meta.Obj) -> bool:
-    """Report whether the condition Ready of a pod is True."""
+    """Return whether the condition Ready of a pod is True."""
     return meta.is_true(pod, READY)
 
 
@@ -448,7 +448,7 @@ def kept_work(start_time: Instant | None, interval: Duration | None, now: Instan
 
 
 def is_interchangeable(pod: meta.Obj) -> bool:
-    """Report whether another pod of the Job can continue a pod's work, because the pod has no completion index."""
+    """Return whether another pod of the Job can continue a pod's work, because the pod has no completion index."""
     return meta.annotation(pod, well_known.COMPLETION_INDEX) is None
 
 

@@ -175,7 +175,7 @@ def unauthorized_error() -> api_request.StatusError:
 
 
 def permits_dashboard_token(request: api_request.ApiRequest) -> bool:
-    """Report whether a dashboard token may be used for a request.
+    """Return whether a dashboard token may be used for a request.
 
     A dashboard token may be used to read dashboard pages, `why`, `eta` and logs of pods, and to send actions.
     """
@@ -270,7 +270,7 @@ class EscalationGuard:
 
 
 def _changes_only_lifecycle_fields(new: Obj, old: Obj | None) -> bool:
-    """Report whether a change affects only owner references and finalizers, which grant no permission."""
+    """Return whether a change affects only owner references and finalizers, which grant no permission."""
     return old is not None and _drop_lifecycle_fields(new) == _drop_lifecycle_fields(old)
 
 

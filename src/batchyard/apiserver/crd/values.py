@@ -76,7 +76,7 @@ def root_schema(version: Mapping[str, Any]) -> Schema:
 
 
 def uses_keyword(schema: Schema, keyword: str) -> bool:
-    """Report whether a keyword is set in a schema or anywhere below it."""
+    """Return whether a keyword is set in a schema or anywhere below it."""
     return bool(schema.get(keyword)) or any(uses_keyword(each, keyword) for each in direct_subschemas(schema))
 
 
@@ -176,7 +176,7 @@ _DATE_PATTERN: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 def is_of_format(text: str, name: str) -> bool:
-    """Report whether a string has a format; true for unknown formats."""
+    """Return whether a string has a format; true for unknown formats."""
     check = _FORMAT_CHECKS.get(name)
     return check is None or check(text)
 

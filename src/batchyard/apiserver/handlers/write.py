@@ -139,7 +139,7 @@ class WriteHandler:
         return self.store_prepared(self.prepare(request, path), path)
 
     def targets_large_object(self, path: resources.ResourcePath) -> bool:
-        """Report whether a path names a large object, for which even a small change is expensive."""
+        """Return whether a path names a large object, for which even a small change is expensive."""
         stored_object = self._objects.get(_key(path)) if path.name else None
         return stored_object is not None and len(_encode_json(stored_object)) > INLINE_BODY_MAX
 
@@ -159,7 +159,7 @@ class WriteHandler:
         return prepared_write
 
     def is_current(self, prepared_write: PreparedWrite, path: resources.ResourcePath) -> bool:
-        """Report whether the object of a prepared write is unchanged. Raises StatusError if it no longer exists.
+        """Return whether the object of a prepared write is unchanged. Raises StatusError if it no longer exists.
 
         A new object is always unchanged; StatusError is raised if its Namespace does not exist.
         """
@@ -180,7 +180,7 @@ class WriteHandler:
         )
 
     def creates_by_apply(self, request: ApiRequest, path: resources.ResourcePath) -> bool:
-        """Report whether a request applies an object that does not exist; applies of a subresource never create one."""
+        """Return whether a request applies an object that does not exist; applies of a subresource never create one."""
         is_apply = request.method == "PATCH" and serialization.content_type_of(request) == APPLY_PATCH
         return is_apply and not path.subresource and self._objects.get(_key(path)) is None
 
@@ -422,7 +422,7 @@ def _covered_fields(config: Mapping[str, Any], path: resources.ResourcePath) -> 
 
 
 def _is_provided(stored_object: Obj, path: resources.ResourcePath) -> bool:
-    """Report whether the platform created the object by itself and no client has taken it over."""
+    """Return whether the platform created the object by itself and no client has taken it over."""
     return path.resource.is_adoptable and annotation(stored_object, well_known.PROVIDED) is not None
 
 

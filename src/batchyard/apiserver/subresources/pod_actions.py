@@ -69,7 +69,7 @@ def select_container(pod: Obj, name: str) -> str:
 
 
 def has_host(pod: Obj) -> bool:
-    """Report whether the pod is on a node, or has container statuses, as in simulations without nodes."""
+    """Return whether the pod is on a node, or has container statuses, as in simulations without nodes."""
     return bool(pod["spec"].get("nodeName") or (pod.get("status") or {}).get("containerStatuses"))
 
 

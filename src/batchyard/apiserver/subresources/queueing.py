@@ -236,7 +236,7 @@ class ForecastService(Protocol):
 
 
 def may_see_workloads(authorizer: Authorizer, user: UserInfo, namespace: str) -> bool:
-    """Report whether a user may see the names of a namespace's Workloads."""
+    """Return whether a user may see the names of a namespace's Workloads."""
     info = kind_info(scheme.WORKLOAD)
     return authorizer.decide(RequestAttributes(user, "get", info.group, info.plural, namespace=namespace)).allowed
 

@@ -239,7 +239,7 @@ class RelevantJobPods:
             self._flags_by_pod.pop(pod, None)
 
     def _needs_prompt_reconcile(self, old_flags: int, new_flags: int) -> bool:
-        """Report whether a pod's change of flags requires a reconcile of the Job now instead of a second later."""
+        """Return whether a pod's change of flags requires a reconcile of the Job now instead of a second later."""
         cleared_flags = old_flags & ~new_flags
         if self._has_missing_pods or not self.is_complete or cleared_flags & (_TRACKED_FLAG | _TERMINATING_FLAG):
             return True
@@ -310,7 +310,7 @@ def _pod_flags(pod: meta.Obj) -> int:
 
 
 def _has_same_containers(event: WatchEvent) -> bool:
-    """Report whether a pod's watch event left its container statuses unchanged, as when it was only scheduled."""
+    """Return whether a pod's watch event left its container statuses unchanged, as when it was only scheduled."""
     if event.old is None:
         return False
     old, new = event.old.get("status") or {}, event.obj.get("status") or {}
@@ -365,13 +365,13 @@ class PodClaims:
 
 
 def is_selected(pod: meta.Obj, job: meta.Obj) -> bool:
-    """Report whether the selector of a Job matches a pod."""
+    """Return whether the selector of a Job matches a pod."""
     job_selector = meta.selector(with_selector(job)["spec"].get("selector"))
     return job_selector is not None and job_selector.matches(pod["metadata"].get("labels") or {})
 
 
 def may_mismatch_owner(event: WatchEvent, owner_uid: str) -> bool:
-    """Report whether a pod may not match its Job's selector: labels changed, or a new pod lacks the Job's uid label."""
+    """Return whether a pod may not match its Job's selector: labels changed, or a new pod lacks the Job's uid label."""
     labels = event.obj["metadata"].get("labels")
     if event.old is None:
         return labels is None or labels.get(well_known.CONTROLLER_UID) != owner_uid
@@ -387,7 +387,7 @@ def release_pod_from_job(pod: meta.Obj, job: meta.Obj) -> meta.Obj:
 
 
 def _has_manual_selector(job: meta.Obj) -> bool:
-    """Report whether the user wrote the Job's pod selector (`manualSelector`), so that it may match any pod."""
+    """Return whether the user wrote the Job's pod selector (`manualSelector`), so that it may match any pod."""
     return bool(job["spec"].get("manualSelector"))
 
 

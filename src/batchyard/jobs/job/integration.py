@@ -25,15 +25,15 @@ class JobIntegration:
     kind = scheme.JOB
 
     def is_suspended(self, job: Obj) -> bool:
-        """Report whether the Job is suspended and a previous stop by Kueue is complete."""
+        """Return whether the Job is suspended and a previous stop by Kueue is complete."""
         return job["spec"].get("suspend") is True and annotation(job, well_known.STOPPING) != "true"
 
     def is_active(self, job: Obj) -> bool:
-        """Report whether the Job has active pods."""
+        """Return whether the Job has active pods."""
         return bool((job.get("status") or {}).get("active"))
 
     def pods_ready(self, job: Obj) -> bool:
-        """Report whether ready plus succeeded pods reach the number of pods that the Job runs at once."""
+        """Return whether ready plus succeeded pods reach the number of pods that the Job runs at once."""
         status = job.get("status") or {}
         uncounted_uids = (status.get("uncountedTerminatedPods") or {}).get("succeeded") or ()
         succeeded_count = status.get("succeeded", 0) + len(uncounted_uids)

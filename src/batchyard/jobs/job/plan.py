@@ -59,7 +59,7 @@ def matching_success_rule_index(spec: JobSpec, succeeded_indexes: Spans) -> int 
 
 
 def _is_rule_met(rule: PolicyRule, succeeded_indexes: Spans, completions: int) -> bool:
-    """Report whether all indexes of a success policy rule, or the rule's `succeededCount` of them, succeeded."""
+    """Return whether all indexes of a success policy rule, or the rule's `succeededCount` of them, succeeded."""
     count, indexes_text = rule.get("succeededCount"), rule.get("succeededIndexes")
     if indexes_text is None:
         return count is not None and index_count(succeeded_indexes) >= count
@@ -146,7 +146,7 @@ def _fail_job_message(job: ObservedJob) -> str | None:
 
 
 def _exceeds_restart_limit(job: ObservedJob) -> bool:
-    """Report whether the container restarts in a Job's pods (restartPolicy OnFailure) reach its backoff limit."""
+    """Return whether the container restarts in a Job's pods (restartPolicy OnFailure) reach its backoff limit."""
     if not job.spec.restarts_in_place:
         return False
     restart_count = 0
@@ -296,7 +296,7 @@ def _termination_record(pod: JobPod, job: ObservedJob, outcome: JobOutcome | Non
 
 
 def _is_recorded(pod: JobPod, record: PodTerminationRecord, job: ObservedJob) -> bool:
-    """Report whether the Job's status already contains the pod's success or failure; True if neither counts."""
+    """Return whether the Job's status already contains the pod's success or failure; True if neither counts."""
     if record is _RECORD_FAILURE:
         return pod.uid in job.uncounted_failed
     if record is _RECORD_SUCCESS:
@@ -391,7 +391,7 @@ def _surplus_pods(job: ObservedJob, surplus_count_min: int) -> list[JobPod]:
 
 
 def _have_distinct_indexes(job: ObservedJob) -> bool:
-    """Report whether all active pods of an Indexed Job have valid and distinct indexes; True for other Jobs."""
+    """Return whether all active pods of an Indexed Job have valid and distinct indexes; True for other Jobs."""
     if not job.spec.indexed:
         return True
     indexes = {pod.index for pod in job.active_pods if job.spec.has_index(pod.index)}
@@ -522,7 +522,7 @@ def _plan_pods(
 
 
 def _is_complete(state: ObservedJob, pod_changes: PodChanges) -> bool:
-    """Report whether enough pods of the Job have succeeded and none is active after `pod_changes`."""
+    """Return whether enough pods of the Job have succeeded and none is active after `pod_changes`."""
     if pod_changes.to_create or len(state.active_pods) > len(pod_changes.to_dismiss):
         return False
     return state.succeeded_count >= (1 if state.spec.completions is None else state.spec.completions)
@@ -575,5 +575,5 @@ def _success_count_max(state: ObservedJob) -> int:
 
 
 def _all_pods_counted(state: ObservedJob) -> bool:
-    """Report whether all pods of the Job have ended and lost the Job finalizer."""
+    """Return whether all pods of the Job have ended and lost the Job finalizer."""
     return not any(pod.tracked or not pod.ended for pod in state.pods)

@@ -41,7 +41,7 @@ class JobSpec:
     success_rules: Sequence[PolicyRule]
 
     def has_index(self, index: int) -> bool:
-        """Report whether a completion index is valid for this Job; False for -1, a pod without an index."""
+        """Return whether a completion index is valid for this Job; False for -1, a pod without an index."""
         return 0 <= index < (self.completions or 0)
 
 
@@ -67,12 +67,12 @@ def job_spec(job: Obj) -> JobSpec:
 
 
 def is_ours(job: Obj) -> bool:
-    """Report whether the Job's `managedBy` is unset or names this controller."""
+    """Return whether the Job's `managedBy` is unset or names this controller."""
     return job["spec"].get("managedBy") in (None, JOB_CONTROLLER)
 
 
 def is_finished(job: Obj) -> bool:
-    """Report whether the Job has a True Complete or Failed condition."""
+    """Return whether the Job has a True Complete or Failed condition."""
     return is_true(job, "Complete") or is_true(job, "Failed")
 
 
@@ -163,7 +163,7 @@ def index_count(spans: Spans) -> int:
 
 
 def contains(spans: Spans, index: int) -> bool:
-    """Report whether a completion index is in a set, given as ranges."""
+    """Return whether a completion index is in a set, given as ranges."""
     position = bisect_right(spans, (index, index))
     return (position > 0 and spans[position - 1][1] >= index) or (position < len(spans) and spans[position][0] == index)
 
@@ -232,7 +232,7 @@ def policy_decision(rules: Sequence[PolicyRule] | None, pod: Obj) -> PolicyDecis
 
 
 def is_counted(rules: Sequence[PolicyRule] | None, pod: Obj) -> bool:
-    """Report whether a failed pod counts toward the Job's backoff limit: its failure policy action is not Ignore."""
+    """Return whether a failed pod counts toward the Job's backoff limit: its failure policy action is not Ignore."""
     return not rules or policy_decision(rules, pod).action != IGNORE_ACTION
 
 
@@ -323,12 +323,12 @@ def job_pods(pods: Iterable[Obj]) -> list[JobPod]:
 
 
 def has_failed(pod: JobPod, spec: JobSpec) -> bool:
-    """Report whether a pod has failed; a terminating pod counts as failed, except with podReplacementPolicy Failed."""
+    """Return whether a pod has failed; a terminating pod counts as failed, except with podReplacementPolicy Failed."""
     return pod.phase == FAILED or (pod.terminating and not spec.replaces_after_end)
 
 
 def is_tracked(obj: Obj) -> bool:
-    """Report whether a pod has the finalizer of the Job controller."""
+    """Return whether a pod has the finalizer of the Job controller."""
     return well_known.JOB_TRACKING in finalizers_of(obj)
 
 
@@ -464,7 +464,7 @@ def observe_job(job: Obj, pods: Sequence[JobPod]) -> ObservedJob:
 
 
 def _is_new_termination(pod: JobPod, spec: JobSpec, uncounted_uids: Collection[str]) -> bool:
-    """Report whether the pod ended, or is being deleted, and the Job's status does not list its uid yet.
+    """Return whether the pod ended, or is being deleted, and the Job's status does not list its uid yet.
 
     False for a pod without the Job finalizer or, if the Job is Indexed, without a valid index.
     """
@@ -483,7 +483,7 @@ def _failed_indexes(spec: JobSpec, status: Mapping[str, Any], pods: Sequence[Job
 
 
 def _fails_index(pod: JobPod, spec: JobSpec, index_backoff_limit: int) -> bool:
-    """Report whether the pod's failure makes its completion index fail finally, without a further retry."""
+    """Return whether the pod's failure makes its completion index fail finally, without a further retry."""
     if not (pod.tracked and spec.has_index(pod.index) and has_failed(pod, spec)):
         return False
     action = policy_decision(spec.failure_rules, pod.obj).action

@@ -346,7 +346,7 @@ def _rejection_event(key: Key, write: client.Write, error: ApiError) -> EventRec
 
 
 def _changes_fields(event: client.WatchEvent, fields_of: Callable[[Obj], tuple[Any, ...]]) -> bool:
-    """Report whether an event adds or deletes the object, or changes the fields that `fields_of` returns."""
+    """Return whether an event adds or deletes the object, or changes the fields that `fields_of` returns."""
     old, new = event.old, event.obj
     return event.type is not client.EventType.MODIFIED or old is None or fields_of(old) != fields_of(new)
 

@@ -92,12 +92,12 @@ def validate_pod(pod: meta.Obj, reader: PlacementReader) -> None:
 
 
 def is_leader(pod: meta.Obj) -> bool:
-    """Report whether a pod is the leader of its Job: its completion index is 0."""
+    """Return whether a pod is the leader of its Job: its completion index is 0."""
     return meta.annotation(pod, well_known.COMPLETION_INDEX) == "0"
 
 
 def _is_handled(annotations: Mapping[str, str]) -> bool:
-    """Report whether the webhooks handle the pod: it belongs to a JobSet that does not use manually labeled nodes."""
+    """Return whether the webhooks handle the pod: it belongs to a JobSet that does not use manually labeled nodes."""
     return well_known.JOB_SET_NAME in annotations and well_known.NODE_SELECTOR_STRATEGY not in annotations
 
 
@@ -181,7 +181,7 @@ def _deny_pod(webhook: str, message: str) -> NoReturn:
 
 
 def is_scheduled_leader(pod: meta.Obj) -> bool:
-    """Report whether a pod is the leader of an exclusively placed Job, has a node, and is not being deleted."""
+    """Return whether a pod is the leader of an exclusively placed Job, has a node, and is not being deleted."""
     metadata = pod["metadata"]
     if well_known.EXCLUSIVE_TOPOLOGY not in (metadata.get("annotations") or ()) or not is_leader(pod):
         return False

@@ -49,14 +49,14 @@ def replicated_statuses(jobset: Obj, children: ChildJobs) -> dict[str, Replicate
 
 
 def are_all_ready(jobset: Obj, counts_by_name: dict[str, ReplicatedJobCounts]) -> bool:
-    """Report whether all Jobs of the JobSet exist and are ready or have succeeded."""
+    """Return whether all Jobs of the JobSet exist and are ready or have succeeded."""
     expected_count = sum(map(replicas_of, replicated_jobs(jobset)))
     ready_count: int = sum(counts["ready"] + counts["succeeded"] for counts in counts_by_name.values())
     return expected_count == ready_count
 
 
 def _is_ready(job: Obj) -> bool:
-    """Report whether ready plus succeeded pods of a Job reach the number of pods that it runs at once."""
+    """Return whether ready plus succeeded pods of a Job reach the number of pods that it runs at once."""
     status = job.get("status") or {}
     return bool(status.get("succeeded", 0) + status.get("ready", 0) >= pods_running_at_once(job["spec"]))
 
@@ -204,7 +204,7 @@ def startup_decision(jobset: Obj, statuses: Mapping[str, ReplicatedJobCounts]) -
 def _is_dependency_met(
     dependency: Mapping[str, Any], replica_counts: Mapping[str, int], counts_by_name: Mapping[str, ReplicatedJobCounts]
 ) -> bool:
-    """Report whether all Jobs of a `dependsOn` entry are ready, or complete if the entry requires it."""
+    """Return whether all Jobs of a `dependsOn` entry are ready, or complete if the entry requires it."""
     name = dependency["name"]
     job_counts = counts_by_name.get(name)
     if job_counts is None:
@@ -216,12 +216,12 @@ def _is_dependency_met(
 
 
 def _has_started(replica_count: int, counts: ReplicatedJobCounts) -> bool:
-    """Report whether all Jobs of a replicated job are ready or have ended."""
+    """Return whether all Jobs of a replicated job are ready or have ended."""
     return bool(replica_count == counts["failed"] + counts["ready"] + counts["succeeded"])
 
 
 def has_succeeded(jobset: Obj, succeeded_jobs: Sequence[Obj]) -> bool:
-    """Report whether the JobSet's success policy is met: one or all Jobs of its target replicated jobs succeeded."""
+    """Return whether the JobSet's success policy is met: one or all Jobs of its target replicated jobs succeeded."""
     policy = jobset["spec"].get("successPolicy") or {}
     target_names = frozenset(policy.get("targetReplicatedJobs") or [each["name"] for each in replicated_jobs(jobset)])
     if policy.get("operator") == "Any":
@@ -266,7 +266,7 @@ def _first_matching_rule(rules: Sequence[FailureRule], failed_jobs: Sequence[Obj
 
 
 def _rule_matches(rule: FailureRule, job: Obj) -> bool:
-    """Report whether a failure policy rule matches a failed Job; a field absent from the rule matches every Job."""
+    """Return whether a failure policy rule matches a failed Job; a field absent from the rule matches every Job."""
     condition = end_condition(job) or {}
     failure_reasons, patterns = rule.get("onJobFailureReasons"), rule.get("onJobFailureMessagePatterns")
     if failure_reasons and condition.get("reason", "") not in failure_reasons:
@@ -298,7 +298,7 @@ def _name_failed_job(why: ReasonMessage, job: Obj) -> ReasonMessage:
 
 
 def has_start_time(job: Obj) -> bool:
-    """Report whether a Job has a `startTime` from an earlier run, which must be cleared before it is resumed."""
+    """Return whether a Job has a `startTime` from an earlier run, which must be cleared before it is resumed."""
     return bool((job.get("status") or {}).get("startTime"))
 
 

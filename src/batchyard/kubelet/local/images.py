@@ -103,7 +103,7 @@ def full_image_reference(image: str) -> str:
 
 
 def matches_image(image: str, pattern: str) -> bool:
-    """Report whether an image name matches a glob; `python` also matches `docker.io/library/python:latest`."""
+    """Return whether an image name matches a glob; `python` also matches `docker.io/library/python:latest`."""
     return fnmatchcase(image, pattern) or fnmatchcase(short_name(image), short_name(pattern))
 
 

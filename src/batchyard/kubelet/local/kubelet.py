@@ -414,12 +414,12 @@ def _clean_up_runs(runs: Sequence[Obj], now: Instant) -> Iterator[Write]:
 
 
 def _is_own_stop_request(event: WatchEvent) -> bool:
-    """Report whether a change of a Run object is only a stop request, which the kubelet itself wrote."""
+    """Return whether a change of a Run object is only a stop request, which the kubelet itself wrote."""
     return event.type is EventType.MODIFIED and event.old is not None and event.obj["status"] is event.old["status"]
 
 
 def _is_relevant_pod_change(event: WatchEvent) -> bool:
-    """Report whether the kubelet must react to a pod's change: new, deleted, ended, or changed beyond its status."""
+    """Return whether the kubelet must react to a pod's change: new, deleted, ended, or changed beyond its status."""
     pod, old = event.obj, event.old
     if event.type is _DELETED or old is None or pod["spec"] is not old["spec"] or awaits_deletion(pod):
         return True

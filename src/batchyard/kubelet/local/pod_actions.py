@@ -322,7 +322,7 @@ def _actions_without_sandbox(pod_state: PodState, sandbox: ObservedRun | None, n
 
 
 def _has_finished_without_sandbox(pod_state: PodState) -> bool:
-    """Report whether a pod without sandbox must not start again: policy Never, or OnFailure and it succeeded."""
+    """Return whether a pod without sandbox must not start again: policy Never, or OnFailure and it succeeded."""
     if pod_state.restart_policy == "Never":
         return any(container.runs for container in pod_state.containers)
     last_runs = [container.last_run for container in pod_state.with_role(ContainerRole.MAIN)]
@@ -398,7 +398,7 @@ def _restarts_in_row(run: ObservedRun) -> int:
 
 
 def _will_restart(role: ContainerRole, run: ObservedRun, restart_policy: str) -> bool:
-    """Report whether a container restarts after an ended start, given its role and the pod's restart policy."""
+    """Return whether a container restarts after an ended start, given its role and the pod's restart policy."""
     if role is ContainerRole.SIDECAR:
         return True
     if role is ContainerRole.MAIN and restart_policy == "Always":

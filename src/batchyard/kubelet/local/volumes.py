@@ -426,7 +426,7 @@ def _normalize_host_path(path: str) -> str:
 
 
 def is_within_any(path: str, folders: Iterable[str]) -> bool:
-    """Report whether a path is one of the directories or lies in one; all paths are absolute."""
+    """Return whether a path is one of the directories or lies in one; all paths are absolute."""
     normalized_folders = (posixpath.normpath(folder) for folder in folders)
     return any(path == root or path.startswith(root if root == "/" else f"{root}/") for root in normalized_folders)
 

@@ -301,7 +301,7 @@ class SimulatedLog:
 
 
 def _is_plain_init_container(pod: Obj, container: str) -> bool:
-    """Report whether a container is an init container and not a sidecar."""
+    """Return whether a container is an init container and not a sidecar."""
     init_containers = pod["spec"].get("initContainers") or ()
     return any(
         init_container["name"] == container and init_container.get("restartPolicy") != "Always"

@@ -237,7 +237,7 @@ def with_work_finalizer(pod: meta.Obj, reader: Reader) -> meta.Obj:
 
 
 def is_kept_by_finalizer(pod: meta.Obj) -> bool:
-    """Report whether a deleted pod still exists because its checkpointed work must be recorded first."""
+    """Return whether a deleted pod still exists because its checkpointed work must be recorded first."""
     return pods.is_terminating(pod) and well_known.WORK_FINALIZER in meta.finalizers_of(pod)
 
 

@@ -320,7 +320,7 @@ class SimulatedKubelets:
         return (key,) if self._is_simulated(event.obj) and _is_relevant_pod_change(event) else ()
 
     def _is_simulated(self, pod: Obj) -> bool:
-        """Report whether this controller advances a pod: on a simulated node, or ungated in a cluster without nodes.
+        """Return whether this controller advances a pod: on a simulated node, or ungated in a cluster without nodes.
 
         It also releases deleted pods that a checkpoint finalizer keeps.
         """
@@ -374,7 +374,7 @@ def _record_work_before_crash(pod: Obj, reader: Reader) -> list[Write]:
 
 
 def _is_relevant_pod_change(event: WatchEvent) -> bool:
-    """Report whether a pod is new, is to be deleted, or changed in more than its status."""
+    """Return whether a pod is new, is to be deleted, or changed in more than its status."""
     pod, old = event.obj, event.old
     if event.type is _DELETED:
         return False
@@ -385,7 +385,7 @@ def _is_relevant_pod_change(event: WatchEvent) -> bool:
 
 
 def _is_relevant_machine_change(event: WatchEvent) -> bool:
-    """Report whether a Node or Instance is new, a Node changed its readiness, or an Instance its phase."""
+    """Return whether a Node or Instance is new, a Node changed its readiness, or an Instance its phase."""
     if event.type is _DELETED or event.old is None:
         return event.type is not _DELETED
     if event.key.kind == scheme.NODE:

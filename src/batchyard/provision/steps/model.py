@@ -126,7 +126,7 @@ class Consent:
         return self.question.replace("{seen}", "(changes)") + placeholder
 
     def destroys_data(self, description: str) -> bool:
-        """Report whether the step destroys data; `description` is that of the probe's result."""
+        """Return whether the step destroys data; `description` is that of the probe's result."""
         return self.destroys or bool(self.destroys_where and re.search(self.destroys_where, description))
 
 
@@ -139,7 +139,7 @@ class Retry:
     error_texts: tuple[str, ...] = ()
 
     def should_retry(self, output: str, attempt_count: int) -> bool:
-        """Report whether to run a command again that failed `attempt_count` times, the last time with this output."""
+        """Return whether to run a command again that failed `attempt_count` times, the last time with this output."""
         return attempt_count <= self.retries_max and any(word in output for word in self.error_texts)
 
 

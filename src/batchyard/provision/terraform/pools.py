@@ -229,7 +229,7 @@ def _has_tpu_chips(machine: MachineType) -> bool:
 
 
 def needs_hyperdisk(machine: MachineType) -> bool:
-    """Report whether a machine type has no Persistent Disks and boots from a Hyperdisk."""
+    """Return whether a machine type has no Persistent Disks and boots from a Hyperdisk."""
     return machine.family in _HYPERDISK_FAMILIES or machine.name.startswith("a3-ultra")
 
 

@@ -302,7 +302,7 @@ def class_name(workload: Obj) -> str:
 
 
 def follows_label(workload: Obj, has_quota: bool) -> bool:
-    """Report whether a Workload's priority follows its job's priority class label; `has_quota`: it holds quota."""
+    """Return whether a Workload's priority follows its job's priority class label; `has_quota`: it holds quota."""
     ref = workload["spec"].get("priorityClassRef")
     return not has_quota if ref is None else ref.get("kind") == "WorkloadPriorityClass"
 

@@ -49,7 +49,7 @@ class PodsReadyPolicy:
     without_job: bool = False
 
     def covers(self, workload: Obj) -> bool:
-        """Report whether a Workload's PodsReady timeout applies: it has a Job or JobSet, or `without_job` is set."""
+        """Return whether a Workload's PodsReady timeout applies: it has a Job or JobSet, or `without_job` is set."""
         return self.without_job or has_pods(workload)
 
 
@@ -61,7 +61,7 @@ class PodsReadyDeadline(NamedTuple):
 
 
 def has_pods(workload: Obj) -> bool:
-    """Report whether a Workload belongs to a Job or JobSet, whose pods batchyard's kubelets run."""
+    """Return whether a Workload belongs to a Job or JobSet, whose pods batchyard's kubelets run."""
     owner = controller_of(workload)
     return owner is not None and owner["kind"] in _JOB_KINDS
 

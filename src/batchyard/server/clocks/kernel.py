@@ -55,7 +55,7 @@ class LiveKernel:
         self._schedule_slice()
 
     def has_stopped(self) -> bool:
-        """Report whether time has stopped as requested by `run_until`, and all callbacks due by then have run."""
+        """Return whether time has stopped as requested by `run_until`, and all callbacks due by then have run."""
         if self.stops_at is None or self.clock() < self.stops_at:
             return False
         next_due_time = self._virtual_loop.next_instant()

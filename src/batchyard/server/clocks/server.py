@@ -31,7 +31,7 @@ _DATE_HEADER_TOLERANCE: Final = 2 * SECOND
 
 
 async def is_other_server(sender: RequestSender) -> bool:
-    """Report whether an API server returns a version that is not batchyard's. Only batchyard reports its time."""
+    """Return whether an API server returns a version that is not batchyard's. Only batchyard reports its time."""
     answer = await sender.ask(HttpRequest("GET", _VERSION_PATH))
     return answer.code == 200 and _BATCHYARD_NAME not in str(decode_object(answer.body).get("gitVersion"))
 

@@ -61,7 +61,7 @@ async def run_credential_plugin(plugin: Any, cluster: Mapping[str, Any]) -> Mapp
 
 
 def _is_interactive(plugin: Mapping[str, Any]) -> bool:
-    """Report whether the credential plugin may prompt the user and standard input is a terminal."""
+    """Return whether the credential plugin may prompt the user and standard input is a terminal."""
     return plugin.get("interactiveMode") != "Never" and sys.stdin is not None and sys.stdin.isatty()
 
 

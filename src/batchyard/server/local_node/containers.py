@@ -421,7 +421,7 @@ class _RotatedLogReader:
         return [_join_partial_lines(partial_lines, is_complete=False)] if partial_lines else []
 
     def has_more(self) -> bool:
-        """Report whether the log has unread bytes."""
+        """Return whether the log has unread bytes."""
         if self._file is None:
             return self._path.exists()
         return self._path.exists() and (self._is_log_rotated() or self._file.tell() < self._path.stat().st_size)
@@ -467,7 +467,7 @@ class _RotatedLogReader:
             return
 
     def _is_log_rotated(self) -> bool:
-        """Report whether a newer file of the log exists than the open one."""
+        """Return whether a newer file of the log exists than the open one."""
         assert self._file is not None, "a file of the log is open"
         try:
             return os.fstat(self._file.fileno()).st_ino != self._path.stat().st_ino

@@ -80,7 +80,7 @@ class RunFolders:
         return {**run, "stop": stop_request} if stop_request else run
 
     def is_claimed(self, path: Path) -> bool:
-        """Report whether a shim (supervisor process) has taken charge of the container run in this folder."""
+        """Return whether a shim (supervisor process) has taken charge of the container run in this folder."""
         return (self._node / path / CLAIM_FILE).exists()
 
     def state(self, key: Key) -> Mapping[str, Any]:

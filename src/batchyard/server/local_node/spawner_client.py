@@ -99,12 +99,12 @@ class SpawnerClient:
 
 
 def is_supervised(run: Path) -> bool:
-    """Report whether a running shim process supervises the container run in this folder."""
+    """Return whether a running shim process supervises the container run in this folder."""
     return is_locked(run / "lock")
 
 
 def is_locked(path: Path) -> bool:
-    """Report whether another process holds an exclusive lock (flock) on a file; False if the file does not exist."""
+    """Return whether another process holds an exclusive lock (flock) on a file; False if the file does not exist."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -316,7 +316,7 @@ def _matches_query(entry: DecisionRecord, query: LedgerQuery) -> bool:
 
 
 def _matches_key(key: Key, requested_key: Key) -> bool:
-    """Report whether a key matches a requested key, whose name may end with `?` wildcards for one character each."""
+    """Return whether a key matches a requested key, whose name may end with `?` wildcards for one character each."""
     if (key.kind, key.namespace) != (requested_key.kind, requested_key.namespace):
         return False
     prefix = requested_key.name.rstrip("?")

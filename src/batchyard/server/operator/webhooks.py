@@ -129,7 +129,7 @@ def next_generations(state: CertificateGenerations, now: Instant, terms: Certifi
 
 
 def _can_serve_pair(pair: CertificatePair, now: Instant, certificate_terms: CertificateTerms) -> bool:
-    """Report whether a webhook certificate is usable: it exists, has not expired, and has the required DNS names."""
+    """Return whether a webhook certificate is usable: it exists, has not expired, and has the required DNS names."""
     if not pair.certificate or not pair.key:
         return False
     try:

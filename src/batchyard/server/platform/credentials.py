@@ -132,7 +132,7 @@ class SigningKey:
         return b"".join(number.to_bytes(_SIGNATURE_NUMBER_SIZE, "big") for number in r_and_s)
 
     def is_signed(self, message: bytes, signature: bytes) -> bool:
-        """Report whether a signature of a message was made with this key."""
+        """Return whether a signature of a message was made with this key."""
         if len(signature) != 2 * _SIGNATURE_NUMBER_SIZE:
             return False
         r_bytes, s_bytes = signature[:_SIGNATURE_NUMBER_SIZE], signature[_SIGNATURE_NUMBER_SIZE:]

@@ -153,7 +153,7 @@ class GroupCommit:
             self._waiting_callers.append((revision, on_durable))
 
     def is_behind(self) -> bool:
-        """Report whether more than UNDURABLE_CHANGES_MAX changes wait for the journal, so that work must pause."""
+        """Return whether more than UNDURABLE_CHANGES_MAX changes wait for the journal, so that work must pause."""
         return self._store.revision - self.durable_revision > UNDURABLE_CHANGES_MAX and self.failure is None
 
     def end_watches(self) -> None:

@@ -246,7 +246,7 @@ def _read_container_pid(run_fd: int) -> int | None:
 
 
 def _is_command_executed(pid: int) -> bool:
-    """Report whether process `pid` executes the container's command (or has ended), not the OCI runtime's setup."""
+    """Return whether process `pid` executes the container's command (or has ended), not the OCI runtime's setup."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             line = file.read()
