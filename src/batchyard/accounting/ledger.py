@@ -283,7 +283,7 @@ class CostLedger:
         return clusters[0] if clusters else None
 
     def _limit_to_open_period(self, recorded_time: Instant | None, now: Instant) -> Instant:
-        """Return the recorded time of an event, limited to the open hour until `now`; `now` if there is none."""
+        """Return `recorded_time`, but at least `period_start` and at most `now`; return `now` if it is None."""
         return now if recorded_time is None else max(self.period_start, min(recorded_time, now))
 
     def _remove_machine(self, name: str, at: Instant, now: Instant) -> None:

@@ -194,7 +194,10 @@ def is_removable(obj: Obj) -> bool:
 
 
 def _updated_metadata(stored_metadata: Mapping[str, Any], sent_metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the sent metadata, but server-owned fields as stored; the stored mapping itself if both are equal."""
+    """Return the sent metadata with the stored values of server-owned fields.
+
+    Return `stored_metadata` itself if the result equals it.
+    """
     if sent_metadata is stored_metadata:
         return stored_metadata
     metadata = dict(sent_metadata)

@@ -211,18 +211,18 @@ def node_pool_of(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _unknown_type_errors(spec: Mapping[str, Any], catalog: Catalog) -> Iterator[FieldError]:
     """Yield an error for each machine type in a Cluster's spec that is not in the catalog."""
-    names_with_paths = [
+    machine_type_fields = [
         (f"spec.{list_field}[{index}].machineType", row["machineType"])
         for list_field in ("nodePools", "reservations", "capacity")
         for index, row in enumerate(spec.get(list_field) or ())
     ]
     priced_names = spec.get("prices") or ()
-    names_with_paths += [(f"spec.prices.{name}", name) for name in priced_names if name not in catalog.attachable]
-    yield from _unknown_machine_errors(names_with_paths, catalog)
+    machine_type_fields += [(f"spec.prices.{name}", name) for name in priced_names if name not in catalog.attachable]
+    yield from _unknown_machine_errors(machine_type_fields, catalog)
 
 
-def _unknown_machine_errors(names_with_paths: Sequence[tuple[str, str]], catalog: Catalog) -> Iterator[FieldError]:
-    for path, name in names_with_paths:
+def _unknown_machine_errors(machine_type_fields: Sequence[tuple[str, str]], catalog: Catalog) -> Iterator[FieldError]:
+    for path, name in machine_type_fields:
         if name not in catalog.machines:
             close_matches = get_close_matches(name, list(catalog.machines), 1)
             hint = f"did you mean {close_matches[0]!r}? Otherwise" if close_matches else "check the name, or"

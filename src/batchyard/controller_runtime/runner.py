@@ -118,10 +118,10 @@ class ControllerQueue:
         """The number of keys that are queued, or will be when their outstanding writes are complete."""
         return sum(state is not _WRITING for state in self.states.values())
 
-    def load(self) -> QueueStats:
+    def stats(self) -> QueueStats:
         """Return the statistics of the controller's work queue."""
-        load_counts = self.adds, self.succeeded, self.delayed, self.errors, self.retries
-        return QueueStats(self.controller.name, self.queued_count, *load_counts)
+        counts = self.adds, self.succeeded, self.delayed, self.errors, self.retries
+        return QueueStats(self.controller.name, self.queued_count, *counts)
 
     def reconcile_key(self, key: Key, reader: Reader, now: Instant, meter: ReconcileTimer | None) -> ReconcileResult:
         """Call the controller's reconcile function for a key; record the duration if `meter` is given."""
@@ -332,9 +332,9 @@ class Runner:
         """How many times any controller's reconcile function was called since the runner started."""
         return sum(queue.reconciles for queue in self._queue.queues)
 
-    def loads(self) -> Sequence[QueueStats]:
+    def queue_stats(self) -> Sequence[QueueStats]:
         """Return the work queue statistics of each controller."""
-        return [queue.load() for queue in self._queue.queues]
+        return [queue.stats() for queue in self._queue.queues]
 
     def flush_delayed(self, controllers: Iterable[str]) -> None:
         """Queue now the keys of these controllers that only wait for a delayed requeue (`requeue_at`).

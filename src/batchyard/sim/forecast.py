@@ -387,7 +387,7 @@ def _key(name: str) -> Key:
 
 def _cycle_count(world: World) -> int:
     """Return how many scheduling cycles were requested in a simulation so far."""
-    return next(load.adds for load in world.platform.runner.loads() if load.name == Scheduler.name)
+    return next(queue.adds for queue in world.platform.runner.queue_stats() if queue.name == Scheduler.name)
 
 
 def _extrapolate_start(run: _ForkRun, queue: str, position: int) -> Duration | None:

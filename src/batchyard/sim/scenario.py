@@ -380,7 +380,9 @@ def run_length(value: str | float) -> Duration:
     if duration > VIRTUAL_TIME_MAX:
         raise ValueError(f"the run length {value} is more than ten years; give a shorter one")
     if not duration >= 0:  #  true for NaN as well
-        raise ValueError(f"{value} is not a valid run length; give seconds from 0, or a text such as '2h'")
+        raise ValueError(
+            f"{value} is not a valid run length; give a number of seconds (0 or more), or a duration such as '2h'"
+        )
     return round(duration)
 
 

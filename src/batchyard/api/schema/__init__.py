@@ -237,7 +237,10 @@ class _Completion:
     nullable_fields: frozenset[str]
 
     def handle_exceptional_field(self, name: str, value: Any) -> Any:
-        """Return the new value, or the violations, of a field that is unknown, null, or not of its type str or bool."""
+        """Validate a field that is unknown, null, or not the text or boolean that its type requires.
+
+        Return its violations; None for a null that the type allows; `_REMOVED_VALUE` for a field to drop.
+        """
         visitor = self.visitors.get(name)
         if visitor is None:
             # client-go writes null for the zero time of embedded metadata, and CRDs have no such field.

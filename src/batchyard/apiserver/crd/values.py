@@ -81,9 +81,9 @@ def uses_keyword(schema: Schema, keyword: str) -> bool:
 
 
 def list_item_identity(item: Any, keys: Sequence[str], item_schema: Schema) -> Any:
-    """Return the values of a list item's key fields (`x-kubernetes-list-map-keys`), or their defaults.
+    """Return a hashable identity of a list item: the `repr` of each key field's value, or of the field's default.
 
-    Return None if the item is not an object.
+    `keys` are those of `x-kubernetes-list-map-keys`. Return None if the item is not an object.
     """
     if not isinstance(item, Mapping):
         return None

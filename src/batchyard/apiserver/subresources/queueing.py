@@ -72,13 +72,13 @@ def decisions_resource(ledger: DecisionLedger, authorizer: Authorizer, now: Call
         path = ResourcePath(resource, DECISIONS_VERSION, namespace, name, "", _API_VERSION)
         representation = Representation(request, path, now())
         if name:
-            with _ledger_errors():
+            with _ledger_errors_as_api_errors():
                 record = ledger.get(int(name)) if name.isdecimal() and len(name) < 19 else None
             if record is None or (record.regarding.namespace or _DEFAULT_NAMESPACE) != namespace:
                 raise not_found_error(path)
             return Response(200, representation.render_object(decision_object(request, record)))
         selection = parse_selection(request, info)
-        with _ledger_errors():
+        with _ledger_errors_as_api_errors():
             records = ledger.find(_ledger_query(request, selection, namespace))
         objs = [decision_object(request, record) for record in records]
         return Response(200, representation.render_list([obj for obj in objs if selection.accepts(obj)], {}))
@@ -150,7 +150,7 @@ def _decision_object(record: DecisionRecord, details: Mapping[str, Any]) -> Obj:
 
 
 @contextmanager
-def _ledger_errors() -> Iterator[None]:
+def _ledger_errors_as_api_errors() -> Iterator[None]:
     """Convert errors of the decision ledger, raised within the context, to API errors."""
     try:
         yield

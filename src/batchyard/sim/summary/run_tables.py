@@ -251,7 +251,10 @@ def queue_quota_table(run: WatchedSimulation) -> FigureTable:
 
 
 def quota_figures(run: WatchedSimulation, group: Callable[[FlavorResource], str]) -> dict[str, Figures]:
-    """Return by group the mean nominal quota and its usage over a run; `group` returns a quota's group."""
+    """Return by group the mean nominal quota, the mean amount in use, and the mean and peak use as shares of the quota.
+
+    `group` returns the group of a quota. Groups with neither quota nor use are omitted.
+    """
     nominal, used = sum_curves(run, run.watch.nominal, group), sum_curves(run, run.watch.workload_records.used, group)
     empty_curve, rows = Curve(run.start_time), {}
     for name in sorted({**nominal, **used}):
