@@ -348,7 +348,10 @@ class Runner:
         self._schedule_drain()
 
     def is_idle(self) -> bool:
-        """Report whether no key is queued and no write is outstanding; delayed requeues are not counted."""
+        """Report whether no key is queued, no write is outstanding, and the client has delivered all changes.
+
+        Keys with a delayed requeue do not count as queued.
+        """
         return not self._queue and self._outstanding == 0 and self._is_settled()
 
     def failing_keys(self) -> Sequence[tuple[str, Key, int]]:
@@ -531,7 +534,7 @@ class _OutstandingWrites:
             writer.submit(reconcile_result.writes, self.process_result)
 
     def recorded_events(self) -> Sequence[EventRecord]:
-        """Return the Events to record: all on success; after a rejection only those of succeeded writes and its own."""
+        """Return the Events to record: all on success, else those of succeeded writes and of the rejection."""
         if self.error is None:
             return [*self.succeeded_events, *self.outcome.events] if self.succeeded_events else self.outcome.events
         if self.rejected_write is not None and self.outcome.event_if_rejected is not None:
@@ -555,7 +558,10 @@ class _OutstandingWrites:
 
 
 def _rejection_events(queue: ControllerQueue, writes: _OutstandingWrites) -> Sequence[EventRecord]:
-    """Return a warning Event about a write rejected at least twice; () if the controller reports rejections itself."""
+    """Return a warning Event about an invalid or temporarily forbidden write of a key that failed before, or ().
+
+    The result is also () if the controller reports rejections itself, or if the Namespace is terminating.
+    """
     error, rejected_write = writes.error, writes.rejected_write
     if rejected_write is None or writes.outcome.event_if_rejected is not None or not queue.failures.get(writes.key):
         return ()

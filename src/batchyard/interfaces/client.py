@@ -14,7 +14,7 @@ from batchyard.api.meta import Key, Obj
 
 
 class EventType(StrEnum):
-    """The type of a watch event."""
+    """The type of a watch event: the object was added, modified or deleted."""
 
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"
@@ -132,7 +132,7 @@ class ObjectClient(Reader, ObjectWriter, Protocol):
         """Register a listener. The event loop later calls it with each batch of watch events, in order."""
 
     def is_settled(self) -> bool:
-        """Report whether the client has delivered all watch events that it has received: controllers may decide.
+        """Report whether the client has delivered all watch events that it has received.
 
         Results of writes are included only if the client executes writes synchronously.
         """

@@ -47,7 +47,7 @@ class ReconcileResult:
 
 
 class Controller(Protocol):
-    """A function that returns the required writes for the current objects, without I/O, clock or waiting.
+    """A controller: computes the writes that the current objects require, without I/O, clock or waiting.
 
     Its state is an index that can be rebuilt from the watch events. A controller with a higher `rank` runs only when no
     controller of a lower rank has queued keys and no write is in progress. So a scheduling cycle sees the results of
@@ -92,7 +92,7 @@ class Kernel(Clock, Protocol):
     """A clock and a queue of callbacks by time: an event loop in the live platform, a heap in the simulator."""
 
     def call_at(self, instant: Instant, callback: Work) -> Ticket:
-        """Schedule a callback at an instant, or now if that has passed; those of one instant run in call order."""
+        """Schedule a callback for an instant, or now if it has passed; equal instants run in the order of the calls."""
 
     def cancel(self, ticket: Ticket) -> None:
         """Cancel a scheduled callback that is not due yet. Simulated time does not advance for a canceled one."""
@@ -156,7 +156,7 @@ class DecisionLedger(Protocol):
     """Stores records of scheduling decisions."""
 
     def find(self, query: LedgerQuery) -> Sequence[DecisionRecord]:
-        """Return the matching decision records in order. Raises QueryTooBroad, or LedgerUnreadable if corrupt."""
+        """Return the matching decision records, oldest first. Raises QueryTooBroad, or LedgerUnreadable if corrupt."""
 
     def get(self, number: int) -> DecisionRecord | None:
         """Return the decision record with a number, or None. Raises LedgerUnreadable if it is corrupt."""

@@ -91,7 +91,7 @@ def conditions_of(node: Obj) -> dict[str, Condition]:
 def _condition(
     kind: str, status_reason_message: tuple[str, str, str], old: Condition | None, now: Instant
 ) -> dict[str, Any]:
-    """Return a node condition with this status, reason and message; the old condition's last heartbeat time is kept."""
+    """Return a node condition with this status, reason and message; unchanged times are copied from `old`."""
     status, reason, message = status_reason_message
     transition_time = old["lastTransitionTime"] if old is not None and old["status"] == status else format_time(now)
     heartbeat = {} if old is None or "lastHeartbeatTime" not in old else {"lastHeartbeatTime": old["lastHeartbeatTime"]}
@@ -100,7 +100,7 @@ def _condition(
 
 
 def _with_conditions(node: Obj, conditions: Mapping[str, Condition]) -> Obj:
-    """Return the node with these conditions; the same object if only heartbeat times differ."""
+    """Return the node with these conditions; the same object if no status, reason or message differs."""
     if {k: _status_reason_message(c) for k, c in conditions.items()} == {
         k: _status_reason_message(c) for k, c in conditions_of(node).items()
     }:
@@ -201,7 +201,7 @@ def set_unschedulable(node: Obj, unschedulable: bool = True) -> Obj:
 
 
 def drain(pods: Iterable[Obj], options: DrainOptions) -> DrainPlan:
-    """Return which pods of a node a drain evicts; a single pod that refuses prevents the whole drain."""
+    """Return which pods of a node a drain evicts, and which prevent it; one such pod prevents the whole drain."""
     evicted_pods: list[Obj] = []
     refusals: list[tuple[Obj, str]] = []
     for pod in pods:
@@ -228,7 +228,7 @@ def _drain_refusal(pod: Obj, options: DrainOptions) -> str | None:
 
 
 def _is_skipped_by_drain(pod: Obj) -> bool:
-    """Report whether a drain skips a pod because it would not be recreated on another node."""
+    """Report whether a drain skips a pod: a mirror pod of the kubelet, or a DaemonSet pod that has not ended."""
     if annotation(pod, "kubernetes.io/config.mirror") is not None:
         return True
     return _is_daemonset_pod(pod) and not is_terminal(pod)

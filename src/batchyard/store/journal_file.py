@@ -71,7 +71,7 @@ class CommitMark:
             raise JournalError(f"{journal}: another process has the journal open; stop that process first") from error
 
     def read(self) -> CommitRecord | None:
-        """Return the journal identity and last acknowledged revision; None if empty. May raise DamagedMark."""
+        """Return the identity and last revision of the journal; None if the file is empty. May raise DamagedMark."""
         return _read_commit_record_from(self._fd)
 
     def write(self, commit_record: CommitRecord) -> None:
@@ -251,7 +251,7 @@ def read_journal(path: Path, *, is_immutable: bool = False, reported_as: Path | 
 
 
 def reject_orphaned_log(path: Path) -> None:
-    """Raise JournalError if a write-ahead log exists without its journal: SQLite would apply it to a new one."""
+    """Raise JournalError if a write-ahead log exists without its journal: SQLite would apply it to a new journal."""
     write_ahead_log_path = path.with_name(f"{path.name}-wal")
     if write_ahead_log_path.exists() and write_ahead_log_path.stat().st_size:
         problem = f"{write_ahead_log_path} exists without its journal and may hold its last changes"

@@ -111,7 +111,7 @@ class ForkPool:
         )
 
     def _process_result(self, queued_question: _QueuedQuestion, child_result: ChildResult) -> None:
-        """Pass a child process's answer to all callers who asked the question, and cache the answer."""
+        """Pass a child process's answer to all callers who asked the question; cache a successful answer."""
         self._child = None
         response = _decode_output(child_result.output)
         result = ANSWERED if response.code == 200 else REJECTED if len(child_result.output) >= _CODE_LENGTH else FAILED
@@ -198,7 +198,7 @@ class CalibrationLoop:
         self.check_forecasts()
 
     def check_forecasts(self) -> None:
-        """Compare due forecasts with the actual start times, and request new forecasts every CALIBRATION_INTERVAL."""
+        """Compare due forecasts with the actual start times. Request new ones for a day after `record_use`."""
         now = self._clock()
         new_calibration = calibration.apply_outcomes(self.calibration, now, self._actual_outcome)
         if new_calibration != self.calibration:

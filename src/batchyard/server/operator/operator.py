@@ -137,7 +137,7 @@ class OperatorProcess:
             self._leadership.start()
 
     async def close(self) -> None:
-        """Stop the controllers and release the leader's Lease."""
+        """Stop the controllers, release the Lease if this replica leads, and export the remaining trace spans."""
         self.kernel.stop()
         if self._leadership is not None:
             lease_released = asyncio.Event()
@@ -208,7 +208,7 @@ class OperatorProcess:
                 self.fail(OperatorError(reason))
 
     def _create_models(self, platform: WiredPlatform, events: Sequence[WatchEvent]) -> tuple[ModelHandler, StreamHub]:
-        """Create the data of the dashboard's pages, which every change of an object updates."""
+        """Return the handler of the dashboard's data and the hub of its streams, both updated on every change."""
         history, stream_hub = PlatformHistory(self.kernel.clock, platform.index.cluster_queue_of), StreamHub()
         history.observe(events)
         self.client.subscribe(history.observe)
@@ -256,7 +256,8 @@ async def _run_without_conflicts(
 ) -> AsyncIterator[None]:
     """Delay the block while another controller decides about the same objects; end the operator if one appears later.
 
-    A replica with webhooks keeps answering them while it waits, so that objects can still be created.
+    A replica with webhooks serves them while it waits, so that objects can still be created. A replica without
+    webhooks does not wait: OperatorError is raised.
     """
     if config.beside_upstream:
         yield
