@@ -181,7 +181,7 @@ _COMPONENT_BY_CONTROLLER: Final = {
 
 
 def component_of(controller: str) -> str:
-    """Return the component name in a controller's Events, such as `job-controller`; by default its own name."""
+    """Return the component name in a controller's Events, such as `job-controller`; the controller's own by default."""
     return _COMPONENT_BY_CONTROLLER.get(controller, controller)
 
 
@@ -244,7 +244,7 @@ class EventRecorder:
         self._client.submit([Create(event)], ignore_result)
 
     def _is_combined_with_similar(self, now: Instant, key: tuple[str, Key, str, str], message: str) -> bool:
-        """Record a message; report whether this key has more than ten different recent ones, which share an Event."""
+        """Record a message; report whether the key has over ten different recent messages, which are then combined."""
         similar_records = self._similar_records.recall(key)
         if similar_records is None:
             self._similar_records.remember(key, _SimilarRecords(now, {message: None}))

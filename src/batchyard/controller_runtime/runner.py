@@ -313,7 +313,7 @@ class Runner:
         self._schedule_drain()
 
     def stop(self) -> None:
-        """Stop all controllers at once, as a crash would, and drop all queued keys; a reconcile may call this."""
+        """Stop all controllers immediately, as a crash would, and drop all queued and delayed keys."""
         self._stopped = True
         for rank_queue in self._queue.rank_queues:
             rank_queue.clear()

@@ -221,7 +221,7 @@ def resume_lease_heartbeats(lease: Obj, now: Instant) -> Obj:
 
 
 def lost_at(node: Obj, lease: Obj | None) -> Instant | None:
-    """Return when a node counts as lost, without a status or without heartbeats; None while heartbeats continue."""
+    """Return when a node without a Ready condition or without heartbeats counts as lost; None for other nodes."""
     if not readiness(node):
         return parse_time(node["metadata"]["creationTimestamp"]) + STARTUP_GRACE_PERIOD
     if lease is None or has_heartbeats(lease) or not is_lease_of(lease, node):
@@ -256,7 +256,7 @@ class NodeHealth:
         return [key, *[Key(scheme.NODE, "", name) for name in self._zones.unready_nodes()]]
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Set the conditions of a newly lost node to Unknown; else update taints, and the pods of a lost node."""
+        """Set the conditions of a newly lost node to Unknown. Otherwise update taints, and set lost pods to unready."""
         node = reader.get(key)
         if node is None:
             return ReconcileResult()

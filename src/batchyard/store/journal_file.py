@@ -118,7 +118,10 @@ def wait_until_journal_closed(journal: Path) -> None:
 
 
 def read_commit_record(journal: Path) -> CommitRecord | None:
-    """Return the identity and last acknowledged revision of a journal, open or not; None if never written."""
+    """Return the identity and last revision of a journal, open or not; None if never written.
+
+    Raises DamagedMark if its commit mark file is damaged.
+    """
     try:
         fd = os.open(commit_mark_path(journal), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -143,7 +143,7 @@ class MachineClock:
         self._clock = clock
 
     def follow(self) -> None:
-        """Set the event loop's clock forward to the wall clock, now and periodically until the loop is stopped."""
+        """Set the loop's clock to the wall clock if it is over 2 s behind, now and every 5 s until the loop stops."""
         if self._kernel.is_stopped:
             return
         wall_time = self._clock()

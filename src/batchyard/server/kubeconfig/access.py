@@ -44,7 +44,7 @@ class ApiServerAccess(NamedTuple):
 
 
 def owner_access(process: PlatformProcess, folder: Path) -> ApiServerAccess:
-    """Return the access of a platform's owner, with the credentials from the kubeconfig in its data directory."""
+    """Return how a platform's owner reaches it, with the credentials from its data directory if it serves HTTPS."""
     tls = owner_tls_context(folder) if process.url.startswith("https:") else True
     return ApiServerAccess(process.url, tls, "", None, "", "default")
 

@@ -133,7 +133,10 @@ class KubeconfigContext(NamedTuple):
 
 
 def select_context(file_list: str, context: str) -> KubeconfigContext:
-    """Return the content of a context ('': the current context) in kubeconfig files. Raises InvalidKubeconfigError."""
+    """Return the content of a context ('': the current context) in kubeconfig files, of which the first has precedence.
+
+    Raises FileNotFoundError if no file exists, or InvalidKubeconfigError.
+    """
     entries_by_kind: dict[str, dict[str, Mapping[str, Any]]] = {kind: {} for kind in _KUBECONFIG_ENTRY_FIELDS}
     current_context = ""
     for path in _existing_kubeconfig_files(file_list):
@@ -205,7 +208,10 @@ _TOKEN_KEY: Final = "BearerToken"  # noqa: S105 - the library's key
 
 
 async def read_access(source: KubeconfigSource) -> ApiServerAccess:
-    """Load a kubeconfig, run its credential plugin, and return how to reach its server. Raises KubeconfigError."""
+    """Load a kubeconfig or the in-cluster configuration, and return how to reach its API server.
+
+    Runs the credential plugin of a kubeconfig. Raises KubeconfigError.
+    """
     configuration = Configuration()
     try:
         namespace, impersonation_headers = await _configure(source, configuration)
@@ -241,7 +247,10 @@ def _without_empty_fields(entry: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _normalized_server(cluster: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return `{"server": URL}` of a kubeconfig cluster, with the URL scheme in lowercase. Raises ValueError."""
+    """Return `{"server": URL}` of a kubeconfig cluster, with the URL scheme in lowercase.
+
+    Raises ValueError if this URL or the proxy's URL is invalid.
+    """
     url, proxy = str(cluster.get("server") or ""), str(cluster.get("proxy-url") or "")
     if urlsplit(url).scheme not in _SUPPORTED_SCHEMES or not urlsplit(url).hostname:
         raise ValueError(f"the server of the kubeconfig's cluster is not an http or https URL: {url!r}")

@@ -96,7 +96,7 @@ class LedgerFile:
             self._db.execute(_INSERT_STATEMENTS[len(record_batch) - 1], _insert_parameters(record_batch))
 
     def find(self, query: LedgerQuery) -> Sequence[DecisionRecord]:
-        """Return the newest decisions that match a query, up to its limit, in ascending order of their numbers.
+        """Return the newest decisions that match a query, up to its limit, oldest first.
 
         Raises QueryTooBroad or LedgerUnreadable.
         """
@@ -256,7 +256,7 @@ class LiveLedger:
             self._loop.call_later(_WRITE_DELAY, self._write)
 
     def find(self, query: LedgerQuery) -> Sequence[DecisionRecord]:
-        """Return the newest decisions that match a query, up to its limit, in ascending order; unwritten ones too."""
+        """Return the newest decisions that match a query, up to its limit, oldest first; unwritten ones too."""
         unwritten_hits = [entry for entry in (*self._writing_entries, *self._unwritten) if _matches_query(entry, query)]
         by_number = {entry.number: entry for entry in (*self._file.find(query), *unwritten_hits)}
         return [by_number[number] for number in sorted(by_number)][-query.limit :] if query.limit else []

@@ -65,7 +65,7 @@ class ClientRateLimits:
 
 @dataclass(frozen=True, slots=True)
 class OperatorConfig:
-    """The options of an operator."""
+    """The options of `batchyard operator`: connection, controllers, leader election, rate limits and endpoints."""
 
     source: KubeconfigSource
     settings: PlatformSettings

@@ -496,7 +496,7 @@ class Webhooks:
         return web.Response(status=500, text=f"the review depends on more than {_LOOKUPS_MAX} lookups of other objects")
 
     async def _look_up_objects(self, object_query: ObjectQuery) -> Sequence[Obj]:
-        """List the objects that an admission review depends on; the operator's role allows list but not get."""
+        """List the objects that an admission review depends on (the role does not allow get). Raises LookupFailed."""
         kind = scheme.POD if object_query.owner else object_query.key.kind
         served_kind = kind_info(kind)
         field_selector_query = f"fieldSelector=metadata.name={object_query.key.name}"
