@@ -192,7 +192,7 @@ def _ttl_controllers(settings: PlatformSettings) -> Sequence[Controller]:
 def _admission_controllers(
     index: SchedulerCache, ports: PlatformPorts, settings: PlatformSettings
 ) -> Sequence[Controller]:
-    """Return Kueue's controllers: the scheduler, the Workload lifecycle, and job reconcilers for Jobs and JobSets."""
+    """Return Kueue's controllers: scheduler, Workload lifecycle, priority values, Job and JobSet reconcilers."""
     kueue, pods_ready_settings = settings.kueue, settings.kueue.pods_ready
     pods_ready_gate = (
         PodsReadyGate(pods_ready_settings)

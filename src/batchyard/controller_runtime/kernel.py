@@ -68,7 +68,7 @@ class VirtualEventLoop:
         return self._arrivals
 
     def cancel(self, ticket: Ticket) -> None:
-        """Cancel a callback whose instant has not come; the clock does not advance for canceled callbacks."""
+        """Cancel a callback that is not due yet, so that the clock does not advance for it; otherwise do nothing."""
         if self._scheduled_work.pop(ticket, None) is None:
             return
         if len(self._heap) > 2 * len(self._scheduled_work) + _CANCELED_WORK_MAX:

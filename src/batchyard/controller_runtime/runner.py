@@ -313,7 +313,7 @@ class Runner:
         self._schedule_drain()
 
     def stop(self) -> None:
-        """Stop all controllers at once, as a crash would, and drop all queued keys; a reconcile may call this."""
+        """Stop all controllers immediately, as a crash would, and drop all queued and delayed keys."""
         self._stopped = True
         for rank_queue in self._queue.rank_queues:
             rank_queue.clear()
@@ -555,7 +555,10 @@ class _OutstandingWrites:
 
 
 def _rejection_events(queue: ControllerQueue, writes: _OutstandingWrites) -> Sequence[EventRecord]:
-    """Return a warning Event about a write rejected at least twice; () if the controller reports rejections itself."""
+    """Return a warning Event about an invalid or temporarily forbidden write of a key that failed before, or ().
+
+    The result is also () if the controller reports rejections itself, or if the Namespace is terminating.
+    """
     error, rejected_write = writes.error, writes.rejected_write
     if rejected_write is None or writes.outcome.event_if_rejected is not None or not queue.failures.get(writes.key):
         return ()

@@ -14,7 +14,7 @@ from batchyard.api.meta import Key, Obj
 
 
 class EventType(StrEnum):
-    """The type of a watch event."""
+    """The type of a watch event: the object was added, modified or deleted."""
 
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"

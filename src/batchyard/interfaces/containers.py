@@ -1,4 +1,4 @@
-"""The interfaces to the container runtime: logs, usage, exec, attach, port-forward, and container starts as objects."""
+"""The interfaces to the container runtime: logs, usage, exec, attach, port-forward, and starts of containers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol, TypeAlias
@@ -118,7 +118,7 @@ class Containers(Protocol):
         """Return the measured usage of a running pod by container; None before the first measurement."""
 
     def node_usage(self, node: str) -> MeasuredUsage | None:
-        """Return the measured usage of a node, under the key ''; None if its usage is the sum of its pods."""
+        """Return the measured usage of a node, under the key ''; None if it is the sum of its pods' usage."""
 
     def no_process_reason(self, pod: Obj) -> str:
         """Return why exec, attach and port-forward cannot reach the pod; '' if they can.

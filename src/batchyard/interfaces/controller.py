@@ -92,7 +92,7 @@ class Kernel(Clock, Protocol):
     """A clock and a queue of callbacks by time: an event loop in the live platform, a heap in the simulator."""
 
     def call_at(self, instant: Instant, callback: Work) -> Ticket:
-        """Schedule a callback at an instant, or now if that has passed; those of one instant run in call order."""
+        """Schedule a callback for an instant, or now if it has passed; equal instants run in the order of the calls."""
 
     def cancel(self, ticket: Ticket) -> None:
         """Cancel a scheduled callback that is not due yet. Simulated time does not advance for a canceled one."""

@@ -91,7 +91,7 @@ def conditions_of(node: Obj) -> dict[str, Condition]:
 def _condition(
     kind: str, status_reason_message: tuple[str, str, str], old: Condition | None, now: Instant
 ) -> dict[str, Any]:
-    """Return a node condition with this status, reason and message; the old condition's last heartbeat time is kept."""
+    """Return a node condition with this status, reason and message; unchanged times are copied from `old`."""
     status, reason, message = status_reason_message
     transition_time = old["lastTransitionTime"] if old is not None and old["status"] == status else format_time(now)
     heartbeat = {} if old is None or "lastHeartbeatTime" not in old else {"lastHeartbeatTime": old["lastHeartbeatTime"]}

@@ -107,7 +107,7 @@ class Zones:
         self._zones: dict[str, _Zone] = {}
 
     def observe(self, name: str, node: Obj | None) -> bool:
-        """Process a created, changed or deleted (None) node; return whether the disruption state of a zone changed."""
+        """Process a created, changed or deleted (None) node; report if a zone's state or taint interval changed."""
         old_record, new_record = self._nodes.pop(name, None), None if node is None else _node_record(node)
         if new_record is not None:
             self._nodes[name] = new_record
@@ -136,7 +136,7 @@ class Zones:
         return are_all_zones_down(zone.state for zone in self._zones.values() if zone.ready_count or zone.unready_nodes)
 
     def next_taint_time(self, name: str) -> Instant | None:
-        """Return when an unready node may get its NoExecute taint; None if its zone currently allows none."""
+        """Return when a node may get its NoExecute taint (0: at once); None if its zone currently allows none."""
         node = self._nodes.get(name)
         zone = None if node is None else self._zones[node.zone]
         if zone is None or zone.interval is None:
@@ -215,13 +215,13 @@ def stop_lease_heartbeats(lease: Obj, at: Instant) -> Obj:
 
 
 def resume_lease_heartbeats(lease: Obj, now: Instant) -> Obj:
-    """Return the Lease without `renewTime`, because the heartbeats of its node have resumed."""
+    """Return the Lease of a node whose heartbeats resume: without `renewTime`, and with `acquireTime` set to now."""
     spec = {field: value for field, value in lease["spec"].items() if field != "renewTime"}
     return {**lease, "spec": {**spec, "acquireTime": format_micro_time(now)}}
 
 
 def lost_at(node: Obj, lease: Obj | None) -> Instant | None:
-    """Return when a node counts as lost, after its last heartbeat; None while its heartbeats continue."""
+    """Return when a node without a Ready condition or without heartbeats counts as lost; None for other nodes."""
     if not readiness(node):
         return parse_time(node["metadata"]["creationTimestamp"]) + STARTUP_GRACE_PERIOD
     if lease is None or has_heartbeats(lease) or not is_lease_of(lease, node):
@@ -281,7 +281,10 @@ class NodeHealth:
         return ReconcileResult(writes, requeue_at=due_at)
 
     def _no_execute_key_to_set(self, node: Obj, now: Instant) -> tuple[str | None, Instant | None]:
-        """Return the key of the NoExecute taint if a node may get it now, or else the time when the node may get it."""
+        """Return the key of the NoExecute taint that a node must have now, or else the time when the taint is due.
+
+        The other value is None. Both are None if the node must not get the taint in its zone's present state.
+        """
         key, name = conditions.no_execute_key(node), node["metadata"]["name"]
         if key is None or self._zones.are_all_zones_down():
             return None, None

@@ -20,7 +20,7 @@ from batchyard.nodes.conditions import has_taint, readiness
 
 
 class PodsByNode:
-    """The keys of pods by node, in the order of their events."""
+    """The keys of pods by node, in the order in which the pods were bound."""
 
     __slots__ = ("_by_node",)
 
@@ -76,7 +76,7 @@ class PodGarbageCollector:
         self._missing_since: dict[str, Instant] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the pods to check after an event: on lost nodes, terminating without a node, or ended and surplus."""
+        """Return the pods to check: terminating, on missing or out-of-service nodes, or ended and surplus."""
         key, new = event.key, None if event.type is _DELETED else event.obj
         if key.kind == scheme.POD:
             self._pods.observe(key, event.old, new)

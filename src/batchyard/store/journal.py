@@ -272,7 +272,10 @@ _SQLITE_FILE_HEADER: Final = b"SQLite format 3\0"
 
 
 def back_up(journal: Path, backup: Path) -> journal_file.JournalContents:
-    """Write a verified backup of a journal; return its contents. Raise JournalError if either file is damaged."""
+    """Write a verified backup of a journal to a new file; return its contents.
+
+    Raises JournalError if the journal is missing or damaged, or if the backup exists or cannot be written.
+    """
     if not journal.exists():
         raise journal_file.JournalError(f"{journal} does not exist; pass the data directory of the journal")
     _refuse_to_overwrite(backup)
@@ -296,7 +299,10 @@ def back_up(journal: Path, backup: Path) -> journal_file.JournalContents:
 
 
 def restore_backup(backup: Path, journal: Path) -> journal_file.JournalContents:
-    """Create a journal from a backup and return its contents. Raises JournalError if the backup is invalid."""
+    """Create a journal from a backup and return its contents.
+
+    Raises JournalError if the backup is invalid or the journal exists.
+    """
     if not backup.is_file():
         raise journal_file.JournalError(f"{backup} does not exist; pass a file that `batchyard backup` wrote")
     if any(backup.with_name(backup.name + suffix).exists() for suffix in ("-wal", "-journal")):

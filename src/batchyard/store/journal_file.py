@@ -118,7 +118,10 @@ def wait_until_journal_closed(journal: Path) -> None:
 
 
 def read_commit_record(journal: Path) -> CommitRecord | None:
-    """Return the identity and last acknowledged revision of a journal, open or not; None if never written."""
+    """Return the identity and last revision of a journal, open or not; None if never written.
+
+    Raises DamagedMark if its commit mark file is damaged.
+    """
     try:
         fd = os.open(commit_mark_path(journal), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -251,7 +254,7 @@ def read_journal(path: Path, *, is_immutable: bool = False, reported_as: Path | 
 
 
 def reject_orphaned_log(path: Path) -> None:
-    """Raise JournalError if a write-ahead log exists without its journal: SQLite would apply it to a new one."""
+    """Raise JournalError if a write-ahead log exists without its journal: SQLite would apply it to a new journal."""
     write_ahead_log_path = path.with_name(f"{path.name}-wal")
     if write_ahead_log_path.exists() and write_ahead_log_path.stat().st_size:
         problem = f"{write_ahead_log_path} exists without its journal and may hold its last changes"

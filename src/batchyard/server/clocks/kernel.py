@@ -125,7 +125,7 @@ class LiveKernel:
             self._schedule_next_slice()  # also after an exception: asyncio logs it, and the platform continues
 
     def _run_due_work(self) -> None:
-        """Run due callbacks until none is left, SLICE_SECONDS_MAX seconds have passed, or the journal is behind."""
+        """Run due callbacks until none is left, SLICE_SECONDS_MAX seconds have passed, or `must_pause` returns True."""
         virtual_loop, slice_end = self._virtual_loop, self._loop.time() + SLICE_SECONDS_MAX
         last_due_time = max(self.clock(), virtual_loop.now())
         with rare_garbage_collection():

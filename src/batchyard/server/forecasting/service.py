@@ -111,7 +111,7 @@ class ForkPool:
         )
 
     def _process_result(self, queued_question: _QueuedQuestion, child_result: ChildResult) -> None:
-        """Pass a child process's answer to all callers who asked the question, and cache the answer."""
+        """Pass a child process's answer to all callers who asked the question; cache a successful answer."""
         self._child = None
         response = _decode_output(child_result.output)
         result = ANSWERED if response.code == 200 else REJECTED if len(child_result.output) >= _CODE_LENGTH else FAILED

@@ -133,7 +133,10 @@ class KubeconfigContext(NamedTuple):
 
 
 def select_context(file_list: str, context: str) -> KubeconfigContext:
-    """Return the content of a context ('': the current context) in kubeconfig files. Raises InvalidKubeconfigError."""
+    """Return the content of a context ('': the current context) in kubeconfig files, of which the first has precedence.
+
+    Raises FileNotFoundError if no file exists, or InvalidKubeconfigError.
+    """
     entries_by_kind: dict[str, dict[str, Mapping[str, Any]]] = {kind: {} for kind in _KUBECONFIG_ENTRY_FIELDS}
     current_context = ""
     for path in _existing_kubeconfig_files(file_list):
@@ -205,7 +208,10 @@ _TOKEN_KEY: Final = "BearerToken"  # noqa: S105 - the library's key
 
 
 async def read_access(source: KubeconfigSource) -> ApiServerAccess:
-    """Load a kubeconfig, run its credential plugin, and return how to reach its server. Raises KubeconfigError."""
+    """Load a kubeconfig or the in-cluster configuration, and return how to reach its API server.
+
+    Runs the credential plugin of a kubeconfig. Raises KubeconfigError.
+    """
     configuration = Configuration()
     try:
         namespace, impersonation_headers = await _configure(source, configuration)

@@ -212,7 +212,10 @@ class AuditLog:
         self._file = _open_audit_file(path)
 
     def note(self, audited_request: AuditedRequest) -> None:
-        """Write the audit event of an answered request; if that fails, log the error and lose the event."""
+        """Write the audit event of an answered request. If that fails, log the error and lose the event.
+
+        A deferred response is ignored: it is noted again when it is known.
+        """
         if isinstance(audited_request.response, DeferredResponse):
             return  # it is written once the response is known
         self._count += 1

@@ -65,7 +65,7 @@ class ClientRateLimits:
 
 @dataclass(frozen=True, slots=True)
 class OperatorConfig:
-    """The options of an operator."""
+    """The options of `batchyard operator`: connection, controllers, leader election, rate limits and endpoints."""
 
     source: KubeconfigSource
     settings: PlatformSettings
@@ -208,7 +208,7 @@ class OperatorProcess:
                 self.fail(OperatorError(reason))
 
     def _create_models(self, platform: WiredPlatform, events: Sequence[WatchEvent]) -> tuple[ModelHandler, StreamHub]:
-        """Create the data of the dashboard's pages, which every change of an object updates."""
+        """Return the handler of the dashboard's data and the hub of its streams, both updated on every change."""
         history, stream_hub = PlatformHistory(self.kernel.clock, platform.index.cluster_queue_of), StreamHub()
         history.observe(events)
         self.client.subscribe(history.observe)
