@@ -31,67 +31,97 @@ DOCUMENT_RULES: Final = (
     LintRule("unreadable-file", _ERROR, "a file cannot be read"),
     LintRule("invalid-yaml", _ERROR, "a document is not valid YAML"),
     LintRule("not-a-manifest", _NOTE, "a document is not a Kubernetes object"),
-    LintRule("unknown-kind", _ERROR, "the kind of a document is not served"),
-    LintRule("unknown-field", _ERROR, "a field exists in no version"),
+    LintRule(
+        "unknown-kind", _ERROR, "batchyard does not serve the kind of a document, or not in the version of the document"
+    ),
+    LintRule("unknown-field", _ERROR, "a field does not exist in any version of the kind"),
     LintRule("missing-field", _ERROR, "a required field is missing"),
     LintRule("invalid-value", _ERROR, "a value violates the rules of its kind"),
-    LintRule("deprecated-version", _NOTE, "an API version that will be removed"),
-    LintRule("without-effect", _NOTE, "an object of a kind that batchyard stores and does not act on"),
+    LintRule(
+        "deprecated-version",
+        _NOTE,
+        "an object uses an API version that will be removed, such as kueue.x-k8s.io/v1beta1",
+    ),
+    LintRule("without-effect", _NOTE, "batchyard stores an object but does not act on its kind"),
 )
 _QUEUE_RULES: Final = (
-    LintRule("null-namespace-selector", _ERROR, "a ClusterQueue selects no namespace", queues.null_namespace_selector),
+    LintRule(
+        "null-namespace-selector", _ERROR, "a ClusterQueue has no namespaceSelector", queues.null_namespace_selector
+    ),
     LintRule(
         "namespace-not-selected", _ERROR, "a ClusterQueue does not select the namespace", queues.namespace_not_selected
     ),
-    LintRule("queue-stopped", _WARNING, "work for a stopped queue", queues.queue_stopped),
+    LintRule("queue-stopped", _WARNING, "a job names a stopped queue", queues.queue_stopped),
     LintRule(
-        "queue-without-local-queue", _NOTE, "a ClusterQueue without a LocalQueue", queues.queue_without_local_queue
+        "queue-without-local-queue", _NOTE, "no LocalQueue leads to a ClusterQueue", queues.queue_without_local_queue
     ),
     LintRule("strict-fifo-blocking", _WARNING, "the head of the queue blocks others", queues.strict_fifo_blocking),
-    LintRule("tiny-memory-quota", _ERROR, "a memory quota without a unit", queues.tiny_memory_quota),
+    LintRule("tiny-memory-quota", _ERROR, "a memory quota has no unit", queues.tiny_memory_quota),
 )
 _REFERENCE_RULES: Final = (
     LintRule(
-        "unknown-local-queue", _ERROR, "work for a LocalQueue that does not exist", references.unknown_local_queue
+        "unknown-local-queue",
+        _ERROR,
+        "a job names a LocalQueue that does not exist in the namespace of the job",
+        references.unknown_local_queue,
     ),
     LintRule(
         "unknown-cluster-queue",
         _ERROR,
-        "a LocalQueue whose ClusterQueue does not exist",
+        "a LocalQueue names a ClusterQueue that does not exist",
         references.unknown_cluster_queue,
     ),
-    LintRule(UNKNOWN_NAMESPACE, _WARNING, "a Namespace that the manifests do not define", references.unknown_namespace),
-    LintRule("unknown-flavor", _ERROR, "quota in a flavor that does not exist", references.unknown_flavor),
     LintRule(
-        "unknown-admission-check", _ERROR, "an admission check that does not exist", references.unknown_admission_check
+        UNKNOWN_NAMESPACE,
+        _WARNING,
+        "the manifests use a Namespace that they do not define",
+        references.unknown_namespace,
+    ),
+    LintRule(
+        "unknown-flavor", _ERROR, "a ClusterQueue has quota in a flavor that does not exist", references.unknown_flavor
+    ),
+    LintRule(
+        "unknown-admission-check",
+        _ERROR,
+        "a ClusterQueue names an AdmissionCheck that does not exist",
+        references.unknown_admission_check,
     ),
     LintRule(
         "unknown-provisioning-config",
         _ERROR,
-        "the `parameters` of a check name no ProvisioningRequestConfig",
+        "the parameters of an AdmissionCheck do not name an existing ProvisioningRequestConfig",
         references.unknown_provisioning_config,
     ),
-    LintRule("unknown-topology", _ERROR, "a flavor with a topology that does not exist", references.unknown_topology),
+    LintRule("unknown-topology", _ERROR, "a flavor names a Topology that does not exist", references.unknown_topology),
     LintRule(
         "unknown-priority-class",
         _ERROR,
-        "work with a priority class that does not exist",
+        "a job names a priority class that does not exist",
         references.unknown_priority_class,
     ),
-    LintRule("unknown-node-pool", _ERROR, "pods for a node pool that does not exist", references.unknown_node_pool),
+    LintRule("unknown-node-pool", _ERROR, "pods select a node pool that does not exist", references.unknown_node_pool),
     LintRule("cohort-cycle", _ERROR, "a Cohort is its own ancestor", references.cohort_cycle),
     LintRule("defined-twice", _NOTE, "an object is defined twice", references.defined_twice),
 )
 _LABEL_RULES: Final = (
-    LintRule("queue-name-not-a-label", _ERROR, "a queue name that is ignored", flavors.queue_name_not_a_label),
-    LintRule("misplaced-label", _WARNING, "a label that is ignored where it is", flavors.misplaced_label),
-    LintRule("unknown-kueue-key", _WARNING, "a key that Kueue does not have", flavors.unknown_kueue_key),
-    LintRule("job-without-queue", _WARNING, "a job outside all quota", flavors.job_without_queue),
     LintRule(
-        "namespace-without-queue",
+        "queue-name-not-a-label",
+        _ERROR,
+        "a queue name is an annotation, or a label of the pod template",
+        flavors.queue_name_not_a_label,
+    ),
+    LintRule("misplaced-label", _WARNING, "a label is on an object on which it has no effect", flavors.misplaced_label),
+    LintRule(
+        "unknown-kueue-key",
         _WARNING,
-        "a namespace with jobs and without a LocalQueue",
-        flavors.namespace_without_queue,
+        "a label or annotation has a key that Kueue does not have, such as kueue.x-k8s.io/managed-by",
+        flavors.unknown_kueue_key,
+    ),
+    LintRule(
+        "job-without-queue", _WARNING, "a job names no queue, in a namespace that has queues", flavors.job_without_queue
+    ),
+    LintRule(
+        "namespace-without-queue", _WARNING, "a namespace has jobs but no LocalQueue", flavors.namespace_without_queue
     ),
     LintRule("not-suspended", _NOTE, "a JobSet with a queue sets `suspend: false`", flavors.not_suspended),
 )
@@ -116,12 +146,32 @@ _FLAVOR_RULES: Final = (
     ),
 )
 _SIZE_RULES: Final = (
-    LintRule("quota-above-capacity", _ERROR, "more quota than capacity", capacity.quota_above_capacity),
-    LintRule("uncovered-resource", _ERROR, "a resource that the queue does not cover", queues.uncovered_resource),
-    LintRule("exceeds-quota", _ERROR, "work that exceeds the largest possible quota", queues.exceeds_quota),
-    LintRule("no-matching-flavor", _ERROR, "no flavor suits the work", queues.no_matching_flavor),
-    LintRule("asks-for-nothing", _WARNING, "work that requests nothing", queues.asks_for_nothing),
-    LintRule("beyond-limit-range", _ERROR, "a LimitRange rejects the pods", queues.beyond_limit_range),
+    LintRule(
+        "quota-above-capacity",
+        _ERROR,
+        "queues have more quota than their machines have capacity",
+        capacity.quota_above_capacity,
+    ),
+    LintRule(
+        "uncovered-resource",
+        _ERROR,
+        "pods request a resource that their queue does not cover",
+        queues.uncovered_resource,
+    ),
+    LintRule("exceeds-quota", _ERROR, "a job requests more than its queue could ever use", queues.exceeds_quota),
+    LintRule("no-matching-flavor", _ERROR, "no flavor of the queue matches the job", queues.no_matching_flavor),
+    LintRule(
+        "asks-for-nothing",
+        _WARNING,
+        "a job requests none of the resources that its queue covers",
+        queues.asks_for_nothing,
+    ),
+    LintRule(
+        "beyond-limit-range",
+        _ERROR,
+        "a LimitRange of the namespace rejects the pods of a job",
+        queues.beyond_limit_range,
+    ),
     LintRule(
         "pod-larger-than-node",
         _ERROR,
@@ -129,12 +179,22 @@ _SIZE_RULES: Final = (
         queues.pod_larger_than_node,
     ),
     LintRule("no-such-node", _ERROR, "a pod selects labels that no node has", queues.no_such_node),
-    LintRule("untolerated-taint", _ERROR, "a pod does not tolerate the taints of its nodes", queues.untolerated_taint),
-    LintRule("too-few-nodes", _ERROR, "more pods than the nodes have room for", queues.too_few_nodes),
+    LintRule(
+        "untolerated-taint",
+        _ERROR,
+        "a pod does not tolerate the taints of the nodes that it selects",
+        queues.untolerated_taint,
+    ),
+    LintRule(
+        "too-few-nodes",
+        _ERROR,
+        "a job has more pods than the nodes have room for, even with all pools at their maximum size",
+        queues.too_few_nodes,
+    ),
     LintRule(
         "tpu-topology-mismatch",
         _ERROR,
-        "the total number of chips of one Job's pods differs from that of the topology",
+        "the pods of one Job request another total number of chips than the TPU topology has",
         flavors.tpu_topology_mismatch,
     ),
     LintRule("tpu-chips-left", _WARNING, "pods request fewer chips than their machine has", flavors.tpu_chips_left),
@@ -144,22 +204,36 @@ _SIZE_RULES: Final = (
         "the selected machine type and accelerator do not match",
         flavors.accelerator_mismatch,
     ),
-    LintRule("topology-ignored", _WARNING, "a topology request that batchyard ignores", flavors.topology_ignored),
+    LintRule(
+        "topology-ignored", _WARNING, "a job has a topology request, which batchyard ignores", flavors.topology_ignored
+    ),
 )
 _PROVISIONING_RULES: Final = (
-    LintRule("grace-beyond-spot", _WARNING, "a grace period longer than Spot allows", references.grace_beyond_spot),
-    LintRule("no-retries-on-spot", _WARNING, "the first lost machine ends the work", references.no_retries_on_spot),
+    LintRule(
+        "grace-beyond-spot",
+        _WARNING,
+        "pods have a longer grace period than Spot machines allow",
+        references.grace_beyond_spot,
+    ),
+    LintRule(
+        "no-retries-on-spot", _WARNING, "the first loss of a Spot machine ends the job", references.no_retries_on_spot
+    ),
     LintRule(
         "queued-pool-without-check",
         _ERROR,
         "pods can only run on a pool of queued provisioning",
         references.queued_pool_without_check,
     ),
-    LintRule("run-time-beyond-limit", _ERROR, "a requested run time over 7 days", references.run_time_beyond_limit),
+    LintRule(
+        "run-time-beyond-limit",
+        _ERROR,
+        "a ProvisioningRequest asks for a run time of more than 7 days",
+        references.run_time_beyond_limit,
+    ),
     LintRule(
         "check-without-resource",
         _WARNING,
-        "the `managedResources` of a check contain no resource that the pods request",
+        "the managedResources of an AdmissionCheck contain no resource that the pods request",
         references.check_without_resource,
     ),
 )
@@ -168,25 +242,20 @@ _PREEMPTION_RULES: Final = (
     LintRule(
         "contradicting-priorities",
         _WARNING,
-        "two priority classes order jobs differently",
+        "two kinds of priority class order jobs differently",
         queues.contradicting_priorities,
     ),
     LintRule(
         "priority-without-preemption",
         _WARNING,
-        "quota prevents a preemption between pods",
+        "missing quota prevents a preemption between pods",
         queues.priority_without_preemption,
     ),
-    LintRule(
-        "reclaim-without-cohort",
-        _NOTE,
-        "`reclaimWithinCohort` in a queue without a cohort",
-        queues.reclaim_without_cohort,
-    ),
+    LintRule("reclaim-without-cohort", _NOTE, "reclaimWithinCohort has no effect", queues.reclaim_without_cohort),
     LintRule(
         "borrowing-without-lender",
         _WARNING,
-        "a `borrowingLimit` in a flavor that no other member of the cohort lends",
+        "a queue has a borrowingLimit in a flavor of which no other member of the cohort lends quota",
         queues.borrowing_without_lender,
     ),
     LintRule("nothing-lent", _WARNING, "every member of the cohort has a `lendingLimit` of 0", queues.nothing_lent),
