@@ -31,17 +31,11 @@ DOCUMENT_RULES: Final = (
     LintRule("unreadable-file", _ERROR, "a file cannot be read"),
     LintRule("invalid-yaml", _ERROR, "a document is not valid YAML"),
     LintRule("not-a-manifest", _NOTE, "a document is not a Kubernetes object"),
-    LintRule(
-        "unknown-kind", _ERROR, "batchyard does not serve the kind of a document, or not in the version of the document"
-    ),
+    LintRule("unknown-kind", _ERROR, "batchyard does not serve the kind of a document"),
     LintRule("unknown-field", _ERROR, "a field does not exist in any version of the kind"),
     LintRule("missing-field", _ERROR, "a required field is missing"),
     LintRule("invalid-value", _ERROR, "a value violates the rules of its kind"),
-    LintRule(
-        "deprecated-version",
-        _NOTE,
-        "an object uses an API version that will be removed, such as kueue.x-k8s.io/v1beta1",
-    ),
+    LintRule("deprecated-version", _NOTE, "an object uses an API version that will be removed"),
     LintRule("without-effect", _NOTE, "batchyard stores an object but does not act on its kind"),
 )
 _QUEUE_RULES: Final = (
@@ -60,10 +54,7 @@ _QUEUE_RULES: Final = (
 )
 _REFERENCE_RULES: Final = (
     LintRule(
-        "unknown-local-queue",
-        _ERROR,
-        "a job names a LocalQueue that does not exist in the namespace of the job",
-        references.unknown_local_queue,
+        "unknown-local-queue", _ERROR, "a job names a LocalQueue that does not exist", references.unknown_local_queue
     ),
     LintRule(
         "unknown-cluster-queue",
@@ -114,12 +105,10 @@ _LABEL_RULES: Final = (
     LintRule(
         "unknown-kueue-key",
         _WARNING,
-        "a label or annotation has a key that Kueue does not have, such as kueue.x-k8s.io/managed-by",
+        "a label or annotation has a key that Kueue does not have",
         flavors.unknown_kueue_key,
     ),
-    LintRule(
-        "job-without-queue", _WARNING, "a job names no queue, in a namespace that has queues", flavors.job_without_queue
-    ),
+    LintRule("job-without-queue", _WARNING, "a job names no queue", flavors.job_without_queue),
     LintRule(
         "namespace-without-queue", _WARNING, "a namespace has jobs but no LocalQueue", flavors.namespace_without_queue
     ),
@@ -166,12 +155,7 @@ _SIZE_RULES: Final = (
         "a job requests none of the resources that its queue covers",
         queues.asks_for_nothing,
     ),
-    LintRule(
-        "beyond-limit-range",
-        _ERROR,
-        "a LimitRange of the namespace rejects the pods of a job",
-        queues.beyond_limit_range,
-    ),
+    LintRule("beyond-limit-range", _ERROR, "a LimitRange of the namespace rejects the pods", queues.beyond_limit_range),
     LintRule(
         "pod-larger-than-node",
         _ERROR,
@@ -185,12 +169,7 @@ _SIZE_RULES: Final = (
         "a pod does not tolerate the taints of the nodes that it selects",
         queues.untolerated_taint,
     ),
-    LintRule(
-        "too-few-nodes",
-        _ERROR,
-        "a job has more pods than the nodes have room for, even with all pools at their maximum size",
-        queues.too_few_nodes,
-    ),
+    LintRule("too-few-nodes", _ERROR, "a job has more pods than the nodes have room for", queues.too_few_nodes),
     LintRule(
         "tpu-topology-mismatch",
         _ERROR,
@@ -204,9 +183,7 @@ _SIZE_RULES: Final = (
         "the selected machine type and accelerator do not match",
         flavors.accelerator_mismatch,
     ),
-    LintRule(
-        "topology-ignored", _WARNING, "a job has a topology request, which batchyard ignores", flavors.topology_ignored
-    ),
+    LintRule("topology-ignored", _WARNING, "a job has a topology request", flavors.topology_ignored),
 )
 _PROVISIONING_RULES: Final = (
     LintRule(
@@ -255,7 +232,7 @@ _PREEMPTION_RULES: Final = (
     LintRule(
         "borrowing-without-lender",
         _WARNING,
-        "a queue has a borrowingLimit in a flavor of which no other member of the cohort lends quota",
+        "a queue has a borrowingLimit in a flavor of which no other member of the cohort lends",
         queues.borrowing_without_lender,
     ),
     LintRule("nothing-lent", _WARNING, "every member of the cohort has a `lendingLimit` of 0", queues.nothing_lent),
