@@ -25,7 +25,6 @@ $(STAMP): pyproject.toml requirements-runtime.lock requirements-build.lock
 	@$(PYTHON) -m venv $(VENV)
 	@echo "2 of 3: installing the packages that requirements-runtime.lock pins"
 	@$(BIN)/python tools/install_packages.py requirements-build.lock requirements-runtime.lock
-	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib
 	@echo "3 of 3: installing batchyard itself, in editable mode"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $(STAMP)
@@ -37,7 +36,6 @@ develop: setup $(DEVELOP)
 $(DEVELOP): $(STAMP) requirements.lock
 	@echo "installing the packages of developers, which requirements.lock pins"
 	@$(BIN)/python tools/install_packages.py requirements.lock
-	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib
 	@touch $(DEVELOP)
 
 demo: setup

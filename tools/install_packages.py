@@ -1,15 +1,17 @@
-"""Installs the packages of lock files with pip, and prints a line for each download; `make setup` runs this script.
+"""Installs the packages of lock files with pip, prints a line for each download, and compiles the packages.
 
-Usage: `python tools/install_packages.py LOCK...`, with the Python of the virtual environment.
+`make setup` and `make develop` run this script: `python tools/install_packages.py LOCK...`, with the Python of the virtual environment.
 """
 
+import compileall
 import re
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-#: pip would compile the packages with one process; `make setup` compiles them with all processors.
+#: pip would compile the packages with one process; `main` compiles them with all processors.
 PIP = (sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off", "--no-compile")
 #: pip's lines about a file: whether it comes from the network, its name, and its size.
 FILE_LINE = re.compile(
@@ -27,6 +29,8 @@ def main() -> int:
         assert pip.stdout is not None
         for line in progress_lines(pip.stdout, pin_count):
             print(line, flush=True)
+    if pip.returncode == 0:
+        compileall.compile_dir(sysconfig.get_path("purelib"), quiet=2, workers=0)
     return pip.returncode
 
 
@@ -38,8 +42,9 @@ def progress_lines(pip_lines: Iterable[str], pin_count: int) -> Iterator[str]:
         if named is not None:
             file_count += 1
             source, file_name, size = named.groups()
+            size = size or "size unknown"
             note = {"Downloading": size, "Using cached": f"cached, {size}", "Processing": "a local file"}[source]
-            yield f"      {file_count:>3} of at most {pin_count}: {file_name} ({note or 'size unknown'})"
+            yield f"      {file_count:>3} of at most {pin_count}: {file_name} ({note})"
         elif line.startswith(INSTALL_LINE):
             yield f"      installing {file_count} packages"
 

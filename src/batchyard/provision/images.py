@@ -97,7 +97,11 @@ def _job_image_recipe(platform: PlatformModel, google: Google, index: int) -> Im
 
 
 _ARCHIVED_FILES: Final = (
-    *("pyproject.toml", "README.md", "LICENSE", "requirements-build.lock", "requirements-runtime.lock"),
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+    "requirements-build.lock",
+    "requirements-runtime.lock",
 )
 _ARCHIVED_FOLDERS: Final = ("deploy/image", "deploy/monitoring", "examples/refarch", "examples/platforms")
 #: Suffixes of compiled files, which can be for another machine.
