@@ -1,6 +1,7 @@
 """Installs the packages of lock files with pip, prints a line for each download, and compiles the packages.
 
-`make setup` and `make develop` run this script: `python tools/install_packages.py LOCK...`, with the Python of the virtual environment.
+`make setup` and `make develop` run this script: `python tools/install_packages.py LOCK...`, with the Python of the
+virtual environment.
 """
 
 import compileall
