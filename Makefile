@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.made
+DEVELOP := $(VENV)/.developed
 COMPILED := .compiled
 RELEASE := .release
 TORCH := .torch
@@ -11,30 +12,38 @@ TERRAFORM := .terraform-library
 DOCS := .docs
 COVERED_BY := tests/unit tests/differential tests/properties tests/sim_worlds tests/scenarios tests/test_why.py
 
-.PHONY: setup demo test check lint types layers unit coverage compiled release torch helm terraform docs reference lock clean
+.PHONY: setup develop demo test check lint types layers unit coverage compiled release torch helm terraform docs reference lock clean
 
-# Compiles our sources each time, which is done at once where none has changed: a start that has to compile them takes
-# twice as long, and a shell that sets PYTHONDONTWRITEBYTECODE would pay for it at each one.
+# The environment of users. Compiles the sources each time (a moment if none has changed). A program that has to compile
+# them starts in twice the time; with PYTHONDONTWRITEBYTECODE set, each start would do so.
 setup: $(STAMP)
 	@$(BIN)/python -m compileall -q src
 
-$(STAMP): pyproject.toml requirements.lock
+$(STAMP): pyproject.toml requirements-runtime.lock requirements-build.lock
 	@$(PYTHON) -c 'import sys; sys.exit("batchyard needs Python 3.11 or newer; say PYTHON=/path/to/python3.11") if sys.version_info < (3, 11) else None'
 	@echo "1 of 3: creating the virtual environment $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
-	@echo "2 of 3: installing the packages that requirements.lock pins"
-	@$(BIN)/python tools/install_packages.py requirements.lock
+	@echo "2 of 3: installing the packages that requirements-runtime.lock pins"
+	@$(BIN)/python tools/install_packages.py requirements-build.lock requirements-runtime.lock
 	@echo "3 of 3: installing batchyard itself, in editable mode"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $(STAMP)
 	@echo "done: try $(BIN)/batchyard --help, or make demo"
+
+# Adds the packages of developers: those of the tests, linters and type checks.
+develop: setup $(DEVELOP)
+
+$(DEVELOP): $(STAMP) requirements.lock
+	@echo "installing the packages of developers, which requirements.lock pins"
+	@$(BIN)/python tools/install_packages.py requirements.lock
+	@touch $(DEVELOP)
 
 demo: setup
 	@$(BIN)/batchyard guide
 
 test: lint types layers unit
 
-lint: setup
+lint: develop
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python tools/structure.py
@@ -45,18 +54,18 @@ check: export PYTHONDONTWRITEBYTECODE =
 check: lint types layers
 	$(BIN)/pytest -n 0 -m "not slow" tests/test_tidy.py tests/unit
 
-types: setup
+types: develop
 	$(BIN)/mypy
 
-layers: setup
+layers: develop
 	$(BIN)/lint-imports
 
-unit: setup
+unit: develop
 	$(BIN)/pytest
 
 # The branches of the decision packages that tests without servers take; fails if tools/missed_branches.toml lacks one.
 # Takes six minutes.
-coverage: setup
+coverage: develop
 	$(BIN)/pytest --cov --cov-report=json:.coverage.json $(COVERED_BY)
 	$(BIN)/python tools/branch_coverage.py .coverage.json
 
@@ -74,7 +83,7 @@ $(COMPILED)/.made: pyproject.toml requirements.lock $(shell find src -name '*.py
 	@touch $@
 
 # sdist, wheels, images, chart, SBOM, checksums and tag, in dist/: make release VERSION=X.Y.Z [RELEASE_OPTIONS=--dry-run]
-release: setup helm $(RELEASE)/.made
+release: develop helm $(RELEASE)/.made
 	$(BIN)/python tools/release.py $(VERSION) $(RELEASE_OPTIONS)
 
 # The tools of a release alone need libraries that would bind the versions of ours.
@@ -123,7 +132,7 @@ $(DOCS)/.made: docs/requirements.lock
 	@touch $@
 
 # The pages of docs/reference and the manual pages, which are made from the code.
-reference: setup
+reference: develop
 	$(BIN)/python tools/reference_pages.py
 	$(BIN)/python tools/man_pages.py
 
@@ -132,6 +141,7 @@ reference: setup
 lock:
 	uv pip compile --universal --generate-hashes --no-header --no-annotate --no-strip-extras --all-extras --group dev pyproject.toml -o requirements.lock
 	uv pip compile --universal --generate-hashes --no-header --no-annotate --all-extras -c requirements.lock pyproject.toml -o requirements-runtime.lock
+	uv pip compile --universal --generate-hashes --no-header --no-annotate -c requirements.lock --group pyproject.toml:build -o requirements-build.lock
 	uv pip compile --universal --generate-hashes --no-header --no-annotate --group pyproject.toml:release -o requirements-release.lock
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate docs/requirements.in -o docs/requirements.lock
 

@@ -245,7 +245,10 @@ def without_run_time(key: Key, obj: Obj) -> Obj:
 
 
 def group_forecasts(outcomes: Sequence[ForecastOutcome]) -> Mapping[str, Sequence[int]]:
-    """Return the positions of the forecasts by group: all, each half, and each horizon, chosen by the forks' median."""
+    """Return the positions of the forecasts by group: all, each half, and each horizon.
+
+    The horizon of a forecast is determined by the median wait of its forks.
+    """
     groups: dict[str, list[int]] = {"all": [], "first half": [], "second half": []}
     groups |= {name: [] for _, name in HORIZONS} | {"6 hours and more": []}
     for position, outcome in enumerate(outcomes):

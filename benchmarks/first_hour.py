@@ -64,7 +64,7 @@ def write_inputs(clone: Path) -> None:
 
 
 def run_path(clone: Path, title: str) -> None:
-    """Run the commands of a path, and print their times and the last line of the last one."""
+    """Run the commands of a path, and print their times and the last output line of the last command."""
     walls, cpus, output = [], [], ""
     for command in PATHS[title]:
         before, start = children_cpu_seconds(), time.perf_counter()

@@ -79,7 +79,7 @@ class CycleStopwatch:
 
 
 class ObservedWorld(World):
-    """A simulated world with some of the observers of a live platform."""
+    """A simulated platform with some of the observers of a live platform."""
 
     def __init__(self, scenario: Scenario, observers: Sequence[str]) -> None:
         self.entries: list[DecisionRecord] = []

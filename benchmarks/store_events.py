@@ -160,7 +160,7 @@ class BenchmarkWorld:
 
 
 def make_world(seed: int, jobs: int) -> BenchmarkWorld:
-    """Return a world with the scheduled arrivals of one day."""
+    """Return the components of a run, with the Jobs of one day scheduled to arrive."""
     kernel = VirtualEventLoop(START)
     store = Store(window=32)  # small, because no watch resumes from an old revision
     client = LocalClient(store, kernel, seed)

@@ -39,7 +39,7 @@ KIND_BY_PLACEHOLDER = {
 
 
 def main() -> None:
-    """Write the table."""
+    """Write the table to src/batchyard/cli/completion/commands.json."""
     TABLE.write_text(table_text(), "utf-8")
 
 

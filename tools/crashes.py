@@ -1,4 +1,4 @@
-"""Crashes the platform of each small simulated world with nodes, after each write in turn: `python tools/crashes.py`.
+"""Crashes the platform of each small simulated cluster, after each write in turn: `python tools/crashes.py`.
 
 Use the project's environment. Exits with 1 if a final state differs from the final state without a crash.
 """

@@ -363,7 +363,7 @@ class LightkubeClasses:
     def __init__(self) -> None:
         found = importlib.util.find_spec("lightkube.models")
         if found is None or found.origin is None:
-            raise SystemExit("lightkube-models is not installed; run `make setup`")
+            raise SystemExit("lightkube-models is not installed; run `make develop`")
         self.folder = Path(found.origin).parent
         self.modules: dict[str, dict[str, ast.ClassDef]] = {}
 

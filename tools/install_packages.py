@@ -1,15 +1,19 @@
-"""Installs the pinned packages with pip, and prints a line for each download; `make setup` runs this script.
+"""Installs the packages of lock files with pip, prints a line for each download, and compiles the packages.
 
-Usage: `python tools/install_packages.py requirements.lock`, with the Python of the virtual environment.
+`make setup` and `make develop` run this script: `python tools/install_packages.py LOCK...`, with the Python of the
+virtual environment.
 """
 
+import compileall
 import re
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-PIP = (sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off")
+#: pip would compile the packages with one process; `main` compiles them with all processors.
+PIP = (sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off", "--no-compile")
 #: pip's lines about a file: whether it comes from the network, its name, and its size.
 FILE_LINE = re.compile(
     r"^\s*(Downloading|Using cached|Processing) (?:\S*/)?([^/\s]+\.(?:whl|tar\.gz|zip))(?: \(([^)]*)\))?"
@@ -19,13 +23,15 @@ INSTALL_LINE = "Installing collected packages"
 
 def main() -> int:
     """Run pip and return its exit code; its errors go to standard error."""
-    (lock_file,) = sys.argv[1:]
-    pin_count = sum("==" in line for line in Path(lock_file).read_text("utf-8").splitlines())
-    command = [*PIP, "--require-hashes", "-r", lock_file]
+    lock_files = sys.argv[1:]
+    pin_count = sum("==" in line for name in lock_files for line in Path(name).read_text("utf-8").splitlines())
+    command = [*PIP, "--require-hashes", *(f"--requirement={name}" for name in lock_files)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as pip:
         assert pip.stdout is not None
         for line in progress_lines(pip.stdout, pin_count):
             print(line, flush=True)
+    if pip.returncode == 0:
+        compileall.compile_dir(sysconfig.get_path("purelib"), quiet=2, workers=0)
     return pip.returncode
 
 
@@ -36,8 +42,10 @@ def progress_lines(pip_lines: Iterable[str], pin_count: int) -> Iterator[str]:
         named = FILE_LINE.match(line)
         if named is not None:
             file_count += 1
-            origin = {"Downloading": "", "Using cached": "cached, ", "Processing": "local, "}[named[1]]
-            yield f"      {file_count:>3} of at most {pin_count}: {named[2]} ({origin}{named[3] or 'size unknown'})"
+            source, file_name, size = named.groups()
+            size = size or "size unknown"
+            note = {"Downloading": size, "Using cached": f"cached, {size}", "Processing": "a local file"}[source]
+            yield f"      {file_count:>3} of at most {pin_count}: {file_name} ({note})"
         elif line.startswith(INSTALL_LINE):
             yield f"      installing {file_count} packages"
 

@@ -61,7 +61,7 @@ def webhooks(group: str) -> dict[str, Any]:
 
 
 def _text(data: Any) -> str:
-    """Return JSON with one line per item."""
+    """Return data as JSON text with one line per item."""
     is_list = isinstance(data, list)
     items = data if is_list else [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in data.items()]
     lines = ",\n".join(json.dumps(item, separators=(",", ":")) if is_list else item for item in items)

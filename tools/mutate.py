@@ -78,7 +78,7 @@ def find_failing_test(src: Path, suite: str) -> str:
 
 
 def find_failing_tests(mutation: Mutation, suites: Sequence[str], *, each: bool) -> Iterator[str]:
-    """Yield the first test that fails with a mutation, or the first one of each suite."""
+    """Yield the first test that fails with a mutation; with `each`, the first failing test of each suite."""
     with tempfile.TemporaryDirectory() as folder:
         src = Path(folder) / "src"
         shutil.copytree(ROOT / "src", src, ignore=shutil.ignore_patterns("__pycache__"))

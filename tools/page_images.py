@@ -1,8 +1,8 @@
-"""Takes the screenshots of docs/how-to/page.md and compare.md, docs/images/*.png, with the installed Chromium.
+"""Takes the screenshots docs/images/*.png for docs/how-to/page.md and compare.md, with the installed Chromium.
 
     .venv/bin/python tools/page_images.py
 
-Most of them show an HTML report of the guide at the step high-priority. `why.png` shows a pending Workload on a running
+Most images show an HTML report of the guide at the step high-priority. `why.png` shows a pending Workload on a running
 platform. `benchmarks/page.py --shots docs/images/many` takes the screenshots with 10,000 Workloads.
 """
 

@@ -89,7 +89,7 @@ class GoTypes:
             self._read(file, "meta.v1")
 
     def message(self, name: str) -> dict[str, str]:
-        """Return the fields of a struct in the format of the table."""
+        """Return the fields of the struct `name` (`group.version.Type`), in the format of the table."""
         struct = self.structs[name]
         return dict(self._fields(struct))
 
@@ -156,7 +156,7 @@ def reachable_messages(types: GoTypes) -> dict[str, dict[str, str]]:
 
 
 def main() -> None:
-    """Write the table."""
+    """Write the table to src/batchyard/apiserver/protobuf_messages.json."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("api", type=Path)
     parser.add_argument("machinery", type=Path)

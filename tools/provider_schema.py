@@ -1,9 +1,9 @@
 """Extracts the schema of a Terraform provider to a small file: `python tools/provider_schema.py WHEEL...`.
 
 WHEEL is `cdktn-provider-google` (`pip download --no-deps cdktn-provider-google==21.1.0`), or
-`cdktn-provider-google-beta` for google-beta. Their classes are generated from the schema of the provider. Each wheel
-gives one file, which only the tests read. A file has the resources that batchyard's Terraform modules use. It contains
-names, nesting, types, and whether a field is required, optional or computed.
+`cdktn-provider-google-beta` for google-beta. The classes in these packages are generated from the schema of the
+provider. Each wheel gives one file, which only the tests read. A file has the resources that batchyard's Terraform
+modules use. It contains names, nesting, types, and whether a field is required, optional or computed.
 """
 
 import io
@@ -106,7 +106,7 @@ class ResourceClasses:
         return " ".join([type_of(shape, kind, code), *flags])
 
     def is_class(self, name: str) -> bool:
-        """Return whether the resource has a class for references to this class."""
+        """Return whether `name` is a class of the resource: then the resource also has a class for references to it."""
         return f"{name}OutputReference" in self.bodies
 
 

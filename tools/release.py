@@ -118,7 +118,7 @@ def _parse_options() -> argparse.Namespace:
 
 
 def find_problems(settings: ReleaseSettings) -> Iterator[str]:
-    """Yield what prevents the release: the place, the cause and the remedy."""
+    """Yield a message for each problem that prevents the release, with place, cause and remedy."""
     if not _VERSION.fullmatch(settings.version):
         yield f"{settings.version!r} is not a version X.Y.Z"
     if changed := _git("status", "--porcelain").splitlines():

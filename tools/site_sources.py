@@ -2,10 +2,10 @@
 
     python tools/site_sources.py [FOLDER]
 
-The documents are the Markdown files below docs/ and the others of the repository, such as ARCHITECTURE.md and the
+The documents are the Markdown files below docs/ and elsewhere in the repository, such as ARCHITECTURE.md and the
 READMEs of the examples. Each relative link must lead to a file, or to the README.md of a folder, and each anchor to a
-heading. With FOLDER, the documents are written there for MkDocs: docs/ becomes the root, the others keep their path,
-and linked files are copied. Broken links are printed with place and remedy; the exit code is then 1.
+heading. With FOLDER, the documents are written there for MkDocs: docs/ becomes the root, other documents keep their
+path, and linked files are copied. Broken links are printed with place and remedy; the exit code is then 1.
 """
 
 import os

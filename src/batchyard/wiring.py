@@ -34,10 +34,9 @@ from batchyard.interfaces.client import ObjectClient
 from batchyard.interfaces.controller import Controller, Kernel, ReconcileThrottle
 from batchyard.jobframework.reconciler import JobReconciler
 from batchyard.jobs.job.controller import JobPodController
-from batchyard.jobs.job.integration import JobIntegration
 from batchyard.jobs.jobset.controller import JobSetController
 from batchyard.jobs.jobset.exclusive_placement import ExclusivePlacementController
-from batchyard.jobs.jobset.integration import JobSetIntegration
+from batchyard.jobs.kinds import INTEGRATIONS
 from batchyard.nodes.health import NodeHealth, TaintEviction
 from batchyard.nodes.pods import PodGarbageCollector
 from batchyard.placement.controller import PlacementController
@@ -196,7 +195,7 @@ def _ttl_controllers(settings: PlatformSettings) -> Sequence[Controller]:
 def _admission_controllers(
     index: SchedulerCache, ports: PlatformPorts, settings: PlatformSettings
 ) -> Sequence[Controller]:
-    """Return Kueue's controllers: the scheduler, the Workload lifecycle, and job reconcilers for Jobs and JobSets."""
+    """Return Kueue's controllers: scheduler, Workload lifecycle, priority values, Job and JobSet reconcilers."""
     kueue, pods_ready_settings = settings.kueue, settings.kueue.pods_ready
     pods_ready_gate = (
         PodsReadyGate(pods_ready_settings)
@@ -221,8 +220,7 @@ def _admission_controllers(
         scheduler,  # first, because it updates the cache that the others read
         WorkloadLifecycle(pods_ready_settings),
         PriorityClassValues(),
-        job_reconciler(JobIntegration()),
-        job_reconciler(JobSetIntegration()),
+        *map(job_reconciler, INTEGRATIONS.values()),
     )
 
 

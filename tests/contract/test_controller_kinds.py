@@ -68,7 +68,7 @@ def names_in(group: str) -> list[str]:
     kernel = VirtualEventLoop()
     ports = PlatformPorts(kernel, LocalClient(Store(), kernel), (), (), lambda *_: None, lambda _: None)
     platform = build_platform(ports, replace(PlatformSettings(with_nodes=True), controllers=(group,)))
-    return [load.name for load in platform.runner.loads()]
+    return [queue.name for queue in platform.runner.queue_stats()]
 
 
 def write_accesses(write: Write, reader: Reader) -> Iterator[tuple[str, str]]:

@@ -128,7 +128,7 @@ def test_wheel_has_all_data_files(distributions: tuple[Path, Path]) -> None:
     ).stdout.split()
     assert len(tracked) > 500
     assert {path.removeprefix("src/") for path in tracked} <= names
-    assert {"batchyard/py.typed", "LICENSE", "requirements-runtime.lock"} <= names
+    assert {"batchyard/py.typed", "LICENSE", "requirements-build.lock", "requirements-runtime.lock"} <= names
 
 
 def test_wheel_metadata_is_complete(distributions: tuple[Path, Path]) -> None:

@@ -67,7 +67,7 @@ def test_port_in_use_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[s
         port = other.getsockname()[1]
         with pytest.raises(SystemExit, match="1"):
             start(UpOptions(PlatformOptions(tmp_path, port), None, 1.0), detach=False)
-    assert f"port {port} of 127.0.0.1: Address already in use; set another" in capsys.readouterr().err
+    assert f"127.0.0.1, port {port}: Address already in use; set another" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no socket here listens for IPv6 and IPv4 at once")

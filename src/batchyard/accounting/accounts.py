@@ -59,7 +59,7 @@ class CostAccount:
         self.cost -= account.cost
 
     def split(self, time: int) -> tuple["CostAccount", "CostAccount"]:
-        """Return two accounts: one with this much machine time and proportional cost, and one with the remainder."""
+        """Return two accounts: one with machine time `time` and a proportional cost, and one with the remainder."""
         split_accelerators = self.accelerators * time // self.time if time else 0
         split_cost = self.cost * time // self.time if time else 0
         return CostAccount(time, split_accelerators, split_cost), CostAccount(

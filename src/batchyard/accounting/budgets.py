@@ -38,7 +38,7 @@ _REASON_BY_ACTION: Final = {NOTIFY: "Notified", DEMOTE: "Demoted", HOLD: "Held"}
 
 
 class BudgetUse(NamedTuple):
-    """Usage that counts toward a Budget in its current period, with the hourly rate and the usage still to come."""
+    """Usage that counts toward a Budget in its current period, the hourly rate, and the maximum further usage."""
 
     spent_amount: int = 0
     #: The part of `spent_amount` that belongs to pods that still run.
@@ -80,7 +80,7 @@ class BudgetEvaluation(NamedTuple):
         return min((threshold.get("priorityBoost", _DEFAULT_BOOST) for threshold in demote_thresholds), default=0)
 
     def covers(self, queue: str) -> bool:
-        """Report whether the Budget limits the usage of this LocalQueue of its namespace."""
+        """Return whether the Budget limits the usage of a LocalQueue in the Budget's namespace."""
         return not self.queues or queue in self.queues
 
 
@@ -99,7 +99,7 @@ def period_of(budget: Obj, now: Instant) -> BudgetPeriod:
 
 
 def is_in_dollars(budget: Obj) -> bool:
-    """Report whether a Budget limits dollars rather than accelerator hours."""
+    """Return whether a Budget limits dollars rather than accelerator hours."""
     return budget["spec"].get("dollars") is not None
 
 
@@ -120,7 +120,10 @@ def evaluate_budget(budget: Obj, spent_amount: int) -> BudgetEvaluation:
 
 
 def next_threshold_at(budget: Obj, use: BudgetUse, now: Instant) -> Instant | None:
-    """Return when a Budget reaches its next threshold at the current hourly rate; None if it never does."""
+    """Return when a Budget reaches its next threshold at the current hourly rate; None if the rate is 0.
+
+    Also return None if all thresholds are reached.
+    """
     limit_amount = amount_of(budget)
     missing_by_threshold = [each["percent"] * limit_amount - use.spent_amount * 100 for each in thresholds_of(budget)]
     missing_amounts: list[int] = [amount for amount in missing_by_threshold if amount > 0]
@@ -230,13 +233,13 @@ def _stop_policy_rank(policy: str) -> int:
 
 
 def thresholds_of(budget: Obj) -> list[Mapping[str, Any]]:
-    """Return the thresholds of a Budget, or the default ones, by percent."""
+    """Return the thresholds of a Budget, or the default thresholds, sorted by percent."""
     thresholds: Iterable[Mapping[str, Any]] = budget["spec"].get("thresholds") or _DEFAULT_THRESHOLDS
     return sorted(thresholds, key=lambda each: each["percent"])
 
 
 def _forecast_usage(budget_use: BudgetUse, period: BudgetPeriod, end: Instant, now: Instant) -> int:
-    """Return the usage to expect from `now` until `end`, at the average rate of the last day of the period."""
+    """Return the usage to expect from `now` until `end`, at the average rate of the past day within the period."""
     elapsed_time: Duration = min(DAY, now - period.begin)
     return budget_use.recent_amount * (end - now) // elapsed_time if elapsed_time else 0
 
@@ -300,7 +303,7 @@ class Budgets:
         return namespace_keys if self._budgets.get(namespace) or annotation(obj, annotation_name) is not None else ()
 
     def _may_need_reconcile(self, event: WatchEvent) -> bool:
-        """Report whether a Workload event may change the namespace's costs or require a changed priority boost."""
+        """Return whether a Workload event may change the namespace's costs or require a changed priority boost."""
         namespace = event.key.namespace
         if event.old is None or annotation(event.obj, well_known.PRIORITY_BOOST) is not None:
             return self._is_demoting_by_namespace.get(namespace, False) or namespace not in self._requeued_namespaces
@@ -415,7 +418,7 @@ def _latest_workload_end(workload: Obj | None, period: BudgetPeriod, now: Instan
 
 
 def _affects_costs(event: WatchEvent) -> bool:
-    """Report whether a Workload was created or deleted, or became or ceased to be Admitted or Finished."""
+    """Return whether a Workload was created or deleted, or became or ceased to be Admitted or Finished."""
     if event.old is None or event.type is EventType.DELETED:
         return True
     old_conditions, new_conditions = (

@@ -281,7 +281,7 @@ class CostController:
         return CostTotals(accounts, reclassified_usage)
 
     def _drop_written_records(self, reader: Reader) -> None:
-        """Forget CostRecords to write that are stored now, or that have no Namespace or failed too often."""
+        """Drop the unwritten CostRecords that are stored now, have no usable Namespace, or failed too often."""
         for record_key, obj in list(self.unwritten.items()):
             stored_object = reader.get(record_key)
             is_written = stored_object is not None and stored_object["spec"] == obj["spec"]
@@ -367,7 +367,7 @@ def _recorded_amounts(
 
 
 def _can_create_in(reader: Reader, namespace: str) -> bool:
-    """Report whether the Namespace exists and is not terminating, so that objects can be created in it."""
+    """Return whether the Namespace exists and is not terminating, so that objects can be created in it."""
     namespace_object = reader.get(Key(scheme.NAMESPACE, "", namespace))
     return namespace_object is not None and "deletionTimestamp" not in namespace_object["metadata"]
 
@@ -378,7 +378,7 @@ def _record_write(reader: Reader, key: Key, obj: Mapping[str, Any]) -> Write:
 
 
 def _has_same_content(stored_record: Obj | None, record: Obj) -> bool:
-    """Report whether a stored CostRecord equals a new one, apart from the time it covers and its revision."""
+    """Return whether a stored CostRecord equals a new one, apart from the time it covers and its revision."""
     if stored_record is None:
         return False
     old_spec, new_spec = (

@@ -82,7 +82,10 @@ class _Occupant:
     charges: CostAccount = field(default_factory=CostAccount)
 
     def record_run(self, run_start: Instant | None, now: Instant) -> None:
-        """Record since when the pod's containers run (None: stopped); when a run ends, add its saved work."""
+        """Record when the current run of the pod's containers began (None: stopped).
+
+        If the previous run has ended, add its saved work.
+        """
         if run_start != self.running_since:
             self.saved_work += kept_work(self.running_since, self.interval, now)
             self.running_since = run_start
@@ -158,7 +161,7 @@ class CostLedger:
             self._add_ended_usage(account_key.team, account_key.local_queue, account)
 
     def limit_workload_names(self) -> None:
-        """Merge the smallest accounts, so that a CostRecord names at most 1000 Workloads."""
+        """Merge the accounts with the least machine time, so that a CostRecord names at most 1000 Workloads."""
         self.ended_accounts = records.limit_named_workloads(self.ended_accounts)
 
     def running_accounts(self) -> dict[AccountKey, CostAccount]:
@@ -280,7 +283,7 @@ class CostLedger:
         return clusters[0] if clusters else None
 
     def _limit_to_open_period(self, recorded_time: Instant | None, now: Instant) -> Instant:
-        """Return the recorded time of an event, limited to the open hour until `now`; `now` if there is none."""
+        """Return `recorded_time`, but at least `period_start` and at most `now`; return `now` if it is None."""
         return now if recorded_time is None else max(self.period_start, min(recorded_time, now))
 
     def _remove_machine(self, name: str, at: Instant, now: Instant) -> None:

@@ -1,6 +1,7 @@
 """CostRecords: conversion from and to cost accounts, billing times of machines and pods, and cost reports.
 
-A CostRecord holds the cost of a time span, one per team in its namespace; the record in kube-system holds unused time.
+A CostRecord holds the cost of one team during a time span, in the team's namespace. The record in kube-system holds
+unused machine time and the total cost of the machines.
 
 The record of the open hour is rewritten until the hour ends, and never afterwards. Amounts are integers: microseconds
 of nodes and of accelerators, and millionths of dollars. The lines of an hour add up to the cost of its machines.
@@ -96,7 +97,10 @@ def accounts_of(lines: Mapping[AccountKey, RecordedAmount]) -> dict[AccountKey, 
 def limit_named_workloads(
     accounts: Mapping[AccountKey, CostAccount], named_max: int = NAMED_WORKLOADS_MAX
 ) -> dict[AccountKey, CostAccount]:
-    """Return cost accounts of which at most `named_max`, the largest, name a Workload; the others are merged."""
+    """Return cost accounts of which only the `named_max` with the most machine time name a Workload.
+
+    All other accounts are merged by queue and flavor.
+    """
     if len(accounts) <= named_max:
         return dict(accounts)
     named_keys = set(sorted(accounts, key=lambda account_key: (-accounts[account_key].time, account_key))[:named_max])
@@ -170,7 +174,7 @@ def parse_cost_record(obj: Obj) -> ParsedCostRecord:
 
 
 def is_open(obj: Obj) -> bool:
-    """Report whether a CostRecord is the checkpoint `open`, whose lines other CostRecords also contain."""
+    """Return whether a CostRecord is the checkpoint `open`, whose lines other CostRecords also contain."""
     metadata = obj["metadata"]
     return bool(metadata["name"] == CHECKPOINT.name and metadata["namespace"] == PLATFORM)
 
@@ -194,7 +198,7 @@ def reclassify_lines(
 def merge_records(
     records: Sequence[ParsedCostRecord],
 ) -> tuple[dict[AccountKey, RecordedAmount], dict[tuple[Instant, AccountKey], RecordedAmount]]:
-    """Return the summed lines of CostRecords, corrected within their own hours, and the corrections of other hours."""
+    """Return the summed lines of CostRecords with the corrections of their hours applied, and all other corrections."""
     lines: dict[AccountKey, RecordedAmount] = {}
     for each in records:
         for key, amount in each.lines.items():
@@ -290,7 +294,7 @@ _BILLED_PHASES = (BOOTING, RUNNING, STOPPING)
 
 
 class PodOwner(NamedTuple):
-    """Who pays for a pod: its namespace, and the queues, flavor and name of its Workload (empty if unknown)."""
+    """What a pod's cost is charged to: its namespace, and its Workload's queues, flavor and name ('' if unknown)."""
 
     team: str
     flavor: str = ""
@@ -300,7 +304,7 @@ class PodOwner(NamedTuple):
 
 
 def is_billed(instance: Obj) -> bool:
-    """Report whether a cloud Instance is billed: it is booting, running or stopping, and not powered off."""
+    """Return whether a cloud Instance is billed: it is booting, running or stopping, and not powered off."""
     return phase_of(instance) in _BILLED_PHASES and not is_stopped(instance)
 
 
@@ -310,7 +314,7 @@ def billed_from(instance: Obj) -> Instant | None:
 
 
 def billed_until(instance: Obj) -> Instant | None:
-    """Return the time at which billing of a cloud Instance ended; None if it has not or no time is recorded."""
+    """Return the time at which billing of a cloud Instance ended; None if it is still billed or has no such time."""
     status = instance.get("status") or {}
     return _parse_optional_time(status.get("stoppedAt") or (None if is_billed(instance) else status.get("since")))
 
@@ -338,7 +342,10 @@ def ended_at(pod: Obj) -> Instant | None:
 
 
 def owner_of(pod: Obj, workload: Obj | None, accelerator_resource: str) -> PodOwner:
-    """Return who pays for a pod: its namespace, and the queues, flavor and name of its Workload (None if missing)."""
+    """Return what a pod's cost is charged to: its namespace, and the queues, flavor and name of its Workload.
+
+    If the Workload is None, the queues and the name come from the pod's labels and annotations.
+    """
     metadata = pod["metadata"]
     team, queue_name = metadata.get("namespace", ""), label(pod, well_known.LOCAL_QUEUE) or ""
     name = annotation(pod, well_known.WORKLOAD) or ""
@@ -532,7 +539,7 @@ def _row_name(key: AccountKey, dimension: str) -> str:
 
 
 def _make_report_rows(cells: Mapping[tuple[str, str], RecordedAmount]) -> list[CostReportRow]:
-    """Return report rows whose cents add up to the total, the most expensive first and unused time near the end."""
+    """Return report rows whose cents add up to the total, the most expensive first; unused and unrecorded time last."""
     cents = round_preserving_sum({cell: amount.microdollars for cell, amount in cells.items()}, _MICRODOLLARS_PER_CENT)
     cents_by_use_by_row: dict[str, dict[str, int]] = {}
     for (name, use), amount in cents.items():

@@ -58,7 +58,7 @@ def admit_pod(pod: meta.Obj, find_object: FindObject, global_default_class: meta
 
 
 def find_global_default(priority_classes: Iterable[meta.Obj]) -> meta.Obj | None:
-    """Return the PriorityClass with globalDefault, the lowest value first if there are several; None without one."""
+    """Return the PriorityClass with globalDefault; the one with the lowest value if there are several, or None."""
     default_classes = (priority_class for priority_class in priority_classes if priority_class.get("globalDefault"))
     return min(default_classes, key=lambda each: (each["value"], each["metadata"]["name"]), default=None)
 
@@ -94,7 +94,10 @@ def with_extended_tolerations(pod: meta.Obj) -> meta.Obj:
 
 
 def _class_of(pod: meta.Obj, find_object: FindObject, global_default_class: meta.Obj | None) -> tuple[str, int, str]:
-    """Return name, value and preemption policy of a Pod's PriorityClass; the name is '' if the Pod has none."""
+    """Return name, value and preemption policy of a Pod's PriorityClass; the name is '' if the Pod has none.
+
+    Forbidden if the Pod's class does not exist.
+    """
     name = pod["spec"].get("priorityClassName") or ""
     priority_class = find_object(meta.Key(scheme.PRIORITY_CLASS, "", name)) if name else global_default_class
     if priority_class is not None:
@@ -119,7 +122,7 @@ def _mismatch_error(pod: meta.Obj, field_text: str, given_value: object, compute
 
 
 def _covers_key(toleration: Toleration, key: str) -> bool:
-    """Report whether a toleration covers NoExecute taints with this key, regardless of their value."""
+    """Return whether a toleration covers NoExecute taints with this key, regardless of their value."""
     return toleration.get("key") in (None, "", key) and toleration.get("effect") in (None, "", _NO_EXECUTE)
 
 
@@ -159,7 +162,7 @@ def check_global_default(priority_class: meta.Obj, global_default_class: meta.Ob
 
 
 def check_only_cluster(cluster: meta.Obj, stored_clusters: Sequence[meta.Obj]) -> None:
-    """Raise Forbidden if a platform already has a Cluster: its controllers read only one."""
+    """Raise Forbidden if the platform already has a Cluster, because the controllers read only one."""
     if stored_clusters:
         name = stored_clusters[0]["metadata"]["name"]
         raise Forbidden(f"{forbidden(cluster)}: the platform already has Cluster {name}; change that one")
@@ -252,7 +255,7 @@ def _review_pod(pod: meta.Obj, old: meta.Obj | None, find_object: FindObject) ->
 def _evaluate_modes(
     pod_or_template: meta.Obj, policy: pod_security.PodSecurityPolicy, labels: Mapping[str, str], *, is_enforced: bool
 ) -> PodSecurityReview:
-    """Check a pod or pod template against the Pod Security levels to enforce, audit and warn about."""
+    """Return the warnings and audit annotations of a pod or pod template for the levels of `policy`."""
     annotations: dict[str, str] = {}
     if errors := pod_security.label_errors(labels):
         fault_text = str(errors[0]) if len(errors) == 1 else f"[{', '.join(map(str, errors))}]"
@@ -292,7 +295,7 @@ def _namespace_warnings(new: meta.Obj, old: meta.Obj, objects: ObjectReader) -> 
 
 
 def _order_pods(pods: Sequence[meta.Obj]) -> list[meta.Obj]:
-    """Order pods so that the first pod of each controller and pods without controller come first."""
+    """Return the pods without controller and the first pod of each controller, then all other pods."""
     first_of_each_owner: list[meta.Obj] = []
     other_pods: list[meta.Obj] = []
     seen_owners: set[str] = set()
@@ -312,7 +315,7 @@ def _pods_text(names: Sequence[str], reasons: str) -> str:
 
 
 def _is_significant_change(new: meta.Obj, old: meta.Obj) -> bool:
-    """Report whether a pod update changed containers or images."""
+    """Return whether a pod update changed containers or images."""
     container_fields = ("containers", "initContainers", "ephemeralContainers")
     return any(_container_images(new, field) != _container_images(old, field) for field in container_fields)
 
@@ -345,7 +348,10 @@ _MUTATING_WEBHOOKS: Final = {"Job": "mjob.kb.io", "JobSet": "mjobset.kb.io"}
 
 
 def is_managed_namespace(name: str, namespace_selector: meta.Selector | None, find_object: FindObject) -> bool:
-    """Report whether Kueue's `managedJobsNamespaceSelector` selects a Namespace; False if it is missing."""
+    """Return whether Kueue's `managedJobsNamespaceSelector` selects a Namespace; True if no selector is set.
+
+    A Namespace that does not exist is not selected.
+    """
     if namespace_selector is None:
         return True
     namespace = find_object(meta.Key(scheme.NAMESPACE, "", name))
@@ -374,7 +380,7 @@ def queue_job(job: meta.Obj, find_object: FindObject, namespace_selector: meta.S
 
 
 def _has_managed_ancestor(job: meta.Obj, find_object: FindObject) -> bool:
-    """Report whether Kueue manages an ancestor of a job; raise Forbidden if an ancestor is missing."""
+    """Return whether Kueue manages an ancestor of a job; raise Forbidden if an ancestor is missing."""
     ancestor_search = meta.find_managed_ancestor(job, find_object)
     if ancestor_search.missing is not None:
         message = f'{ancestor_search.missing.kind} "{ancestor_search.missing.name}" not found'

@@ -71,7 +71,7 @@ def check_limits(pod: meta.Obj, limit_ranges: Sequence[meta.Obj]) -> None:
 
 
 def _apply_defaults(pod: meta.Obj, limit_range: meta.Obj) -> meta.Obj:
-    """Apply the defaults of one LimitRange to a Pod, and record them in an annotation."""
+    """Return the Pod with the container defaults of one LimitRange, which an annotation lists."""
     limits: dict[str, Any] = {}
     requests: dict[str, Any] = {}
     for limit in limits_of(limit_range):
@@ -170,7 +170,7 @@ def _check_maximum(limit: _LimitConstraint, resources: _RequestedResources) -> s
 
 
 def _check_ratio(constraint: _LimitConstraint, resources: _RequestedResources) -> str | None:
-    """Return a message if a resource's limit exceeds its request by more than the maximum ratio; otherwise None."""
+    """Return a message if a resource has no limit or no request, or if limit/request exceeds the ratio; else None."""
     message_start = f"{constraint.resource} max limit to request ratio per {constraint.limit_type} is {constraint.text}"
     request, limit = resources.requests.get(constraint.resource, 0), resources.limits.get(constraint.resource, 0)
     if not request:

@@ -65,7 +65,7 @@ def with_service_account(pod: Obj, find_object: FindObject, volume_name: str) ->
 
 
 def _automounts_token(pod: Obj, service_account: Obj) -> bool:
-    """Report whether the token is mounted, by the setting of the Pod, or else that of the ServiceAccount."""
+    """Return whether the token is mounted, by the setting of the Pod, or else that of the ServiceAccount."""
     pod_automount = pod["spec"].get("automountServiceAccountToken")
     return bool(service_account.get("automountServiceAccountToken", True) if pod_automount is None else pod_automount)
 
@@ -86,7 +86,7 @@ def _mount_token(spec: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _has_free_mount_path(container: Mapping[str, Any]) -> bool:
-    """Report whether a container has no mount at the path of the token."""
+    """Return whether a container has no mount at the path of the token."""
     return all(mount.get("mountPath") != _MOUNT_PATH for mount in container.get("volumeMounts") or ())
 
 

@@ -106,14 +106,14 @@ class ProvisioningChecks:
         self._checks = ChecksByConfig()
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return a changed AdmissionCheck, or all that reference a changed ProvisioningRequestConfig."""
+        """Return the key of a changed AdmissionCheck, or of all that reference a changed ProvisioningRequestConfig."""
         if event.key.kind == scheme.PROVISIONING_REQUEST_CONFIG:
             return [meta.Key(scheme.ADMISSION_CHECK, "", name) for name in self._checks.names_for(event.key.name)]
         self._checks.observe(event)
         return (event.key,) if event.type is not EventType.DELETED else ()
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Set an AdmissionCheck's Active condition if it has to become True or False; else keep its message."""
+        """Set an AdmissionCheck's Active condition if its status must change; a new message alone is not written."""
         check = reader.get(key)
         if check is None or check["spec"].get("controllerName") != PROVISIONING_CONTROLLER_NAME:
             return ReconcileResult()
@@ -185,7 +185,7 @@ def updated_check(case: CheckCase, workload: meta.Obj) -> AdmissionCheck:
 
 
 def has_failed(request: meta.Obj, workload: meta.Obj) -> bool:
-    """Report whether a ProvisioningRequest failed, or its booking expired before the Workload was admitted."""
+    """Return whether a ProvisioningRequest failed, or its booking expired before the Workload was admitted."""
     return meta.is_true(request, provisioning_request_pods.FAILED) or (
         meta.is_true(request, provisioning_request_pods.BOOKING_EXPIRED) and not lifecycle.is_admitted(workload)
     )
@@ -294,7 +294,7 @@ class ProvisioningController:
                 return [key for name in names for key in self._workloads.keys_for_check(name)]
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Update a Workload's admission checks; then delete its unneeded or create its missing requests."""
+        """Update a Workload's admission checks; then delete unneeded or create missing ProvisioningRequests."""
         workload = reader.get(key)
         if workload is None:
             return ReconcileResult()
@@ -316,7 +316,7 @@ class ProvisioningController:
 
 
 def _is_created_by_controller(obj: meta.Obj) -> bool:
-    """Report whether an object is a ProvisioningRequest, or a pod template that this controller created."""
+    """Return whether an object is a ProvisioningRequest, or a pod template that this controller created."""
     kind, labels = meta.group_kind(obj), obj["metadata"].get("labels") or {}
     return kind == scheme.PROVISIONING_REQUEST or (kind == scheme.POD_TEMPLATE and well_known.MANAGED in labels)
 
@@ -344,7 +344,7 @@ def _check_cases(workload: meta.Obj, requests: Sequence[meta.Obj], reader: Reade
 def _latest_request(
     requests: Sequence[meta.Obj], workload: meta.Obj, check_name: str, config: check_requests.ProvisioningConfig | None
 ) -> tuple[meta.Obj | None, int]:
-    """Return the ProvisioningRequest with the highest attempt that matches the config, and that number; 0 if none."""
+    """Return the request with the highest attempt that matches the config, and the attempt; None and 0 if none."""
     latest_request: meta.Obj | None = None
     attempt_max = 0
     for request in requests:
@@ -435,7 +435,7 @@ class _RequestCreator:
         return self._reader.get(meta.Key(scheme.RESOURCE_FLAVOR, "", name))
 
     def _report_creation_failure(self, case: CheckCase, message: str) -> None:
-        """Set the check's message to why no request can be created; report it by an Event if it has changed."""
+        """Set the check's message to why no request can be created; emit an Event if the message has changed."""
         new_workload = lifecycle.with_check(
             self._workload, {**case.check, "message": meta.truncate_message(message)}, self._now
         )

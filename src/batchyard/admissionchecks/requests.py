@@ -191,7 +191,7 @@ def template_name(request: str, pod_set: str) -> str:
 
 
 def attempt_of(request: str, workload: str, check_name: str) -> int | None:
-    """Return the attempt number in a ProvisioningRequest's name; None if it is of another Workload or check.
+    """Return the attempt number in a ProvisioningRequest's name; None if the request has another Workload or check.
 
     In a truncated name the attempt is part of the hash, so all attempt numbers are tried.
     """
@@ -241,7 +241,7 @@ def pod_template(workload: meta.Obj, name: str, group: TemplateGroup, injection:
 
 
 def matches_config(request: meta.Obj, config: ProvisioningConfig, workload: meta.Obj) -> bool:
-    """Report whether a request has the class and parameters of a config; parameters set by the Workload may differ."""
+    """Return whether a request has the class and parameters of a config; parameters set by the Workload may differ."""
     spec, overridden_parameters = request["spec"], _annotated_parameters(workload)
     parameters = spec.get("parameters") or {}
     has_same_parameters = all(
@@ -251,7 +251,7 @@ def matches_config(request: meta.Obj, config: ProvisioningConfig, workload: meta
 
 
 def is_controlled_by(obj: meta.Obj, owner: meta.Obj) -> bool:
-    """Report whether an object's controller ownerReference points to `owner`."""
+    """Return whether an object's controller ownerReference points to `owner`."""
     controller_reference = meta.controller_of(obj)
     return controller_reference is not None and bool(controller_reference["uid"] == owner["metadata"]["uid"])
 

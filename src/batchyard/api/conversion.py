@@ -86,7 +86,10 @@ def to_storage(obj: Obj) -> dict[str, Any]:
 
 
 def from_storage(obj: Obj, api_version: str) -> dict[str, Any]:
-    """Convert an object to another version (`group/version`); return the same object if it already has that version."""
+    """Convert an object to another version (`group/version`); return the same object if it already has that version.
+
+    Raises ValueError if its kind does not have that version.
+    """
     if obj["apiVersion"] == api_version:
         return obj if isinstance(obj, dict) else dict(obj)
     if _EQUIVALENT_API_VERSIONS.get(api_version) == obj["apiVersion"]:
@@ -222,7 +225,7 @@ def _cut_time_to_seconds(time_text: str) -> str:
 
 
 def _locations_in_type(type_scope: TypeScope, type_name: str, outer_types: tuple[str, ...]) -> TimeLocations:
-    """Return the locations of the timestamp fields in a schema type, without those in a type nested in itself."""
+    """Return the locations of the timestamp fields in a schema type; `outer_types` are not searched again."""
     if type_name in outer_types:
         return _NO_TIME_LOCATIONS
     field_locations = {}

@@ -68,17 +68,17 @@ def built_in_kind(definition: Obj) -> ServedKind | None:
 
 
 def is_served(definition: Obj) -> bool:
-    """Report whether the API server serves the custom kind that a CustomResourceDefinition declares."""
+    """Return whether the API server serves the custom kind that a CustomResourceDefinition declares."""
     return is_true(definition, ESTABLISHED) and built_in_kind(definition) is None
 
 
 def is_definition_deleted(definition: Obj) -> bool:
-    """Report whether a CustomResourceDefinition is being deleted."""
+    """Return whether a CustomResourceDefinition is being deleted."""
     return "deletionTimestamp" in definition["metadata"]
 
 
 def accepted_names(definition: Obj) -> Mapping[str, Any]:
-    """Return the `status.acceptedNames` of a CustomResourceDefinition: the resource names that it has reserved."""
+    """Return the `status.acceptedNames` of a CustomResourceDefinition, its reserved resource names; {} if absent."""
     names: Mapping[str, Any] = (definition.get("status") or {}).get("acceptedNames") or {}
     return names
 

@@ -75,7 +75,7 @@ def with_in_use_finalizer(obj: Obj) -> Obj:
 
 
 def with_default_spec(obj: Obj) -> Obj:
-    """Return the object; a missing spec becomes one of default values if the kind has no required spec fields."""
+    """Return the object; a missing spec gets all default values, or becomes {} if the kind has required spec fields."""
     if "spec" in obj:
         return obj
     info, obj_with_empty_spec = kind_info(group_kind(obj)), {**obj, "spec": {}}
@@ -97,9 +97,9 @@ SpecFields = Mapping[str, Any]
 
 
 def cluster_defaults(cluster: Obj) -> Obj:
-    """Return the Cluster with defaults for its region and for the zones of its node pools.
+    """Return the Cluster with defaults for its region and its node pools.
 
-    A pool with a reservation gets the zone of the reservation; every other pool gets all zones of the cluster.
+    A pool without zones gets the zone of its reservation or, without a reservation, all zones of the cluster.
     """
     spec = cluster["spec"]
     reservation_zones = {each["name"]: each["zone"] for each in spec.get("reservations") or ()}
@@ -167,7 +167,7 @@ def pod_defaults(pod: Obj) -> Obj:
 
 
 def _host_network_containers(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the container fields of a Pod on the host network, with host ports equal to the container ports."""
+    """Return the container fields of a Pod on the host network; missing host ports become the container ports."""
     return {field: [_with_host_ports(each) for each in spec[field]] for field in _CONTAINER_FIELDS if spec.get(field)}
 
 
@@ -265,13 +265,13 @@ def cron_job_defaults(obj: Obj) -> Obj:
 
 
 def _with_spec_fields(obj: Obj, default_fields: Mapping[str, Any], **fields: Any) -> Obj:
-    """Return the object with `fields` set in its spec and missing `default_fields` added; the same one if unchanged."""
+    """Return the object with `fields` set in its spec and missing `default_fields` added; the same if unchanged."""
     spec = {**default_fields, **obj["spec"], **fields}
     return {**obj, "spec": spec} if spec != obj["spec"] else obj
 
 
 def _update_strategy_defaults(strategy: Mapping[str, Any] | None, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return an update strategy of type RollingUpdate with the given default settings; other types stay unchanged."""
+    """Return the update strategy, by default of type RollingUpdate; this type gets the given default settings."""
     typed_strategy = {"type": _ROLLING_UPDATE_TYPE, **(strategy or {})}
     if typed_strategy["type"] != _ROLLING_UPDATE_TYPE:
         return typed_strategy
@@ -349,7 +349,7 @@ def _container_limit_defaults(limit: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def node_defaults(node: Obj) -> Obj:
-    """Return the Node; missing allocatable resources default to its capacity."""
+    """Return the Node; a missing `status.allocatable` becomes the capacity."""
     status = node.get("status") or {}
     if status.get("capacity") is None or status.get("allocatable") is not None:
         return node
@@ -379,7 +379,7 @@ def _subject_defaults(rbac_subject: Obj) -> Obj:
 
 
 def secret_defaults(secret: Obj) -> dict[str, Any]:
-    """Return the Secret with its `stringData` merged into `data`, whose values it replaces; `stringData` is removed."""
+    """Return the Secret with its `stringData` moved to `data` in base64, where it replaces values of the same keys."""
     stored_fields = {field: value for field, value in secret.items() if field != "stringData"}
     string_data = secret.get("stringData")
     if string_data:
@@ -436,7 +436,7 @@ _INITIAL_STATUS_BY_KIND: Final[Mapping[str, Obj]] = {
 
 
 def with_defaults(obj: Obj) -> dict[str, Any]:
-    """Return the object with the defaults of its kind; the same object if it has all of them."""
+    """Return the object with the defaults and the initial status of its kind; the same object if nothing is missing."""
     kind = group_kind(obj)
     apply_defaults, initial_status = _DEFAULTER_BY_KIND.get(kind), _INITIAL_STATUS_BY_KIND.get(kind)
     defaulted_object = apply_defaults(obj) if apply_defaults else obj

@@ -64,7 +64,7 @@ def _decode_configuration(configuration_value: Any) -> tuple[Obj | None, Sequenc
 
 
 def _with_v1beta1_remedies(errors: Sequence[FieldError]) -> Iterator[FieldError]:
-    """Yield the errors; for a field that only v1beta1 has, the remedy says so instead of suggesting a spelling."""
+    """Yield the errors; for a field that only v1beta1 has, the remedy explains this instead of suggesting a name."""
     for fault in errors:
         remedy = _V1BETA1_FIELDS.get(fault.path)
         yield fault if remedy is None else fault._replace(remedy=f"v1beta2 does not have this field: {remedy}")

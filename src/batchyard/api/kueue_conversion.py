@@ -26,7 +26,7 @@ _MALFORMED_ORIGINAL_ERRORS: Final = (TypeError, ValueError, KeyError, IndexError
 
 
 class PartLocation(Protocol):
-    """Where the fields of a ConversionPart are in objects of one API version: reads and replaces their values."""
+    """Interface that reads and replaces the fields of a ConversionPart in objects of one API version."""
 
     def read(self, obj: Obj) -> ObjectFragment:
         """Return the values of the fields of the ConversionPart in an object."""
@@ -169,7 +169,7 @@ _STATUS_PATH: Final = ("status",)
 
 
 def _upgrade_admission_checks(old: ObjectFragment) -> ObjectFragment:
-    """Convert a ClusterQueue's admissionChecks to an admissionChecksStrategy for all flavors, replacing any present."""
+    """Convert a ClusterQueue's admissionChecks, if any, to admissionChecksStrategy, replacing an existing one."""
     if names := old.get("admissionChecks"):
         return {"admissionChecksStrategy": {"admissionChecks": [{"name": name} for name in names]}}
     strategy = old.get("admissionChecksStrategy")
@@ -413,7 +413,7 @@ def _value_at(obj: Any, path: tuple[str, ...]) -> Any:
 
 
 def _upgrade_priority_class(old: ObjectFragment) -> ObjectFragment:
-    """Convert priorityClassName and priorityClassSource to priorityClassRef; return no fields if either is missing."""
+    """Convert priorityClassName and priorityClassSource to priorityClassRef; return {} if one is missing or unknown."""
     class_reference = _CLASS_REFERENCE_BY_SOURCE.get(old.get("priorityClassSource") or "")
     name = old.get("priorityClassName")
     if class_reference is None or not name:
@@ -422,7 +422,7 @@ def _upgrade_priority_class(old: ObjectFragment) -> ObjectFragment:
 
 
 def _downgrade_priority_class(new: ObjectFragment) -> ObjectFragment:
-    """Convert priorityClassRef to priorityClassName and priorityClassSource; return no fields for an unknown kind."""
+    """Convert priorityClassRef to priorityClassName and priorityClassSource; return {} for an unknown or no kind."""
     class_reference = new.get("priorityClassRef") or {}
     class_source = _SOURCE_BY_CLASS_REFERENCE.get((class_reference.get("group", ""), class_reference.get("kind", "")))
     return {"priorityClassName": class_reference["name"], "priorityClassSource": class_source} if class_source else {}

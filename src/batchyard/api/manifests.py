@@ -239,7 +239,7 @@ class Manifests:
 
 
 def is_deprecation(warning: str) -> bool:
-    """Report whether a warning about a manifest is that its API version is deprecated."""
+    """Return whether a warning about a manifest is that its API version is deprecated."""
     return warning.endswith(tuple(info.deprecation for info in KINDS if info.deprecation))
 
 
@@ -296,7 +296,7 @@ def objects_with_paths(value: Any) -> Iterator[tuple[Any, str]]:
 
 
 def _is_list_object(value: Any) -> bool:
-    """Report whether the value of a YAML document is a `List`, or a list of one kind such as `JobList`."""
+    """Return whether the value of a YAML document is a `List`, or a list of one kind such as `JobList`."""
     if not isinstance(value, Mapping) or not isinstance(value.get("items"), list):
         return False
     kind, api_version = value.get("kind"), value.get("apiVersion")
@@ -332,7 +332,7 @@ def _name_text(obj: Any) -> str:
 
 
 def _is_printable_word(text: str) -> bool:
-    """Report whether a text is one word of printable characters."""
+    """Return whether a text is one word of printable characters."""
     return bool(text) and text.isprintable() and " " not in text
 
 

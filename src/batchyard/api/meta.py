@@ -147,7 +147,7 @@ def find_condition(obj_or_status: Mapping[str, Any], type: str) -> Condition | N
 
 
 def is_true(obj_or_status: Mapping[str, Any], type: str) -> bool:  # noqa: A002
-    """Report whether a status condition is True. The first argument is a whole object or its status."""
+    """Return whether a status condition is True. The first argument is a whole object or its status."""
     condition = find_condition(obj_or_status, type)
     return condition is not None and condition["status"] == "True"
 
@@ -204,7 +204,7 @@ def event_last_time(event: Obj) -> str:
 
 
 def event_count(event: Obj) -> int:
-    """Return the number of occurrences of an Event."""
+    """Return the number of occurrences of an Event; 1 if the Event has no count."""
     return (event.get("series") or {}).get("count") or event.get("count") or 1
 
 
@@ -238,7 +238,7 @@ class StatusDraft:
         return {**self._obj, "status": self.status}
 
     def is_true(self, kind: str) -> bool:
-        """Report whether the status condition of the given type is True."""
+        """Return whether the status condition of the given type is True."""
         condition = self.conditions.get(kind)
         return condition is not None and condition["status"] == "True"
 
@@ -333,7 +333,7 @@ def parse_slice_layers(text: str) -> list[SliceLayer] | None:
 
 
 def is_elastic(obj: Obj) -> bool:
-    """Report whether a Job or Workload may be scaled while it runs, by Kueue's Workload slices."""
+    """Return whether a Job or Workload may be scaled while it runs, by Kueue's Workload slices."""
     return annotation(obj, well_known.ELASTIC_JOB) == "true"
 
 
@@ -348,7 +348,7 @@ class Requirement(NamedTuple):
     values: tuple[str, ...]
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Report whether the given labels satisfy this requirement."""
+        """Return whether the given labels satisfy this requirement."""
         value = labels.get(self.key)
         match self.operator:
             case "In":
@@ -363,7 +363,7 @@ class Requirement(NamedTuple):
                 return value is not None and self._is_label_beyond_bound(value)
 
     def _is_label_beyond_bound(self, value: str) -> bool:
-        """Report whether a label value satisfies `Gt` or `Lt`; values that are not integers never do."""
+        """Return whether a label value satisfies `Gt` or `Lt`; values that are not integers never do."""
         label_number, bound_number = parse_integer(value), parse_integer(self.values[0]) if self.values else None
         if label_number is None or bound_number is None:
             return False
@@ -377,7 +377,7 @@ class Selector:
     requirements: tuple[Requirement, ...]
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Report whether the given labels satisfy all requirements of this selector."""
+        """Return whether the given labels satisfy all requirements of this selector."""
         return not self.requirements or all(requirement.matches(labels) for requirement in self.requirements)
 
 
@@ -404,7 +404,7 @@ _OWNER_CHAIN_LENGTH_MAX: Final = 10
 
 
 def controlling_jobs(obj: Obj, find_object: Callable[[Key], Obj | None]) -> Iterator[Obj]:
-    """Yield the existing Jobs and JobSets in the chain of controllers of an object, the closest one first."""
+    """Yield the existing Jobs and JobSets that control an object, directly or not, closest first, at most 10."""
     for _ in range(_OWNER_CHAIN_LENGTH_MAX):
         owner, key = controller_of(obj), controlling_job_key(obj)
         controller = None if key is None else find_object(key)
@@ -478,7 +478,7 @@ _BINARY_FORMAT_RESOURCES: Final = frozenset({"memory", "ephemeral-storage"})
 
 
 def _quantity_examples(text: str) -> str:
-    """Return the remedy for a malformed quantity: an amount of bytes such as 4GB or 4gb in Kubernetes's notation."""
+    """Return valid notations for the error about a malformed quantity: `4G` and `4Gi` for `4GB`, else examples."""
     match = _BYTES_PATTERN.fullmatch(text[:QUANTITY_LENGTH_MAX])
     if match is None:
         return "500m, 2, 1.5, 10Gi or 1e3"
@@ -523,13 +523,13 @@ def amount(resource: str, value: str | int | float) -> int:
 
 @lru_cache(maxsize=65536)
 def quota_amount(resource: str, value: str | int | float) -> int:
-    """Convert a resource quota to an integer as `amount` does; values unlimited in Kueue become UNLIMITED."""
+    """Convert a resource quota to an integer as `amount` does; the maximum, which means no limit, becomes UNLIMITED."""
     value_amount = amount(resource, value)
     return UNLIMITED if value_amount >= (INT64_MAX // 1000 * 1000 if resource == "cpu" else INT64_MAX) else value_amount
 
 
 def is_unlimited(amount: int) -> bool:
-    """Report whether an integer amount of a resource stands for an unlimited quota."""
+    """Return whether an integer amount of a resource stands for an unlimited quota."""
     return amount >= _UNLIMITED_AMOUNT_MIN
 
 

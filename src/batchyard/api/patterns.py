@@ -19,7 +19,7 @@ def pattern_fault(pattern: str) -> str:
 
 
 def matches_anywhere(pattern: str, text: str) -> bool:
-    """Report whether a regular expression matches anywhere in a text; False if the expression is invalid."""
+    """Return whether a regular expression matches anywhere in a text; False if the expression is invalid."""
     try:
         return _compile_pattern(pattern).search(text) is not None
     except ValueError:

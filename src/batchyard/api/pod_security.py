@@ -153,7 +153,7 @@ _NET_BIND_SERVICE: Final = "NET_BIND_SERVICE"
 
 
 def privilege_escalation_violation(_metadata: Obj, spec: Obj) -> baseline.PodSecurityViolation | None:
-    """Report containers that allow privilege escalation."""
+    """Report containers that do not set allowPrivilegeEscalation to false."""
     names = baseline.violating_containers(
         spec, lambda each: baseline.security_context(each).get("allowPrivilegeEscalation") is not False
     )
@@ -207,7 +207,7 @@ def _volume_type(volume: Obj) -> str:
 
 
 def run_as_non_root_violation(_metadata: Obj, spec: Obj) -> baseline.PodSecurityViolation | None:
-    """Report containers that may run as root: neither the pod nor the container sets runAsNonRoot to true."""
+    """Report a pod or containers that may run as root: runAsNonRoot is false, or set to true by neither of them."""
     reason, pod_value = "runAsNonRoot != true", baseline.security_context(spec).get("runAsNonRoot")
     false_names = baseline.violating_containers(
         spec, lambda each: baseline.security_context(each).get("runAsNonRoot") is False

@@ -59,12 +59,12 @@ def violation_subject(names: Sequence[str], *, by_pod: bool) -> str:
 
 
 def is_windows_pod(spec: Obj) -> bool:
-    """Report whether a pod runs on Windows, where checks of Linux security contexts do not apply."""
+    """Return whether a pod runs on Windows, where checks of Linux security contexts do not apply."""
     return (spec.get("os") or {}).get("name") == "windows"
 
 
 def has_user_namespace(spec: Obj) -> bool:
-    """Report whether a pod has its own user namespace."""
+    """Return whether a pod has its own user namespace."""
     return spec.get("hostUsers") is False
 
 
@@ -274,7 +274,7 @@ def sysctls_check(allowed_sysctls: frozenset[str] = _BASELINE_SYSCTLS) -> CheckP
 
 
 def host_process_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-    """Report Windows containers that run as host processes."""
+    """Report a pod or containers that run as Windows host processes."""
 
     def is_host_process(pod_or_container: Obj) -> bool:
         return (security_context(pod_or_container).get("windowsOptions") or {}).get("hostProcess") is True

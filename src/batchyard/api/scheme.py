@@ -375,7 +375,7 @@ def load_scope_for_kind(info: ServedKind, version: str) -> TypeScope:
 
 
 def is_native(info: ServedKind) -> bool:
-    """Report whether an API kind belongs to Kubernetes itself, not to a CRD."""
+    """Return whether an API kind belongs to Kubernetes itself, not to a CRD."""
     return _group_prefix(info) in _NATIVE_GROUPS
 
 

@@ -46,13 +46,13 @@ def format_micro_time(instant: Instant) -> str:
 
 
 def convert_to_utc(text: str) -> str:
-    """Convert an RFC 3339 time in any zone to UTC; a text in UTC is returned unchanged. Raises ValueError."""
+    """Convert an RFC 3339 time in any zone to UTC; a text in UTC is unchanged. Raises ValueError if malformed."""
     instant = parse_time(text)
     return text if text.endswith("Z") else format_time(instant)
 
 
 def convert_micro_time_to_utc(text: str) -> str:
-    """Convert a metav1.MicroTime (six fractional digits) in any zone to UTC. Raises ValueError."""
+    """Convert a metav1.MicroTime (six fractional digits) in any zone to UTC. Raises ValueError if malformed."""
     if _MICRO_TIME_PATTERN.fullmatch(text) is None:
         raise ValueError(f"{text!r} is not a time with six decimals; write it as 2026-01-01T00:00:00.000000Z")
     instant = parse_time(text)
@@ -98,12 +98,12 @@ class ReservationWindow(NamedTuple):
     end: Instant | None
 
     def overlaps(self, other: "ReservationWindow") -> bool:
-        """Report whether this reservation window overlaps another one."""
+        """Return whether this reservation window overlaps another one."""
         return (other.end is None or self.start < other.end) and (self.end is None or other.start < self.end)
 
 
 def is_time(text: str) -> bool:
-    """Report whether a text is an RFC 3339 time and not a duration such as `2h`."""
+    """Return whether a text that is a time or a duration is an RFC 3339 time, and not a duration such as `2h`."""
     return "T" in text
 
 

@@ -155,7 +155,7 @@ class Document(NamedTuple):
 
 
 def read_documents(text: str, values_max: int | None = None) -> Iterator[Document]:
-    """Parse all non-empty documents of a text; a YAML document with more values than `values_max` is an error."""
+    """Parse all non-empty documents of a text; a YAML document with more than `values_max` values gets an error."""
     document_number = 0
     for chunk, line in _split_at_separators(text.removeprefix("\ufeff")):
         for document_text, first_line, value, errors in _parse_chunk(chunk, line, values_max):
@@ -183,7 +183,7 @@ def _split_at_separators(text: str) -> Iterator[tuple[str, int]]:
 
 
 def _has_no_yaml_content(chunk: str) -> bool:
-    """Report whether a chunk of text has only white space, comments and directives."""
+    """Return whether a chunk of text has only white space, comments and directives."""
     content = chunk.lstrip()
     if not content or content[0] not in "#%":
         return not content
@@ -264,7 +264,7 @@ def _reject_duplicate_fields(name_value_pairs: list[tuple[str, Any]]) -> dict[st
 
 
 def is_too_deep(json_text: str) -> bool:
-    """Report whether brackets in a JSON text are nested more than NESTING_MAX levels deep."""
+    """Return whether brackets in a JSON text are nested more than NESTING_MAX levels deep."""
     bracket_count = json_text.count("[") + json_text.count("{")
     return bracket_count > NESTING_MAX and nesting_depth(json_text.encode(errors="replace")) > NESTING_MAX
 
@@ -456,7 +456,7 @@ _OLD_FIELD_NAMES: Final = {
 
 
 class DocumentLines:
-    """Finds the line number of a field in the text of a YAML document; parses the text when it is first asked."""
+    """Finds the line number of a field in the text of a YAML document; parses the text on first use."""
 
     def __init__(self, text: str, first_line: int) -> None:
         """Keep the text of a YAML document that starts at line `first_line` of its file."""
@@ -489,7 +489,10 @@ class DocumentLines:
             self._root = None
 
     def _find_deepest(self, path: str) -> tuple[int, int]:
-        """Return the line number of the deepest existing part of a path, and how many of its steps exist."""
+        """Return the line number of the deepest existing part of a path, and how many of its steps exist.
+
+        If all steps exist, the length of the path in characters is returned instead of the number of steps.
+        """
         node, line = self._root, self._start
         for depth, (key, name) in enumerate(_PATH_STEP_PATTERN.findall(path)):
             child = _find_child_node(node, key or name)
@@ -506,7 +509,7 @@ def _blank_line_count(text: str) -> int:
 
 
 def _find_child_node(node: Any, step: str) -> tuple[int, Any] | None:
-    """Return a child (field or list item) of a parsed YAML node, with its line offset; None if there is no such one."""
+    """Return the line offset and the child (field or list item) of a parsed YAML node; None if it does not exist."""
     if isinstance(node, yaml.SequenceNode) and step.isdecimal() and int(step) < len(node.value):
         list_item = node.value[int(step)]
         return list_item.start_mark.line, list_item

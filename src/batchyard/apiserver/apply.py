@@ -169,7 +169,7 @@ class FieldManagerEntry(NamedTuple):
     fields_v1: Mapping[str, Any] | None = None
 
     def with_fields(self, fields: field_sets.FieldSet) -> "FieldManagerEntry":
-        """Return a copy of the entry with other owned fields; the entry itself if `fields` is its present field set."""
+        """Return a copy of the entry that owns `fields`; the entry itself if it has the same field set object."""
         if fields is self.fields:
             return self
         return FieldManagerEntry(self.name, self.operation, self.api_version, self.subresource, self.time, fields)
@@ -203,7 +203,7 @@ class ApplyResult(NamedTuple):
 
 
 class VersionAccessors(NamedTuple):
-    """Functions by API version: they return a kind's merge schema, convert objects, and report whether it is served."""
+    """Functions for one kind: the merge schema of a version, conversion to a version, whether a version is served."""
 
     merge_schema: Callable[[str], MergeSchema]
     #: Converts an object to another version.
@@ -229,13 +229,13 @@ def created_managed_fields(new: Obj, author: FieldManager, schema: MergeSchema) 
 
 @memoized_if_short(_CACHED_FIELD_SETS_MAX, _CACHED_VALUE_BYTES_MAX)
 def _metadata_to_fields_v1(encoded_value: bytes) -> dict[str, Any]:
-    """Return the owned fields of a new object's metadata, as `fieldsV1`."""
+    """Return the `fieldsV1` of a new object's metadata, whose field set is encoded by `marshal`."""
     owned_fields = field_sets.difference({"f:metadata": marshal.loads(encoded_value)}, _UNOWNED_FIELDS)  # noqa: S302 - encoded by this module
     return field_sets.to_fields_v1(owned_fields)
 
 
 def _top_level_to_fields_v1(value: Any, schema: MergeSchema, *, has_self_mark: bool) -> dict[str, Any]:
-    """Return the `fieldsV1` of a new object's top-level field, such as `spec`; each of its subfields is cached."""
+    """Return the `fieldsV1` of a new object's top-level field, such as `spec`; results of subfields are cached."""
     if not isinstance(value, dict) or not value or schema.is_atomic:
         return _value_to_fields_v1(marshal.dumps(value, _MARSHAL_VERSION_WITHOUT_REFERENCES), schema)
     fields: dict[str, Any] = {field_sets.SELF_MARK: {}} if has_self_mark else {}
@@ -280,7 +280,10 @@ def updated_managed_fields(
 def apply_configuration(
     live_object: Obj | None, config: Obj, author: FieldManager, accessors: VersionAccessors, *, force: bool
 ) -> ApplyResult:
-    """Merge an applied configuration into the live object, if one exists. Raises StatusError on a conflict."""
+    """Merge an applied configuration into the live object. Raises StatusError on a conflict without `force`.
+
+    If `live_object` is None, the configuration becomes a new object.
+    """
     schema = accessors.merge_schema(author.api_version)
     old: Obj = (
         {"apiVersion": config["apiVersion"], "kind": config["kind"]}
@@ -467,13 +470,13 @@ def _parse_entries(entries: Sequence[ManagedFieldsJson]) -> Iterator[FieldManage
 
 @memoized_if_short(_CACHED_FIELD_SETS_MAX, _CACHED_VALUE_BYTES_MAX)
 def _decode_fields_v1(encoded_fields: bytes) -> tuple[field_sets.FieldSet, dict[str, Any]]:
-    """Return the fields of a `managedFields` entry as a set and as `fieldsV1`; cached, as many are equal."""
+    """Return the fields of a `managedFields` entry as a set and as `fieldsV1`; cached, because many are equal."""
     fields = field_sets.from_fields_v1(marshal.loads(encoded_fields))  # noqa: S302 - encoded by this module
     return fields, field_sets.to_fields_v1(fields)
 
 
 def _encode_entries(manager_entries: Sequence[FieldManagerEntry]) -> list[dict[str, Any]]:
-    """Return entries in the JSON form of `managedFields`: applies first, then updates, each sorted by time."""
+    """Return the entries with fields in the JSON form of `managedFields`: applies, then updates, each by time."""
     sorted_entries = sorted(manager_entries, key=lambda entry: (entry.operation, entry.time, *entry.identity))
     return [entry.to_json() for entry in sorted_entries if entry.fields]
 

@@ -52,7 +52,7 @@ class ListPermissions(Protocol):
     """The permissions of a user to list objects."""
 
     def may_list(self, kind: str, namespace: str = "") -> bool:
-        """Report whether the user may list a kind in a namespace, or in all namespaces for ''."""
+        """Return whether the user may list a kind in a namespace, or in all namespaces for ''."""
 
 
 class StaticFile(Protocol):
@@ -92,7 +92,7 @@ class UserListPermissions:
         self._authorizer = authorizer
 
     def may_list(self, kind: str, namespace: str = "") -> bool:
-        """Report whether the user may list a kind in a namespace, or in all namespaces for ''."""
+        """Return whether the user may list a kind in a namespace, or in all namespaces for ''."""
         served_kind = scheme.kind_info(kind)
         attributes = RequestAttributes(self._user, "list", served_kind.group, served_kind.plural, namespace=namespace)
         return self._authorizer.decide(attributes).allowed

@@ -50,7 +50,7 @@ class ActionTokens(Protocol):
         """Return an action token for a user, valid for some minutes."""
 
     def is_action_token(self, token: str, user: UserInfo) -> bool:
-        """Report whether a token is a valid action token of a user."""
+        """Return whether a token is a valid action token of a user."""
 
 
 class ActionBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

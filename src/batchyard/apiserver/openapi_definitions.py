@@ -252,7 +252,7 @@ def _inline_references(schema: Mapping[str, Any], schemas: Schemas) -> dict[str,
 
 
 def _has_valid_map_keys(schema: Mapping[str, Any]) -> bool:
-    """Report whether the key fields of list items are required or have defaults."""
+    """Return whether the key fields of list items are required or have defaults."""
     item_schema = schema.get("items", {})
     keys_with_default = [name for name, each in item_schema.get("properties", {}).items() if "default" in each]
     return set(schema.get(_LIST_KEYS, ())).issubset((*item_schema.get("required", ()), *keys_with_default))

@@ -73,7 +73,7 @@ class MergeSchema:
         return self.members.item_schema or UNSTRUCTURED
 
     def allows_field(self, name: str) -> bool:
-        """Report whether the schema allows a field."""
+        """Return whether the schema allows a field."""
         return name in self.members.fields or self.members.undeclared_schema is not None
 
 

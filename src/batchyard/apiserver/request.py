@@ -44,7 +44,7 @@ READ_ONLY_TOKEN, ACTIONS_TOKEN = "read-only", "actions"
 
 
 def has_read_only_token(user: UserInfo) -> bool:
-    """Report whether a user was authenticated with a dashboard token that permits no actions."""
+    """Return whether a user was authenticated with a dashboard token that permits no actions."""
     return (PAGE_TOKEN_EXTRA, (READ_ONLY_TOKEN,)) in user.extra
 
 
@@ -88,7 +88,7 @@ def flow_of(user: UserInfo) -> str:
 
 
 def is_exempt_from_limits(user: UserInfo) -> bool:
-    """Report whether a user's requests are exempt from request limits: whether the user is in `system:masters`."""
+    """Return whether a user's requests are exempt from request limits: whether the user is in `system:masters`."""
     return MASTERS_GROUP in user.groups
 
 
@@ -130,7 +130,7 @@ class ApiRequest(NamedTuple):
         return [value for key, value in self.query_items if key == name]
 
     def flag(self, name: str) -> bool:
-        """Report whether a query parameter is present and not false, as in Kubernetes' runtime/conversion.go."""
+        """Return whether a query parameter is present and not false, as in Kubernetes' runtime/conversion.go."""
         value = self.query.get(name)
         return value is not None and value.lower() not in _FALSE_VALUES
 

@@ -153,7 +153,7 @@ class Resources:
         return self._resources_by_path.get((group, version, plural))
 
     def is_namespaced(self, api_version: str, kind: str) -> bool | None:
-        """Report whether objects of a kind have namespaces; None if the kind is not served."""
+        """Return whether objects of a kind have namespaces; None if the kind is not served."""
         return self._namespaced_by_kind.get((api_version, kind))
 
     def all(self) -> Sequence[Resource]:
@@ -222,7 +222,7 @@ class ResourcePath(NamedTuple):
 
     @property
     def handlers(self) -> EndpointHandlers | None:
-        """The functions that answer requests for the path; None if stored objects answer them."""
+        """The handlers of requests for the path; None if requests read or write stored objects."""
         return self.resource.handlers.get(self.subresource)
 
 
@@ -288,7 +288,7 @@ class ApiObjectStore(ObjectReader, Protocol):
 
 
 def rejected_write_error(error: ApiError, write: Write, path: ResourcePath, name: str) -> StatusError:
-    """Convert the error of a rejected write to an API error."""
+    """Convert the store's error for a rejected write to the error that the API server returns."""
     match error:
         case NotFound() if isinstance(write, Create):  # the missing object is the Namespace
             error_details = {"name": write.obj["metadata"].get("namespace", ""), "kind": "namespaces"}
@@ -323,7 +323,7 @@ def conflict_error(path: ResourcePath, name: str, reason: str = _MODIFIED_MESSAG
 
 
 def invalid_object_error(error: InvalidObject, path: ResourcePath, name: str) -> StatusError:
-    """Return the error of an invalid object; errors of a webhook count only if the object is valid otherwise."""
+    """Return the 422 error of an invalid object, or 403 if only an admission webhook denied the object."""
     errors = tuple(fault for fault in error.faults if not fault.webhook)
     if error.faults and not errors:
         faults_text = _format_errors(error.faults)

@@ -42,7 +42,7 @@ def parse_label_selector(text: str) -> tuple[Requirement, ...]:
 
 
 def _parse_requirement(lexeme: str, lexemes: Iterator[str]) -> tuple[Requirement, str]:
-    """Parse a requirement of a label selector that starts with a word; return it and the word after it."""
+    """Parse a requirement of a label selector that starts at `lexeme`; return the requirement and the next lexeme."""
     is_negated = lexeme == "!"
     key = next(lexemes) if is_negated else lexeme
     if key in _OPERATOR_TOKENS:
@@ -172,7 +172,7 @@ class LabelTerms:
                     self._other_requirements.append(each._replace(values=tuple(dict.fromkeys(each.values))))
 
     def match(self, labels: Mapping[str, str]) -> bool:
-        """Report whether labels meet all requirements of the selector."""
+        """Return whether labels meet all requirements of the selector."""
         keys, items = labels.keys(), labels.items()
         return (
             self._required_labels <= items
@@ -195,7 +195,7 @@ class Selection(NamedTuple):
         return self.labels.is_empty and not self.fields
 
     def accepts(self, obj: Obj) -> bool:
-        """Report whether the selectors match an object."""
+        """Return whether the selectors match an object."""
         if not self.labels.is_empty and not self.labels.match(obj["metadata"].get("labels") or {}):
             return False
         return all((_field_value(obj, path) == value) is is_equality for path, is_equality, value in self.fields)

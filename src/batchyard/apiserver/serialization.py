@@ -433,7 +433,7 @@ def convert_to_form(response: Response, form: ResponseForm) -> Response:
 
 
 def accepted_form(request: ApiRequest) -> ResponseForm:
-    """Return the first supported form that a request accepts. Raises StatusError if none is supported."""
+    """Return the first supported form in a request's Accept header. Raises StatusError if none is supported."""
     return _parse_accept_header(request.headers.get("accept", "*/*"))
 
 

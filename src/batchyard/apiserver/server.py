@@ -172,7 +172,7 @@ class ApiServer:
         return self._auth_filters.authenticate(request)
 
     def begins_watch(self, request: ApiRequest) -> bool:
-        """Report whether a request with `watch` starts a watch; it does not for named objects and writes."""
+        """Return whether a request with `watch` starts a watch; it does not for named objects and writes."""
         path = parse_resource_path(self._resources, request.path)
         return request.method == "GET" and path is not None and not path.name
 
@@ -243,7 +243,7 @@ class ApiServer:
             self._auth_filters.authorize(request, path)
 
     def _is_large_write(self, request: ApiRequest, path: ResourcePath) -> bool:
-        """Report whether a write is large or changes a large object; deletions never count."""
+        """Return whether a write is large or changes a large object; deletions never count."""
         if len(request.body) > write.INLINE_BODY_MAX:
             return True
         return request.method in {"PUT", "PATCH"} and self._write_handler.targets_large_object(path)
@@ -251,7 +251,10 @@ class ApiServer:
     def _prepare_with_executor(
         self, request: ApiRequest, path: ResourcePath, form: ResponseForm, executor: write.WriteExecutor
     ) -> DeferredResponse:
-        """Prepare a large write asynchronously; if its object changes meanwhile, prepare it again."""
+        """Prepare a large write asynchronously, then store it.
+
+        If its object changes meanwhile, the write is prepared again, at most PREPARE_ATTEMPTS_MAX times in all.
+        """
         user = request.user
         prepare_and_encode = partial(write.encode_prepared_write, partial(self._write_handler.prepare, request, path))
 
@@ -275,7 +278,7 @@ class ApiServer:
     def _store_prepared(
         self, encoded_write: bytes | StatusError, path: ResourcePath, *, is_last_try: bool
     ) -> Response | None:
-        """Store a prepared write; return None if its object has changed and the write can be prepared again."""
+        """Store a prepared write; None if its object has changed. Raises StatusError for that on the last try."""
         prepared_write = write.decode_prepared_write(encoded_write)
         if self._write_handler.is_current(prepared_write, path):
             response = _with_deprecation_warning(self._write_handler.store_prepared(prepared_write, path), path)
@@ -320,13 +323,13 @@ def _check_body_size(request: ApiRequest, path: ResourcePath | None) -> None:
 
 
 def _is_forecast_dry_run(request: ApiRequest, path: ResourcePath) -> bool:
-    """Report whether a request is a dry run of a queue object, whose response includes predicted effects."""
+    """Return whether a request is a dry run of a queue object, whose response includes predicted effects."""
     is_dry_run = bool(request.query.get("dryRun")) and request.method in {"POST", "PUT", "PATCH"}
     return is_dry_run and not path.subresource and path.info.constant in _FORECAST_KINDS
 
 
 def _with_deprecation_warning(response: AnyResponse, path: ResourcePath | None) -> AnyResponse:
-    """Add the deprecation warning of the requested version to a response."""
+    """Return a response, with a deprecation warning added if the requested version is deprecated."""
     if path is None or path.version not in path.info.deprecated_versions or not isinstance(response, Response):
         return response
     warning = path.info.deprecation

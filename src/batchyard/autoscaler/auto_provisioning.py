@@ -38,7 +38,7 @@ _encode_json = msgspec.json.Encoder(order="sorted").encode
 
 
 class NodeAutoProvisioner:
-    """Plans new node pools for pods, with the provisioning model `provisioning`, or '' for what each pod requires."""
+    """Plans new node pools for pods, with the provisioning model `provisioning`; '' means that of each pod."""
 
     def __init__(
         self, cluster: Obj, limited_resources: Collection[str], existing_names: Collection[str], provisioning: str = ""
@@ -243,7 +243,7 @@ def shorten_machine_type(machine_type: str) -> str:
 
 
 def _is_allowed(machine: MachineType, requirements: cluster_objects.NodeRequirements) -> bool:
-    """Report whether a pod's requirements allow a machine type (by name, family or default)."""
+    """Return whether a pod's requirements allow a machine type (by name, family or default)."""
     if requirements.machine_type:
         return machine.name == requirements.machine_type
     if not machine.is_auto_provisionable:
@@ -256,7 +256,7 @@ def _is_allowed(machine: MachineType, requirements: cluster_objects.NodeRequirem
 
 
 def _has_devices(machine: MachineType, requirements: cluster_objects.NodeRequirements, types: Sequence[str]) -> bool:
-    """Report whether a machine type has the required accelerators: enough GPUs, or exactly the TPU chips."""
+    """Return whether a machine type has the required accelerators: enough GPUs, or exactly the TPU chips."""
     accelerator = machine.accelerator
     if accelerator is None or accelerator.resource != requirements.resource or accelerator.type not in types:
         return False

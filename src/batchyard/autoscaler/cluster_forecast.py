@@ -66,7 +66,7 @@ def upcoming_node(machine: MachineRecord, group: NodeGroup) -> NodeView:
 
 
 def has_booked_capacity(request: Obj) -> bool:
-    """Report whether free capacity is booked for a ProvisioningRequest; GKE's queued class gets new nodes instead."""
+    """Return whether free capacity is booked for a ProvisioningRequest; GKE's queued class gets new nodes instead."""
     is_queued = request["spec"]["provisioningClassName"] == QUEUED_CLASS
     return not is_queued and state_of(request) is ProvisioningRequestState.PROVISIONED
 

@@ -70,7 +70,10 @@ _DRAINABILITY_BY_SAFE_TO_EVICT: Final = {"true": PodDrainability.MOVES, "on-comp
 
 
 def pod_drainability(pod: Obj, now: Instant, *, is_guarded: bool = False) -> PodDrainability:
-    """Return what a pod means for its node's removal; `is_guarded`: its PodDisruptionBudget allows no disruption."""
+    """Return what a pod means for the removal of its node.
+
+    `is_guarded` is whether the pod's PodDisruptionBudget allows no disruption.
+    """
     deletion_timestamp = pod["metadata"].get("deletionTimestamp")
     grace_time = grace_period(pod["spec"]) * SECOND
     if deletion_timestamp is not None and parse_time(deletion_timestamp) + grace_time + _TERMINATION_TOLERANCE < now:
@@ -166,7 +169,8 @@ class ScaleDown:
     def remove(self, last_scale_up_time: Instant | None, draining_node_count: int) -> ScaleDownDecisions:
         """Choose the unneeded nodes to remove now, and return all decisions of the scale-down.
 
-        None is removed for a while after `last_scale_up_time`. `draining_node_count` nodes are being drained already.
+        No node is removed during the configured pause after `last_scale_up_time`. `draining_node_count` nodes are being
+        drained already.
         """
         now, scale_down_delays = self._loop_context.now, self._loop_context.settings.patience
         candidates = [c for c in self.removals.unneeded_nodes.values() if c.name not in self._waiting_nodes]
@@ -181,7 +185,7 @@ class ScaleDown:
     # --- unneeded nodes ---
 
     def _sort_key(self, removal_candidate: RemovalCandidate) -> tuple[bool, bool, str]:
-        """Return the sort key of a removal candidate: nodes already known as unneeded first, then empty nodes."""
+        """Return the sort key of a removal candidate: nodes already tainted as unneeded first, then empty nodes."""
         node = self._nodes.get(removal_candidate.name)
         return removal_candidate.unneeded_since is None, node is not None and bool(node.pods), removal_candidate.name
 
@@ -219,7 +223,7 @@ class ScaleDown:
     # --- removal ---
 
     def _is_removal_due(self, candidate: RemovalCandidate) -> bool:
-        """Report whether a node has been unneeded for long enough to remove it; otherwise requeue the scan."""
+        """Return whether a node has been unneeded for long enough to remove it; otherwise requeue the scan."""
         unneeded_since = self._loop_context.now if candidate.unneeded_since is None else candidate.unneeded_since
         wait = self._loop_context.settings.patience.unneeded_time if candidate.is_ready else node_groups.UNREADY_TIME
         if unneeded_since + wait > self._loop_context.now:
@@ -228,7 +232,7 @@ class ScaleDown:
         return True
 
     def _remove_due_candidates(self, due_candidates: Sequence[RemovalCandidate], draining_count: int) -> None:
-        """Remove complete TPU slices, then empty nodes, then others, within the limits for each scan."""
+        """Remove all complete TPU slices; then empty nodes, then other nodes, up to the parallel limits."""
         removal_max, drain_max = node_groups.PARALLEL_MAX - draining_count, node_groups.DRAIN_MAX - draining_count
         slices: dict[node_groups.NodeGroup, list[RemovalCandidate]] = {}
         single_nodes: list[RemovalCandidate] = []
@@ -337,7 +341,7 @@ class AutoscalerLoop:
         return removal_candidates
 
     def _is_for_resize_request(self, node_record: NodeRecord) -> bool:
-        """Report whether a node is still reserved for the ProvisioningRequest for which it was created."""
+        """Return whether a node is still reserved for the ProvisioningRequest for which it was created."""
         resize_request = node_record.view.labels.get(well_known.NODE_PROVISIONING_REQUEST)
         key = self._index.request_by_resize_request.get(resize_request or "")
         if key is None:
@@ -386,7 +390,7 @@ class AutoscalerLoop:
             self.outcome.writes += [Create(instance)] * count
 
     def _record_pod_events(self, scale_up: ScaleUp) -> None:
-        """Emit an Event for each pod with or without a scale-up; requeue the scan when a group's backoff ends."""
+        """Emit an Event for each pod: scale-up triggered, or why not; then requeue for the end of the first backoff."""
         for uid, groups in scale_up.groups_by_pod.items():
             message = f"pod triggered scale-up: {scale_up.format_increase(groups)}"
             self._record_pod_event(uid, "TriggeredScaleUp", message)
@@ -446,7 +450,10 @@ RETRY_TIME: Final = 10 * SECOND
 
 
 def drain_nodes(index: ScalingIndex, reader: Reader, now: Instant) -> ReconcileResult:
-    """For each node with the ToBeDeleted taint: evict its pods, delete its machine once empty, or keep the node."""
+    """For each node with the ToBeDeleted taint, evict its pods, and delete its machine once the node is empty.
+
+    If a pod blocks the removal, or if pods remain at the end of the drain time, remove the taint and keep the node.
+    """
     reconcile_result = ReconcileResult()
     for name in index.draining_nodes:
         machine, node = index.machines.get(name), reader.get(Key(scheme.NODE, "", name))

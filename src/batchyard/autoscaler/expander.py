@@ -42,7 +42,7 @@ class ScaleUpOption:
 
     @property
     def group(self) -> node_groups.NodeGroup:
-        """The first node group of this scale-up, which represents the others."""
+        """The first node group of this scale-up, which represents all its groups."""
         return self.groups[0]
 
     @property
@@ -274,7 +274,7 @@ class NodeGroupsState:
         return backoff if backoff is not None and backoff.end > now else None
 
     def has_failed(self, group: node_groups.NodeGroup, now: Instant) -> bool:
-        """Report whether machines of a node group, or of one with the same backoff, failed in the last 3 hours."""
+        """Return whether machines of a node group, or of one with the same backoff, failed in the last 3 hours."""
         backoff = self._backoffs.get(backoff_key(group))
         return backoff is not None and backoff.failed_at + RESET_AFTER > now
 
@@ -306,7 +306,7 @@ class NodeGroupsState:
         return max(0, min(count_bounds, default=_UNLIMITED_COUNT))
 
     def is_known_to_have(self, groups: Sequence[node_groups.NodeGroup], count: int, cluster: Obj) -> bool:
-        """Report whether `count` more machines of these node groups together fit the capacity in the Cluster's spec."""
+        """Return whether `count` more machines of these node groups together fit the capacity in the Cluster's spec."""
         new_groups = [group for group in groups if group.name not in self.groups]
         self.groups.update({group.name: group for group in new_groups})
         increases: dict[node_groups.NodeGroup, int] = {}
@@ -331,7 +331,7 @@ def _quota_usage(quota: str, group: node_groups.NodeGroup) -> int:
 
 
 def _capacity_row_applies_to(row: Mapping[str, object], group: node_groups.NodeGroup) -> bool:
-    """Report whether a row of the Cluster's spec.capacity limits the machines of a node group."""
+    """Return whether a row of the Cluster's spec.capacity limits the machines of a node group."""
     if group.reservation_name is not None or (row["machineType"], row["zone"]) != (group.machine.name, group.name.zone):
         return False
     return row.get("provisioning") in {None, group.provisioning}

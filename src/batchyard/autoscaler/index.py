@@ -107,7 +107,7 @@ class ScalingIndex:
         return self.settings.makes_pools or bool(self.requests) or any(map(self.is_pool_autoscaled, self.groups))
 
     def is_pool_autoscaled(self, pool: str) -> bool:
-        """Report whether the node pool with this name is autoscaled."""
+        """Return whether the node pool with this name is autoscaled."""
         return any(group.is_autoscaled for group in self.groups.get(pool, ())[:1])
 
     @property
@@ -116,7 +116,7 @@ class ScalingIndex:
         return tuple(self._draining_nodes)
 
     def is_requested(self, pool: str) -> bool:
-        """Report whether an open ResizeRequest requests machines of the node pool."""
+        """Return whether an open ResizeRequest requests machines of the node pool."""
         return pool in self._pool_by_resize_request.values()
 
     def all_groups(self) -> Iterable[node_groups.NodeGroup]:

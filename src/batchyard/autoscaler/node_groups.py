@@ -204,7 +204,7 @@ class NodeGroup:
 
 
 def groups_of(pool: Obj, cluster: Obj) -> list[NodeGroup]:
-    """Return the node groups of a NodePool, in the order of its zones."""
+    """Return the node groups of a NodePool in the order of its zones; for a multi-host TPU slice, only the first."""
     catalog = catalog_of(cluster)
     machine, host_count = machine_of(pool, catalog), hosts_of_slice(pool, catalog)
     zones: Sequence[str] = zones_of(pool, cluster)[:1] if host_count > 1 else zones_of(pool, cluster)
@@ -274,7 +274,7 @@ class ClusterLimits:
             self._usage[resource] = self._usage.get(resource, 0) + amount * count
 
     def may_remove_nodes(self, resources: Mapping[str, int], count: int = 1) -> bool:
-        """Report whether the cluster's minimum limits would still hold without `count` machines."""
+        """Return whether the cluster's minimum limits would still hold without `count` machines."""
         return all(
             self._usage.get(resource, 0) - amount * count >= self._limits[resource].minimum
             for resource, amount in self._limited_amounts(resources).items()

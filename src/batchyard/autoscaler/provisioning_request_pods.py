@@ -229,12 +229,12 @@ def run_duration_fault(request: Obj) -> ConditionText | None:
 
 
 def is_for_many_zones(request: Obj) -> bool:
-    """Report whether a ProvisioningRequest uses the OBTAINABILITY search strategy, which searches several zones."""
+    """Return whether a ProvisioningRequest uses the OBTAINABILITY search strategy, which searches several zones."""
     return parameter(request, _SEARCH_STRATEGY_PARAMETER) == "OBTAINABILITY"
 
 
 def is_for_other_autoscaler(request: Obj) -> bool:
-    """Report whether a check-capacity ProvisioningRequest names another autoscaler instance."""
+    """Return whether a check-capacity ProvisioningRequest names another autoscaler instance."""
     return request["spec"]["provisioningClassName"] == CHECK_CLASS and bool(parameter(request, "processorInstance"))
 
 
@@ -279,7 +279,10 @@ def consumed_request(pod: Obj) -> str:
 
 
 def admit_queued_pod(pod: Obj) -> Obj:
-    """Bind a new pod that consumes a queued ProvisioningRequest to the nodes of that request, as GKE's webhook does."""
+    """Return a new pod; if it consumes a queued ProvisioningRequest, with a selector and toleration for its nodes.
+
+    GKE's webhook makes the same change.
+    """
     request = consumed_request(pod)
     class_name = annotation(pod, well_known.PROVISIONING_CLASS) or annotation(pod, well_known.OLD_PROVISIONING_CLASS)
     if not request or class_name != QUEUED_CLASS:
@@ -357,7 +360,7 @@ class GroupRefusal(NamedTuple):
 def choose_group(
     pods: Sequence[PodView], scale_up: ScaleUp, provisioner: NodeAutoProvisioner | None
 ) -> ScaleUpOption | ConditionText:
-    """Return a scale-up of one node group for all pods of a ProvisioningRequest, or the condition if none fits."""
+    """Return a scale-up of one node group for all pods of a ProvisioningRequest; a Failed condition if none fits."""
     refusals: dict[NodeGroup, GroupRefusal] = {}
     scale_up_options: list[ScaleUpOption] = []
     for group in scale_up.fleet.groups.values():
@@ -402,13 +405,16 @@ def _option_in_group(group: NodeGroup, pods: Sequence[PodView], scale_up: ScaleU
 
 
 def _is_guaranteed(option: ScaleUpOption, scale_up: ScaleUp) -> bool:
-    """Report whether the machines of a scale-up fit the capacity in the Cluster's spec."""
+    """Return whether the machines of a scale-up fit the capacity in the Cluster's spec."""
     guaranteed_count = max(scale_up.fleet.known_room(group, scale_up.loop_context.cluster) for group in option.groups)
     return guaranteed_count >= len(option.nodes)
 
 
 def _condition_for_refusals(refusals: Mapping[NodeGroup, GroupRefusal]) -> ConditionText:
-    """Return the Failed condition for the gravest cause of a refusal, with the node pools that it concerns."""
+    """Return the Failed condition for the first refusal cause in the order of `_REASON_AND_MESSAGE_BY_CAUSE`.
+
+    Its message lists the node pools with this cause.
+    """
     for cause, (reason, beginning) in _REASON_AND_MESSAGE_BY_CAUSE.items():
         pools = {group.name.pool: refusal.details for group, refusal in refusals.items() if refusal.cause == cause}
         if pools:

@@ -90,7 +90,7 @@ def provisioning_details(request: Obj, resize_request: Obj, group: NodeGroup) ->
 
 
 def result_condition(resize_request: Obj | None) -> request_pods.ConditionText | None:
-    """Return the ProvisioningRequest condition that its ResizeRequest's state implies; None while that is open."""
+    """Return the ProvisioningRequest condition that its ResizeRequest implies; None while the latter is open."""
     if resize_request is None:
         return request_pods.MISSING_RESIZE_REQUEST
     status = resize_request.get("status") or {}
@@ -114,7 +114,7 @@ def result_condition(resize_request: Obj | None) -> request_pods.ConditionText |
 
 
 def _last_attempt_condition(status: Mapping[str, Any]) -> request_pods.ConditionText | None:
-    """Return the condition for the cloud's last failed attempt, which it will repeat; None if there is none."""
+    """Return the condition for the cloud's last failed attempt, which the cloud will repeat; None without one."""
     condition = find_condition(status, request_pods.PROVISIONED)
     if condition is None or condition["status"] == "True" or not condition.get("message"):
         return None
@@ -231,7 +231,7 @@ class QueuedRequest:
             return request_pods.choose_group(pods, upcoming_cluster.scale_up, provisioner)
 
     def _accept_request(self, resize_request: Obj) -> ReconcileResult:
-        """Set the condition Accepted with details of the node group; if that is gone, delete the ResizeRequest."""
+        """Set the condition Accepted with details of the node group; if the group is gone, delete the ResizeRequest."""
         spec = resize_request["spec"]
         groups = self._index.groups.get(spec["pool"], ())
         group = next((group for group in groups if group.name.zone == spec["zone"]), None)
@@ -272,7 +272,7 @@ class QueuedRequest:
     def _clean_up_resize_request(
         self, state: request_pods.ProvisioningRequestState, outcome: ReconcileResult
     ) -> ReconcileResult:
-        """Add to `outcome` the deletion of a ResizeRequest that is no longer needed, or a requeue until then."""
+        """Add to `outcome` the deletion of the ResizeRequest if it is no longer needed, or a requeue for that time."""
         if self._resize_request is None or state in _OPEN_STATES:
             return outcome
         provisioned_at = request_pods.transition_time(self._request, request_pods.PROVISIONED)
@@ -405,9 +405,9 @@ class CapacityRequest:
 
 
 def attempt_schedule(refused_at: Instant, now: Instant, scan_interval: int) -> tuple[bool, Instant]:
-    """Return whether an attempt to find capacity is due now, and its time or that of the next.
+    """Return whether an attempt to find capacity is due now, and the time of this attempt, or else of the next one.
 
-    The delay between attempts doubles from one to ten minutes.
+    The delay between attempts doubles from one minute up to ten minutes.
     """
     wait, attempt_at = _FIRST_WAIT, refused_at + _FIRST_WAIT
     while attempt_at <= now:
@@ -431,7 +431,7 @@ class ProvisioningRequests:
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """Return the keys of the ProvisioningRequests that an event may affect.
 
-        The event is of a ProvisioningRequest, of its ResizeRequest, of a pod that consumes it, or of a PodTemplate.
+        The event is of a ProvisioningRequest, its ResizeRequest, a pod that consumes its capacity, or a PodTemplate.
         """
         if event.key.kind == scheme.PROVISIONING_REQUEST:
             return (event.key,)

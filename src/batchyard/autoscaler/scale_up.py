@@ -40,7 +40,7 @@ class PendingUnit(NamedTuple):
 
 
 def units_of(pods: Iterable[PodView]) -> list[PendingUnit]:
-    """Group pending pods: each gang, and the other pods of each priority; highest priority first, then oldest."""
+    """Group pending pods by gang, and pods without a gang by priority; return the groups by priority, then age."""
     pods_by_gang: dict[str, list[PodView]] = {}
     single_pods: dict[int, list[PodView]] = {}
     for pod in pods:
@@ -51,7 +51,7 @@ def units_of(pods: Iterable[PodView]) -> list[PendingUnit]:
 
 
 def kind_of(pod: PodView, nodes: ClusterSnapshot) -> PodKind:
-    """Return a key that equivalent pods share; a pod with affinity rules about other pods has its own."""
+    """Return a key that equivalent pods share; a pod with affinity rules about other pods has a key of its own."""
     if pod.shape.depends_on_pods or _is_repelled_by_anti_affinity(pod, nodes):
         return pod.uid
     return pod.shape
@@ -74,7 +74,7 @@ class PodPlacements:
         self.node_by_pod: dict[str, str] = {}
 
     def place_all(self, pods: Sequence[PodView]) -> Sequence[PodView]:
-        """Place pods on free capacity, and retry pods with affinity to others; return the pods that fit no node."""
+        """Place pods on free capacity; retry pods with affinity to other pods. Return the pods that fit no node."""
         return _place_with_retries(pods, self._place_in_order)
 
     def add(self, pod: PodView, node_name: str) -> None:
@@ -99,7 +99,9 @@ class PodPlacements:
 def _place_with_retries(
     pods: Sequence[PodView], place_all_once: Callable[[Sequence[PodView]], Sequence[PodView]]
 ) -> Sequence[PodView]:
-    """Place pods; retry while some are placed and others have affinity to pods. Return the pods that do not fit.
+    """Place pods, and return the pods that do not fit.
+
+    Retry while each pass places some pods, and a pod that was not placed has affinity to other pods.
 
     `place_all_once` tries each pod once and returns the pods that did not fit.
     """
@@ -117,7 +119,7 @@ def _sort_key(pod: PodView) -> tuple[int, int, str]:
 
 
 def _is_repelled_by_anti_affinity(pod: PodView, nodes: ClusterSnapshot) -> bool:
-    """Report whether the anti-affinity of existing pods selects this pod."""
+    """Return whether the anti-affinity of existing pods selects this pod."""
     anti_affinity_term_list = nodes.placed_pods.anti_affinity_terms
     return any(term.selects(pod.namespace, pod.labels, nodes.namespaces) for term in anti_affinity_term_list)
 
@@ -154,7 +156,7 @@ def misfit(pod: PodView, group: NodeGroup, nodes: ClusterSnapshot) -> tuple[str,
 
 
 def in_decreasing_request_order(pods: Sequence[PodView], template: NodeView) -> list[PodView]:
-    """Sort pods by priority, then by the fraction of a node of this template that they request, largest first."""
+    """Return the pods by priority, then by the requested fraction of a node like `template`, largest first."""
     return sorted(pods, key=lambda pod: (-pod.priority, -_requested_fraction(pod, template), pod.created, pod.key))
 
 
@@ -172,7 +174,7 @@ class _Packing:
         self.pods_by_node: list[list[PodView]] = []
 
     def pack(self, pods: Sequence[PodView]) -> Sequence[PodView]:
-        """Place pods on new nodes, and retry pods with affinity to others; return the pods that do not fit."""
+        """Place pods on new nodes; retry pods with affinity to other pods. Return the pods that do not fit."""
         return _place_with_retries(pods, lambda unplaced_pods: [pod for pod in unplaced_pods if not self._place(pod)])
 
     def _place(self, pod: PodView) -> bool:
@@ -190,7 +192,7 @@ class _Packing:
         return False
 
     def _add_node(self) -> bool:
-        """Add an empty new node, unless the limit is reached or the last one is still empty; return whether added."""
+        """Add an empty new node, unless the limit is reached or the last node is still empty; return whether it did."""
         if len(self.pods_by_node) >= self._count_max or (self.pods_by_node and not self.pods_by_node[-1]):
             return False
         self._nodes.set_node(self._group.node(_simulated_node_name(self._group, len(self.pods_by_node))))
@@ -231,7 +233,7 @@ def spread_nodes(groups: Sequence[NodeGroup], count: int, fleet: NodeGroupsState
 
 
 def _spread_by_capacity(increases: dict[NodeGroup, int], count: int, fleet: NodeGroupsState, cluster: Obj) -> None:
-    """Give the new nodes to the first zone with known capacity for all, or else to those with the most capacity."""
+    """Give the new nodes to the first zone with known capacity for all, or else to zones by capacity, largest first."""
     capacity = {group: min(fleet.room(group), fleet.known_room(group, cluster)) for group in increases}
     sufficient_groups = [group for group in increases if capacity[group] >= count]
     for group in sufficient_groups[:1] or sorted(increases, key=lambda group: -capacity[group]):
@@ -446,7 +448,7 @@ class ScaleUp:
         return best_option(complete_options or options, self.loop_context.settings) if options else None
 
     def _is_promising(self, option: ScaleUpOption) -> bool:
-        """Report whether all new nodes of a scale-up will probably appear: no recent failure, or known capacity."""
+        """Return whether all new nodes of a scale-up will probably appear: no recent failure, or known capacity."""
         if not any(self.fleet.has_failed(group, self.loop_context.now) for group in option.groups):
             return True
         return self.fleet.is_known_to_have(option.groups, len(option.nodes), self.loop_context.cluster)
@@ -464,7 +466,7 @@ class ScaleUp:
         return scale_up_options
 
     def _may_grow(self, group: NodeGroup) -> bool:
-        """Report whether a node group may grow for pods; groups of queued pools grow only for ProvisioningRequests."""
+        """Return whether a node group may grow for pods; groups of queued pools grow only for ProvisioningRequests."""
         if not group.is_autoscaled or group.provisioning == "queued":
             return False
         return not self.fleet.obstacle(group, self.limits, self.loop_context.now)

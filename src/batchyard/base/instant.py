@@ -63,7 +63,7 @@ def duration_seconds(duration: Duration) -> int | float:
 
 
 def format_duration(duration: Duration) -> str:
-    """Format a duration so that `parse_duration` reads the same value: `2100s`, or `1500us` for parts of a second."""
+    """Format a duration so that `parse_duration` returns the same value: `2100s`, or `1500us` if not whole seconds."""
     whole_seconds, remainder = divmod(duration, SECOND)
     return f"{whole_seconds}s" if remainder == 0 else f"{duration}us"
 
@@ -71,8 +71,8 @@ def format_duration(duration: Duration) -> str:
 def format_age(duration: Duration) -> str:
     """Return a duration as kubectl prints ages: `45s`, `3m20s`, `17m`, `5h12m`, `2d3h`.
 
-    Clocks may differ slightly, so a negative duration above -2 s is printed as `0s`. Source: k8s.io/apimachinery
-    duration.HumanDuration.
+    Clocks may differ slightly, so a negative duration above -2 s is printed as `0s`, a lower one as `<invalid>`.
+    Source: k8s.io/apimachinery duration.HumanDuration.
     """
     if duration <= -2 * SECOND:
         return "<invalid>"
@@ -103,5 +103,5 @@ _BACKOFF_DOUBLINGS_MAX: Final = 62  # enough to reach any bound
 
 
 def exponential_backoff(first_backoff: Duration, backoff_max: Duration, attempt_count: int) -> Duration:
-    """Return the delay before a retry: `first_backoff` for attempt 1, doubled for each further one, up to a maximum."""
+    """Return the delay before a retry: `first_backoff` after attempt 1, then doubled each time up to `backoff_max`."""
     return min(first_backoff << min(attempt_count - 1, _BACKOFF_DOUBLINGS_MAX), backoff_max)

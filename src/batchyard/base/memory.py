@@ -45,7 +45,7 @@ _FunctionT = TypeVar("_FunctionT", bound=Callable[..., Any])
 
 
 def memoized_if_short(maxsize: int, length_max: int = CACHED_TEXT_LENGTH_MAX) -> Callable[[_FunctionT], _FunctionT]:
-    """Return a decorator that caches a function's result if its first argument has at most `length_max` characters."""
+    """Return a decorator that caches up to `maxsize` results, for first arguments no longer than `length_max`."""
 
     def decorate(function: _FunctionT) -> _FunctionT:
         cached_function = lru_cache(maxsize=maxsize)(function)

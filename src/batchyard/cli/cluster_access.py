@@ -137,9 +137,9 @@ _LISTED_MAX: Final = 500
 
 
 def listed_names(target: ClusterTarget, info: ServedKind, wanted: NamespacedName) -> list[NamespacedName] | None:
-    """Return names of a kind that the user may list: those like the wanted one everywhere, the first of its namespace.
+    """Return names of a kind: objects named as `wanted` in all namespaces, then the first objects of its namespace.
 
-    A wanted namespace '' is the default one. The result is None if the user may list neither.
+    A wanted namespace '' is the default one. Return None if neither list can be read.
     """
     query = f"fieldSelector=metadata.name%3D{quote(wanted.name)}"
     for version in reversed(info.versions):
@@ -170,7 +170,7 @@ TIME_PATHS: Final = (STATUS_REPORT_PATH, DASHBOARD_TIME_PATH)
 
 
 def time_in_document(document: Mapping[str, Any]) -> tuple[Instant, float] | None:
-    """Return the platform's time and speed in a document of `TIME_PATHS`; None if it has none."""
+    """Return the platform's time and speed in a document of `TIME_PATHS`; None if the document has no time."""
     instant, text, speed = document.get("instant"), document.get("time"), document.get("speed")
     if not isinstance(speed, int | float) or not isinstance(text, str):
         return None
@@ -235,7 +235,7 @@ class SourceTexts(NamedTuple):
     unread: Sequence[FileFault]
 
     def state(self) -> State | None:
-        """Return the cluster state in the texts, or None without one; the command exits if it cannot be read."""
+        """Return the cluster state in the texts, None without a state; the command exits if the state is invalid."""
         snapshots = [name for name, text in self.states if is_snapshot_text(text)]
         if snapshots and len(self.states) > 1:
             names = " and ".join(name for name, _ in self.states)
@@ -246,7 +246,7 @@ class SourceTexts(NamedTuple):
 
 
 def read_texts(paths: Sequence[str]) -> SourceTexts:
-    """Read files and folders, and tell states of clusters (snapshots and dumps of kubectl) from manifests."""
+    """Read files and folders; separate states of clusters (snapshots and dumps of kubectl) from manifests."""
     unread: list[FileFault] = []
     states, manifests = list[tuple[str, str]](), list[tuple[str, str]]()
     for name, text in read_sources(paths, unread):
@@ -305,7 +305,10 @@ def print_unread_kinds(state: State) -> None:
 
 
 def with_explicit_runtimes(state: State, assumption: str = "they run to the end") -> State:
-    """Return the cluster state with a run time for each job; print which running jobs have an unknown run time."""
+    """Return the cluster state with a run time for each job; print which running jobs have an unknown run time.
+
+    `assumption` is the end of this message: what the simulation assumes about these jobs.
+    """
     completed_state, unknown_names = with_runtimes(state)
     if unknown_names:
         names = ", ".join(unknown_names[:_NAMES_SHOWN_MAX]) + (
@@ -343,7 +346,10 @@ def requested_state(file: str | None, target: ClusterTarget) -> State:
 
 
 def read_cluster_state(target: ClusterTarget) -> State:
-    """Return the state of a live cluster; raise an error of SOURCE_ERRORS if it cannot be read."""
+    """Return the state of a live cluster; raise an error of SOURCE_ERRORS if it cannot be read.
+
+    Print the kinds that it lacks because the user may not list them.
+    """
     state = asyncio.run(_read_state(target))
     print_unread_kinds(state)
     return state
@@ -383,7 +389,7 @@ async def read_snapshot(target: ClusterTarget, handle_page: PageHandler) -> Snap
 
 
 async def _find_kueue_configuration(snapshot_result: SnapshotResult, transport: HttpTransport) -> None:
-    """Store Kueue's Configuration in the snapshot, from the cluster, with only the fields that affect scheduling."""
+    """Read Kueue's Configuration from the cluster if the snapshot has none; keep only fields that affect scheduling."""
     if snapshot_result.configuration is None:
         search_result = await read_kueue_configuration(transport)
         snapshot_result.configuration = search_result.configuration

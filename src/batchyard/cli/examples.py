@@ -1,7 +1,7 @@
 """The examples in the help of each command.
 
-Each example works as it is, either in the root of the repository or while a platform runs. Tests run the former, and
-parse all.
+Each example works as it is, either in the root of the repository or while a platform runs. Tests parse all examples
+and run those that need no platform.
 """
 
 from collections.abc import Mapping, Sequence

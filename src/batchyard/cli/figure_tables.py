@@ -13,9 +13,9 @@ ROWS_SHOWN_MAX: Final = 20
 
 
 def format_bounded_table(rows: Table, *, wide: bool, noun: str = "row") -> str:
-    """Format a table with all rows, or without `wide` with the first rows and how many of them are shown.
+    """Format a table; without `wide`, only its first rows, and how many of the rows are shown.
 
-    `noun` says what a row is.
+    `noun` names what a row describes, such as pod.
     """
     header, *body = rows
     if wide or len(body) <= ROWS_SHOWN_MAX:

@@ -55,7 +55,7 @@ _OPTIONS_BY_GROUP: Final[Mapping[str, Sequence[str]]] = {
 
 
 def _plain_value_error(message: str) -> str:
-    """Return a message about a malformed value without the prefixes of Pydantic, and with an example of a number."""
+    """Return Pydantic's message about a malformed value in plain words; messages about numbers get an example."""
     for prefix, replacement in _PYDANTIC_MESSAGES:
         if message.startswith(prefix):
             return replacement or message.removeprefix(prefix)

@@ -16,7 +16,7 @@ WARNINGS_SHOWN_MAX: Final = 10
 
 
 class _Verbosity:
-    """Whether the command that runs was called with `--verbose`; set anew for each command line."""
+    """Whether the command that runs was called with `--verbose`; each command with this option sets it."""
 
     is_verbose = False
 
@@ -39,7 +39,7 @@ def print_warnings(warnings: Sequence[str]) -> None:
 
 
 def warning_lines(warnings: Sequence[str], *, is_verbose: bool) -> Sequence[str]:
-    """Return the lines to print: all warnings if `is_verbose`, otherwise the first ones and a summary of the others."""
+    """Return the lines to print: all warnings if `is_verbose`, else the first ones, and counts of the omitted ones."""
     if is_verbose:
         return [f"warning: {warning}" for warning in warnings]
     others = [warning for warning in warnings if not is_deprecation(warning)]

@@ -28,7 +28,7 @@ def not_found_text(
     """Return a message about a missing object, with other namespaces that have one of that name, or similar names.
 
     `existing` are the objects of that kind that the user may list. Similar names are from the wanted namespace, if any.
-    `option` says how the command selects a namespace.
+    `option` is the option of the command that selects a namespace.
     """
     place = f" in namespace {wanted.namespace}" if wanted.namespace else ""
     text = f"{info.singular} {wanted.name} not found{place}"

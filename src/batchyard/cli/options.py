@@ -135,7 +135,7 @@ def parse_collector_url(text: str) -> str:
 
 
 def is_given(context: typer.Context, parameter: str) -> bool:
-    """Report whether the command line, and not a variable or default, sets a parameter of a command."""
+    """Return whether the command line, and not a variable or default, sets a parameter of a command."""
     parameter_source = context.get_parameter_source(parameter)
     return parameter_source is not None and parameter_source.name == "COMMANDLINE"
 

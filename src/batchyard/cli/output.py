@@ -145,7 +145,7 @@ PROGRESS_DELAY_SECONDS: Final = 1.0
 
 
 def run_with_progress(simulation: Simulation, is_interrupted: Callable[[], bool] = lambda: False) -> None:
-    """Run a simulation to its end, or until `is_interrupted` returns true between two slices.
+    """Run a simulation to its end, or until `is_interrupted` returns true; it is called regularly.
 
     If the run is long and standard error is a terminal, show a progress bar.
     """
@@ -188,7 +188,7 @@ def fraction_done(simulation: Simulation) -> float:
 
 
 def _progress_text(simulation: Simulation, seconds: float) -> str:
-    """Return the progress after some seconds: virtual time, placed Workloads, the rates of both, and the time left."""
+    """Return the progress after `seconds` of real time: virtual time, placed Workloads, rates, and time left."""
     wait_counts, total = simulation.world.waits, _workload_count(simulation)
     virtual_time, seconds = simulation.world.now(), max(seconds, 0.001)
     placed_count = wait_counts.admissions - wait_counts.evictions

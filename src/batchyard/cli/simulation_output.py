@@ -97,7 +97,7 @@ def _usage_texts(summary: RunSummary, *, wide: bool) -> list[str]:
 
 
 def _without_unused_machines(figure_table: FigureTable) -> FigureTable:
-    """Return the table of nodes without resources that no pod requests; other tables unchanged."""
+    """Return the table of nodes without the rows that have no usage; return any other table unchanged."""
     if figure_table.name != "machines":
         return figure_table
     return replace(figure_table, rows={name: row for name, row in figure_table.rows.items() if row["meanUse"]})
@@ -199,7 +199,7 @@ def _loop_messages(loops: Sequence[PreemptionLoop]) -> Iterator[str]:
 
 
 def first_lines(lines: Sequence[str], label: str) -> Iterator[str]:
-    """Yield the first lines, each prefixed with `label`, and the number of omitted lines."""
+    """Yield the first REMARKS_SHOWN_MAX lines, and the number of omitted lines, each prefixed with `label`."""
     yield from (f"{label}: {line}" for line in lines[:REMARKS_SHOWN_MAX])
     if len(lines) > REMARKS_SHOWN_MAX:
         yield f"{label}: and {len(lines) - REMARKS_SHOWN_MAX} more"

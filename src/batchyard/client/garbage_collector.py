@@ -88,13 +88,13 @@ class GarbageCollector:
             self._recheck_owners(metadata)
 
     def orphan(self, uid: str, namespace: str) -> None:
-        """Remove all owner references to the object with this uid, so that its dependents stay when it is deleted."""
+        """Remove all owner references to the object with this uid, so that the dependents of a deleted owner stay."""
         for key, dependent in self._dependents(uid, namespace):
             owners = [owner for owner in dependent["metadata"]["ownerReferences"] if owner["uid"] != uid]
             self._apply(client.Update(with_metadata(self._get(key) or dependent, ownerReferences=owners or None)))
 
     def collect(self) -> None:
-        """Orphan dependents, delete the dependents of deleted owners, and continue foreground deletions."""
+        """Orphan dependents, delete objects whose owners do not exist, and continue foreground deletions."""
         if self._orphan_deleted:
             self._orphan_dependents()
         if self._deleted_owner_uids:
@@ -105,7 +105,7 @@ class GarbageCollector:
             self._continue_foreground_deletions()
 
     def _recheck_owners(self, metadata: Obj) -> None:
-        """Schedule another check of the owners in foreground deletion of a deleted object with this metadata."""
+        """Schedule another check of a deleted object's owners that are in foreground deletion, by its metadata."""
         for owner in metadata.get("ownerReferences") or ():
             if owner["uid"] in self._foreground_deleted:
                 self._uids_to_recheck[owner["uid"]] = None
@@ -128,7 +128,10 @@ class GarbageCollector:
             self._write(write)
 
     def _collect_dependents_of_deleted(self) -> None:
-        """Delete the dependents of recently deleted owners (background deletion)."""
+        """Delete the dependents of owners that were deleted since the last call (background deletion).
+
+        A dependent with another existing owner is kept, without the references to missing owners.
+        """
         deleted_uids, self._deleted_owner_uids = self._deleted_owner_uids, []
         for uid in deleted_uids:
             for key in tuple(self._owners.dependents(uid)):
@@ -140,7 +143,11 @@ class GarbageCollector:
                     self._with_new_owners.append(key)
 
     def _collect_with_missing_owners(self) -> None:
-        """Delete each object whose owners do not exist, if the server serves the kinds of these owners."""
+        """Delete each object with new owner references if none of its owners exists.
+
+        An object with another existing owner only loses its references to missing owners. An object is unchanged if
+        one of its missing owners does not count as deleted, for example because the server does not serve its kind.
+        """
         keys, self._with_new_owners = self._with_new_owners, []
         for key in keys:
             obj = self._get(key)
@@ -160,7 +167,7 @@ class GarbageCollector:
         self._apply(client.Update(with_metadata(obj, ownerReferences=references)) if references else client.Delete(key))
 
     def _continue_foreground_deletions(self) -> None:
-        """Delete blocking dependents of objects in foreground deletion; remove the finalizer after the last one."""
+        """Delete blocking dependents of objects in foreground deletion; remove the finalizer once none are left."""
         owner_uids, self._uids_to_recheck = self._uids_to_recheck, {}
         for uid in owner_uids:
             key = self._foreground_deleted.get(uid)
@@ -177,7 +184,10 @@ class GarbageCollector:
                 self._apply(client.Update(without_finalizer(obj, FOREGROUND_FINALIZER)))
 
     def _delete_blocking_dependent(self, key: Key, dependent: Obj) -> None:
-        """Delete a blocking dependent; if one of its owners stays, keep it with references to such owners only."""
+        """Delete a blocking dependent, unless another of its owners exists and is not in foreground deletion.
+
+        In this case, it only loses its references to missing owners and to owners in foreground deletion.
+        """
         metadata = dependent["metadata"]
         staying_owners = [owner for owner in metadata["ownerReferences"] if self._owner_stays(owner, key.namespace)]
         if staying_owners:
@@ -192,17 +202,17 @@ class GarbageCollector:
         return [(key, obj) for key in keys if (obj := self._get(key)) is not None]
 
     def _owner_exists(self, owner: Obj, namespace: str) -> bool:
-        """Report whether the owner in this ownerReference exists, for a dependent in this namespace."""
+        """Return whether the owner in this ownerReference exists, for a dependent in this namespace."""
         return self._find_owner(owner, namespace) is not None
 
     def _counts_as_deleted(self, owner: Obj, namespace: str) -> bool:
-        """Report whether a missing owner counts as deleted: its kind is served, and its scope is valid for an owner."""
+        """Return whether a missing owner counts as deleted: its kind is served, and its scope is valid for an owner."""
         assert self.scopes is not None
         is_namespaced = self.scopes(owner["apiVersion"], owner["kind"])
         return is_namespaced is not None and (bool(namespace) or not is_namespaced)
 
     def _owner_stays(self, owner: Obj, namespace: str) -> bool:
-        """Report whether the owner in this ownerReference exists and is not itself in foreground deletion."""
+        """Return whether the owner in this ownerReference exists and is not itself in foreground deletion."""
         owner_object = self._find_owner(owner, namespace)
         return owner_object is not None and not _is_deleted_with(FOREGROUND_FINALIZER, owner_object["metadata"])
 
@@ -214,18 +224,18 @@ class GarbageCollector:
 
 
 def _has_new_owners(event: client.WatchEvent) -> bool:
-    """Report whether a watch event shows an object with new owner references."""
+    """Return whether a watch event shows an object with new owner references."""
     _, _, obj, old, _ = event
     owners = obj["metadata"].get("ownerReferences")
     return owners is not None and (old is None or old["metadata"].get("ownerReferences") is not owners)
 
 
 def _is_deleted_with(finalizer: str, metadata: Obj) -> bool:
-    """Report whether an object with this metadata is marked as deleted and has this finalizer."""
+    """Return whether an object with this metadata is marked as deleted and has this finalizer."""
     return "deletionTimestamp" in metadata and finalizer in metadata.get("finalizers", ())
 
 
 def _blocks(dependent: Obj, uid: str) -> bool:
-    """Report whether a dependent has `blockOwnerDeletion` in its reference to the owner with this uid."""
+    """Return whether a dependent has `blockOwnerDeletion` in its reference to the owner with this uid."""
     owners = dependent["metadata"].get("ownerReferences") or ()
     return any(owner["uid"] == uid and owner.get("blockOwnerDeletion") for owner in owners)

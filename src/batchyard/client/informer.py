@@ -54,11 +54,11 @@ class OwnerIndex:
             self._replace(event.key, old_references or (), new_references or ())
 
     def owner_uids(self) -> Sequence[str]:
-        """Return the uids of all owners that an object refers to, including owners that do not exist."""
+        """Return the uids of all owners that any indexed object refers to, including owners that do not exist."""
         return list(self._dependents)
 
     def dependents(self, uid: str, namespace: str = "") -> Sequence[Key]:
-        """Return the sorted keys of the owner's dependents in a namespace ('' for all), by the owner's uid."""
+        """Return the sorted keys of an owner's dependents in a namespace ('' for all); `uid` is the owner's uid."""
         keys = self._sorted_dependents.get(uid)
         if keys is None:
             if uid not in self._dependents:
@@ -230,7 +230,7 @@ class Informer:
         return NextRequest(request, True, delay)
 
     def names_page_request(self, continue_token: str) -> transport.HttpRequest:
-        """Return a request for a page of the objects' metadata, for a staleness check, given the continue token."""
+        """Return a request for a page of the objects' metadata; `continue_token` is '' for the first page."""
         next_page = f"&continue={quote(continue_token, safe='')}" if continue_token else ""
         query = f"?limit={LIST_PAGE_SIZE}{next_page}{self._label_selector_query()}"
         return transport.HttpRequest("GET", f"{self._path()}{query}", timeout=_PAGE_TIMEOUT, accept=_METADATA_ACCEPT)
@@ -292,7 +292,7 @@ class Informer:
             self._wait = transport.jittered_backoff(self._failures, self._seed, self.info.constant)
 
     def relist(self) -> None:
-        """Forget the continue token and the revision, so that the next request lists all objects of the kind again."""
+        """Drop the continue token and the pages read so far, so that the next request starts the list again."""
         self._is_listed, self._token = False, ""
         self._page.clear()
 
@@ -325,7 +325,7 @@ class Informer:
             self._store(key, obj, revision, events)
 
     def _store(self, key: Key, obj: Obj, revision: int, events: list[WatchEvent]) -> None:
-        """Cache an object, and append the change to `events`; before it a DELETED event if the uid has changed."""
+        """Cache an object and append the change to `events`, after a DELETED event if the object has another uid."""
         old = self._cache.get(key)
         if old is not None and old["metadata"].get("uid") != obj["metadata"].get("uid"):
             self._record(WatchEvent(_INFORMER_DELETED, key, old, old, revision), events)
@@ -372,7 +372,10 @@ class Informer:
         return self._compare_with_cache({}, self.revision)
 
     def _schedule_list_retry(self, response: transport.HttpResponse) -> None:
-        """Schedule a retry after a failed request; list again if the revision is no longer valid."""
+        """Schedule a retry after a failed request.
+
+        The list starts again if one of its later pages failed, if the server has no such revision, or after a 404.
+        """
         if response.code == _EXPIRED_CODE and self._token:
             self._is_paged = False  # a server that expires the continue token must send the list at once
         if response.code in {_EXPIRED_CODE, 404} or self._token or transport.is_revision_too_new(response):
@@ -432,7 +435,10 @@ class CompositeClient:
         return self._objects.owned_by(uid, namespace)
 
     def submit(self, writes: Sequence[Write], on_result: Callable[[WriteResult], None]) -> None:
-        """Apply writes of container runs at once, then submit the other writes; `on_result` gets the last result."""
+        """Apply writes of container runs at once, then submit the writes of API objects.
+
+        `on_result` gets the result of the API writes, or without any, that of the last container run.
+        """
         object_writes = [write for write in writes if not _is_run_write(write)]
         run_results = [WriteResult(self._machine.execute_write(write)) for write in writes if _is_run_write(write)]
         if object_writes:
@@ -478,7 +484,7 @@ class ViewExpiry:
         self._deleted: deque[tuple[str, str]] = deque()
 
     def observe(self, events: Sequence[WatchEvent]) -> None:
-        """Record the objects that these events delete, and drop the parsed forms of the earliest deleted ones."""
+        """Record the objects that these events delete; keep the parsed forms of the last KEPT_VIEWS_MAX of them."""
         for event in events:
             if event.type is EventType.DELETED and event.key.kind in _VIEW_FORGETTERS:
                 self._deleted.append((event.key.kind, event.obj["metadata"].get("uid", "")))

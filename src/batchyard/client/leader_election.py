@@ -78,11 +78,11 @@ class LeaderElector:
         return self._renewal_started_at + self.terms.renew_deadline
 
     def may_write(self, now: Instant) -> bool:
-        """Report whether this candidate leads, and no other candidate can hold the Lease yet."""
+        """Return whether this candidate leads, and no other candidate can hold the Lease yet."""
         return self.leads and now < self.deadline
 
     def begin(self, now: Instant) -> HttpRequest:
-        """Start an attempt to take or renew the Lease; return its first request: the leader renews, others read."""
+        """Start an attempt to take or renew the Lease; return a write of the Lease for the leader, otherwise a read."""
         self._attempt_started_at = now
         if self.leads and self._last_lease:
             return self._request_write(now, _RequestKind.RENEW)
@@ -116,7 +116,7 @@ class LeaderElector:
         return self._request_lease_read()
 
     def release_observed_lease(self, response: HttpResponse, now: Instant) -> HttpRequest | None:
-        """Return a request that releases the Lease in this response; None if another candidate holds the Lease."""
+        """Return a request that releases the Lease in this response; None if it has no Lease of this candidate."""
         lease = lease_in(response)
         if lease is None:
             return None
@@ -202,7 +202,7 @@ class Leadership:
         self._start_attempt()
 
     def may_write(self) -> bool:
-        """Report whether this candidate leads and no other can hold the Lease; always False after lost leadership."""
+        """Return whether this candidate leads and no other can hold the Lease; always False after lost leadership."""
         if self._is_over:
             return False
         if self._elector.may_write(self._timers.now()):
@@ -221,7 +221,7 @@ class Leadership:
         self._is_over = True
 
     def _process_release(self, response: HttpResponse, on_released: Callable[[], None]) -> None:
-        """Process the response to a release of the Lease; after a conflict with a renewal, read and release again."""
+        """Process the response to a release of the Lease; after a conflict, read the Lease and retry once."""
         if response.code != _CONFLICT:
             on_released()
             return

@@ -108,7 +108,10 @@ def check_preconditions(key: Key, stored_object: Obj, sent_object: Obj) -> None:
 def apply_update(
     stored_object: Obj, sent_object: Obj, managed_fields: Sequence[Obj] | None = None, *, is_whole: bool = False
 ) -> Obj:
-    """Return the object to store for an Update: as sent, but the status and server-owned fields stay as stored."""
+    """Return the object to store for an Update: as sent, but the status and server-owned fields stay as stored.
+
+    With `is_whole`, the status is stored as sent.
+    """
     metadata = _with_managed_fields(
         _updated_metadata(stored_object["metadata"], sent_object["metadata"]), managed_fields
     )
@@ -141,7 +144,9 @@ def apply_status_update(stored_object: Obj, sent_object: Obj, managed_fields: Se
 
 
 def deletion_grace(stored_object: Obj, requested_grace: int | None) -> int:
-    """Return the deletion grace period of an object in seconds: 0 except for a running pod that is bound to a node.
+    """Return the deletion grace period of an object in seconds; 0 unless it is an unfinished pod on a node.
+
+    `requested_grace` overrides the grace period in the spec of the pod, unless it is None.
 
     Source: Kubernetes's pkg/registry/core/pod/strategy.go (CheckGracefulDelete).
     """
@@ -154,9 +159,9 @@ def deletion_grace(stored_object: Obj, requested_grace: int | None) -> int:
 
 
 def mark_deleted(stored_object: Obj, now: Instant, grace_seconds: int = 0, *, finalizers: Sequence[str] = ()) -> Obj:
-    """Return the object with a deletionTimestamp, this grace period and additional finalizers. It stays stored for now.
+    """Return the object with a deletionTimestamp, this grace period and additional finalizers.
 
-    An object that has a deletionTimestamp already changes only if its grace period gets shorter.
+    An object that already has a deletionTimestamp gets the shorter of the two grace periods.
     """
     metadata = stored_object["metadata"]
     added_finalizers = [name for name in finalizers if name not in metadata.get("finalizers", ())]
@@ -181,7 +186,7 @@ def _next_generation(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_removable(obj: Obj) -> bool:
-    """Report whether an object with a deletionTimestamp can be removed: no finalizers and no grace period are left."""
+    """Return whether an object has a deletionTimestamp, and neither finalizers nor a grace period delay its removal."""
     metadata = obj["metadata"]
     if "deletionTimestamp" not in metadata or metadata.get("finalizers"):
         return False
@@ -189,7 +194,10 @@ def is_removable(obj: Obj) -> bool:
 
 
 def _updated_metadata(stored_metadata: Mapping[str, Any], sent_metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the sent metadata, but server-owned fields as stored; the stored mapping itself if both are equal."""
+    """Return the sent metadata with the stored values of server-owned fields.
+
+    Return `stored_metadata` itself if the result equals it.
+    """
     if sent_metadata is stored_metadata:
         return stored_metadata
     metadata = dict(sent_metadata)
@@ -358,7 +366,10 @@ class LocalClient:
         return [obj for key in self._collector.owned_by(uid, namespace) if (obj := get(key)) is not None]
 
     def set_scope_lookup(self, scope_lookup: NamespacedLookup) -> None:
-        """Enable garbage collection of objects whose owner does not exist; `scopes` tells which kinds are served."""
+        """Enable garbage collection of objects whose owner does not exist.
+
+        `scope_lookup` returns whether a kind is namespaced, or None if it is not served.
+        """
         self._collector.scopes = scope_lookup
 
     def recall(self, events: Sequence[client.WatchEvent]) -> None:
@@ -376,7 +387,7 @@ class LocalClient:
         self._listeners.remove(listener)
 
     def is_settled(self) -> bool:
-        """Report whether all changes were delivered to the subscribers, and all results of writes to their writers."""
+        """Return whether all changes were delivered to the subscribers, and all results of writes to their writers."""
         return not (self._events or self._results)
 
     def submit(self, writes: Iterable[client.Write], on_result: Callable[[client.WriteResult], None]) -> None:
@@ -423,7 +434,7 @@ class LocalClient:
         return stored_object if new is stored_object else target_store.put(key, new)
 
     def _create(self, obj: Obj, target_store: WritableStore) -> Obj:
-        """Store a new object; generate its name if it has only a `generateName`."""
+        """Store a new object, with a generated name if it has none. Raises Conflict if no free name is found."""
         if obj["metadata"].get("name"):
             key = key_of(obj)
             uid = obj["metadata"].get("uid") or self._generate_uid(key)
@@ -438,13 +449,16 @@ class LocalClient:
         raise Conflict(f'{group_kind(obj)} "{name_prefix}": no free name was found in {_NAMES_TRIED_MAX} attempts')
 
     def _put_new_object(self, key: Key, obj: Obj, uid: str, target_store: WritableStore) -> Obj:
-        """Run the `prepare` hook of the object's kind, then store the new object."""
+        """Set the server's metadata, run the `prepare` hook of the kind or the default hook, and store the object."""
         new = with_server_metadata(obj, uid, self._kernel.now())
         prepare_hook = self._admission.prepare.get(key.kind) or self._admission.prepare.get(DEFAULT_HOOK)
         return target_store.put(key, new if prepare_hook is None else prepare_hook(new, self), 0)
 
     def _delete(self, write: client.Delete, target_store: WritableStore) -> Obj:
-        """Remove an object; only set its deletionTimestamp if finalizers, a grace period or dependents delay that."""
+        """Remove an object, or only set its deletionTimestamp.
+
+        Finalizers, a grace period, and dependents in a foreground deletion delay the removal.
+        """
         key = write.key
         stored_object = self._stored_object(key)
         deletion_guard = self._admission.guards.get(key.kind)
@@ -471,7 +485,7 @@ class LocalClient:
         return stored_object
 
     def _generate_uid(self, key: Key) -> str:
-        """Return a uid for a new object, derived from the seed, its key, the time, and a counter for repetitions.
+        """Return a uid for a new object, derived from the seed, the key, the time, and a counter for repetitions.
 
         The uid does not depend on other objects, so a simulation with one more object differs in that object only.
         """

@@ -29,7 +29,7 @@ PENDING_CONFIRMATIONS_MAX: Final = 4096
 class ClientDependencies:
     """What a RestClient needs: event loop, real-time timers, transport, rate limit, and a function that permits writes.
 
-    `gate` returns whether writes may be sent. The event loop and the timers may be the same in real time.
+    `may_write` returns whether writes may be sent now. The event loop and the timers may be the same in real time.
     """
 
     kernel: Kernel
@@ -41,7 +41,7 @@ class ClientDependencies:
 
 
 class _Confirmation(NamedTuple):
-    """What a watch must show before a write counts as seen: a revision of the kind, or the deletion of a uid.
+    """What a watch must deliver to confirm a write: a revision of the kind, or the deletion of the object with a uid.
 
     A list that starts after the response also confirms the write, even if the server was restored from a backup since.
     """
@@ -127,7 +127,7 @@ class RestClient:
         self.outbox.submit(submission)
 
     def _find_base_object(self, write: Write) -> Obj | None:
-        """Return the cached object on which an update is based; None if the update names another resourceVersion."""
+        """Return the cached object on which an update is based; None if there is none of this resourceVersion."""
         if isinstance(write, Create | Delete):
             return None
         base_object = self.get(key_of(write.obj))
@@ -186,7 +186,10 @@ class RestClient:
     def _process_responses(
         self, on_result: Callable[[WriteResult], None], base: Obj | None, submission: Submission
     ) -> None:
-        """Deliver the result of a submission once the watches show its writes; `base` is the object that it deletes."""
+        """Deliver the result of a submission once the watches have delivered its writes.
+
+        `base` is the last known state of the object, if the last write is a Delete.
+        """
         pending_result = _PendingResult(submission, on_result, _result_from_response(submission.responses[-1], base))
         for response in submission.responses:
             confirmation = self._confirmation_for(response)
@@ -196,7 +199,10 @@ class RestClient:
         self._count_confirmed_write(pending_result)
 
     def _confirmation_for(self, response: WriteResponse) -> _Confirmation | None:
-        """Return what a watch must show after this write; None if the write was rejected or its kind is not watched."""
+        """Return what a watch must deliver to confirm a write.
+
+        None if the write was rejected, its kind is not watched, or the deleted object is not in the cache.
+        """
         write, response_body = response.write, response.body
         key = write.key if isinstance(write, Delete) else key_of(response_body) if response.error is None else None
         if response.error is not None or key is None or key.kind not in self.informers:
@@ -223,14 +229,14 @@ class RestClient:
         return cached_object is None or cached_object["metadata"]["uid"] != confirmation.deleted_object_uid
 
     def _count_confirmed_write(self, pending_result: _PendingResult) -> None:
-        """Count one awaited watch event of submitted writes as received; deliver the result after the last one."""
+        """Count one awaited confirmation of submitted writes as received; deliver the result after the last one."""
         pending_result.pending_events -= 1
         if not pending_result.pending_events:
             pending_result.on_result(pending_result.result)
             self.outbox.finish(pending_result.submission)
 
     def _store_unwatched_object(self, response: WriteResponse) -> None:
-        """Keep the object that a write returned, if its kind is not watched: later updates need its last state."""
+        """Keep the object in the response to a write of an unwatched kind: later updates need its last state."""
         write = response.write
         if isinstance(response.error, NotFound) and not isinstance(write, Create):
             self._unwatched_objects.pop(write.key if isinstance(write, Delete) else key_of(write.obj), None)
@@ -342,7 +348,7 @@ class _ListedObjects:
         return (page.get("metadata") or {}).get("continue") or ""
 
     def has_caught_up(self, informer: Informer, cache: Reader) -> bool:
-        """Report whether the informer's watch has caught up with this list, by its revision or its objects."""
+        """Return whether the informer's watch has caught up with this list, by its revision or its objects."""
         if not self.is_complete:
             return False
         if not informer.is_served or (informer.revision or 0) >= self.revision:

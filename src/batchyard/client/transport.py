@@ -90,7 +90,7 @@ class ReadOnlyTransport:
 
 
 class RateLimit:
-    """A token bucket for requests: holds up to `burst` tokens, and gains `qps` tokens a second."""
+    """A token bucket for requests: holds up to `burst_size` tokens, and gains `qps` tokens a second."""
 
     def __init__(self, qps: float, burst_size: int) -> None:
         self._qps = qps
@@ -114,7 +114,10 @@ BACKOFF_LONGEST: Final = 30 * SECOND
 
 
 def jittered_backoff(failure_count: int, seed: int, *names: str) -> Duration:
-    """Return the retry delay after this many consecutive failures: half of it is fixed, half is pseudo-random."""
+    """Return the retry delay after this many consecutive failures: it doubles, up to BACKOFF_LONGEST; 0 for none.
+
+    A pseudo-random part, drawn from `seed` and `names`, shortens the delay by up to half.
+    """
     if not failure_count:
         return 0
     full_delay = exponential_backoff(BACKOFF_FIRST, BACKOFF_LONGEST, failure_count)
@@ -248,7 +251,7 @@ def object_in_list(response: HttpResponse) -> Mapping[str, Any]:
 
 
 def is_retriable(write: Write, response: HttpResponse) -> bool:
-    """Report whether a write may be sent again after this response: a repetition may succeed, and cannot do harm.
+    """Return whether a write may be sent again after this response: a repetition may succeed, and cannot do harm.
 
     A second Create is rejected, unless the server generates the name. An Update names the revision that it is based on.
     """
@@ -260,7 +263,7 @@ def is_retriable(write: Write, response: HttpResponse) -> bool:
 
 
 def may_have_succeeded(response: HttpResponse) -> bool:
-    """Report whether the server may have processed a request, judged by this response or its absence."""
+    """Return whether the response to a sent request is missing, so that the server may have processed the request."""
     return response.code in _LOST_RESPONSE_CODES and response.was_sent
 
 
@@ -304,7 +307,7 @@ def failure_reason(response: HttpResponse) -> str:
 
 
 def failure_advice(response: HttpResponse) -> str:
-    """Return why a request of a command failed, and what its user can do."""
+    """Return why a request of a command failed, and what the user can do if the cause is known."""
     reason = failure_reason(response)
     if not response.code:
         return f"{reason}; check that the server runs and that the kubeconfig has its address"
@@ -314,7 +317,9 @@ def failure_advice(response: HttpResponse) -> str:
 
 
 def is_revision_too_new(response: HttpResponse) -> bool:
-    """Report whether the server rejected a resourceVersion as newer than its own: it was restored from a backup.
+    """Return whether the server rejected a resourceVersion as newer than its own revision.
+
+    The cause is a server that was restored from a backup.
 
     Sources: k8s.io/apimachinery, pkg/api/errors (IsTooLargeResourceVersion); client-go, tools/cache/reflector.go.
     """
@@ -342,12 +347,12 @@ def list_in_response(response: HttpResponse) -> Mapping[str, Any] | None:
 
 
 def is_object(value: Any) -> bool:
-    """Report whether a decoded JSON value is an API object: a mapping with `metadata.name`."""
+    """Return whether a decoded JSON value is an API object: a mapping with `metadata.name`."""
     return isinstance(value, dict) and isinstance(metadata := value.get("metadata"), dict) and "name" in metadata
 
 
 def contains_fields(stored_value: Any, sent_value: Any) -> bool:
-    """Report whether a stored value contains all fields of a sent value; ignore fields that the server sets."""
+    """Return whether a stored value contains all fields of a sent value; ignore fields that the server sets."""
     if isinstance(sent_value, Mapping):
         return isinstance(stored_value, Mapping) and all(
             contains_fields(stored_value.get(field), value)

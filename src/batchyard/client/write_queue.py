@@ -2,8 +2,8 @@
 
 The writes of one submission are sent one after the other until one is rejected. A submission waits for earlier
 submissions that write one of its objects. A write without a response is retried a limited number of times if a
-repetition is harmless. If the server's error shows that the first try succeeded, the write counts as done. While the
-gate is closed, because this process has lost leadership, nothing is sent and no result is reported.
+repetition is harmless. If the server's error shows that the first try succeeded, the write counts as done. After
+this process has lost leadership, nothing is sent and no result is reported.
 """
 
 from collections import Counter
@@ -86,7 +86,7 @@ class _AppliedStatus(NamedTuple):
 
 
 def write_requests(write: Write, base_object: Obj | None, served_kind: ServedKind, version: str) -> RequestSteps:
-    """Yield the HTTP requests of one write; `base` is the cached object on which the write is based, or None."""
+    """Yield the HTTP requests of one write; `base_object` is the cached object to update, or None."""
     if isinstance(write, Create | Delete) or (base_object is None and not write.obj["metadata"].get("resourceVersion")):
         yield request_of(write, served_kind, version)
     elif isinstance(write, UpdateStatus) and kind_of(write) == scheme.WORKLOAD:
@@ -132,7 +132,10 @@ def _merge_request(write: Update | UpdateStatus, base: Obj | None, info: ServedK
 
 
 def _apply_status(write: UpdateStatus, base: Obj | None, info: ServedKind, version: str) -> RequestSteps:
-    """Yield requests that apply a Workload's status by field manager, then one that removes values still stored."""
+    """Yield the requests that write a Workload's status: one server-side apply for each field manager.
+
+    If removed values are still stored, because another manager owns them too, a merge patch removes these values.
+    """
     new_object = _convert_to_version(write.obj, info, version)
     old_status = (_convert_to_version(base, info, version) if base is not None else {}).get("status") or {}
     metadata, status = new_object["metadata"], new_object.get("status") or {}
@@ -185,7 +188,10 @@ def _changed_condition_types(old_status: Mapping[str, Any], status: Mapping[str,
 def _removal_patch(
     old_status: Mapping[str, Any], status: Mapping[str, Any], stored_status: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return a patch that removes values of a Workload's status which another field manager also set."""
+    """Return a merge patch that removes the values of a Workload's old status which the new status lacks.
+
+    It contains only values in `stored_status`, the status after the applies; it is empty if there are none.
+    """
     removals: dict[str, Any] = {field: None for field in old_status if field not in status and field in stored_status}
     for field, key in _MERGE_KEYS.items():
         kept_merge_keys = [item[key] for item in status.get(field) or ()]
@@ -364,7 +370,11 @@ class WriteQueue:
         self._complete_write(submission, self._response_from_body(write, response_body, error))
 
     def _report_rejection(self, write: Write, status_code: int, error: ApiError | None) -> None:
-        """Report a rejected write: code 403 once for each kind, others at the 1st, 2nd, 4th, 8th time for an object."""
+        """Report a rejected write, except for Conflict, NotFound and server errors; reset the counts after a success.
+
+        Missing permissions are reported once for each kind. Other rejections are reported for each object, at the
+        1st, 2nd, 4th, 8th time and so on.
+        """
         kind_key, object_key = (type(write), kind_of(write)), (type(write), _written_key(write))
         if error is None:
             if self._rejection_counts:
@@ -386,7 +396,7 @@ class WriteQueue:
             self.on_refused(f"{type(write).__name__}{object_text}: {error}{repetition_suffix}")
 
     def _accept_repeat_error(self, submission: Submission, write: Write, error: ApiError) -> bool:
-        """Complete a repeated write whose error may mean that an earlier attempt succeeded. Return False otherwise."""
+        """Complete a repeated write if its error can mean that an earlier attempt succeeded; return whether it can."""
         if isinstance(write, Delete) and isinstance(error, NotFound):
             self._complete_write(submission, WriteResponse(write, {}, None))
             return True
@@ -401,7 +411,7 @@ class WriteQueue:
     def _compare_existing(
         self, submission: Submission, write: Create, error: ApiError, http_response: HttpResponse
     ) -> None:
-        """Complete a repeated Create after a Conflict: it succeeded earlier if the existing object is the sent one."""
+        """Complete a repeated Create after a Conflict: as a success if the existing object has all sent fields."""
         response = self._response_from_body(write, object_in_list(http_response), None)
         sent_object = to_wire_format(write.obj, kind_info(kind_of(write)))
         expected_fields = {field: value for field, value in sent_object.items() if field != "status"}

@@ -76,7 +76,7 @@ class CapacityKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MachineDemand:
-    """What one machine uses: machine type, zone, provisioning model (such as spot), reservation, placement group."""
+    """The capacity that a machine uses: machine type, zone, provisioning model, reservation and placement group."""
 
     machine: MachineType
     zone: str
@@ -86,7 +86,7 @@ class MachineDemand:
 
 
 def demand_of(key: CapacityKey, pool: Obj | None, catalog: Catalog) -> MachineDemand:
-    """Return what one machine with this capacity key uses; `pool` is its node pool, None if deleted."""
+    """Return the demand of one machine with this capacity key; `pool` is its node pool, None if deleted."""
     if pool is None:
         return MachineDemand(catalog.machine(key.machine_type), key.zone, key.provisioning)
     spec = pool["spec"]
@@ -138,7 +138,7 @@ class CapacityPool:
         return None
 
     def capacity_refusal(self, demand: MachineDemand, count: int = 1) -> AllocationRefusal | None:
-        """Return GCE's error if capacity, reservation or placement group have no room for `count` more machines."""
+        """Return GCE's error if `count` more machines exceed capacity, reservation or placement group; else None."""
         refusal = self._placement_refusal(demand, count)
         if refusal is not None:
             return refusal
@@ -209,7 +209,7 @@ def _capacity_rows(demand: MachineDemand, cluster: Obj) -> Iterator[Mapping[str,
 
 
 def _capacity_row_applies_to(row: Mapping[str, Any], demand: MachineDemand) -> bool:
-    """Report whether a row of the Cluster's spec.capacity limits a machine; no row limits reserved machines."""
+    """Return whether a row of the Cluster's spec.capacity limits a machine; no row limits reserved machines."""
     if demand.reservation is not None or (row["machineType"], row["zone"]) != (demand.machine.name, demand.zone):
         return False
     return row.get("provisioning") in {None, demand.provisioning}
@@ -257,7 +257,7 @@ class CapacityIndex:
         return sum(count for capacity_key, count in self._machine_counts.items() if capacity_key.pool == pool)
 
     def observe(self, event: WatchEvent) -> bool:
-        """Update the index from a watch event; return whether a pending machine request may succeed because of it."""
+        """Update the index from a watch event; return whether a pending request may succeed because of the event."""
         if event.key.kind == scheme.INSTANCE:
             may_allow_allocation = self._observe_instance(event)
         elif event.key.kind == scheme.RESIZE_REQUEST:
@@ -280,7 +280,7 @@ class CapacityIndex:
         return self._record_request_phase(instance, is_deleted) or has_released or is_newly_pending
 
     def _count_machine(self, name: str, capacity_key: CapacityKey | None) -> bool:
-        """Count an Instance's machine under a capacity key (None: not in use); return whether it freed capacity."""
+        """Count an Instance's machine under a capacity key (None: not in use); return whether its old key is freed."""
         previous_key = self._key_by_instance.get(name)
         if previous_key == capacity_key:
             return False
@@ -309,7 +309,7 @@ class CapacityIndex:
         return True
 
     def _observe_resize_request(self, event: WatchEvent) -> bool:
-        """Record an open ResizeRequest, or drop it once it has ended; return whether it is new."""
+        """Record an open ResizeRequest, or drop it once it has ended; return whether it is newly open."""
         name, request_state = event.key.name, (event.obj.get("status") or {}).get("state") or ""
         is_new_request = name not in self._open_requests
         if event.type is not EventType.DELETED and request_state in _OPEN_STATES:
@@ -326,7 +326,7 @@ def capacity_key_of(instance: Obj) -> CapacityKey:
 
 
 def _uses_capacity(instance: Obj) -> bool:
-    """Report whether an Instance uses cloud capacity; a crashed Instance that is being deleted does not."""
+    """Return whether an Instance uses cloud capacity; a crashed Instance that is being deleted does not."""
     phase = phase_of(instance)
     return phase in _IN_USE_PHASES and not (phase == CRASHED and is_being_deleted(instance))
 
@@ -388,7 +388,7 @@ class Allocation:
                 yield MachineRequest(_sort_key(request), (), request)
 
     def _is_slice_growing(self, pool_name: str, pending_count: int) -> bool:
-        """Report whether more Instances of a TPU slice (the pool `pool_name`) will still be created."""
+        """Return whether more Instances of a TPU slice (the pool `pool_name`) will still be created."""
         pool = self._find_pool(pool_name)
         host_count = 1 if pool is None else pool_properties.hosts_of_slice(pool, self._catalog)
         if pool is None or pending_count + self._index.machines_in_pool(pool_name) >= host_count:
@@ -438,7 +438,10 @@ class Allocation:
     # --- ResizeRequests ---
 
     def _serve_resize_request(self, request: Obj) -> None:
-        """Advance a ResizeRequest: create its Instances once all fit, then report success, or failure if one failed."""
+        """Create the Instances of a ResizeRequest once all fit, and set it to SUCCEEDED when all have machines.
+
+        If one of its Instances failed, delete all of them and set the ResizeRequest to FAILED.
+        """
         phases_by_instance = self._index.instance_phases(request["metadata"]["uid"])
         missing_count = request["spec"]["count"] - len(phases_by_instance)
         failed_name = next((name for name, phase in phases_by_instance.items() if phase == FAILED), None)
@@ -503,7 +506,7 @@ class Allocation:
 
 
 def _may_instance_be_served(instance: Obj, pool: Obj) -> bool:
-    """Report whether an Instance needs a machine: it is new, or failed in a pool without autoscaling."""
+    """Return whether an Instance needs a machine: it is new, or failed in a pool without autoscaling."""
     phase = phase_of(instance)
     return not is_being_deleted(instance) and (
         not phase or (phase == FAILED and not pool_properties.is_autoscaled(pool))
@@ -511,7 +514,7 @@ def _may_instance_be_served(instance: Obj, pool: Obj) -> bool:
 
 
 def _sort_key(obj: Obj) -> tuple[int, Instant, str]:
-    """Return the sort key of an Instance or ResizeRequest: by age, Instances of a ResizeRequest first."""
+    """Return the sort key of an Instance or ResizeRequest: Instances of a ResizeRequest first, then by age."""
     metadata = obj["metadata"]
     return (0 if "resizeRequest" in obj["spec"] else 1, parse_time(metadata["creationTimestamp"]), metadata["name"])
 

@@ -38,7 +38,7 @@ SPOT_TAINT: Final = Taint(well_known.SPOT, "true", "NoSchedule")
 
 
 class NodeRequirements(NamedTuple):
-    """What a pod requires of its nodes, for auto-provisioning; pods with equal requirements may share nodes.
+    """A pod's requirements of its nodes, for auto-provisioning; pods with equal requirements may share nodes.
 
     Empty fields mean no requirement.
     """
@@ -66,7 +66,7 @@ class UnsatisfiableRequirements(NamedTuple):
 
 
 def node_requirements_of(pod: PodView) -> NodeRequirements | UnsatisfiableRequirements:
-    """Return what a pod requires of its nodes, or why no node pool can be created for it."""
+    """Return a pod's requirements of its nodes, or the reason why no node pool can be created for the pod."""
     required_labels = _required_labels(pod)
     taints = tuple(_separation_taints(pod.tolerations, required_labels))
     labels = tuple(sorted((key, value) for key, value in required_labels.items() if not is_system_label(key)))
@@ -126,7 +126,7 @@ def _label_error(required_labels: Mapping[str, str]) -> str:
 
 
 def is_system_label(key: str) -> bool:
-    """Report whether a node label is one that Kubernetes or GKE sets, not users."""
+    """Return whether a node label is one that Kubernetes or GKE sets, not users."""
     return _SYSTEM_LABEL_PATTERN.search(key) is not None
 
 
@@ -162,7 +162,7 @@ def _requested_accelerators(pod: PodView) -> tuple[str, int]:
 
 
 def _tolerates_spot(toleration: Toleration) -> bool:
-    """Report whether a toleration names the spot taint; one that tolerates all taints does not count."""
+    """Return whether a toleration names the spot taint; one that tolerates all taints does not count."""
     return toleration.key == well_known.SPOT and toleration.tolerates(SPOT_TAINT)
 
 
@@ -211,18 +211,18 @@ def node_pool_of(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _unknown_type_errors(spec: Mapping[str, Any], catalog: Catalog) -> Iterator[FieldError]:
     """Yield an error for each machine type in a Cluster's spec that is not in the catalog."""
-    names_with_paths = [
+    machine_type_fields = [
         (f"spec.{list_field}[{index}].machineType", row["machineType"])
         for list_field in ("nodePools", "reservations", "capacity")
         for index, row in enumerate(spec.get(list_field) or ())
     ]
     priced_names = spec.get("prices") or ()
-    names_with_paths += [(f"spec.prices.{name}", name) for name in priced_names if name not in catalog.attachable]
-    yield from _unknown_machine_errors(names_with_paths, catalog)
+    machine_type_fields += [(f"spec.prices.{name}", name) for name in priced_names if name not in catalog.attachable]
+    yield from _unknown_machine_errors(machine_type_fields, catalog)
 
 
-def _unknown_machine_errors(names_with_paths: Sequence[tuple[str, str]], catalog: Catalog) -> Iterator[FieldError]:
-    for path, name in names_with_paths:
+def _unknown_machine_errors(machine_type_fields: Sequence[tuple[str, str]], catalog: Catalog) -> Iterator[FieldError]:
+    for path, name in machine_type_fields:
         if name not in catalog.machines:
             close_matches = get_close_matches(name, list(catalog.machines), 1)
             hint = f"did you mean {close_matches[0]!r}? Otherwise" if close_matches else "check the name, or"
@@ -247,7 +247,7 @@ def _unknown_names(spec: Mapping[str, Any], catalog: Catalog) -> Iterator[FieldE
 
 
 def _unknown_in(names: Sequence[str], known_names: Sequence[str], path_format: str, noun: str) -> Iterator[FieldError]:
-    """Yield an error for each name that is not in `known_names`; `path_format` is formatted with its index."""
+    """Yield an error for each unknown name; `path_format` is the field path, formatted with the index of the name."""
     for index, name in enumerate(names):
         if name not in known_names:
             close_matches = get_close_matches(name, known_names, 1)

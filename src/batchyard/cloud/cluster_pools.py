@@ -23,7 +23,7 @@ _HASH_LENGTH: Final = 16
 
 
 class ClusterPoolsController:
-    """The controller that creates, updates and deletes NodePools when the rows of the Cluster change."""
+    """The controller that creates, updates and deletes NodePools when the Cluster's `spec.nodePools` changes."""
 
     name = "cloud-cluster-pools"
     rank = 0
@@ -35,9 +35,9 @@ class ClusterPoolsController:
         return (_CLUSTER_KEY,) if is_deleted_pool or event.key.kind == scheme.CLUSTER else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Apply the rows that changed since they were last applied, and record their hashes.
+        """Apply the rows of `spec.nodePools` that changed since they were last applied, and record their hashes.
 
-        A Cluster without a list of pools keeps all NodePools.
+        If the Cluster has no `spec.nodePools`, all NodePools stay as they are.
         """
         cluster = only_cluster(reader)
         if cluster is None or "nodePools" not in cluster["spec"]:
@@ -61,7 +61,7 @@ class ClusterPoolsController:
 
 
 def _apply_row(row: Mapping[str, Any], cluster: Obj, reader: Reader, result: ReconcileResult) -> bool:
-    """Add the write that applies a row of a Cluster; return False if a NodePool of that name is still being deleted."""
+    """Add the write and Event for a changed row; return False if a NodePool of that name is still being deleted."""
     pool, name = node_pool_of(row), row["name"]
     stored_pool = reader.get(_pool_key(name))
     if stored_pool is None:

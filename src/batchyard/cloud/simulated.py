@@ -122,7 +122,7 @@ class _Machine:
         return None if reservation_name is None else instances.find_reservation(self.cluster, reservation_name)
 
     def _run(self, now: Instant, stop_at: Instant | None) -> ReconcileResult:
-        """Set the Node to ready after its drivers; set the Instance to Stopping some time before the machine stops."""
+        """Set the Node to ready after its setup, and the Instance to Stopping 30 seconds before the machine stops."""
         notice_at = None if stop_at is None else stop_at - instances.PREEMPTION_NOTICE
         if notice_at is not None and notice_at <= now:
             return ReconcileResult([UpdateStatus(instances.in_phase(self.instance, instances.STOPPING, now))])
@@ -203,7 +203,7 @@ class NodePoolController:
         return () if pool_name is None else (meta.Key(scheme.NODE_POOL, "", pool_name),)
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Create, replace or delete machines of a node pool as its spec says; delete all if the pool is deleted."""
+        """Create, replace or delete machines of a node pool as its spec requires; delete all if the pool is deleted."""
         pool, cluster, members = reader.get(key), only_cluster(reader), self._members.instances_of(key.name)
         if pool is None or "deletionTimestamp" in pool["metadata"]:
             writes: list[Write] = [Delete(member.key) for member in members.values() if not member.is_being_deleted]

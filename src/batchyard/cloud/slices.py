@@ -126,8 +126,8 @@ INITIALIZED: Final = "Initialized"
 class PoolPlan:
     """The writes for one node pool in one reconcile: new machines, its status, and deletions.
 
-    New machines are requested before the status is written, and old ones deleted after it. So the status is true even
-    if only some writes succeed.
+    New machines are requested before the status is written, and old machines are deleted after it. So the status is
+    correct even if only some writes succeed.
     """
 
     pool: Obj
@@ -147,7 +147,7 @@ class PoolPlan:
         return hosts_of_slice(self.pool, catalog_of(self.cluster))
 
     def has_condition(self, kind: str) -> bool:
-        """Report whether a condition of the node pool is True."""
+        """Return whether a condition of the node pool is True."""
         return is_true({"conditions": self.conditions}, kind)
 
     def set_condition(self, kind: str, holds: bool, reason: str, message: str) -> None:
@@ -290,7 +290,7 @@ def _request_missing_machines(plan: PoolPlan, hosts: list[PoolMember]) -> None:
 
 
 def requests_own_slice(pool: Obj, host_count: int) -> bool:
-    """Report whether the node pool controller, not the autoscaler, creates the machines of a pool's TPU slice now.
+    """Return whether the node pool controller, not the autoscaler, creates the machines of a pool's TPU slice now.
 
     It does so without autoscaling, for an autoscaled pool's initial machines, and after a crash.
     """

@@ -79,7 +79,7 @@ class EventSeriesWriter:
         self._instances = {name: f"{name}-{host}"[:_INSTANCE_NAME_LENGTH_MAX] for name in EVENT_SERIES_COMPONENTS}
 
     def publish(self, now: Instant, component: str, record: EventRecord) -> None:
-        """Write an event record: raise the count of a recent equal Event, or create a new Event."""
+        """Count a record in a recent Event of the same component, object, type and reason, or create a new Event."""
         object_reference = reference_to(self._client, record.regarding)
         key = component, tuple(object_reference.values()), record.type, record.reason
         event_series = self._recent_series.recall(key)
@@ -131,12 +131,12 @@ class EventSeriesWriter:
 
 
 def event_name(key: Key, now: Instant, number: int) -> str:
-    """Return a unique Event name: the object's name, and the time in hexadecimal nanoseconds including a counter."""
+    """Return an Event name NAME.HEX: the object's name, and `now` in nanoseconds plus `number` modulo 1000."""
     return f"{key.name}.{now * 1000 + number % 1000:x}"
 
 
 def reference_to(client: ObjectClient, key: Key) -> dict[str, str]:
-    """Return the `involvedObject` of an Event about an object."""
+    """Return the `involvedObject` of an Event about an object, with uid and revision if the object exists."""
     info = scheme.kind_info(key.kind)
     stored_object: Obj | None = client.get(key)
     object_reference = {"kind": info.kind, "namespace": key.namespace, "name": key.name, "apiVersion": info.api_version}
@@ -149,7 +149,7 @@ def reference_to(client: ObjectClient, key: Key) -> dict[str, str]:
 
 
 def ignore_result(_result: WriteResult) -> None:
-    """Ignore whether an Event was written; its Namespace may be terminating or its name may exist."""
+    """Ignore whether an Event was written; its Namespace may be terminating, or its name may be in use."""
 
 
 EVENT_BURST: Final = 25
@@ -181,7 +181,7 @@ _COMPONENT_BY_CONTROLLER: Final = {
 
 
 def component_of(controller: str) -> str:
-    """Return the component name that a controller's Events carry, such as `job-controller`."""
+    """Return the component name in a controller's Events, such as `job-controller`; the controller's own by default."""
     return _COMPONENT_BY_CONTROLLER.get(controller, controller)
 
 
@@ -244,7 +244,7 @@ class EventRecorder:
         self._client.submit([Create(event)], ignore_result)
 
     def _is_combined_with_similar(self, now: Instant, key: tuple[str, Key, str, str], message: str) -> bool:
-        """Record a message; report whether more than ten such records differ only in it and so must share one Event."""
+        """Record a message; report whether more than ten records differ only in the message, and so share one Event."""
         similar_records = self._similar_records.recall(key)
         if similar_records is None:
             self._similar_records.remember(key, _SimilarRecords(now, {message: None}))

@@ -68,7 +68,7 @@ class VirtualEventLoop:
         return self._arrivals
 
     def cancel(self, ticket: Ticket) -> None:
-        """Cancel a callback whose instant has not come; the clock does not advance for canceled callbacks."""
+        """Cancel a callback that is not due yet, so that the clock does not advance for it; otherwise do nothing."""
         if self._scheduled_work.pop(ticket, None) is None:
             return
         if len(self._heap) > 2 * len(self._scheduled_work) + _CANCELED_WORK_MAX:
@@ -195,7 +195,7 @@ class ReconcilePacer:
         return self._is_wake_up_scheduled
 
     def may_reconcile(self, now: Instant, retry: Work) -> bool:
-        """Report whether a reconcile may run now; if not, schedule a call of `retry` for when it may."""
+        """Return whether a reconcile may run now; if not, schedule a call of `retry` for when it may."""
         next_turn_at = now if self._throttle is None else self._throttle.next_turn()
         if next_turn_at <= now:
             return True

@@ -118,10 +118,10 @@ class ControllerQueue:
         """The number of keys that are queued, or will be when their outstanding writes are complete."""
         return sum(state is not _WRITING for state in self.states.values())
 
-    def load(self) -> QueueStats:
+    def stats(self) -> QueueStats:
         """Return the statistics of the controller's work queue."""
-        load_counts = self.adds, self.succeeded, self.delayed, self.errors, self.retries
-        return QueueStats(self.controller.name, self.queued_count, *load_counts)
+        counts = self.adds, self.succeeded, self.delayed, self.errors, self.retries
+        return QueueStats(self.controller.name, self.queued_count, *counts)
 
     def reconcile_key(self, key: Key, reader: Reader, now: Instant, meter: ReconcileTimer | None) -> ReconcileResult:
         """Call the controller's reconcile function for a key; record the duration if `meter` is given."""
@@ -168,7 +168,7 @@ class ControllerQueue:
         return True
 
     def requeue_early(self) -> Sequence[Ticket]:
-        """Queue all keys that only wait for a delayed requeue now, in order of their due times.
+        """Queue now all keys that only wait for a delayed requeue, in order of their due times.
 
         Return the tickets of these requeues, which the caller must cancel in the event loop.
         """
@@ -197,7 +197,7 @@ class WorkQueue:
         )
 
     def __bool__(self) -> bool:
-        """Report whether any key is queued for a reconcile."""
+        """Return whether any key is queued for a reconcile."""
         return any(self.rank_queues)
 
     def queues_for_kind(self, kind: str) -> Sequence[ControllerQueue]:
@@ -313,7 +313,7 @@ class Runner:
         self._schedule_drain()
 
     def stop(self) -> None:
-        """Stop all controllers at once, as a crash would, and drop all queued keys; a reconcile may call this."""
+        """Stop all controllers immediately, as a crash would, and drop all queued and delayed keys."""
         self._stopped = True
         for rank_queue in self._queue.rank_queues:
             rank_queue.clear()
@@ -332,9 +332,9 @@ class Runner:
         """How many times any controller's reconcile function was called since the runner started."""
         return sum(queue.reconciles for queue in self._queue.queues)
 
-    def loads(self) -> Sequence[QueueStats]:
+    def queue_stats(self) -> Sequence[QueueStats]:
         """Return the work queue statistics of each controller."""
-        return [queue.load() for queue in self._queue.queues]
+        return [queue.stats() for queue in self._queue.queues]
 
     def flush_delayed(self, controllers: Iterable[str]) -> None:
         """Queue now the keys of these controllers that only wait for a delayed requeue (`requeue_at`).
@@ -348,7 +348,7 @@ class Runner:
         self._schedule_drain()
 
     def is_idle(self) -> bool:
-        """Report whether no key is queued and no write is outstanding; delayed requeues are not counted."""
+        """Return whether no key is queued and no write is outstanding; delayed requeues are not counted."""
         return not self._queue and self._outstanding == 0 and self._is_settled()
 
     def failing_keys(self) -> Sequence[tuple[str, Key, int]]:
@@ -397,7 +397,7 @@ class Runner:
                 self._pacer.take(partial(self._reconcile, *rank_queue.popleft(), now))
 
     def _is_settled(self) -> bool:
-        """Report whether the client has delivered all changes, as controllers above the lowest rank require."""
+        """Return whether the client has delivered all changes, as controllers above the lowest rank require."""
         return self._client.is_settled()
 
     def _drain_when_settled(self) -> None:
@@ -531,7 +531,7 @@ class _OutstandingWrites:
             writer.submit(reconcile_result.writes, self.process_result)
 
     def recorded_events(self) -> Sequence[EventRecord]:
-        """Return the Events to record: all on success; after a rejection only those of succeeded writes and its own."""
+        """Return the Events to record: all on success, else those of succeeded writes and one about the rejection."""
         if self.error is None:
             return [*self.succeeded_events, *self.outcome.events] if self.succeeded_events else self.outcome.events
         if self.rejected_write is not None and self.outcome.event_if_rejected is not None:
@@ -555,7 +555,10 @@ class _OutstandingWrites:
 
 
 def _rejection_events(queue: ControllerQueue, writes: _OutstandingWrites) -> Sequence[EventRecord]:
-    """Return a warning Event about a write rejected at least twice; () if the controller reports rejections itself."""
+    """Return a warning Event about an invalid or temporarily forbidden write of a key that failed before, or ().
+
+    The result is also () if the controller reports rejections itself, or if the Namespace is terminating.
+    """
     error, rejected_write = writes.error, writes.rejected_write
     if rejected_write is None or writes.outcome.event_if_rejected is not None or not queue.failures.get(writes.key):
         return ()
@@ -569,7 +572,7 @@ def _rejection_events(queue: ControllerQueue, writes: _OutstandingWrites) -> Seq
 
 
 def _is_permanent_error(error: ApiError) -> bool:
-    """Report whether a rejected write must not be retried until an object changes: it is forbidden."""
+    """Return whether a write was rejected as Forbidden, so that it must not be retried until an object changes."""
     return isinstance(error, Forbidden) and not isinstance(error, TemporarilyForbidden)
 
 

@@ -164,7 +164,7 @@ class PlatformHistory:
         self._node_capacities: dict[str, tuple[tuple[str, int], ...]] = {}
 
     def observe(self, events: Sequence[WatchEvent]) -> None:
-        """Record watch events of Workloads and pods."""
+        """Record watch events of Workloads, pods and nodes."""
         for event in events:
             if event.key.kind == scheme.WORKLOAD:
                 self._record_workload_event(event)

@@ -28,7 +28,7 @@ class RecordedSeries(NamedTuple):
 
 
 class UsageHistory:
-    """The totals at the end of each interval since the start, keyed by (what, resource)."""
+    """The totals at the end of each interval since the start, keyed by the kind of total and the resource."""
 
     def __init__(self, began: Instant) -> None:
         self._began = began
@@ -38,7 +38,7 @@ class UsageHistory:
         self._points: list[dict[tuple[str, str], int]] = [{}]
 
     def set_count(self, now: Instant, name: tuple[str, str], count: int) -> None:
-        """Record a current count."""
+        """Set the current total of the count `name`."""
         self._current_point(now)[name] = count
 
     def add(self, now: Instant, what: str, amounts: Iterable[tuple[str, int]], sign: int = 1) -> None:

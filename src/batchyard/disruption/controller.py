@@ -67,7 +67,7 @@ class EvictionRefusal(NamedTuple):
 
 
 class EvictionDecision(NamedTuple):
-    """Whether a pod may be evicted: a refusal, the PodDisruptionBudget to update, or neither if none has to change."""
+    """Whether a pod may be evicted: a refusal or None, and the PodDisruptionBudget that has to be updated or None."""
 
     refusal: EvictionRefusal | None = None
     new_budget: Obj | None = None
@@ -79,18 +79,18 @@ def spec_of(budget: Obj) -> Mapping[str, Any]:
 
 
 def selects_pod(budget: Obj, pod: Obj) -> bool:
-    """Report whether a PodDisruptionBudget selects a pod of the same Namespace by its labels."""
+    """Return whether a PodDisruptionBudget selects a pod of the same Namespace by its labels."""
     label_selector = selector(spec_of(budget).get("selector"))
     return label_selector is not None and label_selector.matches(pod["metadata"].get("labels") or {})
 
 
 def is_subject_to_budgets(pod: Obj) -> bool:
-    """Report whether PodDisruptionBudgets protect a pod: it has started, not ended, and is not being deleted."""
+    """Return whether PodDisruptionBudgets protect a pod: it has started, not ended, and is not being deleted."""
     return phase(pod) != PENDING and not is_terminal(pod) and not is_terminating(pod)
 
 
 def is_based_on_controllers(spec: Mapping[str, Any]) -> bool:
-    """Report whether a budget's pods are counted by the scale of their controllers, and not by the existing pods."""
+    """Return whether a budget's pods are counted by the scale of their controllers, and not by the existing pods."""
     return spec.get("maxUnavailable") is not None or isinstance(spec.get("minAvailable"), str)
 
 
@@ -186,7 +186,7 @@ def eviction_decision(pod: Obj, budgets: Sequence[Obj], now: Instant) -> Evictio
 
 
 def _allows_evicting_unready_pods(budget: Obj) -> bool:
-    """Report whether a budget lets unready pods be evicted even if it allows no disruption."""
+    """Return whether a budget lets unready pods be evicted even if it allows no disruption."""
     if spec_of(budget).get("unhealthyPodEvictionPolicy") == _ALWAYS_ALLOW:
         return True
     status = budget.get("status") or {}
@@ -218,7 +218,7 @@ def _eviction_refusal(budget: Obj) -> EvictionRefusal | None:
 
 
 def _describe_refusal(budget: Obj, subject: str) -> str:
-    """Return a message that says why a PodDisruptionBudget allows no disruption."""
+    """Return the reason why a PodDisruptionBudget allows no disruption, as an error message."""
     status = budget.get("status") or {}
     desired_count, healthy_count = status.get("desiredHealthy", 0), status.get("currentHealthy", 0)
     condition = find_condition(budget, DISRUPTION_ALLOWED) or {}
@@ -265,7 +265,7 @@ class DisruptionBudgets:
         self._budgets: dict[str, dict[Key, Obj]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the changed budget, or for a pod the budgets that select it and the pod itself if disrupted."""
+        """Return the key of a changed budget; for a pod, of the budgets that select it, and of the pod if disrupted."""
         key, obj = event.key, event.obj
         if key.kind == scheme.POD_DISRUPTION_BUDGET:
             namespace_budgets = self._budgets.setdefault(key.namespace, {})
@@ -282,7 +282,7 @@ class DisruptionBudgets:
         return [*pod_keys, *(key for key, budget in budgets.items() if any(selects_pod(budget, pod) for pod in pods))]
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Update the status of a PodDisruptionBudget, or remove an old condition DisruptionTarget from a pod."""
+        """Update the status of a PodDisruptionBudget, or set a stale condition DisruptionTarget of a pod to False."""
         obj = reader.get(key)
         if obj is None:
             return ReconcileResult()

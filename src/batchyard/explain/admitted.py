@@ -61,7 +61,7 @@ _REMEDY_BY_LIMIT: Final = {
 def placement_limit(scheduler_text: str, autoscaler_text: str, *, is_selected: bool) -> str:
     """Return why a pod has no node (such as TAINT), read from the messages of kube-scheduler and the autoscaler.
 
-    `is_selected` says whether at least one node matches the pod's node selector.
+    `is_selected` is whether at least one node matches the pod's node selector.
     """
     if any(phrase in scheduler_text for phrase in _FREE_NODE_MESSAGES):
         return TOPOLOGY
@@ -252,7 +252,7 @@ class AdmittedExplainer:
     # --- possible preemptors ---
 
     def _describe_possible_preemptors(self, view: WorkloadView) -> str:
-        """Return a text that says which Workloads could preempt the given Workload, by ClusterQueue and priority."""
+        """Return a text about the Workloads that could preempt the given one: their ClusterQueues and priorities."""
         quota_holder = self._scheduler_cache.snapshot.holder(view.key)
         if quota_holder is None:
             return ""
@@ -317,7 +317,7 @@ def _lacking_pods(job: Obj) -> int:
 
 
 def _quota_in_message(message: str) -> str:
-    """Return the name of the ResourceQuota that an API server's message says is exceeded; '' if there is none."""
+    """Return the name of the ResourceQuota that an API server's message reports as exceeded; '' if there is none."""
     match = _QUOTA_PATTERN.search(message)
     return "" if match is None else match[1]
 
@@ -330,7 +330,7 @@ def _conditions_text(request: Obj) -> str:
 
 
 def _waiting_containers_text(pod: Obj) -> str:
-    """Return why the first waiting or terminated container of a pod does not run; '' if none has a reason."""
+    """Return why the first waiting or terminated container of a pod does not run; '' if its state has no reason."""
     for status in (pod.get("status") or {}).get("containerStatuses") or ():
         state = status.get("state") or {}
         for kind in ("waiting", "terminated"):

@@ -84,7 +84,7 @@ def _object_to_fix(workload: Obj, queues: pending_reason.WorkloadQueues, limit_k
 
 
 def _inactivity_suffix(queues: pending_reason.WorkloadQueues, kind: str, scheduler_cache: SchedulerCache) -> str:
-    """Return the reason why the ClusterQueue is inactive, as a suffix of a message; '' if active or not to blame."""
+    """Return why the ClusterQueue is inactive, as a suffix of a message; '' if it is active or `kind` is another."""
     name = queues.cluster_queue_name
     if kind == "LocalQueue" and queues.local_queue is None:
         return ""
@@ -132,7 +132,7 @@ def unready_workloads(scheduler_cache: SchedulerCache, reader: Reader) -> list[s
 def pods_ready_binding(
     workload: Obj, scheduler_cache: SchedulerCache, reader: Reader, user: ExplanationUser
 ) -> BindingLimit | None:
-    """Return, as the Workload's limit, the Workloads whose unready pods block its admission; None if there are none."""
+    """Return the Workloads whose unready pods block an admission, as its limit; None if it does not wait for them."""
     quota_condition = find_condition(workload, lifecycle.QUOTA_RESERVED)
     if quota_condition is None or quota_condition["reason"] != WAITING_FOR_PODS_READY:
         return None
@@ -277,7 +277,7 @@ class LimitingNode(NamedTuple):
 
 
 class RetainedQuota(NamedTuple):
-    """A cohort tree node and the amount of its unused quota that its lendingLimit keeps from the others."""
+    """A cohort tree node, and the amount of its unused quota that its lendingLimit keeps from all other nodes."""
 
     node: QuotaNode
     amount: int
@@ -304,7 +304,7 @@ def find_limiting_node(node: QuotaNode, fr: int, amount: int) -> LimitingNode:
 
 
 def retained_quota(node: QuotaNode, fr: int) -> list[RetainedQuota]:
-    """Return the unused quota that the node's relatives in the cohort tree do not lend, largest amount first."""
+    """Return the unused quota that other nodes of the cohort tree do not lend to `node`, largest amount first."""
     limited_nodes = [each for each in _nodes_off_path(node) if each.lending_limit.get(fr) is not None]
     retained_quotas = [RetainedQuota(each, each.local[fr] - each.usage[fr]) for each in limited_nodes]
     retained_quotas = [each for each in retained_quotas if each.amount > 0]
@@ -358,7 +358,7 @@ class QuotaShortage(NamedTuple):
 
 
 def shortage_of(outcomes: Sequence[PodSetFlavorOutcomes], queue: ClusterQueue) -> QuotaShortage | None:
-    """Return the worst shortage among the pod sets and resource groups of a Workload; None if the Workload fits."""
+    """Return the shortage farthest from fitting among a Workload's pod sets and resource groups; None if it fits."""
     ranked_shortages: list[tuple[tuple[int, float], QuotaShortage]] = []
     for pod_set in outcomes:
         if pod_set.uncovered_resource:

@@ -60,7 +60,9 @@ class ChangeExplainer:
     def changes_part(
         self, case: ProposalCase, holders: Sequence[MissingQuotaHolder], user: ExplanationUser
     ) -> DocumentPart:
-        """Return the changes that would admit the Workload, each verified by simulation, and why there are no more.
+        """Return the changes that would admit the Workload, each verified by simulation.
+
+        The field `changesEnd` is set if no change was found, or if the search reached its limit.
 
         `holders` are the Workloads that hold the missing quota.
         """
@@ -106,8 +108,8 @@ class ChangeExplainer:
     def unready_part(self, waiting_case: WaitingCase, user: ExplanationUser) -> DocumentPart:
         """Return one change: the end of all Workloads with unready pods, because each of them blocks admissions.
 
-        Workloads with pods that would be admitted first would block admissions too, so the change also withdraws them.
-        Such a change is proposed only if no other Workload with pods is pending.
+        Blocked Workloads with pods that would be admitted first would block admissions too, so the change also
+        withdraws them. It is then proposed only if no further Workload with pods is pending.
         """
         view, keys = waiting_case.view, blockers.unready_workloads(self._cache, self._reader)
         queue = self._cache.snapshot.queues[waiting_case.queues.cluster_queue_name]

@@ -185,14 +185,14 @@ class CohortSimulation:
         return _Trial(self, change).run()
 
     def run_baseline(self, change: HypotheticalChange = NO_CHANGE) -> TrialOutcome:
-        """Return the simulated outcome of a change; if the decision limit is reached, the Workload is not admitted."""
+        """Return the simulated outcome of a change; at the decision limit, the outcome is that of no admission."""
         try:
             return self.run_trial(change)
         except DecisionLimitReached:
             return TrialOutcome()
 
     def admits(self, change: HypotheticalChange) -> bool:
-        """Report whether the explained Workload is admitted after a hypothetical change, possibly by preemption."""
+        """Return whether the explained Workload is admitted after a hypothetical change, possibly by preemption."""
         return self.run_trial(change).is_admitted
 
     def _holder_keys(self) -> list[str]:
@@ -351,5 +351,5 @@ def _tried_flavors(decision: Decision) -> object:
 
 
 def _stays_pending(decision: Decision) -> bool:
-    """Report whether a decision leaves its Workload pending without a preemption."""
+    """Return whether a decision leaves its Workload pending without a preemption."""
     return not isinstance(decision, Admit | Preempt)

@@ -11,6 +11,7 @@ from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Reader
 from batchyard.jobframework.workloads import prebuilt_key
+from batchyard.jobs.kinds import INTEGRATIONS
 from batchyard.scheduling import quota
 from batchyard.scheduling.cluster_queue import ClusterQueue, ResourceGroupRequest, mismatch_rule
 from batchyard.scheduling.cycle import SchedulingPolicy
@@ -54,7 +55,7 @@ class FlavorResourceRequest(NamedTuple):
 
     @property
     def missing_fraction(self) -> float:
-        """The missing part of the request: beyond the largest possible quota, if there is too little even of that."""
+        """The missing fraction of the request: what exceeds the potential quota, or else the available quota."""
         missing_amount = max(0, self.total - self.potential_quota) or self.shortfall
         return missing_amount / self.total if self.total else 0.0
 
@@ -353,7 +354,7 @@ def workload_of(obj: Obj, reader: Reader) -> WorkloadLookup:
 
 
 def queued_job_of(obj: Obj, reader: Reader) -> Obj | None:
-    """Return the outermost Job or JobSet that owns an object; the object if it is a job without an owner."""
+    """Return the outermost Job or JobSet that owns an object, or the object itself if it is one; None without a job."""
     job = obj if obj["kind"] in _KIND_BY_JOB_KIND else None
     for owning_job in controlling_jobs(obj, reader.get):
         job = owning_job
@@ -365,7 +366,7 @@ def _unmanaged_reason(job: Obj, prebuilt_workload_key: Key | None, reader: Reade
     queue = label(job, well_known.QUEUE_NAME)
     if queue and prebuilt_workload_key is not None:
         return f"{kind} {name} waits for its Workload {prebuilt_workload_key.name}, which does not exist"
-    class_key = adjustments.class_key(job, _pod_templates(job)) if queue else None
+    class_key = adjustments.class_key(job, INTEGRATIONS[_KIND_BY_JOB_KIND[kind]].templates(job)) if queue else None
     if class_key is not None and reader.get(class_key) is None:
         class_kind = scheme.kind_info(class_key.kind).kind
         return f"{kind} {name} has no Workload: {class_kind} {class_key.name} does not exist; create it"
@@ -378,13 +379,6 @@ def _unmanaged_reason(job: Obj, prebuilt_workload_key: Key | None, reader: Reade
     if reader.get(Key(scheme.LOCAL_QUEUE, namespace, _DEFAULT_QUEUE)) is None:
         return f"{reason}, and namespace {namespace} has no LocalQueue {_DEFAULT_QUEUE} for jobs that name none"
     return f"{reason}; it was created before the LocalQueue {_DEFAULT_QUEUE} of namespace {namespace}"
-
-
-def _pod_templates(job: Obj) -> Sequence[Mapping[str, Any]]:
-    """Return the pod templates of a Job or a JobSet."""
-    if job["kind"] == "Job":
-        return [job["spec"]["template"]]
-    return [each["template"]["spec"]["template"] for each in job["spec"].get("replicatedJobs") or ()]
 
 
 def pods_of(workload: Obj, reader: Reader) -> Sequence[Obj]:

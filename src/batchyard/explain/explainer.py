@@ -36,7 +36,7 @@ _HOLDERS_CHECKED_MAX: Final = 50
 def eviction_part(
     workload: Obj, scheduler_cache: SchedulerCache, reader: Reader, user: ExplanationUser, *, fair_sharing: bool
 ) -> DocumentPart:
-    """Return the document field `preemption` about a Workload's last eviction; {} if it is not evicted any more."""
+    """Return the document field `preemption` about a Workload's last eviction; {} if it is no longer evicted."""
     eviction_condition, preemption = find_condition(workload, "Evicted"), find_condition(workload, "Preempted")
     if eviction_condition is None or eviction_condition["status"] != "True":
         return {}
@@ -72,7 +72,7 @@ def _view_of_uid(uid: str, scheduler_cache: SchedulerCache) -> WorkloadView | No
 
 
 def _former_preemptor_name(uid: str, reader: Reader, user: ExplanationUser) -> str:
-    """Return the name of a Workload that preempted another and has finished, by its uid."""
+    """Return the name of a preemptor with this uid that has finished, or the text `a deleted Workload`."""
     finished_workload = next((obj for obj in reader.list(scheme.WORKLOAD) if obj["metadata"].get("uid") == uid), None)
     if finished_workload is None:
         return "a deleted Workload"

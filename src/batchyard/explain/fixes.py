@@ -205,7 +205,7 @@ def _cycle_corrections(cohort: str, snapshot: Snapshot) -> Iterator[_Correction]
 
 
 def _limit_corrections(case: WaitingCase) -> Iterator[_Correction]:
-    """Yield a correction that raises all container limits below the requests, for a Workload without a job.
+    """Yield a correction that raises all container limits that are below the requests, for a Workload without a job.
 
     Kubernetes rejects a job with such containers.
     """
@@ -281,7 +281,8 @@ def propose_local_queues(case: WaitingCase, cache: SchedulerCache, policy: Sched
 def propose_new_local_queues(case: WaitingCase, cache: SchedulerCache, policy: SchedulingPolicy) -> Iterator[Proposal]:
     """Yield the creation of LocalQueues of existing ClusterQueues that would admit the Workload, similar names first.
 
-    They replace a LocalQueue that does not exist, or one whose ClusterQueue does not exist: that field is immutable.
+    They replace a LocalQueue that does not exist, or whose ClusterQueue does not exist. In the latter case a new
+    LocalQueue is needed because the field `clusterQueue` is immutable.
     """
     if case.limit.limit != blockers.MISCONFIGURED or case.queues.cluster_queue_name in cache.snapshot.queues:
         return
@@ -293,7 +294,7 @@ def propose_new_local_queues(case: WaitingCase, cache: SchedulerCache, policy: S
 
 
 def _new_local_queue(case: WaitingCase, cluster_queue: str, cache: SchedulerCache) -> Proposal:
-    """Return the creation of a LocalQueue under the name that the Workload gives, or under a free one."""
+    """Return the creation of a LocalQueue with the Workload's queueName, or with an unused name."""
     namespace, _, name = case.view.queue.partition("/")
     is_new_name_needed = case.queues.local_queue is not None or not name
     if is_new_name_needed:

@@ -57,7 +57,7 @@ class NodeCapacityView:
         return self._autoscaler.last_message_for(pod)
 
     def limit_of(self, message: str, now: Instant) -> tuple[str, str]:
-        """Return the cause in an autoscaler message (such as STOCK_OUT) and the NodePool's name; '' if unknown."""
+        """Return the cause in an autoscaler message (such as STOCK_OUT), and the NodePool's name ('' if unknown)."""
         if message.startswith(_SCALE_UP_TRIGGERED):
             booting_machines = self._scaling_index.machines.upcoming_machines.values()
             return BOOTING, next((machine.group.pool for machine in booting_machines), "")
@@ -109,7 +109,7 @@ class NodeCapacityView:
 
 
 def _retry_text(backoff: Backoff, now: Instant) -> str:
-    """Return when the autoscaler requests machines again after a failure.
+    """Return a text about when the autoscaler requests machines again after a failure.
 
     After the backoff, the autoscaler requests machines only if the cloud may have them.
     """
@@ -177,7 +177,7 @@ def _growth_patches(group: NodeGroup, node_count: int, node_capacity: NodeCapaci
 
 
 def _pod_count_proposals(pods: Sequence[PodView], node_capacity: NodeCapacityView) -> Iterator[Proposal]:
-    """Yield how many pods must be left out so that all the other pods get nodes."""
+    """Yield a proposal with the smallest number of pods to leave out so that all the other pods get nodes."""
     count = _minimum_number(lambda omitted_count: node_capacity.has_room_for(pods[omitted_count:]), len(pods) - 1)
     if count:
         others = f"the other {count_with_noun(len(pods) - count, 'pod')}"

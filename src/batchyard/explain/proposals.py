@@ -1,4 +1,4 @@
-"""Searches for changes that would admit a pending Workload: priority, size, flavors, preemption, order, ends."""
+"""Searches for changes that would admit a pending Workload, such as of its priority, size or flavors."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -333,7 +333,7 @@ def proposal_of_ends(
 
 
 def propose_queueing_strategy(case: ProposalCase) -> Search:
-    """Try BestEffortFIFO, if the order of a StrictFIFO ClusterQueue may keep the Workload pending."""
+    """Try BestEffortFIFO for a StrictFIFO ClusterQueue; propose it if the Workload would then be admitted."""
     view = case.simulation.queue.view
     if view.strict_fifo and (yield HypotheticalChange(queues={view.name: replace(view, strict_fifo=False)})):
         patch = merge_patch("ClusterQueue", view.name, {"spec": {"queueingStrategy": "BestEffortFIFO"}})

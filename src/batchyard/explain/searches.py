@@ -36,7 +36,7 @@ Trials: TypeAlias = Generator[HypotheticalChange, bool, "SearchedAmount"]
 
 
 class SearchedAmount(NamedTuple):
-    """An amount that satisfies a condition, and whether it is known that the next smaller one does not."""
+    """An amount that satisfies a condition, and whether the next smaller amount is known not to satisfy it."""
 
     amount: int
     is_minimal: bool = True
@@ -88,7 +88,7 @@ class _RunningSearch:
     answer: bool | None = None
 
     def next_change(self, limit: DecisionLimitReached | None) -> HypotheticalChange | None:
-        """Resume the search until it tries a change, and return that; None at its end."""
+        """Resume the search until it tries a change, and return this change; None at the end of the search."""
         try:
             step = self._resume(limit)
             while isinstance(step, Proposal):

@@ -57,7 +57,10 @@ class Namespaces:
         self._terminating: dict[str, None] = {}
 
     def keys_for(self, event: client.WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return a changed Namespace, or the terminating Namespace in which an object was created or deleted."""
+        """Return the key of a changed Namespace, or of the terminating Namespace of a created or deleted object.
+
+        The first event of the Namespace `default` returns the keys of all system Namespaces.
+        """
         key = event.key
         if key.kind != scheme.NAMESPACE:
             is_content_change = event.type is not _MODIFIED and key.namespace in self._terminating
@@ -158,7 +161,7 @@ class ServiceAccounts:
     kinds = (scheme.NAMESPACE, scheme.SERVICE_ACCOUNT)
 
     def keys_for(self, event: client.WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return a new or changed Namespace, or the Namespace whose ServiceAccount `default` was deleted."""
+        """Return the key of a changed Namespace, or of the Namespace whose ServiceAccount `default` was deleted."""
         if event.key.kind == scheme.NAMESPACE:
             return () if event.type is client.EventType.DELETED else (event.key,)
         is_default_deleted = event.type is client.EventType.DELETED and event.key.name == service_accounts.DEFAULT
@@ -191,7 +194,7 @@ class ClusterRoleAggregation:
         self._aggregates: dict[meta.Key, None] = {}
 
     def keys_for(self, event: client.WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return all ClusterRoles with an aggregationRule, since any of them may select the changed ClusterRole."""
+        """Return the keys of all ClusterRoles with an aggregationRule, since any may select the changed ClusterRole."""
         if event.type is not client.EventType.DELETED and event.obj.get("aggregationRule"):
             self._aggregates[event.key] = None
         else:
@@ -241,7 +244,7 @@ class RootCertificates:
         self._data = {service_accounts.CERTIFICATE_KEY: certificate}
 
     def keys_for(self, event: client.WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return a new or changed Namespace, or the Namespace whose CA certificate ConfigMap changed."""
+        """Return the key of a new or changed Namespace, or of the Namespace whose CA certificate ConfigMap changed."""
         if event.key.kind == scheme.NAMESPACE:
             return () if event.type is _DELETED else (event.key,)
         if event.key.name != service_accounts.ROOT_CERTIFICATE:
@@ -286,7 +289,7 @@ class TtlAfterFinished:
         self.kinds = kinds
 
     def keys_for(self, event: client.WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return the changed Job or JobSet if it has finished and has a `ttlSecondsAfterFinished`."""
+        """Return the key of the changed Job or JobSet if it has finished and has a `ttlSecondsAfterFinished`."""
         return (event.key,) if _ttl_expiry_time(event.key, event.obj) is not None else ()
 
     def reconcile(self, key: meta.Key, reader: client.Reader, now: Instant) -> ReconcileResult:
@@ -312,7 +315,7 @@ def _ttl_expiry_time(key: meta.Key, obj: meta.Obj) -> Instant | None:
 
 
 def _is_managed_elsewhere(key: meta.Key, obj: meta.Obj) -> bool:
-    """Report whether another controller is responsible for a JobSet, according to its `managedBy`."""
+    """Return whether another controller is responsible for a JobSet, according to its `managedBy`."""
     return key.kind == scheme.JOB_SET and obj["spec"].get("managedBy") not in _JOB_SET_MANAGERS
 
 
@@ -353,7 +356,7 @@ class EventExpiry:
         return (EVENTS_KEY,) if is_batch_full or self._expiries[0][1] is event.key else ()
 
     def reconcile(self, key: meta.Key, reader: client.Reader, now: Instant) -> ReconcileResult:
-        """Delete a batch of expired Events, and of the surplus Events that expire first."""
+        """Delete up to 500 Events: expired Events, and the Events above the maximum number that expire first."""
         event_expiries, deletions, rechecks = self._expiries, list[client.Write](), list[tuple[Instant, meta.Key]]()
         surplus_count = len(event_expiries) - KEPT_MAX
         while event_expiries and len(deletions) < BATCH_MAX and (event_expiries[0][0] <= now or surplus_count > 0):
@@ -395,7 +398,7 @@ _CONFLICT_REASON_BY_FIELD: Final = {
 
 
 class CustomResourceDefinitions:
-    """Controller that sets the status of CustomResourceDefinitions, and deletes the objects of deleted ones."""
+    """Controller that sets the status of CustomResourceDefinitions, and deletes the objects of deleted definitions."""
 
     name = "custom-resources"
     rank = 0
@@ -408,7 +411,10 @@ class CustomResourceDefinitions:
         self._terminating: dict[str, meta.Key] = {}
 
     def keys_for(self, event: client.WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return the changed definition, those that can use its freed names, or that of a deleted custom object."""
+        """Return the key of a changed definition, or of the terminating definition of a deleted custom object.
+
+        For a deleted definition, return the keys of all definitions of its group, because its names are free now.
+        """
         key = event.key
         if key.kind != custom_kinds.DEFINITION:
             definition_key = self._terminating.get(key.kind)

@@ -1,6 +1,6 @@
 """The client interface of controllers: a cached reader of objects, and a writer of changes.
 
-A Reader never blocks: it reads a cache of the objects, which is in process or filled by watches. A Writer accepts
+A Reader never blocks: it reads a cache of the objects, in process or filled by watches. An ObjectWriter accepts
 writes and reports results later, from the event loop, after the watch events of those writes have been delivered.
 """
 
@@ -14,7 +14,7 @@ from batchyard.api.meta import Key, Obj
 
 
 class EventType(StrEnum):
-    """The type of a watch event."""
+    """The type of a watch event: the object was added, modified or deleted."""
 
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"
@@ -40,7 +40,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """A write that replaces an object except its status. If the object has a resourceVersion, it must be current."""
+    """A write that replaces an object, with its status only if `is_whole`. A given resourceVersion must be current."""
 
     obj: Obj
     #: The new `managedFields`; None leaves them unchanged.
@@ -51,7 +51,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class UpdateStatus:
-    """A write that replaces only the status of an object. If the object has a resourceVersion, it must be current."""
+    """A write that replaces only the status of an object. A given resourceVersion must be current."""
 
     obj: Obj
     managed_fields: Sequence[Obj] | None = None
@@ -132,7 +132,7 @@ class ObjectClient(Reader, ObjectWriter, Protocol):
         """Register a listener. The event loop later calls it with each batch of watch events, in order."""
 
     def is_settled(self) -> bool:
-        """Report whether the client has delivered all watch events that it has received: controllers may decide.
+        """Return whether the client has delivered all received watch events, so that controllers may decide.
 
         Results of writes are included only if the client executes writes synchronously.
         """

@@ -1,4 +1,4 @@
-"""The interfaces to the container runtime: logs, usage, exec, attach, port-forward, and container starts as objects."""
+"""The interfaces to the container runtime: logs, usage, exec, attach, port-forward, and starts of containers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol, TypeAlias
@@ -47,7 +47,7 @@ class ContainerLog(Protocol):
         """Skip log lines before the last `lines` ones, as far as possible; to be called before the first read."""
 
     def read(self) -> Sequence[LogLine]:
-        """Return the log lines since the last read, oldest first; the first read starts with retained lines."""
+        """Return unread log lines, oldest first; before the first read, all retained lines are unread."""
 
     def close(self) -> None:
         """Stop reading the log."""
@@ -118,7 +118,7 @@ class Containers(Protocol):
         """Return the measured usage of a running pod by container; None before the first measurement."""
 
     def node_usage(self, node: str) -> MeasuredUsage | None:
-        """Return the measured usage of a node, under the key ''; None if its usage is the sum of its pods."""
+        """Return the measured usage of a node, under the key ''; None if it is the sum of its pods' usage."""
 
     def no_process_reason(self, pod: Obj) -> str:
         """Return why exec, attach and port-forward cannot reach the pod; '' if they can.
@@ -160,7 +160,7 @@ class ContainerRuntime(Protocol):
         """Return the last known state of a run (container start, sandbox or image pull); None if it does not exist."""
 
     def runs(self, uid: str | None = None) -> Sequence[Obj]:
-        """Return all runs, or those of the pod with a uid: its sandbox, then the others in order of creation."""
+        """Return all runs, or those of the pod with a uid: its sandbox, then its other runs in order of creation."""
 
     def execute_write(self, write: Write) -> Obj:
         """Start (Create), change (Update) or remove (Delete) a run, and return its resulting state."""

@@ -47,7 +47,7 @@ class ReconcileResult:
 
 
 class Controller(Protocol):
-    """A function that returns the required writes for the current objects, without I/O, clock or waiting.
+    """A controller computes the required writes from the current objects, without I/O, clock access or waiting.
 
     Its state is an index that can be rebuilt from the watch events. A controller with a higher `rank` runs only when no
     controller of a lower rank has queued keys and no write is in progress. So a scheduling cycle sees the results of
@@ -92,7 +92,7 @@ class Kernel(Clock, Protocol):
     """A clock and a queue of callbacks by time: an event loop in the live platform, a heap in the simulator."""
 
     def call_at(self, instant: Instant, callback: Work) -> Ticket:
-        """Schedule a callback at an instant, or now if that has passed; those of one instant run in call order."""
+        """Schedule a callback for an instant, or now if it has passed; equal instants run in the order of the calls."""
 
     def cancel(self, ticket: Ticket) -> None:
         """Cancel a scheduled callback that is not due yet. Simulated time does not advance for a canceled one."""
@@ -105,7 +105,7 @@ class ReconcileThrottle(Protocol):
     """Limits the time share of all controllers above the lowest rank, so that API requests are not delayed."""
 
     def next_turn(self) -> Instant:
-        """Return the instant at which the next reconcile may run, or at which to call this method again."""
+        """Return a past instant if a reconcile may run now, else the instant at which to call this method again."""
 
     def run_reconcile(self, reconcile: Work) -> None:
         """Run one reconcile, and count its duration toward the limit on the controllers' share of time."""
@@ -145,18 +145,18 @@ class LedgerQuery(NamedTuple):
 
 
 class QueryTooBroad(Exception):  # noqa: N818 - named after the condition
-    """A query of the decision ledger scans too many entries; none are returned."""
+    """A query of the decision ledger would scan too many entries; no entries are returned."""
 
 
 class LedgerUnreadable(Exception):  # noqa: N818 - as above
-    """A stored entry of the decision ledger is corrupt; the message says how to repair that."""
+    """A stored entry of the decision ledger is corrupt. The message contains the remedy."""
 
 
 class DecisionLedger(Protocol):
-    """Stores records of scheduling decisions."""
+    """Read access to the records of scheduling decisions."""
 
     def find(self, query: LedgerQuery) -> Sequence[DecisionRecord]:
-        """Return the matching decision records in order. Raises QueryTooBroad, or LedgerUnreadable if corrupt."""
+        """Return the decision records that match a query, oldest first. Raises QueryTooBroad or LedgerUnreadable."""
 
     def get(self, number: int) -> DecisionRecord | None:
         """Return the decision record with a number, or None. Raises LedgerUnreadable if it is corrupt."""

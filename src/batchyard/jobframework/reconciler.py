@@ -31,7 +31,7 @@ _PRIORITY_CLASS_KINDS: Final = (scheme.WORKLOAD_PRIORITY_CLASS, scheme.PRIORITY_
 
 
 class JobRelations:
-    """Index by which an event of a Workload, owner, priority class or flavor finds the affected jobs of one kind."""
+    """Index of the jobs of one kind that an event of a Workload, job, priority class or flavor affects."""
 
     def __init__(self, integration: GenericJob) -> None:
         self._integration = integration
@@ -57,7 +57,7 @@ class JobRelations:
         return ()
 
     def record_missing_flavor(self, job: meta.Key) -> None:
-        """Record that a job waits for a ResourceFlavor; the next created ResourceFlavor makes it reconcile."""
+        """Record that a job waits for a ResourceFlavor; the creation of any ResourceFlavor reconciles the job again."""
         self._jobs_without_flavor[job] = None
 
     def workloads_of(self, job: meta.Key, reader: Reader) -> list[meta.Obj]:
@@ -166,7 +166,7 @@ class JobReconciler:
         return self._relations.observe(event)
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Return the first write that a job or its Workloads need now, such as the creation of the Workload."""
+        """Return the writes of the first action that a job or its Workloads need now, such as creating the Workload."""
         job = reader.get(key)
         if job is None or "deletionTimestamp" in job["metadata"]:
             job_workloads = self._relations.workloads_of(key, reader)
@@ -213,7 +213,10 @@ class JobReconciler:
         return stop_result or self._sync_job(job_pass, match)
 
     def _manage_prebuilt_workload(self, job_pass: _JobPass, workload: meta.Obj | None) -> ReconcileResult:
-        """Set the job as owner of its prebuilt Workload; stop the job if that Workload is missing or not equivalent."""
+        """Keep a job and its prebuilt Workload in sync, after setting the job as owner of the Workload.
+
+        A Workload that does not match the job is finished, and a job without a usable Workload is stopped.
+        """
         if workload is not None and meta.controller_of(workload) is None:
             return ReconcileResult([Update(workloads.with_job_owner(workload, job_pass.job))])
         if workload is not None and workloads.is_created_for(workload, job_pass.job):
@@ -408,7 +411,7 @@ def _with_reclaimable_pods(workload: meta.Obj, reclaimable_pods: Sequence[Mappin
 
 
 def _is_stopping(job_pass: _JobPass) -> bool:
-    """Report whether a job is suspended but the integration has not completed its stop.
+    """Return whether a job is suspended but the integration has not completed its stop.
 
     While the job has pods, Kubernetes 1.36 rejects changes of its pod template. Source: shouldAllowMutablePodTemplate
     in pkg/registry/batch/job/strategy.go.
@@ -426,7 +429,10 @@ def _admission_check_events(job_pass: _JobPass, workload: meta.Obj) -> list[Even
 
 
 def _report_missing_class(job_pass: _JobPass, missing_class: adjustments.MissingPriorityClass) -> ReconcileResult:
-    """Return an Event that a job's WorkloadPriorityClass is missing; its creation triggers the next reconcile."""
+    """Return a warning Event about a job's missing WorkloadPriorityClass; no Event for a missing PriorityClass.
+
+    The creation of the class triggers the next reconcile.
+    """
     if missing_class.key.kind != scheme.WORKLOAD_PRIORITY_CLASS:
         return ReconcileResult()
     message = f'WorkloadPriorityClass "{missing_class.key.name}" not found'

@@ -36,7 +36,7 @@ FindFlavor = Callable[[str], meta.Obj | None]
 
 
 class InvalidPodSetInfo(Exception):  # noqa: N818 - named like the reasons of Kubernetes
-    """Raised if the node selectors, labels or annotations of an admission conflict with a pod template."""
+    """Raised if the fields of an admission conflict with a pod template, or its number of pod sets differs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ def _merge_lists(base: Sequence[Mapping[str, Any]], added_list: Sequence[Mapping
 def are_pod_sets_equivalent(
     pod_sets: Sequence[Mapping[str, Any]], other_pod_sets: Sequence[Mapping[str, Any]], ignore_tolerations: bool
 ) -> bool:
-    """Report whether two lists of pod sets have equal counts, containers and, unless ignored, tolerations."""
+    """Return whether two lists of pod sets have equal counts, containers and, unless ignored, tolerations."""
     pairs = zip(pod_sets, other_pod_sets, strict=True)
     return len(pod_sets) == len(other_pod_sets) and all(_are_equivalent(a, b, ignore_tolerations) for a, b in pairs)
 
@@ -350,13 +350,13 @@ def execution_seconds_max(job: meta.Obj) -> int | None:
 
 
 def is_created_for(workload: meta.Obj, job: meta.Obj) -> bool:
-    """Report whether this job controls the Workload, as opposed to an earlier job of the same name."""
+    """Return whether this job controls the Workload, as opposed to an earlier job of the same name."""
     owner_reference = meta.controller_of(workload)
     return owner_reference is not None and owner_reference["uid"] == job["metadata"].get("uid")
 
 
 def matches(workload: meta.Obj, job: meta.Obj, pod_sets: PodSets, is_suspended: bool) -> bool:
-    """Report whether a Workload of this job has equivalent pod sets and the same maximum execution time.
+    """Return whether a Workload of this job has equivalent pod sets and the same maximum execution time.
 
     A running job has the admitted pod counts, and tolerations of its flavors in addition to its own.
     """
@@ -425,13 +425,13 @@ class GenericJob(Protocol):
     kind: str
 
     def is_suspended(self, job: meta.Obj) -> bool:
-        """Report whether a job is suspended and its last stop is complete."""
+        """Return whether a job is suspended and its last stop is complete."""
 
     def is_active(self, job: meta.Obj) -> bool:
-        """Report whether a job has active pods."""
+        """Return whether a job has active pods."""
 
     def pods_ready(self, job: meta.Obj) -> bool:
-        """Report whether all pods of a job are ready or succeeded."""
+        """Return whether all pods of a job are ready or succeeded."""
 
     def completion(self, job: meta.Obj) -> JobCompletion | None:
         """Return how a finished job ended; None if it has not finished."""

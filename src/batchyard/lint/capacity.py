@@ -1,4 +1,4 @@
-"""The lint rule `quota-above-capacity`: reports quota that exceeds the capacity of the matching machines."""
+"""The lint rule `quota-above-capacity`: reports quota of a flavor that exceeds the capacity of its machines."""
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from batchyard.scheduling.quota import QuotaNode
 
 
 class QuotaDemand(NamedTuple):
-    """What a cohort subtree can use of a flavor-resource: from its own quota that it never lends, and from its parent.
+    """How much of a flavor-resource a cohort subtree can use: from quota that it does not lend, and from its parent.
 
     `from_parent` is None if the use of the parent's quota is unlimited.
     """
@@ -65,7 +65,7 @@ class QuotaDeclaration(NamedTuple):
 
 
 def quota_above_capacity(config: Configuration) -> Iterator[RuleResult]:
-    """Report each flavor-resource whose quota exceeds its machines' capacity: admitted pods would stay Pending."""
+    """Report each flavor-resource whose usable quota exceeds the capacity of the flavor's machines."""
     if not config.inventory.is_known:
         return
     for fr, (flavor, resource) in enumerate(config.snapshot.names):
@@ -82,7 +82,10 @@ def quota_above_capacity(config: Configuration) -> Iterator[RuleResult]:
 
 
 def max_admissible_amount(config: Configuration, fr: int, flavor: str) -> int:
-    """Return how much of a flavor-resource can be in use by ClusterQueues that do not request machines for it."""
+    """Return how much of a flavor-resource can be in use at once.
+
+    ClusterQueues with an AdmissionCheck that requests machines for the flavor do not count.
+    """
     snapshot = config.snapshot
 
     def may_use_flavor(node: QuotaNode) -> bool:

@@ -42,7 +42,7 @@ _TEMPORARY_TAINT_PREFIXES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class MachineGroup:
-    """The machines of one NodePool, or one Node: a template per zone, the maximum number and provisioning model."""
+    """The machines of one NodePool, or one Node: a node template per zone, maximum count and provisioning model."""
 
     name: str
     manifest: Manifest
@@ -102,7 +102,10 @@ class MachineInventory:
         return isinstance(NodeAutoProvisioner(self.cluster, self._limits, ()).requirements(pod), NodeRequirements)
 
     def max_creatable_amount(self, resource: str, labels: Mapping[str, str]) -> int:
-        """Return how much of a resource auto-provisioned node pools with the given flavor labels can have in total."""
+        """Return how much of a resource (cpu in millicores) node auto-provisioning can create for a flavor's labels.
+
+        The amount is the sum of the Cluster's auto-provisioning limits; 0 if node auto-provisioning is disabled.
+        """
         if not self.can_create_pools:
             return 0
         if resource in {"cpu", "memory"}:
@@ -122,7 +125,7 @@ def _requests_accelerator(resource: str, accelerator: str) -> bool:
 def _pool_machines(
     cluster: Obj | None, clusters: Sequence[Manifest], pools: Sequence[Manifest]
 ) -> Iterator[MachineGroup]:
-    """Yield the machine groups of all node pools, in the Cluster and as NodePools; the last one with a name counts."""
+    """Yield the machine group of each node pool of Clusters and NodePools; of pools with equal names, only the last."""
     if cluster is None:
         return
     pools_by_name: dict[str, tuple[Manifest, str, Obj]] = {}
@@ -221,7 +224,10 @@ NodeMismatches: TypeAlias = Mapping[tuple[str, ...], NodeMismatch | None]
 def find_node_mismatches(
     pod_sets: Sequence[LintedPodSet], context: LintContext
 ) -> list[tuple[LintedPodSet, NodeMismatches]]:
-    """Return each pod set that can be admitted, with a NodeMismatch per flavor combination; None where the pods fit."""
+    """Return each admissible pod set with its NodeMismatch (None if the pods fit) by flavor combination.
+
+    Return [] if the manifests contain no machines.
+    """
     if not context.inventory.is_known:
         return []
     admissible_pod_sets = [each for each in pod_sets if each.assignment.mode is not FlavorAssignmentMode.NO_FIT]
@@ -235,7 +241,7 @@ def _mismatches_by_flavors(pod_set: LintedPodSet, context: LintContext) -> NodeM
 
 
 def _usable_flavors(pod_set: LintedPodSet, group_index: int, context: LintContext) -> list[str]:
-    """Return the flavors of a resource group that suit a pod set; [] if it requests no resource of the group."""
+    """Return the flavors of a resource group that can admit a pod set; [] if it requests no resource of the group."""
     resource_group, snapshot = pod_set.queue.view.groups[group_index], context.snapshot
     template = pod_set.job.view.pod_sets[pod_set.index].template
     count = pod_set.assignment.count
@@ -280,7 +286,10 @@ def _find_mismatch(pod_set: LintedPodSet, flavor_names: Sequence[str], context: 
 
 
 def _pods_per_machine(pod: PodView, machine_group: MachineGroup, *, only_taints: bool = False) -> int:
-    """Return how many such pods one machine holds; with `only_taints`, 1 if its labels and taints admit the pod."""
+    """Return how many pods like `pod` one machine of the group holds.
+
+    With `only_taints`, return 1 if the labels and taints of the machine admit the pod, otherwise 0.
+    """
     return max((_pods_on_template(pod, template, only_taints) for template in machine_group.templates), default=0)
 
 
@@ -368,7 +377,7 @@ class Configuration:
         return self._latest_manifests.get(Key(kind, namespace, name))
 
     def has_kind(self, kind: str) -> bool:
-        """Return whether the manifests contain a kind; if so, rules assume that no other objects of it exist."""
+        """Return whether the manifests contain objects of a kind; rules then assume that no others exist."""
         return kind in self._by_kind
 
     def latest_versions(self, kind: str) -> list[Manifest]:
@@ -484,10 +493,10 @@ class Configuration:
         )
 
     def can_create_pools_for(self, name: str) -> bool:
-        """Return whether node auto-provisioning can create pools for a flavor's pods; assume so if no job uses it.
+        """Return whether node auto-provisioning is enabled and can create node pools for a flavor.
 
-        If pools with the flavor's labels exist, the autoscaler creates no further pool for pods that tolerate only the
-        flavor's own taints. The exception is a flavor whose taints repel all other pods.
+        If eligible jobs exist, return whether a pool can be created for a pod of at least one of them. Otherwise,
+        return True if no machine has the flavor's labels yet, or if the flavor has a taint for each of its labels.
         """
         can_create_pools = self._can_create_pools_for.get(name)
         if can_create_pools is None:

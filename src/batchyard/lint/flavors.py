@@ -1,4 +1,4 @@
-"""Lint rules on ResourceFlavors, taints, labels that have no effect where they are, TPU topologies and accelerators."""
+"""Lint rules on ResourceFlavors, taints, misplaced labels, TPU topologies and accelerators."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -33,7 +33,7 @@ def unused_flavor(config: Configuration) -> Iterator[RuleResult]:
 
 
 def flavor_without_nodes(config: Configuration) -> Iterator[RuleResult]:
-    """Report each ResourceFlavor with quota whose labels no node or node pool has, or could get automatically."""
+    """Report each ResourceFlavor with quota whose labels no node, node pool or auto-provisioned pool can have."""
     if not config.inventory.is_known:
         return
     for name, (manifest, flavor) in config.flavors.items():
@@ -48,7 +48,7 @@ def flavor_without_nodes(config: Configuration) -> Iterator[RuleResult]:
 
 
 def flavor_without_quota(config: Configuration) -> Iterator[RuleResult]:
-    """Report each flavor of a ClusterQueue for which neither the ClusterQueue nor its cohort has any quota."""
+    """Report each flavor with a covered resource for which neither the ClusterQueue nor its cohort has quota."""
     snapshot = config.snapshot
     for name, (manifest, view) in config.queues.items():
         potential_quota = snapshot.queues[name].node.potential
@@ -66,7 +66,7 @@ def flavor_without_quota(config: Configuration) -> Iterator[RuleResult]:
 
 
 def shadowed_flavor(config: Configuration) -> Iterator[RuleResult]:
-    """Report each flavor that is never used because an earlier flavor has quota for all jobs of the ClusterQueue."""
+    """Report each resource group in which an earlier flavor has quota for all jobs, so later flavors are never used."""
     for name, (manifest, view) in config.queues.items():
         for group_index, group in enumerate(view.groups):
             sufficient = next((f for f in group.flavors[:-1] if _has_quota_for_all_jobs(config, view, f)), None)
@@ -101,7 +101,10 @@ def untolerated_flavor(config: Configuration) -> Iterator[RuleResult]:
 
 
 def undeclared_taint(config: Configuration) -> Iterator[RuleResult]:
-    """Report each taint that all nodes of a flavor have, but that is missing in the flavor's spec.nodeTaints."""
+    """Report each taint on all nodes of a flavor that the flavor neither declares nor tolerates.
+
+    Taints that all eligible pods tolerate are not reported.
+    """
     for name, (manifest, flavor) in config.flavors.items():
         machine_groups = config.inventory.machines_for(flavor) if flavor.labels else []
         if not machine_groups or config.can_create_pools_for(name):
@@ -237,7 +240,7 @@ _JOB_LABELS: Final = (well_known.PRIORITY_CLASS, well_known.MAX_EXEC_TIME)
 
 
 def queue_name_not_a_label(config: Configuration) -> Iterator[RuleResult]:
-    """Report each queue name in an annotation or a pod template, where it has no effect."""
+    """Report each queue name in an annotation or a pod template of a job without the queue label: it has no effect."""
     for job in config.jobs:
         if job.is_job and not job.queue:
             for path, name in _misplaced_values(job, well_known.QUEUE_NAME):
@@ -278,7 +281,7 @@ def unknown_kueue_key(config: Configuration) -> Iterator[RuleResult]:
 
 
 def job_without_queue(config: Configuration) -> Iterator[RuleResult]:
-    """Report each job that names no queue in a namespace that has LocalQueues."""
+    """Report each job that names no queue, in a namespace that has LocalQueues but none named `default`."""
     for job in config.jobs:
         if not job.is_job or job.queue or any(_misplaced_values(job, well_known.QUEUE_NAME)):
             continue
@@ -293,7 +296,7 @@ def job_without_queue(config: Configuration) -> Iterator[RuleResult]:
 
 
 def namespace_without_queue(config: Configuration) -> Iterator[RuleResult]:
-    """Report each namespace that has queued jobs but no LocalQueue."""
+    """Report each Namespace in the manifests that has jobs but no LocalQueue."""
     for manifest in config.latest_versions(scheme.NAMESPACE):
         name = manifest.obj["metadata"]["name"]
         jobs = [job for job in config.jobs if job.namespace == name]
@@ -377,7 +380,7 @@ def tpu_topology_mismatch(config: Configuration) -> Iterator[RuleResult]:
 
 
 def tpu_chips_left(config: Configuration) -> Iterator[RuleResult]:
-    """Report pods that request only some TPU chips of their machine, because no other pod can use the rest."""
+    """Report pods that request fewer TPU chips than their machine has; no other pod can use the remaining chips."""
     for job in config.jobs:
         for index, path in enumerate(job.paths):
             pod = job.pod(index)
@@ -396,7 +399,7 @@ def tpu_chips_left(config: Configuration) -> Iterator[RuleResult]:
 
 
 def accelerator_mismatch(config: Configuration) -> Iterator[RuleResult]:
-    """Report each node selector with an accelerator that the selected machine type does not have."""
+    """Report each node selector whose machine type does not support its accelerator, or whose Spot labels conflict."""
     catalog = builtin_catalog() if config.inventory.cluster is None else catalog_of(config.inventory.cluster)
     for manifest, path, labels in config.node_selectors():
         accelerator = labels.get(well_known.ACCELERATOR) or labels.get(well_known.TPU_ACCELERATOR)
@@ -468,7 +471,7 @@ _TOPOLOGY_FIX: Final = (
 
 
 def topology_ignored(config: Configuration) -> Iterator[RuleResult]:
-    """Report the first topology request of each pod set, which is stored and has no effect."""
+    """Report the first topology request of each pod set: batchyard stores the request but does not act on it."""
     for job in config.jobs:
         for template, path in zip(job.templates, job.paths, strict=True):
             annotations = (template.get("metadata") or {}).get("annotations") or {}

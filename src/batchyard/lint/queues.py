@@ -267,12 +267,12 @@ def untolerated_taint(config: Configuration) -> Iterator[RuleResult]:
 
 
 def too_few_nodes(config: Configuration) -> Iterator[RuleResult]:
-    """Report each job that runs more pods in parallel than all nodes for them together can hold."""
+    """Report each job that runs more pods in parallel than all nodes that suit the pods can hold together."""
     yield from _report_node_mismatches(config, "too-few-nodes")
 
 
 def _report_node_mismatches(config: Configuration, rule: str) -> Iterator[RuleResult]:
-    """Report the pod sets that fit no node by `rule`: an error if in all flavors, a warning if only in some."""
+    """Report the pod sets whose first node mismatch violates `rule`; as a warning if the pods fit in another flavor."""
     for pod_set, mismatch_by_flavors in config.node_mismatches:
         mismatches = {flavors: mismatch for flavors, mismatch in mismatch_by_flavors.items() if mismatch is not None}
         if not mismatches or next(iter(mismatches.values())).rule != rule:
@@ -301,8 +301,9 @@ def _format_exceeded_quota(fact: ExceedsMaxCapacity) -> str:
 def preemption_loop(config: Configuration) -> Iterator[RuleResult]:
     """Report two jobs that can preempt each other endlessly, because one of them allows partial admission.
 
-    Partially admitted, the job fits its ClusterQueue's nominal quota and reclaims it. Once that quota is free, all its
-    pods would fit by borrowing. The preempted job also borrows, is ordered first, and takes the quota back.
+    With its minimum pod count, the first job fits the nominal quota of its ClusterQueue and reclaims quota from the
+    second job. Once that quota is free, the first job would borrow to run all its pods. The second job also borrows, is
+    ordered before the first job, and takes the quota back.
     """
     for pod_set in config.pod_sets:
         reclaim_policy = pod_set.queue.view.preemption.reclaim_within_cohort
@@ -331,7 +332,10 @@ def _borrowed_only_at_full_count(pod_set: LintedPodSet) -> frozenset[int]:
 
 
 def _find_rival_job(config: Configuration, pod_set: LintedPodSet, contended_frs: Container[int]) -> LintedJob | None:
-    """Return a job of another ClusterQueue in the cohort tree that uses `contended_frs` and can preempt, or None."""
+    """Return a job of another ClusterQueue in the cohort tree that can preempt a pod set; None if there is none.
+
+    The job uses at least one of the flavor-resources `contended_frs`.
+    """
     for candidate in config.pod_sets:
         if candidate.queue is pod_set.queue or candidate.queue.node.path[0] is not pod_set.queue.node.path[0]:
             continue
@@ -344,7 +348,7 @@ def _find_rival_job(config: Configuration, pod_set: LintedPodSet, contended_frs:
 
 
 def contradicting_priorities(config: Configuration) -> Iterator[RuleResult]:
-    """Report two jobs whose WorkloadPriorityClass and PriorityClass order them in opposite ways."""
+    """Report jobs of a ClusterQueue whose WorkloadPriorityClasses and PriorityClasses order them in opposite ways."""
     priority_classes = {m.obj["metadata"]["name"]: m.obj for m in config.latest_versions(scheme.PRIORITY_CLASS)}
     for name, jobs in config.jobs_by_queue.items():
         jobs_by_priorities = {_queue_and_pod_priority(job, priority_classes): job for job in jobs}
@@ -384,7 +388,7 @@ def borrowing_ignored(config: Configuration) -> Iterator[RuleResult]:
 
 
 def reclaim_without_cohort(config: Configuration) -> Iterator[RuleResult]:
-    """Report each ClusterQueue that sets reclaimWithinCohort but has no cohort to reclaim quota from."""
+    """Report each ClusterQueue that sets reclaimWithinCohort but whose cohort has no other quota to reclaim."""
     for manifest, view in config.queue_versions:
         if view.preemption.reclaim_within_cohort != "Never" and not _has_cohort_neighbors(config, view):
             reason = f"no other queue is in cohort {view.cohort}" if view.cohort else "the queue is in no cohort"
@@ -427,7 +431,10 @@ def nothing_lent(config: Configuration) -> Iterator[RuleResult]:
 
 
 def priority_without_preemption(config: Configuration) -> Iterator[RuleResult]:
-    """Report ClusterQueues without preemption whose quota admits one of two jobs that could preempt by pod priority."""
+    """Report each ClusterQueue without preemption whose quota admits its lowest or highest priority job, but not both.
+
+    The pods of the highest priority job could preempt other pods by their PriorityClass, but are never created.
+    """
     classes = {m.obj["metadata"]["name"]: m.obj for m in config.latest_versions(scheme.PRIORITY_CLASS)}
     for manifest, view in config.queue_versions:
         if view.preemption.within_cluster_queue != "Never" or config.is_changed_later(manifest):
@@ -461,7 +468,7 @@ def _fits_only_one_job(config: Configuration, view: ClusterQueueView, job_a: Lin
 
 
 def _may_preempt(job: LintedJob, priority_classes: Mapping[str, Obj]) -> bool:
-    """Return whether all PriorityClasses of a job's pods allow preemption; False if it names none."""
+    """Return whether all PriorityClasses of a job's pods allow preemption; False if the pods have none."""
     names = [(template.get("spec") or {}).get("priorityClassName") or "" for template in job.templates]
     job_classes = [priority_classes[name] for name in names if name in priority_classes]
     return bool(job_classes) and all(each.get("preemptionPolicy") != "Never" for each in job_classes)

@@ -63,7 +63,7 @@ def unknown_cluster_queue(config: Configuration) -> Iterator[RuleResult]:
 
 
 def unknown_namespace(config: Configuration) -> Iterator[RuleResult]:
-    """Report each Namespace that manifests use and do not define, at the first object in it."""
+    """Report each Namespace that manifests use but do not define, located at the first object in that Namespace."""
     users: dict[str, list[Manifest]] = {}
     for manifest in config.manifests:
         name = manifest.obj["metadata"].get("namespace")
@@ -99,7 +99,7 @@ def unknown_admission_check(config: Configuration) -> Iterator[RuleResult]:
 
 
 def unknown_provisioning_config(config: Configuration) -> Iterator[RuleResult]:
-    """Report AdmissionChecks without their ProvisioningRequestConfig, and classes that no autoscaler serves."""
+    """Report AdmissionChecks whose ProvisioningRequestConfig is missing, and classes that no autoscaler serves."""
     for manifest in config.all_versions(scheme.ADMISSION_CHECK):
         spec = manifest.obj["spec"]
         if spec.get("controllerName") == PROVISIONING_CONTROLLER:
@@ -265,7 +265,7 @@ def no_retries_on_spot(config: Configuration) -> Iterator[RuleResult]:
 
 
 def queued_pool_without_check(config: Configuration) -> Iterator[RuleResult]:
-    """Report each job for a node pool of queued provisioning whose ClusterQueue creates no ProvisioningRequest."""
+    """Report each pod set that can only run on queued-provisioning pools but gets no ProvisioningRequest."""
     for pod_set in config.pod_sets:
         flavor_names = [choice.flavor for choice in pod_set.assignment.choices.values()]
         flavors = [config.flavors[name][1] for name in flavor_names if name in config.flavors]
@@ -316,7 +316,7 @@ def run_time_beyond_limit(config: Configuration) -> Iterator[RuleResult]:
 
 
 def check_without_resource(config: Configuration) -> Iterator[RuleResult]:
-    """Report each provisioning AdmissionCheck whose managedResources contain no resource that the pods request."""
+    """Report each pod set that requests none of the managedResources of its queue's provisioning AdmissionCheck."""
     for pod_set in config.pod_sets:
         for rule in pod_set.queue.view.check_rules:
             managed_resources = _managed_resources(config, rule.name)

@@ -13,9 +13,8 @@ from batchyard.api.scheme import KINDS
 from batchyard.api.views.workload import WorkloadView
 from batchyard.api.yaml_documents import DocumentLines
 from batchyard.cloud.cluster_objects import catalog_errors, pool_errors
-from batchyard.jobframework.workloads import GenericJob, workload_spec
-from batchyard.jobs.job.integration import JobIntegration
-from batchyard.jobs.jobset.integration import JobSetIntegration
+from batchyard.jobframework.workloads import workload_spec
+from batchyard.jobs.kinds import INTEGRATIONS
 from batchyard.lint import capacity, flavors, queues, references
 from batchyard.lint.configuration import Configuration
 from batchyard.lint.findings import UNKNOWN_NAMESPACE, LintFinding, LintRule, Severity, make_finding
@@ -32,67 +31,86 @@ DOCUMENT_RULES: Final = (
     LintRule("unreadable-file", _ERROR, "a file cannot be read"),
     LintRule("invalid-yaml", _ERROR, "a document is not valid YAML"),
     LintRule("not-a-manifest", _NOTE, "a document is not a Kubernetes object"),
-    LintRule("unknown-kind", _ERROR, "the kind of a document is not served"),
-    LintRule("unknown-field", _ERROR, "a field exists in no version"),
+    LintRule("unknown-kind", _ERROR, "batchyard does not serve the kind of a document"),
+    LintRule("unknown-field", _ERROR, "a field does not exist in any version of the kind"),
     LintRule("missing-field", _ERROR, "a required field is missing"),
     LintRule("invalid-value", _ERROR, "a value violates the rules of its kind"),
-    LintRule("deprecated-version", _NOTE, "an API version that will be removed"),
-    LintRule("without-effect", _NOTE, "an object of a kind that batchyard stores and does not act on"),
+    LintRule("deprecated-version", _NOTE, "an object uses an API version that will be removed"),
+    LintRule("without-effect", _NOTE, "batchyard stores an object but does not act on its kind"),
 )
 _QUEUE_RULES: Final = (
-    LintRule("null-namespace-selector", _ERROR, "a ClusterQueue selects no namespace", queues.null_namespace_selector),
+    LintRule(
+        "null-namespace-selector", _ERROR, "a ClusterQueue has no namespaceSelector", queues.null_namespace_selector
+    ),
     LintRule(
         "namespace-not-selected", _ERROR, "a ClusterQueue does not select the namespace", queues.namespace_not_selected
     ),
-    LintRule("queue-stopped", _WARNING, "work for a stopped queue", queues.queue_stopped),
+    LintRule("queue-stopped", _WARNING, "a job names a stopped queue", queues.queue_stopped),
     LintRule(
-        "queue-without-local-queue", _NOTE, "a ClusterQueue without a LocalQueue", queues.queue_without_local_queue
+        "queue-without-local-queue", _NOTE, "no LocalQueue leads to a ClusterQueue", queues.queue_without_local_queue
     ),
     LintRule("strict-fifo-blocking", _WARNING, "the head of the queue blocks others", queues.strict_fifo_blocking),
-    LintRule("tiny-memory-quota", _ERROR, "a memory quota without a unit", queues.tiny_memory_quota),
+    LintRule("tiny-memory-quota", _ERROR, "a memory quota has no unit", queues.tiny_memory_quota),
 )
 _REFERENCE_RULES: Final = (
     LintRule(
-        "unknown-local-queue", _ERROR, "work for a LocalQueue that does not exist", references.unknown_local_queue
+        "unknown-local-queue", _ERROR, "a job names a LocalQueue that does not exist", references.unknown_local_queue
     ),
     LintRule(
         "unknown-cluster-queue",
         _ERROR,
-        "a LocalQueue whose ClusterQueue does not exist",
+        "a LocalQueue names a ClusterQueue that does not exist",
         references.unknown_cluster_queue,
     ),
-    LintRule(UNKNOWN_NAMESPACE, _WARNING, "a Namespace that the manifests do not define", references.unknown_namespace),
-    LintRule("unknown-flavor", _ERROR, "quota in a flavor that does not exist", references.unknown_flavor),
     LintRule(
-        "unknown-admission-check", _ERROR, "an admission check that does not exist", references.unknown_admission_check
+        UNKNOWN_NAMESPACE,
+        _WARNING,
+        "the manifests use a Namespace that they do not define",
+        references.unknown_namespace,
+    ),
+    LintRule(
+        "unknown-flavor", _ERROR, "a ClusterQueue has quota in a flavor that does not exist", references.unknown_flavor
+    ),
+    LintRule(
+        "unknown-admission-check",
+        _ERROR,
+        "a ClusterQueue names an AdmissionCheck that does not exist",
+        references.unknown_admission_check,
     ),
     LintRule(
         "unknown-provisioning-config",
         _ERROR,
-        "the `parameters` of a check name no ProvisioningRequestConfig",
+        "the parameters of an AdmissionCheck do not name an existing ProvisioningRequestConfig",
         references.unknown_provisioning_config,
     ),
-    LintRule("unknown-topology", _ERROR, "a flavor with a topology that does not exist", references.unknown_topology),
+    LintRule("unknown-topology", _ERROR, "a flavor names a Topology that does not exist", references.unknown_topology),
     LintRule(
         "unknown-priority-class",
         _ERROR,
-        "work with a priority class that does not exist",
+        "a job names a priority class that does not exist",
         references.unknown_priority_class,
     ),
-    LintRule("unknown-node-pool", _ERROR, "pods for a node pool that does not exist", references.unknown_node_pool),
+    LintRule("unknown-node-pool", _ERROR, "pods select a node pool that does not exist", references.unknown_node_pool),
     LintRule("cohort-cycle", _ERROR, "a Cohort is its own ancestor", references.cohort_cycle),
     LintRule("defined-twice", _NOTE, "an object is defined twice", references.defined_twice),
 )
 _LABEL_RULES: Final = (
-    LintRule("queue-name-not-a-label", _ERROR, "a queue name that is ignored", flavors.queue_name_not_a_label),
-    LintRule("misplaced-label", _WARNING, "a label that is ignored where it is", flavors.misplaced_label),
-    LintRule("unknown-kueue-key", _WARNING, "a key that Kueue does not have", flavors.unknown_kueue_key),
-    LintRule("job-without-queue", _WARNING, "a job outside all quota", flavors.job_without_queue),
     LintRule(
-        "namespace-without-queue",
+        "queue-name-not-a-label",
+        _ERROR,
+        "a queue name is an annotation, or a label of the pod template",
+        flavors.queue_name_not_a_label,
+    ),
+    LintRule("misplaced-label", _WARNING, "a label is on an object on which it has no effect", flavors.misplaced_label),
+    LintRule(
+        "unknown-kueue-key",
         _WARNING,
-        "a namespace with jobs and without a LocalQueue",
-        flavors.namespace_without_queue,
+        "a label or annotation has a key that Kueue does not have",
+        flavors.unknown_kueue_key,
+    ),
+    LintRule("job-without-queue", _WARNING, "a job names no queue", flavors.job_without_queue),
+    LintRule(
+        "namespace-without-queue", _WARNING, "a namespace has jobs but no LocalQueue", flavors.namespace_without_queue
     ),
     LintRule("not-suspended", _NOTE, "a JobSet with a queue sets `suspend: false`", flavors.not_suspended),
 )
@@ -117,12 +135,27 @@ _FLAVOR_RULES: Final = (
     ),
 )
 _SIZE_RULES: Final = (
-    LintRule("quota-above-capacity", _ERROR, "more quota than capacity", capacity.quota_above_capacity),
-    LintRule("uncovered-resource", _ERROR, "a resource that the queue does not cover", queues.uncovered_resource),
-    LintRule("exceeds-quota", _ERROR, "work that exceeds the largest possible quota", queues.exceeds_quota),
-    LintRule("no-matching-flavor", _ERROR, "no flavor suits the work", queues.no_matching_flavor),
-    LintRule("asks-for-nothing", _WARNING, "work that requests nothing", queues.asks_for_nothing),
-    LintRule("beyond-limit-range", _ERROR, "a LimitRange rejects the pods", queues.beyond_limit_range),
+    LintRule(
+        "quota-above-capacity",
+        _ERROR,
+        "queues have more quota than their machines have capacity",
+        capacity.quota_above_capacity,
+    ),
+    LintRule(
+        "uncovered-resource",
+        _ERROR,
+        "pods request a resource that their queue does not cover",
+        queues.uncovered_resource,
+    ),
+    LintRule("exceeds-quota", _ERROR, "a job requests more than its queue could ever use", queues.exceeds_quota),
+    LintRule("no-matching-flavor", _ERROR, "no flavor of the queue matches the job", queues.no_matching_flavor),
+    LintRule(
+        "asks-for-nothing",
+        _WARNING,
+        "a job requests none of the resources that its queue covers",
+        queues.asks_for_nothing,
+    ),
+    LintRule("beyond-limit-range", _ERROR, "a LimitRange of the namespace rejects the pods", queues.beyond_limit_range),
     LintRule(
         "pod-larger-than-node",
         _ERROR,
@@ -130,12 +163,17 @@ _SIZE_RULES: Final = (
         queues.pod_larger_than_node,
     ),
     LintRule("no-such-node", _ERROR, "a pod selects labels that no node has", queues.no_such_node),
-    LintRule("untolerated-taint", _ERROR, "a pod does not tolerate the taints of its nodes", queues.untolerated_taint),
-    LintRule("too-few-nodes", _ERROR, "more pods than the nodes have room for", queues.too_few_nodes),
+    LintRule(
+        "untolerated-taint",
+        _ERROR,
+        "a pod does not tolerate the taints of the nodes that it selects",
+        queues.untolerated_taint,
+    ),
+    LintRule("too-few-nodes", _ERROR, "a job has more pods than the nodes have room for", queues.too_few_nodes),
     LintRule(
         "tpu-topology-mismatch",
         _ERROR,
-        "the total number of chips of one Job's pods differs from that of the topology",
+        "the pods of one Job request another total number of chips than the TPU topology has",
         flavors.tpu_topology_mismatch,
     ),
     LintRule("tpu-chips-left", _WARNING, "pods request fewer chips than their machine has", flavors.tpu_chips_left),
@@ -145,22 +183,34 @@ _SIZE_RULES: Final = (
         "the selected machine type and accelerator do not match",
         flavors.accelerator_mismatch,
     ),
-    LintRule("topology-ignored", _WARNING, "a topology request that batchyard ignores", flavors.topology_ignored),
+    LintRule("topology-ignored", _WARNING, "a job has a topology request", flavors.topology_ignored),
 )
 _PROVISIONING_RULES: Final = (
-    LintRule("grace-beyond-spot", _WARNING, "a grace period longer than Spot allows", references.grace_beyond_spot),
-    LintRule("no-retries-on-spot", _WARNING, "the first lost machine ends the work", references.no_retries_on_spot),
+    LintRule(
+        "grace-beyond-spot",
+        _WARNING,
+        "pods have a longer grace period than Spot machines allow",
+        references.grace_beyond_spot,
+    ),
+    LintRule(
+        "no-retries-on-spot", _WARNING, "the first loss of a Spot machine ends the job", references.no_retries_on_spot
+    ),
     LintRule(
         "queued-pool-without-check",
         _ERROR,
         "pods can only run on a pool of queued provisioning",
         references.queued_pool_without_check,
     ),
-    LintRule("run-time-beyond-limit", _ERROR, "a requested run time over 7 days", references.run_time_beyond_limit),
+    LintRule(
+        "run-time-beyond-limit",
+        _ERROR,
+        "a ProvisioningRequest asks for a run time of more than 7 days",
+        references.run_time_beyond_limit,
+    ),
     LintRule(
         "check-without-resource",
         _WARNING,
-        "the `managedResources` of a check contain no resource that the pods request",
+        "the managedResources of an AdmissionCheck contain no resource that the pods request",
         references.check_without_resource,
     ),
 )
@@ -169,25 +219,20 @@ _PREEMPTION_RULES: Final = (
     LintRule(
         "contradicting-priorities",
         _WARNING,
-        "two priority classes order jobs differently",
+        "two kinds of priority class order jobs differently",
         queues.contradicting_priorities,
     ),
     LintRule(
         "priority-without-preemption",
         _WARNING,
-        "quota prevents a preemption between pods",
+        "missing quota prevents a preemption between pods",
         queues.priority_without_preemption,
     ),
-    LintRule(
-        "reclaim-without-cohort",
-        _NOTE,
-        "`reclaimWithinCohort` in a queue without a cohort",
-        queues.reclaim_without_cohort,
-    ),
+    LintRule("reclaim-without-cohort", _NOTE, "reclaimWithinCohort has no effect", queues.reclaim_without_cohort),
     LintRule(
         "borrowing-without-lender",
         _WARNING,
-        "a `borrowingLimit` in a flavor that no other member of the cohort lends",
+        "a queue has a borrowingLimit in a flavor of which no other member of the cohort lends",
         queues.borrowing_without_lender,
     ),
     LintRule("nothing-lent", _WARNING, "every member of the cohort has a `lendingLimit` of 0", queues.nothing_lent),
@@ -261,7 +306,7 @@ def _remove_faulty_field(obj: Mapping[str, Any], fault: FieldError) -> Mapping[s
 
 
 def _change_element(value: Any, steps: Sequence[str], transform: Any) -> Any:
-    """Return a copy of a document with the element at the path `steps` transformed; unchanged if there is none."""
+    """Return a copy of a document with the element at the path `steps` transformed; unchanged without such a path."""
     if not steps:
         return transform(value)
     step, later_steps = steps[0], steps[1:]
@@ -300,7 +345,6 @@ def _cover_all_resources(group: Any) -> Any:
 # Reads manifests and reports unreadable files, invalid objects, and the findings of the rules.
 
 
-_INTEGRATIONS: Final[Mapping[str, GenericJob]] = {scheme.JOB: JobIntegration(), scheme.JOB_SET: JobSetIntegration()}
 #: The consequence of an invalid document, by rule.
 _CONSEQUENCE_BY_RULE: Final = {
     "invalid-yaml": "no part of the document is applied",
@@ -343,7 +387,7 @@ def lint_manifests(
 ) -> LintReport:
     """Check parsed manifests with the named lint rules (all if empty) and return a report.
 
-    `state_names` holds the names of the sources that are states of clusters, where the Namespaces of objects exist.
+    `state_names` holds the names of the sources that are cluster states. The Namespaces of their objects exist.
     """
     repaired_documents = [(broken, repair) for broken in manifests.broken if (repair := repair_manifest(broken.value))]
     repairs = [Manifest(obj, broken.source, broken.document, broken.at) for broken, (_, obj) in repaired_documents]
@@ -367,7 +411,7 @@ def lint_manifests(
 
 
 def build_configuration(objects: Sequence[Manifest], existing_namespaces: Collection[str] = ()) -> Configuration:
-    """Return manifests with the jobs among them as a Configuration, which the lint rules check."""
+    """Return the Configuration that the lint rules check, from manifests and the jobs among them."""
     reader = _ObjectReader(objects)
     jobs = [job for manifest in objects for job in _linted_jobs_of(manifest, reader)]
     scenarios = [manifest.obj.get("spec") or {} for manifest in objects if group_kind(manifest.obj) == scheme.SCENARIO]
@@ -383,7 +427,7 @@ def _sort_by_position(objects: list[Manifest], sources: Sequence[str]) -> list[M
 
 
 class _ObjectReader:
-    """Offers the objects of manifests by the read methods of an API client, for code shared with the controllers."""
+    """Reader of manifest objects with the read methods of an API client, for code shared with the controllers."""
 
     def __init__(self, objects: Sequence[Manifest]) -> None:
         self._objects = {key_of(m.obj): m.obj for m in objects if m.obj["metadata"].get("name")}
@@ -414,7 +458,7 @@ def _linted_jobs_of(manifest: Manifest, reader: _ObjectReader) -> Iterator[Linte
         paths = [f"spec.podSets[{index}].template" for index in range(len(obj["spec"]["podSets"]))]
         ref = obj["spec"].get("priorityClassRef") or {}
         yield _make_linted_work(manifest, obj["spec"], paths, reader, (ref.get("kind", ""), ref.get("name", "")))
-    job_integration = _INTEGRATIONS.get(kind)
+    job_integration = INTEGRATIONS.get(kind)
     if job_integration is None:
         return
     templates = job_integration.templates(obj)
@@ -456,7 +500,7 @@ def _file_finding(fault: FileFault) -> LintFinding:
 
 
 def _document_findings(manifests: Manifests, valid_forms: Mapping[tuple[str, int, str], Obj]) -> Iterator[LintFinding]:
-    """Yield findings for errors and warnings of the manifest reader, each with the repaired object as its patch."""
+    """Yield findings for errors and warnings of the manifest reader, with the repaired object as patch if possible."""
     non_manifests = {(broken.source, broken.document) for broken in manifests.broken if _is_not_manifest(broken.value)}
     for source, document in sorted(non_manifests):
         error = FieldError(

@@ -1,4 +1,4 @@
-"""Jobs, JobSets and bare Workloads as lint rules see them: with their Workload, pod sets and assigned flavors."""
+"""Jobs, JobSets and bare Workloads for lint rules, each with its Workload, pod sets and assigned flavors."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

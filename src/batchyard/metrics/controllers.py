@@ -35,26 +35,26 @@ class ControllerMetrics:
 
     def texts(self, runner: Runner) -> Iterator[str]:
         """Yield the exposition text of all metrics of the runner's controllers and work queues."""
-        loads = runner.loads()
-        yield _workqueue_text("workqueue_depth", ((load.name, load.queued_count) for load in loads))
-        yield _workqueue_text("workqueue_adds_total", ((load.name, load.adds) for load in loads))
-        yield _workqueue_text("workqueue_retries_total", ((load.name, load.retries) for load in loads))
+        queues = runner.queue_stats()
+        yield _workqueue_text("workqueue_depth", ((queue.name, queue.queued_count) for queue in queues))
+        yield _workqueue_text("workqueue_adds_total", ((queue.name, queue.adds) for queue in queues))
+        yield _workqueue_text("workqueue_retries_total", ((queue.name, queue.retries) for queue in queues))
         reconcile_counts: list[tuple[Labels, int]] = []
-        for load in loads:
-            counts_by_result = {"success": load.succeeded, "requeue_after": load.delayed, "error": load.errors}
-            reconcile_counts += [((load.name, result), count) for result, count in counts_by_result.items()]
+        for queue in queues:
+            counts_by_result = {"success": queue.succeeded, "requeue_after": queue.delayed, "error": queue.errors}
+            reconcile_counts += [((queue.name, result), count) for result, count in counts_by_result.items()]
         yield gauge_text(metric("controller_runtime_reconcile_total"), reconcile_counts)
         errors = metric("controller_runtime_reconcile_errors_total")
-        yield gauge_text(errors, (((load.name,), load.errors) for load in loads))
+        yield gauge_text(errors, (((queue.name,), queue.errors) for queue in queues))
         for name in ("workqueue_unfinished_work_seconds", "workqueue_longest_running_processor_seconds"):
-            yield _workqueue_text(name, ((load.name, 0) for load in loads))
+            yield _workqueue_text(name, ((queue.name, 0) for queue in queues))
         for name, value in _CONSTANT_GAUGES:
-            yield gauge_text(metric(name), (((load.name,), value) for load in loads))
+            yield gauge_text(metric(name), (((queue.name,), value) for queue in queues))
         yield from self._group.texts()
         failing_key_counts: dict[str, int] = {}
         for controller, _, _ in runner.failing_keys():
             failing_key_counts[controller] = failing_key_counts.get(controller, 0) + 1
-        samples = (((load.name,), failing_key_counts.get(load.name, 0)) for load in loads)
+        samples = (((queue.name,), failing_key_counts.get(queue.name, 0)) for queue in queues)
         yield gauge_text(metric("batchyard_failing_keys"), samples)
 
 

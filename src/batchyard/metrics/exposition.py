@@ -100,7 +100,7 @@ def _do_nothing() -> None:
 
 
 class MetricGroup:
-    """The series of several counters, gauges and histograms; `constant_values` are those of the last labels."""
+    """The series of several counters, gauges and histograms; `constant_values` are fixed values of the last labels."""
 
     def __init__(self, names: Iterable[str], *constant_values: str) -> None:
         metrics = [metric(name) for name in names]

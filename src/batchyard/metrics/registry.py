@@ -84,7 +84,7 @@ class _CounterSeries:
 
 
 class Counters:
-    """All series of one counter or gauge, by label values; `constant_values` are those of the last labels."""
+    """All series of one counter or gauge, by label values; `constant_values` are fixed values of the last labels."""
 
     def __init__(self, metric: Metric, *constant_values: str) -> None:
         self.metric = metric
@@ -130,7 +130,7 @@ class _HistogramSeries:
 
 
 class Histograms:
-    """All series of one histogram, by label values; `constant_values` are those of the last labels."""
+    """All series of one histogram, by label values; `constant_values` are fixed values of the last labels."""
 
     def __init__(self, metric: Metric, *constant_values: str) -> None:
         self.metric = metric

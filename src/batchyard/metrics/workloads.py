@@ -235,7 +235,7 @@ class WorkloadMetrics:
 
 
 def _unadmitted_reason(obj: Obj, view: WorkloadView) -> tuple[str, str, str] | None:
-    """Return the LocalQueue of an unadmitted Workload, and why it is not admitted; None for any other Workload."""
+    """Return the LocalQueue of an unadmitted Workload, and the reason and its cause; None for any other Workload."""
     if view.admitted or view.finished or obj["metadata"].get("deletionTimestamp"):
         return None
     condition = find_condition(obj, lifecycle.ADMITTED)

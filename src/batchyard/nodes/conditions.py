@@ -91,7 +91,7 @@ def conditions_of(node: Obj) -> dict[str, Condition]:
 def _condition(
     kind: str, status_reason_message: tuple[str, str, str], old: Condition | None, now: Instant
 ) -> dict[str, Any]:
-    """Return a node condition with this status, reason and message; the old condition's last heartbeat time is kept."""
+    """Return a node condition with this status, reason and message; unchanged times are copied from `old`."""
     status, reason, message = status_reason_message
     transition_time = old["lastTransitionTime"] if old is not None and old["status"] == status else format_time(now)
     heartbeat = {} if old is None or "lastHeartbeatTime" not in old else {"lastHeartbeatTime": old["lastHeartbeatTime"]}
@@ -100,7 +100,7 @@ def _condition(
 
 
 def _with_conditions(node: Obj, conditions: Mapping[str, Condition]) -> Obj:
-    """Return the node with these conditions; the same object if only heartbeat times differ."""
+    """Return the node with these conditions; the same object if all statuses, reasons and messages are unchanged."""
     if {k: _status_reason_message(c) for k, c in conditions.items()} == {
         k: _status_reason_message(c) for k, c in conditions_of(node).items()
     }:
@@ -118,7 +118,7 @@ def taints_of(node: Obj) -> Sequence[Taint]:
 
 
 def has_taint(node: Obj, key: str) -> bool:
-    """Report whether a node has a taint with this key, regardless of the effect."""
+    """Return whether a node has a taint with this key, regardless of the effect."""
     return any(taint["key"] == key for taint in taints_of(node))
 
 
@@ -128,7 +128,7 @@ def no_execute_taints(node: Obj) -> Sequence[Taint]:
 
 
 def has_no_execute_taint(node: Obj) -> bool:
-    """Report whether a node has the NoExecute taint node.kubernetes.io/not-ready or unreachable."""
+    """Return whether a node has the NoExecute taint node.kubernetes.io/not-ready or unreachable."""
     return any(taint["key"] in _NO_EXECUTE_KEYS for taint in no_execute_taints(node))
 
 
@@ -194,14 +194,14 @@ class DrainOptions(NamedTuple):
 
 
 def set_unschedulable(node: Obj, unschedulable: bool = True) -> Obj:
-    """Return the node with `unschedulable` set or removed."""
+    """Return the node with `spec.unschedulable` set to true, or removed if the argument is False."""
     if bool((node.get("spec") or {}).get("unschedulable")) == unschedulable:
         return node
     return with_path(node, ("spec", "unschedulable"), unschedulable or None)
 
 
 def drain(pods: Iterable[Obj], options: DrainOptions) -> DrainPlan:
-    """Return which pods of a node a drain evicts; a single pod that refuses prevents the whole drain."""
+    """Return which of a node's pods a drain evicts, and which pods prevent it; one such pod prevents all evictions."""
     evicted_pods: list[Obj] = []
     refusals: list[tuple[Obj, str]] = []
     for pod in pods:
@@ -228,7 +228,7 @@ def _drain_refusal(pod: Obj, options: DrainOptions) -> str | None:
 
 
 def _is_skipped_by_drain(pod: Obj) -> bool:
-    """Report whether a drain skips a pod because it would not be recreated on another node."""
+    """Return whether a drain skips a pod: a mirror pod, or a pod of a DaemonSet unless its phase is terminal."""
     if annotation(pod, "kubernetes.io/config.mirror") is not None:
         return True
     return _is_daemonset_pod(pod) and not is_terminal(pod)

@@ -37,7 +37,7 @@ UNHEALTHY_ZONE_PERCENT: Final = 55
 
 
 class ZoneState(StrEnum):
-    """Whether a zone of nodes is disrupted: normal, partly or fully, which decides the rate of NoExecute taints."""
+    """The disruption state of a zone of nodes, which determines the rate of NoExecute taints in the zone."""
 
     NORMAL = "Normal"
     PARTIAL_DISRUPTION = "PartialDisruption"
@@ -54,7 +54,7 @@ def zone_state(ready_count: int, unready_count: int) -> ZoneState:
 
 
 def are_all_zones_down(zone_states: Iterable[ZoneState]) -> bool:
-    """Report whether all zones are fully disrupted (no ready node); then no pods are evicted."""
+    """Return whether all zones are fully disrupted (no ready node); then no pods are evicted."""
     return all(state is ZoneState.FULL_DISRUPTION for state in zone_states)
 
 
@@ -90,7 +90,7 @@ class _Zone:
         self.tainted_at = at if self.tainted_at is None else max(at, self.tainted_at)
 
     def update_state(self) -> bool:
-        """Update the disruption state of the zone; return whether it changed."""
+        """Update the zone's disruption state and interval between taints; return whether one of them changed."""
         old_state = (self.state, self.interval)
         self.state = zone_state(self.ready_count, len(self.unready_nodes))
         self.interval = eviction_interval(self.state, self.ready_count + len(self.unready_nodes))
@@ -107,7 +107,7 @@ class Zones:
         self._zones: dict[str, _Zone] = {}
 
     def observe(self, name: str, node: Obj | None) -> bool:
-        """Process a created, changed or deleted (None) node; return whether the disruption state of a zone changed."""
+        """Process a created, changed or deleted (None) node; report if a zone's state or taint interval changed."""
         old_record, new_record = self._nodes.pop(name, None), None if node is None else _node_record(node)
         if new_record is not None:
             self._nodes[name] = new_record
@@ -132,11 +132,11 @@ class Zones:
         self._zones[self._nodes[name].zone].record_taint(at)
 
     def are_all_zones_down(self) -> bool:
-        """Report whether no zone that has nodes has a ready node."""
+        """Return whether no zone that has nodes has a ready node."""
         return are_all_zones_down(zone.state for zone in self._zones.values() if zone.ready_count or zone.unready_nodes)
 
     def next_taint_time(self, name: str) -> Instant | None:
-        """Return when an unready node may get its NoExecute taint; None if its zone currently allows none."""
+        """Return when a node may get its NoExecute taint (0: at once); None if its zone currently allows none."""
         node = self._nodes.get(name)
         zone = None if node is None else self._zones[node.zone]
         if zone is None or zone.interval is None:
@@ -197,13 +197,13 @@ def new_lease(node: Obj, now: Instant) -> Obj:
 
 
 def is_lease_of(lease: Obj, node: Obj) -> bool:
-    """Report whether a Lease belongs to this node instead of an earlier node of the same name."""
+    """Return whether a Lease belongs to this node instead of an earlier node of the same name."""
     owner_references = lease["metadata"].get("ownerReferences") or ()
     return any(owner["uid"] == node["metadata"]["uid"] for owner in owner_references)
 
 
 def has_heartbeats(lease: Obj) -> bool:
-    """Report whether the node of a Lease still sends heartbeats: only then the Lease has no `renewTime`."""
+    """Return whether the node of a Lease still sends heartbeats: only then the Lease has no `renewTime`."""
     return "renewTime" not in lease["spec"]
 
 
@@ -215,13 +215,13 @@ def stop_lease_heartbeats(lease: Obj, at: Instant) -> Obj:
 
 
 def resume_lease_heartbeats(lease: Obj, now: Instant) -> Obj:
-    """Return the Lease without `renewTime`, because the heartbeats of its node have resumed."""
+    """Return the Lease of a node whose heartbeats resume: without `renewTime`, and with `acquireTime` set to now."""
     spec = {field: value for field, value in lease["spec"].items() if field != "renewTime"}
     return {**lease, "spec": {**spec, "acquireTime": format_micro_time(now)}}
 
 
 def lost_at(node: Obj, lease: Obj | None) -> Instant | None:
-    """Return when a node counts as lost, after its last heartbeat; None while its heartbeats continue."""
+    """Return when a node without a Ready condition or without heartbeats counts as lost; None for other nodes."""
     if not readiness(node):
         return parse_time(node["metadata"]["creationTimestamp"]) + STARTUP_GRACE_PERIOD
     if lease is None or has_heartbeats(lease) or not is_lease_of(lease, node):
@@ -256,7 +256,7 @@ class NodeHealth:
         return [key, *[Key(scheme.NODE, "", name) for name in self._zones.unready_nodes()]]
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Update the conditions of a node if it is lost; otherwise update its taints."""
+        """Set a newly lost node's conditions to Unknown; otherwise update the node's taints and its pods' readiness."""
         node = reader.get(key)
         if node is None:
             return ReconcileResult()
@@ -281,7 +281,10 @@ class NodeHealth:
         return ReconcileResult(writes, requeue_at=due_at)
 
     def _no_execute_key_to_set(self, node: Obj, now: Instant) -> tuple[str | None, Instant | None]:
-        """Return the key of the NoExecute taint if a node may get it now, or else the time when the node may get it."""
+        """Return the key of the NoExecute taint that a node must have now, or else the time when the taint is due.
+
+        The other value is None. Both are None if the node must not get the taint in its zone's present state.
+        """
         key, name = conditions.no_execute_key(node), node["metadata"]["name"]
         if key is None or self._zones.are_all_zones_down():
             return None, None
@@ -294,7 +297,7 @@ class NodeHealth:
         return key, None
 
     def _set_pods_unready(self, node: str, reader: Reader, now: Instant, reconcile_result: ReconcileResult) -> None:
-        """Set the Ready condition of the pods on a lost node to False."""
+        """Add to the result the writes and Events that set the Ready condition of a lost node's pods to False."""
         for key in self._pods.pod_keys_on(node):
             pod = reader.get(key)
             if pod is not None and pods.is_ready(pod):

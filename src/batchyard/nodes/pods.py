@@ -20,7 +20,7 @@ from batchyard.nodes.conditions import has_taint, readiness
 
 
 class PodsByNode:
-    """The keys of pods by node, in the order of their events."""
+    """The keys of pods by node, in the order in which the pods were bound."""
 
     __slots__ = ("_by_node",)
 
@@ -76,7 +76,7 @@ class PodGarbageCollector:
         self._missing_since: dict[str, Instant] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the pods to check after an event: on lost nodes, terminating without a node, or ended and surplus."""
+        """Return the pods to check: terminating, on missing or out-of-service nodes, or ended and surplus."""
         key, new = event.key, None if event.type is _DELETED else event.obj
         if key.kind == scheme.POD:
             self._pods.observe(key, event.old, new)
@@ -110,7 +110,7 @@ class PodGarbageCollector:
         return _remove_pod(pod, None, now) if is_node_gone and pods.is_terminating(pod) else ReconcileResult()
 
     def _may_be_lost(self, pod: Obj, now: Instant) -> bool:
-        """Report whether a pod may have no kubelet that can end it; record when its node was first missing."""
+        """Return whether a pod may have no kubelet that can end it; record when its node was first missing."""
         name = pods.bound_node(pod)
         if not name or name in self._nodes:
             return pods.is_terminating(pod)
@@ -144,7 +144,7 @@ class EndedPods:
                 yield oldest_key
 
     def is_surplus(self, key: Key) -> bool:
-        """Report whether an ended pod is among those that exceed the limit of ended pods."""
+        """Return whether an ended pod is among those that exceed the limit of ended pods."""
         return key in self._surplus_pods
 
 

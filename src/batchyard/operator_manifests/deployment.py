@@ -114,7 +114,7 @@ def deployment_objects(settings: InstallSettings) -> Sequence[Obj]:
 
 
 def has_webhooks(settings: InstallSettings) -> bool:
-    """Report whether the operator is installed with webhooks."""
+    """Return whether the operator is installed with webhooks."""
     return settings.webhooks and bool(hooks.operator_webhooks(settings.controllers))
 
 

@@ -36,7 +36,7 @@ def crd_names(settings: InstallSettings, *, converted: bool) -> list[str]:
 
 
 def needs_conversion(served_kind: ServedKind) -> bool:
-    """Report whether the versions of a kind differ in their fields, so that a webhook must convert its objects."""
+    """Return whether the versions of a kind differ in their fields, so that a webhook must convert its objects."""
     return len(served_kind.versions) > 1 and served_kind.group != _AUTOSCALER_GROUP
 
 

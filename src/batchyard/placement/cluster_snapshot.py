@@ -31,7 +31,7 @@ _CACHED_CANDIDATES_MAX: Final = 1024
 
 
 class StaticFilterResults:
-    """For each node, why it rejects pods with certain node rules (selector, affinity, tolerations), or its score."""
+    """By node: why it rejects pods with given node rules (selector, affinity, tolerations), or its preference score."""
 
     def __init__(self, rules: NodeRules, nodes: Mapping[str, NodeInfo], property_changes: NodeGenerations) -> None:
         self._rules = rules
@@ -108,7 +108,7 @@ class CandidateNodes:
             heapify(self._heap)
 
     def best_node(self, accepts_node: Callable[[str], bool]) -> str:
-        """Return the best node that `accepts_node` allows; of equal scores, the first by name. Return '' if none."""
+        """Return the node with the highest score that `accepts_node` allows, the first by name if equal; '' if none."""
         heap, scores, rejected_entries = self._heap, self.scores, list[tuple[int, str]]()
         best_node_name = ""
         while heap and not best_node_name:
@@ -190,7 +190,7 @@ class _PodDisruptionBudget:
     disrupted_pods: dict[str, None]
 
     def covers(self, pod: PodView) -> bool:
-        """Report whether the budget's selector matches a pod of the budget's namespace."""
+        """Return whether the budget's selector matches a pod of the budget's namespace."""
         return self.pod_selector is not None and self.pod_selector.matches(pod.labels)
 
 
@@ -248,7 +248,7 @@ class RemainingDisruptions:
         self._remaining = {key: budget.allowed_disruptions for each in budgets.values() for key, budget in each.items()}
 
     def blocks(self, pod: PodView) -> bool:
-        """Report whether a budget that selects the pod allows no further disruption."""
+        """Return whether a budget that selects the pod allows no further disruption."""
         return any(self._remaining[key] < 1 for key in self._budgets_of(pod))
 
     def take(self, pods: Iterable[PodView]) -> None:
@@ -408,7 +408,7 @@ class ClusterSnapshot:
         self._record_undo(partial(self.update_pod, old_pod))
 
     def has_lower_priority(self, priority: int) -> bool:
-        """Report whether any pod on a node has a priority below `priority`."""
+        """Return whether any pod on a node has a priority below `priority`."""
         return any(known < priority for known in self._priorities)
 
     def nominate(self, pod: PodView, node_name: str) -> None:
@@ -446,7 +446,7 @@ class ClusterSnapshot:
         return self._nominated.get(uid, "")
 
     def begin_trial(self) -> list[Callable[[], None]] | None:
-        """Start to record changes for undo; return the recording of the enclosing trial, None outside of trials."""
+        """Start to record changes for undo; return the undo steps of the enclosing trial, None if there is none."""
         outer_undo_steps, self._undo, self._is_trial = self._undo, [], True
         return outer_undo_steps
 
@@ -457,7 +457,7 @@ class ClusterSnapshot:
         self._undo = outer_undo_steps
 
     def roll_back_changes(self, outer_undo_steps: list[Callable[[], None]] | None) -> None:
-        """Undo the changes since `begin_trial`; then record into `outer_undo_steps`, those of the enclosing trial."""
+        """Undo the changes since `begin_trial`; continue the enclosing trial, if any, with its `outer_undo_steps`."""
         undo_steps, self._undo = self._undo or [], None
         for step in reversed(undo_steps):
             step()

@@ -55,7 +55,7 @@ class PlacementController:
     def has_room_for(
         self, pods: Sequence[PodView], *, without_uids: Iterable[str] = (), with_nodes: Iterable[NodeView] = ()
     ) -> bool:
-        """Report whether pods fit if the pods `without_uids` were gone and the nodes `with_nodes` existed."""
+        """Return whether pods fit if the pods `without_uids` were gone and the nodes `with_nodes` existed."""
         nodes = self._index.nodes
         with nodes.what_if():
             for uid in without_uids:
@@ -199,14 +199,14 @@ class _Pass:
                 self.outcome.writes.append(UpdateStatus(updated_pod))
 
     def _preemption_failure(self, stuck_pod: PodView, fit_error: Unschedulable) -> PreemptionFailure:
-        """Return why preemption does not help: for a pod, or in general if the pod could be helped but not its gang."""
+        """Return why preemption does not help: for a gang's stuck pod or, if it helps that pod alone, for the gang."""
         preemption = find_preemption(stuck_pod, self._nodes, fit_error.obstacles)
         if isinstance(preemption, PreemptionFailure) and not preemption.is_under_way:
             return preemption
         return no_victims_failure(fit_error.obstacles, len(self._nodes))
 
     def _still_lacks_capacity(self, pods: Sequence[PodView], profile: AutoscalingProfile) -> bool:
-        """Report whether a gang that did not fit before fails again, by a quick check of the total free capacity."""
+        """Return whether a gang that did not fit before fails again, by a quick check of the total free capacity."""
         return all(pod.unschedulable_message for pod in pods) and not gang.may_have_room(pods, self._nodes, profile)
 
     def _bind_all(self, pods: Sequence[PodView], nodes_by_uid: Mapping[str, str]) -> None:
@@ -227,7 +227,7 @@ class _Pass:
         self.outcome.add(Update(_with_node(obj, node_name, self._nodes.gpu_indices_of(pod.uid))), [event])
 
     def _reserve_node(self, pod: PodView, node_name: str, message: str) -> None:
-        """Nominate a node for a pod; pods of lower priority that are nominated to the node lose it and are retried."""
+        """Nominate a node for a pod; withdraw nominations of pods of lower priority there, and retry these pods."""
         for nominated in list(self._nodes.pods_nominated_to(node_name).values()):
             if nominated.priority < pod.priority and not are_in_same_gang(pod, nominated):
                 self._nodes.withdraw_nomination(nominated.uid)
@@ -293,7 +293,7 @@ class _Pass:
 
 
 def _with_node(pod: Obj, node_name: str, gpu_indices: Sequence[int]) -> Obj:
-    """Return the pod bound to a node, with the indices of its GPUs as an annotation."""
+    """Return the pod bound to a node, with the indices of its GPUs, if any, as an annotation."""
     bound_pod = with_path(pod, ("spec", "nodeName"), node_name)
     if not gpu_indices:
         return bound_pod
@@ -301,11 +301,11 @@ def _with_node(pod: Obj, node_name: str, gpu_indices: Sequence[int]) -> Obj:
 
 
 def _failure_message(fit_error: Unschedulable, preemption: PreemptionFailure) -> str:
-    """Return a message that says why a pod does not fit, and why preemption does not help."""
+    """Return the message why a pod does not fit and, if there are nodes, why preemption does not help."""
     message = fit_error.message()
     return message if message == NO_NODES else f"{message} {preemption.message}"
 
 
 def _gang_message(pod: PodView, stuck_pod: PodView, message: str) -> str:
-    """Return `message`, prefixed with `pod group is unschedulable` unless a pod's requirements are the stuck pod's."""
+    """Return `message`; prefix `pod group is unschedulable` for a pod with other requirements than the stuck pod."""
     return message if pod.shape is stuck_pod.shape else f"pod group is unschedulable: {message}"

@@ -157,7 +157,7 @@ def _has_all_keys(node: NodeInfo, rules: Sequence[SpreadRule]) -> bool:
 
 
 def _is_node_counted(rule: SpreadRule, pod: PodView, node: NodeInfo) -> bool:
-    """Report whether a node counts for a spread constraint, given its nodeAffinityPolicy and nodeTaintsPolicy."""
+    """Return whether a node counts for a spread constraint, given its nodeAffinityPolicy and nodeTaintsPolicy."""
     if rule.honors_affinity and not node_filters.selects(pod.shape.rules, node.view):
         return False
     return not rule.honors_taints or node_filters.tolerates_all_taints(pod.shape.rules, node.view)
@@ -225,7 +225,7 @@ def find_obstacle(pod: PodView, node: NodeInfo, nodes: ClusterSnapshot) -> node_
 
 
 def needs_only_resources(pods: Iterable[PodView], nodes: ClusterSnapshot) -> bool:
-    """Report whether resource sums alone decide if pods fit a node that passes the taint and node affinity filters."""
+    """Return whether resource sums alone decide if pods fit a node that passes the taint and node affinity filters."""
     if nodes.placed_pods.anti_affinity_terms:
         return False
     shapes = [pod.shape for pod in pods]
@@ -299,7 +299,7 @@ class PodFilters:
         return find_obstacle(self._pod, node, self._nodes) if has_nominated_pods else self.find_obstacle(node)
 
     def passes_node(self, name: str) -> bool:
-        """Report whether a node with enough free resources also passes the filters that depend on other pods."""
+        """Return whether a node with enough free resources also passes the filters that depend on other pods."""
         node = self._nodes.get(name)
         if node is None or self._find_conflict(node) is not None:
             return False

@@ -83,7 +83,7 @@ def placement_order(pods: Sequence[PodView]) -> list[PodView]:
 
 
 def may_have_room(pods: Sequence[PodView], nodes: ClusterSnapshot, profile: AutoscalingProfile) -> bool:
-    """Report whether the nodes may have enough capacity for a gang, checked separately for pods of each kind.
+    """Return whether the nodes may have enough capacity for a gang, checked separately for pods of each kind.
 
     A cheap check: a gang that fits, or fits after preemption, always passes. While earlier victims terminate, further
     preemption is not considered.
@@ -98,7 +98,7 @@ def may_have_room(pods: Sequence[PodView], nodes: ClusterSnapshot, profile: Auto
 def _equal_pods_may_fit(
     equal_pods: Sequence[PodView], nodes: ClusterSnapshot, profile: AutoscalingProfile, may_preempt: bool
 ) -> bool:
-    """Report whether pods with equal requirements may fit together, possibly by preempting pods of lower priority."""
+    """Return whether pods with equal requirements may fit together, possibly by preempting pods of lower priority."""
     pod, pod_count = equal_pods[0], len(equal_pods)
     considers_preemption = may_preempt and nodes.has_lower_priority(pod.priority)
     obstacles = nodes.candidate_cache.static_results(pod.shape.rules).obstacles
@@ -241,7 +241,7 @@ def withdraw_nominations(claims: Sequence[PlacementClaim], nodes: ClusterSnapsho
 
 
 def claim_order(claims: Sequence[PlacementClaim]) -> list[PlacementClaim]:
-    """Return placement claims sorted: first those for whole topology domains, the largest before smaller ones."""
+    """Return placement claims in order: those for whole topology domains first, by descending number of pods."""
     claims_by_leader = {claim.leader.uid: claim for claim in claims}
     ordered_claims = [claims_by_leader[leader.uid] for leader in placement_order([claim.leader for claim in claims])]
     return sorted(ordered_claims, key=lambda claim: (not claim.topology_key, -len(claim.pods)))
@@ -265,7 +265,7 @@ def nominated_nodes(claims: Sequence[PlacementClaim], nodes: ClusterSnapshot) ->
 
 
 def are_nodes_free(nodes_by_uid: Mapping[str, str], claims: Sequence[PlacementClaim], nodes: ClusterSnapshot) -> bool:
-    """Report whether all pods of placement claims fit together on the nodes in `nodes_by_uid` (by pod uid)."""
+    """Return whether all pods of placement claims fit together on the nodes in `nodes_by_uid` (by pod uid)."""
     with nodes.what_if():
         for claim in claims:
             for pod in claim.pods:

@@ -4,9 +4,10 @@ By default, pods on a lost node stay for the 300 s toleration, and then until th
 do their Job and gang restart. The `Hotswap` controller fails and deletes these pods at once, as an administrator would
 with the out-of-service taint. `find_hotswap` and `HotswapPass` free nodes for the restarted gang.
 
-Watch events of nodes and pods have no common order. The scheduler may therefore know a newer state of a node. So a pod
-that was bound after the node was lost, or recently to an unknown node, is not deleted for a short time. Kubernetes
-binds pods to a recovered node with the NoExecute taint, because all pods tolerate the taint for five minutes.
+Watch events of nodes and pods have no common order. The scheduler may therefore have received a newer state of a node.
+So a pod that was bound after the node was lost, or recently to an unknown node, is not deleted for a short time.
+Kubernetes binds pods to a recovered node with the NoExecute taint, because all pods tolerate the taint for five
+minutes.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -186,7 +187,7 @@ def eviction_message(preemptor: str, uid: str, job_uid: str, victim: EvictionUni
 
 
 def eviction_cost(eviction_units: Sequence[EvictionUnit]) -> EvictionCost:
-    """Return the cost of evicting Workloads or pods: the lost work, the number of pods, the names."""
+    """Return the cost of evictions as a sort key (lost work, pods, names); evictions under way cost nothing."""
     units_to_evict = [eviction_unit for eviction_unit in eviction_units if not eviction_unit.is_being_evicted]
     return (
         sum([o.work_lost for o in units_to_evict]),
@@ -226,7 +227,7 @@ class _HotswapSearch:
             return self._place_all_claims()
 
     def _place_all_claims(self) -> HotswapPlan | None:
-        """Place the gang's pods claim by claim; those with pod affinity that do not fit are retried after others."""
+        """Place the gang's pods claim by claim; retry claims that do not fit while other claims are placed."""
         nodes_by_uid: dict[str, str] = {}
         victims: dict[str, EvictionUnit] = {}
         remaining_claims: Sequence[gang.PlacementClaim] = self._claims
@@ -266,7 +267,10 @@ class _HotswapSearch:
         return self._cheapest_after_eviction(claim) if nodes_by_uid is None else _ClaimNodes(nodes_by_uid, ())
 
     def _cheapest_after_eviction(self, claim: gang.PlacementClaim) -> _ClaimNodes | None:
-        """Return nodes for a placement claim at the lowest eviction cost; None if it fits nowhere even then."""
+        """Return a placement claim's nodes in the domain with the lowest eviction cost; None if no evictions suffice.
+
+        At most COMPARED_DOMAINS_MAX domains are compared.
+        """
         candidate_claim_nodes: list[_ClaimNodes] = []
         for domain in gang.domains_of(claim, self._nodes):
             option = self._clear_domain(claim, domain)
@@ -398,22 +402,22 @@ class Hotswap:
         return ReconcileResult([UpdateStatus(failed_pod)], [event])
 
     def _may_node_be_lost(self, node: str) -> bool:
-        """Report whether a node is lost or not known."""
+        """Return whether a node is lost, or no watch event about it was received."""
         return bool(node) and self._lost.get(node, True)
 
 
 def _belongs_to_gang(pod: meta.Obj) -> bool:
-    """Report whether a pod belongs to a Workload, or to a JobSet, which also restarts as a whole."""
+    """Return whether a pod belongs to a Workload, or to a JobSet, which also restarts as a whole."""
     return bool(meta.annotation(pod, well_known.WORKLOAD) or meta.label(pod, well_known.JOB_SET_UID))
 
 
 def is_node_lost(node: meta.Obj) -> bool:
-    """Report whether a node is lost: its kubelet no longer reports its status."""
+    """Return whether a node is lost: its kubelet no longer reports its status."""
     return conditions.readiness(node) == "Unknown" or conditions.has_taint(node, well_known.UNREACHABLE)
 
 
 def _removable_at(node: meta.Obj | None, pod: meta.Obj) -> Instant:
-    """Return when a pod may be removed: at its binding if its node was lost later, else NODE_EVENT_DELAY_MAX later."""
+    """Return when a pod may be removed: when it was bound, plus NODE_EVENT_DELAY_MAX unless its node was lost later."""
     bound_at = lifecycle.scheduled_at(pod)
     return (
         bound_at if node is not None and bound_at <= _node_lost_at(node, bound_at) else bound_at + NODE_EVENT_DELAY_MAX
@@ -421,7 +425,7 @@ def _removable_at(node: meta.Obj | None, pod: meta.Obj) -> Instant:
 
 
 def _node_lost_at(node: meta.Obj, fallback_time: Instant) -> Instant:
-    """Return when a node was lost: the later time of Ready=Unknown and the unreachable taint; else `fallback_time`."""
+    """Return when a node was lost: the later time of Ready=Unknown and the unreachable taint, or `fallback_time`."""
     condition = meta.find_condition(node, conditions.READY)
     loss_times = [condition["lastTransitionTime"]] if condition is not None and condition["status"] == "Unknown" else []
     loss_times += [
@@ -431,7 +435,7 @@ def _node_lost_at(node: meta.Obj, fallback_time: Instant) -> Instant:
 
 
 def _needs_hotswap_removal(pod: meta.Obj) -> bool:
-    """Report whether a pod still must be failed or deleted: it is active, terminating, or failed by Hotswap."""
+    """Return whether a pod still must be failed or deleted: it is active, terminating, or failed by Hotswap."""
     if not lifecycle.is_terminal(pod):
         return True
     disruption = meta.find_condition(pod, lifecycle.DISRUPTION_TARGET)

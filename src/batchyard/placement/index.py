@@ -205,7 +205,7 @@ def pod_key(pod: PodView) -> Key:
 
 
 def _has_same_requirements(pod: PodView, previous_revision: PodView) -> bool:
-    """Report whether two revisions of a pod have the same requirements, labels and priority."""
+    """Return whether two revisions of a pod have the same requirements, labels and priority."""
     return (
         pod.shape is previous_revision.shape
         and pod.labels == previous_revision.labels

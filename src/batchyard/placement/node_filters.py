@@ -47,7 +47,7 @@ def find_obstacle(rules: NodeRules, node: NodeView) -> FilterFailure | None:
 
 
 def selects(rules: NodeRules, node: NodeView) -> bool:
-    """Report whether a node matches a pod's nodeSelector and required node affinity."""
+    """Return whether a node matches a pod's nodeSelector and required node affinity."""
     labels = node.labels
     for key, value in rules.node_selector:
         if labels.get(key) != value:
@@ -56,12 +56,12 @@ def selects(rules: NodeRules, node: NodeView) -> bool:
 
 
 def tolerates(tolerations: tuple[Toleration, ...], taint: Taint) -> bool:
-    """Report whether one of the tolerations tolerates the taint."""
+    """Return whether one of the tolerations tolerates the taint."""
     return any(toleration.tolerates(taint) for toleration in tolerations)
 
 
 def tolerates_all_taints(rules: NodeRules, node: NodeView) -> bool:
-    """Report whether pods with these node rules tolerate all NoSchedule and NoExecute taints of a node."""
+    """Return whether pods with these node rules tolerate all NoSchedule and NoExecute taints of a node."""
     return all(taint.effect == "PreferNoSchedule" or tolerates(rules.tolerations, taint) for taint in node.taints)
 
 
@@ -87,7 +87,7 @@ def _allowed_node_names(rules: NodeRules) -> Sequence[str] | None:
 
 
 def _matches_term(term: NodeTerm, node: NodeView) -> bool:
-    """Report whether a node matches all requirements of a node affinity term; an empty term never matches."""
+    """Return whether a node matches all requirements of a node affinity term; an empty term never matches."""
     if not term.labels and not term.fields:
         return False
     name_field: Mapping[str, str] = {_NODE_NAME_FIELD: node.name}
@@ -121,7 +121,7 @@ _PORTS_TAKEN: Final = FilterFailure(("node(s) didn't have free ports for the req
 
 
 def has_room(shape: PodShape, node: NodeInfo) -> bool:
-    """Report whether a node has enough free resources, GPU shares and host ports for a pod."""
+    """Return whether a node has enough free resources, GPU shares and host ports for a pod."""
     free_amounts = node.left
     for resource, amount in shape.requests:
         if free_amounts.get(resource, 0) < amount:
@@ -168,7 +168,10 @@ def subtract_requests(freed_amounts: Mapping[str, int], reserving_pods: Iterable
 
 
 def resource_score(shape: PodShape, node: NodeInfo, profile: AutoscalingProfile) -> int:
-    """Return the score of a node for a pod by cpu and memory: their free (or used) capacity and their balance."""
+    """Return the resource score of a node for a pod: the allocation score, plus the balance score of cpu and memory.
+
+    The balance score is omitted for pods that request neither cpu nor memory.
+    """
     total_amounts, free_amounts = node.view.allocatable, node.left
     cpu, memory = total_amounts.get("cpu", 0), total_amounts.get("memory", 0)
     score = _allocation_score(
@@ -182,7 +185,7 @@ def resource_score(shape: PodShape, node: NodeInfo, profile: AutoscalingProfile)
 
 
 def _allocation_score(cpu: tuple[int, int], memory: tuple[int, int], profile: AutoscalingProfile) -> int:
-    """Return the mean free fraction of cpu and memory (when packing: the used fraction), from (used, total) of each."""
+    """Return the mean free (if `profile` packs: used) percentage of cpu and memory, from (used, total) of each."""
     score = resource_count = 0
     for used, total in (cpu, memory):
         if total:
@@ -195,7 +198,7 @@ def _allocation_score(cpu: tuple[int, int], memory: tuple[int, int], profile: Au
 
 
 def _balance_score(cpu_used: int, cpu: int, memory_used: int, memory: int) -> int:
-    """Return the balance score, which is higher if the used fractions of cpu and memory are closer to each other."""
+    """Return the balance score: 100 if the used fractions of cpu and memory are equal, down to 50 as they differ."""
     if not cpu or not memory:
         return 100
     usage_difference = min(cpu_used / cpu, 1.0) - min(memory_used / memory, 1.0)

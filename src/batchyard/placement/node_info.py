@@ -21,23 +21,23 @@ WHOLE_GPU: Final = 1000
 
 
 class GpuShares:
-    """The GPUs of a node and how much of each its pods use; pods of other schedulers that exceed the GPUs get none."""
+    """The GPUs of a node and how much of each GPU its pods use; a pod for which too few GPUs are free gets none."""
 
     __slots__ = ("_shares_by_pod", "left")
 
-    def __init__(self, gpu_count: int) -> None:
-        self.left = [WHOLE_GPU] * (gpu_count // WHOLE_GPU)
+    def __init__(self, total_milli: int) -> None:
+        self.left = [WHOLE_GPU] * (total_milli // WHOLE_GPU)
         """Free thousandths by GPU; negative if overcommitted."""
         self._shares_by_pod: dict[str, tuple[int, tuple[int, ...]]] = {}
 
     def fits(self, gpu_milli: int) -> bool:
-        """Report whether the node's free GPUs suffice for an amount in thousandths of a GPU."""
+        """Return whether the node's free GPUs suffice for an amount in thousandths of a GPU."""
         if gpu_milli <= WHOLE_GPU:  # fast path for almost all pods that use GPUs
             return max(self.left, default=0) >= gpu_milli
         return bool(choose_gpus(gpu_milli, self.left))
 
     def has_enough(self, gpu_milli: int) -> bool:
-        """Report whether an amount in thousandths of a GPU would fit if all GPUs of the node were free."""
+        """Return whether an amount in thousandths of a GPU would fit if all GPUs of the node were free."""
         return -(-gpu_milli // WHOLE_GPU) <= len(self.left)
 
     def held_by(self, uid: str) -> tuple[int, ...]:
@@ -45,7 +45,7 @@ class GpuShares:
         return self._shares_by_pod.get(uid, (0, ()))[1]
 
     def take(self, uid: str, gpu_milli: int, gpus: Sequence[int]) -> None:
-        """Give a pod the GPUs `gpus` that were chosen for it earlier; if they do not fit, choose free GPUs."""
+        """Assign `gpus`, chosen earlier, to a pod; choose free GPUs instead if the number or an index is not valid."""
         is_right_gpu_count = len(gpus) == -(-gpu_milli // WHOLE_GPU) == len(dict.fromkeys(gpus))
         are_valid = all(0 <= number < len(self.left) for number in gpus)
         chosen_gpus = tuple(gpus) if gpus and is_right_gpu_count and are_valid else choose_gpus(gpu_milli, self.left)
@@ -58,9 +58,9 @@ class GpuShares:
         self._change_free(gpu_milli, chosen_indices, 1)
         return chosen_indices
 
-    def with_total(self, gpu_count: int) -> "GpuShares":
-        """Return the GPU usage of the same pods for a node with `gpu_count` thousandths of GPUs."""
-        new = GpuShares(gpu_count)
+    def with_total(self, total_milli: int) -> "GpuShares":
+        """Return the GPU usage of the same pods for a new capacity of the node, in thousandths of a GPU."""
+        new = GpuShares(total_milli)
         for uid, (gpu_milli, chosen_gpus) in self._shares_by_pod.items():
             new.take(uid, gpu_milli, chosen_gpus)
         return new
@@ -74,7 +74,7 @@ class GpuShares:
 
 
 def choose_gpus(gpu_milli: int, free_shares: Sequence[int]) -> tuple[int, ...]:
-    """Choose GPUs for a request, whole GPUs first, by the free thousandths of each GPU; () if it does not fit."""
+    """Return GPU indices for a request, whole GPUs first, given each GPU's free thousandths; () if it does not fit."""
     whole_gpus, partial_share = divmod(gpu_milli, WHOLE_GPU)
     free_gpus = [number for number, free in enumerate(free_shares) if free == WHOLE_GPU] if whole_gpus else []
     if len(free_gpus) < whole_gpus:
@@ -172,7 +172,7 @@ class NodeInfo:
         return total_requests
 
     def has_port(self, host_port: HostPort) -> bool:
-        """Report whether a host port is free on the node; the address 0.0.0.0 conflicts with every address."""
+        """Return whether a host port is free on the node; the address 0.0.0.0 conflicts with every address."""
         if not self.ports:
             return True
         return not any(

@@ -204,7 +204,7 @@ class PodAffinityFilter:
             domains[node.view.labels[key]] = None
 
     def _selects_pod(self, term: PodTerm) -> bool:
-        """Report whether an affinity term selects this filter's pod."""
+        """Return whether an affinity term selects this filter's pod."""
         return term.selects(self._pod.namespace, self._pod.labels, self._affinity_context.namespaces)
 
 

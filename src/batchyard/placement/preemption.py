@@ -89,7 +89,7 @@ def no_victims_failure(obstacles: Mapping[str, FilterFailure], node_count: int) 
 
 
 def awaits_victims(pod: PodView, nodes: ClusterSnapshot) -> bool:
-    """Report whether pods preempted for a pod are still terminating on its nominated node."""
+    """Return whether pods preempted for a pod are still terminating on its nominated node."""
     node = nodes.get(nodes.nominated_node_of(pod.uid))
     return node is not None and any(p.preempted and p.priority < pod.priority for p in node.pods.values())
 
@@ -109,7 +109,7 @@ def preemptible_pods(pod: PodView, node: NodeInfo) -> list[PodView]:
 
 
 def are_in_same_gang(pod: PodView, other_pod: PodView) -> bool:
-    """Report whether two pods belong to the same gang, whose pods do not preempt each other."""
+    """Return whether two pods belong to the same gang, whose pods do not preempt each other."""
     return bool(pod.gang) and pod.gang == other_pod.gang
 
 
@@ -156,7 +156,7 @@ def _make_preemption(node: NodeInfo, victims: Sequence[PodView], violating_uids:
 def _find_victims_by_trial(
     pod: PodView, node: NodeInfo, candidate_victims: Sequence[PodView], nodes: ClusterSnapshot
 ) -> PodPreemption | FilterFailure:
-    """Find victims on a node: remove all candidates, then put back each one without which the pod fits anyway."""
+    """Find victims on a node: remove all candidates, then put back each one beside which the pod still fits."""
     victims = []
     with nodes.what_if():
         for other in candidate_victims:
@@ -174,7 +174,7 @@ def _find_victims_by_trial(
 
 
 def _preemption_cost(candidate: PodPreemption) -> tuple[int, int, int, int, int, str]:
-    """Return a preemption's sort key: PDB violations, highest and summed victim priority, count, latest start."""
+    """Return the key that sorts the best preemption first, by PDB violations, priorities, count, start and node."""
     victims = candidate.victims
     if not victims:
         return 0, -_PRIORITY_OFFSET, 0, 0, 0, candidate.node

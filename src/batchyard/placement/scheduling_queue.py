@@ -19,7 +19,7 @@ from batchyard.placement.units import SchedulingUnits, UnitSortKey
 
 
 def may_be_helped_by(pod: PodView, node_names: Iterable[str], nodes: ClusterSnapshot) -> bool:
-    """Report whether a pod may now fit one of the changed nodes, possibly by preemption."""
+    """Return whether a pod may now fit one of the changed nodes, possibly by preemption."""
     obstacles = nodes.candidate_cache.static_results(pod.shape.rules).obstacles
     for name in node_names:
         node = nodes.get(name)
@@ -35,7 +35,7 @@ def may_be_helped_by(pod: PodView, node_names: Iterable[str], nodes: ClusterSnap
 
 
 def is_affected_by(pod: PodView, other_pod: PodView, nodes: ClusterSnapshot) -> bool:
-    """Report whether the addition or removal of `other_pod` may change on which nodes a pod fits."""
+    """Return whether the addition or removal of `other_pod` may change on which nodes a pod fits."""
     for term in (*pod.shape.affinity, *pod.shape.anti_affinity):
         if term.selects(other_pod.namespace, other_pod.labels, nodes.namespaces):
             return True
@@ -50,7 +50,7 @@ def is_affected_by(pod: PodView, other_pod: PodView, nodes: ClusterSnapshot) -> 
 
 
 def _may_fit(pod: PodView, node: NodeInfo, nodes: ClusterSnapshot) -> bool:
-    """Report whether a pod may fit a node beside the pods nominated to it, possibly after preemption."""
+    """Return whether a pod may fit a node beside the pods nominated to it, possibly after preemption."""
     competing_pods = nodes.competing_nominations(pod, node.name)
     if not competing_pods and has_room(pod.shape, node):
         return True
@@ -66,7 +66,7 @@ PodKind: TypeAlias = tuple[PodShape, int, bool, str]
 
 
 class EquivalenceKey(NamedTuple):
-    """Key of scheduling units (pods, gangs) that fit the same nodes: pod counts by kind; for some, also the name."""
+    """Key of a class of pods or gangs that fit the same nodes: pod counts by kind; a unit alone adds its name."""
 
     kinds: tuple[tuple[PodKind, int], ...]
     lone_unit: str
@@ -190,7 +190,7 @@ class UnschedulablePods:
         )
 
     def is_still_helped(self, unit: str) -> bool:
-        """Report whether a pod or gang may still fit the changed nodes, now that earlier ones were placed there."""
+        """Return whether a pod or gang may still fit the changed nodes, now that earlier ones were placed there."""
         class_key = self._parked_units[unit].class_key
         return bool(class_key.lone_unit) or self._is_helped(self._classes[class_key], self._changed)
 
@@ -201,7 +201,7 @@ class UnschedulablePods:
         return any(is_affected_by(pod, moved_pod, self._nodes) for pod in pods)
 
     def _needs_own_class(self, pod: PodView) -> bool:
-        """Report whether a pod is unlike others: it has a nominated node, or placed pods have anti-affinity to it."""
+        """Return whether a pod needs a class of its own: it is nominated, or placed pods have anti-affinity to it."""
         if self._nodes.nominated_node_of(pod.uid):
             return True
         terms, namespaces = self._nodes.placed_pods.anti_affinity_terms, self._nodes.namespaces
@@ -213,7 +213,7 @@ def _pod_kind(pod: PodView) -> PodKind:
 
 
 class SchedulingQueue:
-    """The pending pods as units (a pod or a gang); to try all, call `start`, then `next_unit` until it is empty."""
+    """The pending pods as units (a pod or a gang); to try all due units, call `start`, then `next_unit` until empty."""
 
     def __init__(self, nodes: ClusterSnapshot) -> None:
         self._nodes = nodes
@@ -325,7 +325,7 @@ class SchedulingQueue:
         heapify(self._heap)
 
     def next_unit(self) -> Sequence[PodView]:
-        """Return the next pod, or all pods of the next gang, for the caller to bind or `park`; empty at the end."""
+        """Return the next pod, or all pods of the next gang, for the caller to bind or `park`; empty if none."""
         self._queue_next_of_class()
         while self._heap:
             _, unit = heappop(self._heap)

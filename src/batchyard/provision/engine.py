@@ -77,7 +77,7 @@ def configuration(platform: PlatformModel) -> Mapping[str, Any] | None:
 
 
 def operator_configuration(platform: PlatformModel) -> Mapping[str, Any] | None:
-    """Return Kueue's Configuration as batchyard's operator and simulator read it; None if no field is set."""
+    """Return the fields of a platform's Configuration that affect scheduling decisions; None if none of them is set."""
     operator_fields = decision_fields({**_TYPE_META_FIELDS, **_kueue_fields(platform)})
     return operator_fields if len(operator_fields) > len(_TYPE_META_FIELDS) else None
 

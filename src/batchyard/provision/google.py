@@ -125,7 +125,7 @@ def _label_errors(google: Google) -> Iterator[FieldError]:
 
 
 def _is_label_value(text: str) -> bool:
-    """Report whether a text is a valid Google Cloud label: lowercase letters of any script, digits, `-` and `_`."""
+    """Return whether a text is a valid Google Cloud label: lowercase letters of any script, digits, `-` and `_`."""
     has_valid_characters = all(each in "-_" or (each.isalnum() and each == each.lower()) for each in text)
     return 0 < len(text) <= _LABEL_LENGTH_MAX and has_valid_characters
 
@@ -179,7 +179,7 @@ def _submission_errors(cluster: Part, google: Google) -> Iterator[FieldError]:
 
 
 def _network_errors(network: Network) -> Iterator[FieldError]:
-    """Yield an error for each address range that is not a CIDR, has a size that GKE rejects, or overlaps another."""
+    """Yield an error for each address range that is not a CIDR, that GKE rejects, or that overlaps another range."""
     known_ranges: dict[str, IPv4Network] = {}
     for field, text in _address_ranges(network).items():
         path = f"spec.google.network.{field}"

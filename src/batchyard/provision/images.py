@@ -56,7 +56,7 @@ def image_recipes(platform: PlatformModel) -> list[ImageRecipe]:
 
 
 def builds_operator(platform: PlatformModel) -> bool:
-    """Report whether the platform builds the operator's image: on GKE, with batchyard, and no image configured."""
+    """Return whether the platform builds the operator's image: on GKE, with batchyard, and no image configured."""
     return platform.google is not None and platform.engine is PlatformEngine.BATCHYARD and not platform.operator.image
 
 
@@ -96,7 +96,13 @@ def _job_image_recipe(platform: PlatformModel, google: Google, index: int) -> Im
 # it (see `shipped`).
 
 
-_ARCHIVED_FILES: Final = ("pyproject.toml", "README.md", "LICENSE", "requirements-runtime.lock")
+_ARCHIVED_FILES: Final = (
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+    "requirements-build.lock",
+    "requirements-runtime.lock",
+)
 _ARCHIVED_FOLDERS: Final = ("deploy/image", "deploy/monitoring", "examples/refarch", "examples/platforms")
 #: Suffixes of compiled files, which can be for another machine.
 _EXCLUDED_SUFFIXES: Final = frozenset({".pyc", ".so", ".pyd"})

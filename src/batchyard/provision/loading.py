@@ -1,4 +1,4 @@
-"""Loading of a platform.yaml: decodes it to its model, checks the rules between fields, and locates errors in the file.
+"""Loading of a platform.yaml: decodes the model, checks the rules between fields, and locates errors in the file.
 
 An error prints as `file:line: field.path: problem; remedy`. All errors are reported at once.
 """
@@ -56,7 +56,7 @@ def platform_of(name: str, spec: model.Part, cluster: model.Part | None) -> mode
 
 
 def _has_weights(spec: model.Part) -> bool:
-    """Report whether any queue, queue class or cohort sets a fair sharing weight, which enables fair sharing."""
+    """Return whether any queue, queue class or cohort sets a fair sharing weight, which enables fair sharing."""
     queue_rows = [row for field in ("queueClasses", "queues", "cohorts") for row in spec.get(field) or ()]
     queue_rows += [row for team in spec["teams"] for row in team.get("queues") or ()]
     return any("fairSharing" in row for row in queue_rows)
@@ -330,7 +330,7 @@ def _quota_path(obj: Mapping[str, Any], group_match: re.Match[str], row: model.P
 
 
 def _has_field(row: model.Part, path: str) -> bool:
-    """Report whether a section of the platform file has the field, or the first field of a nested path."""
+    """Return whether a section of the platform file has the field, or the first field of a nested path."""
     field_match = _PATH_PATTERN.match(path)
     return field_match is not None and field_match[1] in row
 
@@ -432,7 +432,7 @@ def _kind_error(value: Any) -> FieldError | None:
 
 
 def _decode_cluster(name: str, spec: model.Part | None) -> tuple[Obj | None, Sequence[FieldError]]:
-    """Return the Cluster object with all defaults that `spec.cluster` describes, or its errors."""
+    """Return the Cluster object that `spec.cluster` describes, with all defaults, or None, and the errors found."""
     if spec is None:
         return None, ()
     kind = scheme.kind_info(scheme.CLUSTER)

@@ -183,13 +183,13 @@ _INSTALLER_URL: Final = (
 
 
 def driver_resources(platform: PlatformModel) -> list[str]:
-    """Return the URL of the GPU driver installer as a kustomization resource, if the platform needs it."""
+    """Return the URL of the GPU driver installer as a kustomization resource; empty if it is not needed."""
     google = platform.google
     return [_INSTALLER_URL] if google is not None and google.gpu_driver == "disabled" and has_gpus(platform) else []
 
 
 def has_gpus(platform: PlatformModel) -> bool:
-    """Report whether any node pool or node auto-provisioning can create nodes with GPUs."""
+    """Return whether any node pool or node auto-provisioning can create nodes with GPUs."""
     cluster = platform.cluster
     if cluster is None:
         return False

@@ -132,7 +132,7 @@ def _accelerator_quota(flavor: PlatformFlavor, platform: PlatformModel) -> int:
 
 
 def _cheapest_machine(accelerator: str, provisioning: str, catalog: Catalog) -> MachineType | None:
-    """Return the machine type with the fewest chips of an accelerator, the cheapest of these; None if there is none."""
+    """Return the cheapest of the machine types with the fewest chips of an accelerator; None if no type has it."""
     candidates = [
         machine
         for machine in catalog.machines.values()
@@ -224,7 +224,7 @@ def system_pod_errors(platform: PlatformModel) -> Iterator[FieldError]:
 
 
 def _provisions_nodes(cluster: Part) -> bool:
-    """Report whether node auto-provisioning can create nodes for unschedulable system pods."""
+    """Return whether node auto-provisioning can create nodes for unschedulable system pods."""
     limits = ((cluster["spec"].get("autoscaling") or {}).get("autoProvisioning") or {}).get("limits") or ()
     return {row["resource"] for row in limits} >= _AUTO_PROVISIONED_RESOURCES
 
@@ -338,7 +338,10 @@ class ComputeQuota(NamedTuple):
 
 
 def quotas(platform: PlatformModel) -> Sequence[ComputeQuota]:
-    """Return the Compute Engine quotas that the platform needs, sorted; empty if its cluster is not on GKE."""
+    """Return the Compute Engine quotas that the platform needs, sorted by region and metric, global ones last.
+
+    Empty if the platform is not on GKE.
+    """
     if platform.google is None:
         return []
     amounts_by_quota: dict[tuple[str, str], dict[str, int]] = {}

@@ -1,4 +1,4 @@
-"""ResourceQuotas: what objects use, quota scopes, the ledger of used amounts, the admission plugin, the controller.
+"""ResourceQuotas: the usage of objects, quota scopes, the tally of each quota, admission plugin and controller.
 
 Amounts are in billionths. Sources: Kubernetes's pkg/quota/v1/evaluator/core, k8s.io/apiserver pkg/quota/v1/generic.
 """
@@ -71,12 +71,15 @@ _KIND_BY_COUNT_NAME: Final = {object_count_names(info)[0]: info.constant for inf
 
 
 def _is_device(name: str) -> bool:
-    """Report whether a quota's resource limits an extended resource: `requests.` and a name with a vendor's domain."""
+    """Return whether a quota's resource limits an extended resource: `requests.` and a name with a vendor's domain."""
     return name.startswith(_REQUESTS) and "/" in name and "kubernetes.io/" not in name
 
 
 def object_usage(obj: meta.Obj, kind: str, count_names: Sequence[str]) -> Usage:
-    """Return what an object uses of quotas, by resource; all kinds except Pod and Service use only an object count."""
+    """Return the amounts of quota resources that an object uses, in billionths, by resource.
+
+    An object that is not a Pod or Service uses one unit of each resource in `count_names`.
+    """
     if kind == scheme.POD:
         return _usage_of_pod(obj)
     return _usage_of_service(obj["spec"]) if kind == scheme.SERVICE else dict.fromkeys(count_names, meta.NANO)
@@ -123,7 +126,7 @@ def _usage_of_service(spec: Mapping[str, Any]) -> Usage:
 
 
 def quantity_format_of(obj: meta.Obj, name: str) -> meta.QuantityFormat:
-    """Return the format (decimal or binary suffix) in which an object's spec writes its amount of a resource."""
+    """Return the suffix format in which an object's spec writes its amount of a resource; decimal if it has none."""
     resource_name = name.removeprefix(_REQUESTS).removeprefix(_LIMITS)
     resource_fields = ("limits",) if name.startswith(_LIMITS) else ("requests", "limits")
     spec = obj.get("spec") or {}
@@ -158,12 +161,12 @@ def scopes_of(spec: Mapping[str, Any]) -> tuple[meta.Requirement, ...]:
 
 
 def is_in_scope(obj: meta.Obj, kind: str, scopes: Sequence[meta.Requirement]) -> bool:
-    """Report whether all scopes of a quota match an object; scopes match only pods."""
+    """Return whether all scopes of a quota match an object; scopes match only pods."""
     return not scopes or (kind == scheme.POD and all(_matches_scope(scope, obj) for scope in scopes))
 
 
 def is_ending(pod: meta.Obj) -> bool:
-    """Report whether a pod is in the Terminating scope: it has an active deadline."""
+    """Return whether a pod is in the quota scope Terminating: it has activeDeadlineSeconds."""
     return (pod["spec"].get("activeDeadlineSeconds") or -1) >= 0
 
 
@@ -187,7 +190,7 @@ def _matches_scope(scope: meta.Requirement, pod: meta.Obj) -> bool:
 
 
 def _is_best_effort(spec: Mapping[str, Any]) -> bool:
-    """Report whether no container of a pod requests cpu or memory."""
+    """Return whether no container of a pod requests cpu or memory."""
     for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
         requests = container_requests(container)
         if requests.get("cpu") or requests.get("memory"):
@@ -196,7 +199,7 @@ def _is_best_effort(spec: Mapping[str, Any]) -> bool:
 
 
 def _selects_other_namespaces(affinity: Mapping[str, Any]) -> bool:
-    """Report whether pod (anti-)affinity has terms that name or select namespaces."""
+    """Return whether pod (anti-)affinity has terms that name or select namespaces."""
     for each in ("podAffinity", "podAntiAffinity"):
         rules = affinity.get(each) or {}
         terms = list(rules.get("requiredDuringSchedulingIgnoredDuringExecution") or ())
@@ -216,7 +219,7 @@ _DELETED = EventType.DELETED
 
 
 class QuotaTally:
-    """What objects use of one ResourceQuota, recorded for each counted object."""
+    """The usage of one ResourceQuota, in total and for each counted object."""
 
     __slots__ = (
         "_formats",
@@ -249,7 +252,7 @@ class QuotaTally:
         return meta.format_quantity(self.used[name], self._formats.get(name, meta.QuantityFormat.DECIMAL))
 
     def applies_to(self, obj: meta.Obj, kind: str) -> bool:
-        """Report whether the quota limits the usage of an object: its kind is limited and the scopes match."""
+        """Return whether the quota limits the usage of an object: its kind is limited and the scopes match."""
         return kind in self.kinds and is_in_scope(obj, kind, self._scopes)
 
     def charged_usage(self, obj: meta.Obj, kind: str) -> Usage:
@@ -268,7 +271,10 @@ class QuotaTally:
         return is_usage_changed or self._grace_period_ends.get(key) != previous_grace_end
 
     def release_expired_pods(self, now: Instant) -> Instant | None:
-        """Release the usage of pods past their grace period; return when the next grace period ends, or None."""
+        """Release the usage, except the object count, of pods past their grace period.
+
+        Returns when the next grace period ends; None if no counted pod is terminating.
+        """
         for key, grace_end in list(self._grace_period_ends.items()):
             if grace_end < now:
                 del self._grace_period_ends[key]
@@ -327,7 +333,7 @@ class QuotaTallies:
         return [quota for quota, tally in tallies.items() if key.kind in tally.kinds and tally.count(key, obj)]
 
     def tally(self, quota: meta.Obj, reader: Reader) -> QuotaTally:
-        """Return the usage of a quota; on first use or after a spec change, count all objects."""
+        """Return the usage of a quota; on first use or after a spec change, count the Namespace's objects."""
         key, spec = meta.key_of(quota), quota.get("spec") or {}
         tallies = self._tallies.setdefault(key.namespace, {})
         existing_tally = tallies.get(key)
@@ -379,7 +385,10 @@ class QuotaAdmission:
             self._check_usage(obj, None, quotas, reader)
 
     def check_update(self, new: meta.Obj, old: meta.Obj, reader: Reader) -> None:
-        """Check the additional usage of a changed object; raise TemporarilyForbidden if it exceeds a quota."""
+        """Check the additional usage of a changed object; raise TemporarilyForbidden if it exceeds a quota.
+
+        A Pod is checked only if the update adds or removes activeDeadlineSeconds.
+        """
         quotas = reader.list(scheme.RESOURCE_QUOTA, new["metadata"].get("namespace", ""))
         if quotas and (meta.group_kind(new) != scheme.POD or is_ending(new) != is_ending(old)):
             self._check_usage(new, old, quotas, reader)

@@ -81,7 +81,7 @@ def mismatch_rule(mismatch: str) -> str:
 
 
 def _matches_flavor_labels(template: PodTemplate, labels: Mapping[str, str]) -> bool:
-    """Report whether the pods' node selector and required affinity match a flavor's labels; other keys do not count."""
+    """Return whether the pods' node selector and required affinity match a flavor's labels; other keys do not count."""
     if any(labels[key] != value for key, value in template.node_selector if key in labels):
         return False
     if not template.affinity:
@@ -387,7 +387,7 @@ class AdmittedWorkload:
     preemption_rank: tuple[int, int, str] = field(init=False)
 
     def is_equivalent(self, other_workload: "AdmittedWorkload") -> bool:
-        """Report whether `other_workload` is equal in every field that affects scheduling decisions."""
+        """Return whether `other_workload` is equal in every field that affects scheduling decisions."""
         return (
             self.queue is other_workload.queue
             and self.preemption_rank == other_workload.preemption_rank

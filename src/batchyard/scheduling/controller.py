@@ -88,7 +88,7 @@ class PodsReadyGate:
         return bool(self._unready)
 
     def closes_for(self, workload: Obj) -> bool:
-        """Report whether the admission of this Workload blocks further admissions until its pods are ready."""
+        """Return whether the admission of this Workload blocks further admissions until its pods are ready."""
         return self._policy.covers(workload)
 
     def observe(self, event: WatchEvent) -> None:
@@ -145,7 +145,7 @@ class BlockedCycle:
             self._gate.observe(event)
 
     def first_heads(self, heads: list[Head]) -> list[Head]:
-        """Return the heads for the next cycle: after a restart, the Workloads that waited for ready pods, if any."""
+        """Return the next cycle's heads: after a restart, Workloads that waited for ready pods; otherwise `heads`."""
         if not self._is_first_cycle:
             return heads
         self._is_first_cycle = False
@@ -281,7 +281,7 @@ class QuiescenceDetector:
 
 
 def preempts_new_victim(decision: Decision) -> bool:
-    """Report whether a decision is a preemption with at least one victim that is not being evicted yet."""
+    """Return whether a decision is a preemption with at least one victim that is not being evicted yet."""
     return isinstance(decision, Preempt) and not all(target.workload.evicted for target in decision.targets)
 
 
@@ -344,7 +344,7 @@ class Scheduler:
         return (CYCLE_KEY,) if self._record_bypassed_workload(event) or has_work else ()
 
     def _record_bypassed_workload(self, event: WatchEvent) -> bool:
-        """Record a requeued Workload that is skipped because an equivalent one did not fit; return whether it is."""
+        """Record a requeued Workload that is skipped because an equivalent one did not fit; return False otherwise."""
         if event.key.kind != scheme.WORKLOAD or event.type is EventType.DELETED:
             return False
         view = workload_view(event.obj)

@@ -2,9 +2,9 @@
 
     nominate   choose flavors and preemption targets for every head independently
     order      sort the entries (classically or by fair sharing)
-    decide     in that order: admit what still fits, preempt where allowed, give a reason for the rest
+    decide     in that order: admit what still fits, preempt where allowed, else give the reason for waiting
 
-Later decisions of a cycle see earlier ones through the snapshot. After the cycle, the snapshot is restored and the
+The snapshot includes the earlier decisions of the cycle. After the cycle, the snapshot is restored and the
 caller applies the decisions. A cycle is deterministic and has no side effects. Source: Kueue's
 pkg/scheduler/scheduler.go.
 """
@@ -80,7 +80,7 @@ class _Tournament(Generic[EntryT]):
         self._shares: dict[quota.QuotaNode, tuple[quota.Share, ...]] = {}
 
     def winners(self) -> Iterator[EntryT]:
-        """Yield the best Workload of each round of the tournament until none is left."""
+        """Yield the Workloads in fair sharing order: the winner of each round, until none is left."""
         while self._entries:
             for node, entry in self._entries.items():
                 if node not in self._shares:
@@ -126,7 +126,7 @@ class _Tournament(Generic[EntryT]):
         return best_contender
 
     def _precedes(self, a: EntryT, b: EntryT, level: int) -> bool:
-        """Report whether Workload a precedes b within a Cohort: by not borrowing, smaller share, priority, then age."""
+        """Return whether Workload a precedes b within a Cohort: by not borrowing, smaller share, priority, then age."""
         a_share, b_share = self._shares[a.queue.node][level], self._shares[b.queue.node][level]
         a_borrows, b_borrows = a_share.is_borrowing_on(a.usage), b_share.is_borrowing_on(b.usage)
         if a_borrows != b_borrows:
@@ -376,7 +376,7 @@ def _assign_counts(
 
 
 def _fits_or_has_targets(assignment_with_targets: tuple[flavor_assigner.Assignment, list[PreemptionTarget]]) -> bool:
-    """Report whether a flavor assignment fits, either now or after the preemption of its targets."""
+    """Return whether a flavor assignment fits, either now or after the preemption of its targets."""
     assignment, targets = assignment_with_targets
     return assignment.mode is _MODE_FIT or bool(targets)
 
@@ -394,7 +394,7 @@ class _ClaimedVictims:
         return self._claimed.get(entry.queue.node.path[0], _NO_VICTIMS)
 
     def has_claimed_target(self, entry: NominatedEntry) -> bool:
-        """Report whether an earlier decision of this cycle already preempts one of this entry's targets."""
+        """Return whether an earlier decision of this cycle already preempts one of this entry's targets."""
         claimed_victims = self.claimed_in_tree(entry)
         return bool(claimed_victims) and any(target.workload.key in claimed_victims for target in entry.targets)
 
@@ -405,7 +405,7 @@ class _ClaimedVictims:
             claimed_victims.update({target.workload.key: target.workload for target in entry.targets})
 
     def leaves_room_for(self, entry: NominatedEntry) -> bool:
-        """Report whether an entry fits once all victims recorded so far and its own targets are gone."""
+        """Return whether an entry fits once all victims recorded so far and its own targets are gone."""
         node, claimed_victims = entry.queue.node, self.claimed_in_tree(entry)
         if not claimed_victims and not entry.targets:
             return quota.has_room(node, entry.usage)

@@ -154,7 +154,7 @@ class FlavorAssigner:
     nominated: NominatedFlavors = ()
 
     def assign(self, pod_counts: Sequence[int]) -> Assignment:
-        """Return the flavor assignment for these counts of pods; it ends at the first pod set without a flavor."""
+        """Return the flavor assignment for a pod count per pod set; it ends at the first pod set without a flavor."""
         if len(self.workload.pod_sets) == 1:  # the common case; no sums are needed
             assignment = self._assign_pod_set(0, pod_counts, ())
             return Assignment(
@@ -297,7 +297,7 @@ class FlavorAssigner:
             yield qualities
 
     def _flavor_obstacles(self, group_request: cluster_queue.ResourceGroupRequest, indexes: Sequence[int]) -> list[str]:
-        """If the cycle assigned flavors before, return for each flavor why the repeated search excludes it, or ''."""
+        """Return why a repeated search excludes each flavor, such as one that was not assigned before; '' if usable."""
         nominated_flavors = [self.nominated[i].get(group_request.resource) for i in indexes if i < len(self.nominated)]
         message_format = "skipping flavor {} as it is not found in the nomination mapping for resource {}"
         return [
@@ -319,7 +319,7 @@ def _first_flavor_index(state: LastAssignment, plan: cluster_queue.ResourceGroup
 def _merge_assignments(
     pod_set_request: cluster_queue.PodSetRequest, scans: Sequence[cluster_queue.FlavorScan]
 ) -> cluster_queue.FlavorAssignment:
-    """Merge the flavor assignments of a pod set's resource groups; NO_FLAVOR_ASSIGNMENT if one group has none."""
+    """Merge a pod set's flavor assignments of all resource groups; NO_FLAVOR_ASSIGNMENT if a resource has no flavor."""
     if pod_set_request.unavailable:
         return cluster_queue.NO_FLAVOR_ASSIGNMENT
     if len(scans) == 1 or (scans and scans[-1].selected_assignment is cluster_queue.NO_FLAVOR_ASSIGNMENT):
@@ -365,7 +365,7 @@ def _sum_requests(requests: Sequence[Requests]) -> Requests:
 def is_outdated(
     last_assignment: LastAssignment, queue: cluster_queue.ClusterQueue, cycle_number: int, workload: WorkloadView
 ) -> bool:
-    """Report whether the stored position of an earlier flavor search no longer applies, so the search starts over."""
+    """Return whether the stored position of an earlier flavor search no longer applies, so the search starts over."""
     if last_assignment.shape != workload.shape:
         return True
     return cycle_number - last_assignment.cycle_number > 1 and queue.generation > last_assignment.queue_generation
@@ -383,9 +383,10 @@ T = TypeVar("T")
 def search_pod_counts(
     pod_sets: Sequence[PodSet], assign: Callable[[Sequence[int]], T], is_acceptable: Callable[[T], bool]
 ) -> T | None:
-    """Find the largest pod counts that fit, for partial admission; return their `assign` result, or None.
+    """Return the `assign` result of the largest pod counts that fit, for partial admission.
 
-    `assign` computes a result for pod counts, and `is_acceptable` reports whether it fits.
+    `assign` computes a result for pod counts, and `is_acceptable` reports whether it fits. None if no counts fit or no
+    pod set has a minimum count below its count.
     """
     max_reductions = [p.count - (p.count if p.min_count is None else p.min_count) for p in pod_sets]
     total = sum(max_reductions)

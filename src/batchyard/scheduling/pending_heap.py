@@ -124,7 +124,7 @@ class FirstPendingCache:
 
 
 def has_same_queue_state(old: WorkloadView, new: WorkloadView) -> bool:
-    """Report whether two versions of a Workload are equal in everything that affects its place in the queue."""
+    """Return whether two versions of a Workload are equal in everything that affects its place in the queue."""
     return (
         old.generation == new.generation
         and old.shape == new.shape

@@ -2,8 +2,8 @@
 
 A change that may make Workloads admissible marks a ClusterQueue. Before the next cycle, or after a delay, the parked
 (inadmissible) Workloads of its whole cohort tree are put back in line. A tree in which a cycle changed nothing is
-paused until something in it changes. A tree frozen in a preemption loop stays paused for that instant regardless of
-changes.
+paused until something in it changes. A tree with a preemption loop is frozen: it stays paused, regardless of changes,
+until the clock advances.
 """
 
 import heapq
@@ -132,7 +132,7 @@ class PendingQueueReader:
                 equivalence_class.parked_at = max(equivalence_class.parked_at, now)
 
     def has_parked_predecessor(self, key: str, start_time: Instant) -> bool:
-        """Report whether a Workload ahead of this pending Workload was found not to fit at or after `start_time`."""
+        """Return whether a parked Workload precedes this one, and its class did not fit at or after `start_time`."""
         queue_order = self._entries[key].order
         recently_parked = [each.parked.first_entry() for each in self._classes.values() if each.parked_at >= start_time]
         return any(first_entry is not None and first_entry.order < queue_order for first_entry in recently_parked)
@@ -158,11 +158,11 @@ class PendingQueue(PendingQueueReader):
             table.clear()
 
     def has_heads(self) -> bool:
-        """Report whether this queue has a Workload that a cycle may try."""
+        """Return whether this queue has a Workload that a cycle may try."""
         return self._first_in_line() is not None
 
     def put(self, view: WorkloadView, now: Instant) -> bool:
-        """Add or update a pending Workload; return whether cycles may try it now."""
+        """Add or update a pending Workload; return False if it is held back, parked or unchanged."""
         previous_entry = self._entries.get(view.key)
         if previous_entry is not None and pending_heap.has_same_queue_state(previous_entry.view, view):
             previous_entry.view = view
@@ -241,7 +241,10 @@ class PendingQueue(PendingQueueReader):
         return True
 
     def reactivate(self, admits_namespace: Callable[[str], bool], now: Instant) -> bool:
-        """Let cycles try parked Workloads again, and those with an ended backoff; return whether there were any."""
+        """Put back in line the parked Workloads and those with an ended backoff; return whether there were any.
+
+        Workloads whose namespace the ClusterQueue does not select (`admits_namespace`) stay as they are.
+        """
         self._unfit_shapes.clear()
         was_reactivated = False
         for key, equivalence_class in self._classes.items():
@@ -322,7 +325,7 @@ class PendingQueue(PendingQueueReader):
             heapq.heappush(self._class_fronts, (first_entry.order, first_entry, key))
 
     def _first_in_line(self) -> pending_heap.PendingEntry | None:
-        """Return the first Workload that cycles may try, a current preemptor before all others; None if none."""
+        """Return the current preemptor if cycles may try it, otherwise the first Workload in line; None if none."""
         if self._preemptor:
             preemptor_entry = self._entries.get(self._preemptor)
             if preemptor_entry is not None and self._is_in_line(preemptor_entry):
@@ -345,7 +348,7 @@ class PendingQueue(PendingQueueReader):
 
 
 def is_held_back(view: WorkloadView, now: Instant) -> bool:
-    """Report whether a Workload may not be tried yet because of a backoff or a Requeued=False condition."""
+    """Return whether a Workload may not be tried yet because of a backoff or a Requeued=False condition."""
     return view.requeue_blocked or (view.requeue_at is not None and view.requeue_at > now)
 
 
@@ -393,7 +396,7 @@ class QueueManager:
         self._scheduled_reactivations: dict[str, tuple[str, Instant]] = {}
 
     def has_work(self) -> bool:
-        """Report whether a scheduling cycle may have something to decide."""
+        """Return whether a scheduling cycle may have something to decide."""
         return bool(self._marked_queues) or bool(self._queues_in_line) or bool(self._scheduled_reactivations)
 
     def heads(self) -> list[Head]:
@@ -413,7 +416,7 @@ class QueueManager:
         return heads
 
     def put(self, name: str, view: WorkloadView) -> None:
-        """Add or update a pending Workload of the ClusterQueue `name`."""
+        """Add or update a pending Workload of the ClusterQueue `name`; do nothing if that does not exist."""
         pending_queue = self.pending.get(name)
         if pending_queue is None:
             return
@@ -423,7 +426,7 @@ class QueueManager:
             self._queues_with_held_back[name] = None
 
     def requeue(self, head: Head, last_assignment: LastAssignment | None, reason: RequeueReason, why: str = "") -> bool:
-        """Keep a head pending in its ClusterQueue after a cycle; return whether it was set aside until a change."""
+        """Keep a head pending after a cycle; return whether it was set aside until a change or the end of a backoff."""
         pending_queue = self.pending[head.queue]
         is_parked = pending_queue.requeue(head, last_assignment, reason, self.now, why)
         if pending_queue.has_held_back_workloads:
@@ -512,7 +515,7 @@ class QueueManager:
             table.pop(name, None)
 
     def _record_queue_in_line(self, name: str, queue: ClusterQueue | None) -> None:
-        """Record that a ClusterQueue may have Workloads to try; a frozen cohort tree stays paused anyway."""
+        """Record that a ClusterQueue may have Workloads to try; this does not unpause a frozen cohort tree."""
         if queue is not None and self._frozen_trees and self._frozen_trees.get(queue.node.tree) == self.now:
             self._paused_trees.setdefault(queue.node.tree, []).append(name)
         else:
@@ -521,7 +524,7 @@ class QueueManager:
     def reactivate_marked(self, marked_by: Instant, may_reactivate: Callable[[str], bool] = bool) -> list[str]:
         """Let cycles try the inadmissible Workloads of cohort trees marked at or before `marked_by`.
 
-        `may_reactivate` may refuse a tree. Return the ids of the reactivated trees.
+        Trees for which `may_reactivate` returns False are skipped. Return the ids of the reactivated trees.
         """
         marked_by_tree: dict[str, list[str]] = {}
         for name in self._marked_queues:

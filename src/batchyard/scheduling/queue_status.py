@@ -206,7 +206,7 @@ class QueueStatusController:
 
 
 def _has_relevant_change(old: Obj, new: Obj) -> bool:
-    """Report whether two revisions of a queue differ in the spec, the annotations or the deletion timestamp."""
+    """Return whether two revisions of a queue differ in the spec, the annotations or the deletion timestamp."""
     old_metadata, new_metadata = old["metadata"], new["metadata"]
     return old.get("spec") != new.get("spec") or any(
         old_metadata.get(each) != new_metadata.get(each) for each in _RELEVANT_METADATA

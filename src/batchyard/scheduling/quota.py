@@ -119,7 +119,7 @@ def available_cache(node: QuotaNode) -> dict[int, int]:
 
 
 def has_room(node: QuotaNode, usage: Usage) -> bool:
-    """Report whether a queue or Cohort may use the amounts in `usage` in addition to its current usage."""
+    """Return whether a queue or Cohort may use the amounts in `usage` in addition to its current usage."""
     gate = node.gate
     for fr, amount in usage:  # noqa: SIM110 - faster, and the most frequent query
         if amount > 0 and amount > available(gate, fr):
@@ -133,18 +133,18 @@ def local_available(node: QuotaNode, fr: int) -> int:
 
 
 def is_borrowing_with(node: QuotaNode, fr: int, amount: int) -> bool:
-    """Report whether a queue or Cohort would exceed its subtree's quota (borrow) with this additional amount."""
+    """Return whether a queue or Cohort would exceed its subtree's quota (borrow) with this additional amount."""
     return node.usage[fr] + amount > node.subtree[fr]
 
 
 def is_within_nominal(node: QuotaNode, frs: Iterable[int]) -> bool:
-    """Report whether a queue or Cohort uses at most its subtree's quota of each of the flavor-resources `frs`."""
+    """Return whether a queue or Cohort uses at most its subtree's quota of each of the flavor-resources `frs`."""
     usage, subtree_quota = node.usage, node.subtree
     return not [fr for fr in frs if usage[fr] > subtree_quota[fr]]
 
 
 def fits_in_quota(node: QuotaNode, requests: Usage) -> bool:
-    """Report whether the requested amounts fit in the unused quota of a node's subtree, without borrowing."""
+    """Return whether the requested amounts fit in the unused quota of a node's subtree, without borrowing."""
     usage, subtree_quota = node.usage, node.subtree
     for fr, amount in requests:  # noqa: SIM110 - as above
         if usage[fr] + amount > subtree_quota[fr]:
@@ -271,7 +271,7 @@ def _derive_quota_from_parent(node: QuotaNode) -> None:
 
 
 class Share(NamedTuple):
-    """The dominant resource share of a ClusterQueue or Cohort: borrowed quota relative to the lendable capacity."""
+    """The dominant resource share of a ClusterQueue or Cohort: borrowed quota per lendable quota, times 1000."""
 
     weight: float
     ratio: float
@@ -293,11 +293,11 @@ class Share(NamedTuple):
 
     @property
     def rounded_value(self) -> int:
-        """The weighted share rounded up, as shown in the status of ClusterQueues and Cohorts."""
+        """The weighted share as in the status of queues and Cohorts: rounded up; the int64 maximum if infinite."""
         return INT64_MAX if math.isinf(self.weighted_value) else math.ceil(self.weighted_value)
 
     def is_borrowing_on(self, usage: Usage) -> bool:
-        """Report whether the queue or Cohort borrows any flavor-resource with a nonzero amount in `usage`."""
+        """Return whether the queue or Cohort borrows any flavor-resource with a nonzero amount in `usage`."""
         return any(amount > 0 and fr in self.borrowed_frs for fr, amount in usage)
 
 
@@ -414,7 +414,7 @@ FIT: Final = encode_quality(PreemptionPossibility.FIT)
 
 
 def is_better(a: GranularMode, b: GranularMode, fungibility: FlavorFungibility) -> bool:
-    """Report whether flavor quality a is better than b under the ClusterQueue's `flavorFungibility`."""
+    """Return whether flavor quality a is better than b under the ClusterQueue's `flavorFungibility`."""
     if fungibility.prefer_preemption and a > HOPELESS and b > HOPELESS:
         return _preemption_preference_key(a) > _preemption_preference_key(b)
     return a > b
@@ -433,7 +433,7 @@ def worst_quality(qualities: Sequence[GranularMode], fungibility: FlavorFungibil
 
 
 def should_try_next_flavor(mode: GranularMode, fungibility: FlavorFungibility) -> bool:
-    """Report whether `flavorFungibility` continues the flavor search after a flavor of this quality."""
+    """Return whether `flavorFungibility` continues the flavor search after a flavor of this quality."""
     if mode <= HOPELESS or (mode <= RECLAIM and fungibility.try_next_when_preempting):
         return True
     return fungibility.try_next_when_borrowing and height_of(mode) != 0

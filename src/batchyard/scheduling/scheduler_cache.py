@@ -316,7 +316,7 @@ class WorkloadCache:
             self.queue_manager.mark_queue(holder.queue.name)
 
     def _is_local_queue_open(self, local_queue: str) -> bool:
-        """Report whether a LocalQueue exists and is not stopped."""
+        """Return whether a LocalQueue exists and is not stopped."""
         view = self.local_queues.get(local_queue)
         return view is not None and view.stop_policy == "None"
 
@@ -435,7 +435,7 @@ class SchedulerCache:
         return self.queue_manager.heads()
 
     def is_terminating(self, name: str) -> bool:
-        """Report whether a ClusterQueue is being deleted."""
+        """Return whether a ClusterQueue is being deleted."""
         return name in self._terminating
 
     def readiness(self, name: str) -> QueueActiveStatus:
@@ -453,7 +453,7 @@ class SchedulerCache:
         )
 
     def has_admission_check(self, name: str) -> bool:
-        """Report whether an AdmissionCheck exists."""
+        """Return whether an AdmissionCheck exists."""
         return name in self._checks
 
     def hypothetical_view(self, obj: Obj, current_view: WorkloadView) -> WorkloadView:

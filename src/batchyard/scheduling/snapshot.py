@@ -58,7 +58,7 @@ class CohortForest:
         return self._views.pop(name, None) is not None
 
     def has_cycle(self, cohort: str) -> bool:
-        """Report whether the parents of a Cohort form a cycle, so that it never reaches a root."""
+        """Return whether the parents of a Cohort form a cycle, so that it never reaches a root."""
         visited_cohorts: dict[str, None] = {}
         while cohort != NO_COHORT:
             if cohort in visited_cohorts:
@@ -269,18 +269,18 @@ class Snapshot:
         self._is_outdated = False
         self.rebuilds += 1
         self.forest.rebuild(self.queues[name] for name in sorted(self.queues))
-        self._renew_tree_generations()
+        self._advance_queue_generations()
         used = {queue.coverage: None for queue in self.queues.values()}
         self._shared_groups = {key: coverage for key, coverage in self._shared_groups.items() if coverage in used}
 
     def _record_cohort_change(self, name: str) -> None:
-        """Record that a Cohort and its current cohort tree have changed, for `_renew_tree_generations()`."""
+        """Record that a Cohort and its current cohort tree have changed, for `_advance_queue_generations()`."""
         node = self.cohorts.get(name)
         if node is not None:
             self._changed_trees[node.tree] = None
         self._changed_cohorts[name] = None
 
-    def _renew_tree_generations(self) -> None:
+    def _advance_queue_generations(self) -> None:
         """Let stopped flavor searches start over in cohort trees whose quotas or members changed."""
         changed_trees = self._changed_trees
         changed_trees |= {self.queues[name].node.tree: None for name in self._changed_queues if name in self.queues}

@@ -43,7 +43,7 @@ class _Phase:
 
 
 class WorkloadTracer:
-    """Emits a trace span when a phase of a Workload ends, and one for the whole Workload when it finishes."""
+    """Emits a trace span at the end of each phase of a Workload, and one for the whole Workload at its end."""
 
     def __init__(self, now: Callable[[], Instant], emit_span: Callable[[TraceSpan], None]) -> None:
         self._now = now
@@ -106,7 +106,7 @@ def _phase_of(obj: Obj) -> str:
 
 
 def _phase_start(view: WorkloadView, event: WatchEvent, now: Instant) -> Instant:
-    """Return the start of the current phase of a Workload that the tracer sees for the first time."""
+    """Return the start of the current phase of a Workload that the tracer observes for the first time."""
     if event.old is None:
         return min(view.created, now)
     return min(view.reserved_at if view.quota_reserved and view.reserved_at else view.waiting_since, now)

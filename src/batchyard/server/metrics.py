@@ -54,7 +54,7 @@ def process_metric_texts() -> Iterator[str]:
 
 
 def build_info_texts() -> Iterator[str]:
-    """Yield batchyard's build information as the metric kueue_build_info, with empty labels for Git and Go."""
+    """Yield the metric kueue_build_info, with batchyard's version, the Python implementation and the platform."""
     machine_platform = f"{platform.system().lower()}/{platform.machine()}"
     labels = (f"v{version('batchyard')}", "", "", "", platform.python_implementation(), machine_platform)
     yield gauge_text(metric("kueue_build_info"), [(labels, 1)])
@@ -82,7 +82,7 @@ class ObservedPlatform:
 
 
 class ServerMetrics:
-    """The metrics of a platform's controllers. An instance is created before the platform; `begin` connects both."""
+    """The metrics of a platform's controllers. An instance is created before the platform; `begin` connects it."""
 
     def __init__(self, role: str = STANDALONE) -> None:
         self._role = role

@@ -317,7 +317,7 @@ class LifecycleCheck:
 
 
 def _has_visible_effect(workload: Obj, kind: str) -> bool:
-    """Report whether it changes a Workload's state visibly if a condition of type `kind` becomes True."""
+    """Return whether setting a condition of type `kind` to True would visibly change the Workload's state."""
     if kind == lifecycle.EVICTED:
         return is_true(workload, lifecycle.QUOTA_RESERVED)  # without a reservation no quota is released
     if kind != evictions.REQUEUED:
@@ -327,7 +327,7 @@ def _has_visible_effect(workload: Obj, kind: str) -> bool:
 
 
 def _is_stuck(reason: str) -> bool:
-    """Report whether Kueue leaves Requeued=False, with this reason, on a Workload that is active again.
+    """Return whether Kueue leaves Requeued=False, with this reason, on a Workload that is active again.
 
     Kueue compares the reason with `Deactivated` exactly, so a reason with a suffix, as after a rejected admission
     check, never matches. Source: Reconcile in pkg/controller/core/workload_controller.go of Kueue.
@@ -556,7 +556,7 @@ class ShadowController:
             self._schedule_next_check()
 
     def _has_watch_gap(self, events: Sequence[WatchEvent]) -> bool:
-        """Report whether watch events that preceded `events` (all of one kind) may have been missed."""
+        """Return whether watch events that preceded `events` (all of one kind) may have been missed."""
         kind = events[0].key.kind
         is_newly_listed = self._client.informers[kind].listings != self._listings.get(kind)
         return is_newly_listed or any(event.revision <= self._initial_revision for event in events)

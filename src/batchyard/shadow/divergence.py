@@ -184,11 +184,14 @@ class DivergenceDetector(DecisionReplay):
 
     @property
     def is_overdue(self) -> bool:
-        """Whether a decision of Kueue or of batchyard's scheduler was not matched by the other one in time."""
+        """Whether Kueue or batchyard's scheduler made a decision that the other did not make in time."""
         return self._overdue_kueue_decision() is not None or self._overdue_model_decision() is not None
 
     def overdue_since(self) -> Instant:
-        """Return when the first unmatched decision became a divergence, if all events until then have arrived."""
+        """Return the deadline that passed for Kueue's first overdue decision, or else for batchyard's.
+
+        The result is the current time if no decision is overdue.
+        """
         kueue_decision, model_decision = self._overdue_kueue_decision(), self._overdue_model_decision()
         if kueue_decision is not None:
             return self._change_deadline(kueue_decision)
@@ -205,7 +208,7 @@ class DivergenceDetector(DecisionReplay):
         return None if overdue_decision is None else signature_of(overdue_decision[1])
 
     def awaits_decision(self, signature: Signature) -> bool:
-        """Report whether batchyard's scheduler made the decision with this identity and Kueue has not made it yet."""
+        """Return whether batchyard's scheduler made the decision with this identity and Kueue has not made it yet."""
         return any(signature in open_decisions.first_made_at for open_decisions in self._open_decisions.values())
 
     def report_divergence(self) -> None:
@@ -220,7 +223,7 @@ class DivergenceDetector(DecisionReplay):
             self._report_missing_decision(*model_decision)
 
     def _find_overdue_cause(self, change_number: int) -> tuple[str, Decision] | None:
-        """Return batchyard's earlier decision that Kueue missed and that may explain Kueue's unpredicted one, or None.
+        """Return an earlier decision of batchyard, not made by Kueue, that may explain an unpredicted one, or None.
 
         `change_number` is the backlog number of Kueue's unpredicted decision. The result includes the cohort tree.
         """

@@ -1,6 +1,6 @@
 """Comparison of one cohort tree: before a difference is reported, the watch events are replayed in other orders.
 
-The replay (`replay.py`) processes changes in the order of arrival. Kueue may have seen another order, which usually
+The replay (`replay.py`) processes changes in the order of arrival. Kueue may have received another order, which usually
 makes no difference. At an apparent divergence, all changes since the last agreement are replayed in other orders:
 
 - by resource version;
@@ -111,7 +111,7 @@ def nodes_of(key: Key, obj: Obj) -> Sequence[str]:
 
 
 def may_split(event: WatchEvent) -> bool:
-    """Report whether a watch event may have split a cohort tree in two."""
+    """Return whether a watch event may have split a cohort tree in two."""
     if event.key.kind == scheme.WORKLOAD:
         return event.old is not None and event.old["spec"].get("queueName") != event.obj["spec"].get("queueName")
     if event.type is EventType.DELETED:
@@ -268,11 +268,11 @@ class TreeFollower:
             self._restart_replay_bases()  # a replay from an older copy would report the missed decisions again
 
     def is_due(self, now: Instant) -> bool:
-        """Report whether this cohort tree must be checked at `now` even without a new watch event."""
+        """Return whether this cohort tree must be checked at `now` even without a new watch event."""
         return self._is_overdue or (self.check_at is not None and self.check_at <= now)
 
     def observe(self, events: Sequence[WatchEvent], now: Instant) -> None:
-        """Process watch events (possibly none) in the order of arrival, and report the divergences now certain."""
+        """Process watch events (possibly none) in the order of arrival, and report overdue divergences."""
         self._batches.append(EventBatch(events, now))
         self._replay.add_events(events, now)
         self._replay.advance(now)
@@ -315,7 +315,7 @@ class TreeFollower:
         self._add_replay_base(is_beginning=is_beginning)
 
     def _is_agreed_in_another_order(self, now: Instant) -> bool:
-        """Search an order of recent watch events in which both schedulers agree; continue with that replay, if any."""
+        """Return whether both schedulers agree in another order of recent events; if so, continue with that replay."""
         missing_signature = self._replay.overdue_signature()
         # If no order helps repeatedly, for example because settings differ, only one start is tried.
         start_count_max = 1 if self._failed_attempts >= FAILED_ATTEMPTS_MAX else None

@@ -121,7 +121,7 @@ def _is_idle_change(event: WatchEvent, view: WorkloadView, old_view: WorkloadVie
 
 
 def waits_for_victims(obj: Obj) -> bool | None:
-    """Report whether a Workload waits for preemption victims, given Kueue's message; None if Kueue does not say."""
+    """Return whether a Workload waits for preemption victims, given Kueue's message; None if it is not known."""
     quota_condition = find_condition(obj, lifecycle.QUOTA_RESERVED)
     if quota_condition is None or quota_condition["status"] == "True":
         return None
@@ -192,11 +192,11 @@ class ChangeBacklog:
         return change_number if change_number in self.decision_numbers else None
 
     def is_first_of_object(self, change_number: int) -> bool:
-        """Report whether no earlier change in the backlog affects decisions about the same object."""
+        """Return whether no earlier change in the backlog affects decisions about the same object."""
         return self._first_relevant_change(self.items[change_number].key) == change_number
 
     def earlier_changes(self, change_number: int) -> list[int]:
-        """Return the numbers of the earlier changes in the backlog of the same object."""
+        """Return the numbers of the backlog's changes that precede this change of the same object."""
         return [each for each in self._by_key[self.items[change_number].key] if each < change_number]
 
     def _first_relevant_change(self, key: Key) -> int | None:
@@ -231,7 +231,10 @@ _RESERVATION_TOLERANCE: Final = SECOND
 def match_equivalent_victims(
     decision: Preempt, evictions: Mapping[int, ObservedPreemption], snapshot: Snapshot
 ) -> Sequence[int] | None:
-    """Return the backlog numbers of evictions that equal the predicted ones, up to equivalent victims; else None."""
+    """Return the backlog numbers of `evictions` if they match the predicted ones, by victim or equivalent victim.
+
+    None if one does not match, or their numbers differ.
+    """
     predicted_targets = {each.workload.key: each for each in decision.targets if not each.workload.evicted}
     if len(evictions) != len(predicted_targets):
         return None
@@ -260,7 +263,7 @@ def _take_target(eviction: ObservedPreemption, predicted_targets: dict[str, Pree
 
 
 def are_equivalent_victims(victim: AdmittedWorkload, other_victim: AdmittedWorkload) -> bool:
-    """Report whether Kueue may preempt either of two admitted Workloads, as their visible ordering fields are equal."""
+    """Return whether Kueue may preempt either of two admitted Workloads, as their visible ordering fields are equal."""
     return (
         victim.queue is other_victim.queue
         and victim.priority == other_victim.priority
@@ -303,7 +306,7 @@ def signature_of(decision: Decision) -> Signature:
 
 
 def is_effective(decision: Decision) -> bool:
-    """Report whether a scheduling decision admits a Workload or evicts a victim that is not evicted yet."""
+    """Return whether a scheduling decision admits a Workload or evicts a victim that is not evicted yet."""
     if isinstance(decision, Preempt):
         return not all(target.workload.evicted for target in decision.targets)
     return isinstance(decision, Admit)

@@ -1,15 +1,15 @@
 """Decision replay: feeds watch events to batchyard's scheduler (the model), and compares its decisions with Kueue's.
 
-Theory of operation. No API guarantees an order between objects, and Kueue decides while changes are in flight. So Kueue
-may see the changes in another order than the shadow. The model (`SchedulerModel`) therefore gets the changes one by one
-and decides after each. A decision counts as agreed once the shadow observes that Kueue made it; only then is it
-applied. Both agree if some order of the changes exists in which the model makes exactly Kueue's decisions. The changes
-of one object stay in their order. In each cohort tree:
+No API guarantees an order between objects, and Kueue decides while changes are in flight. So Kueue may receive the
+changes in another order than the shadow. The model (`SchedulerModel`) therefore gets the changes one by one and decides
+after each. A decision counts as agreed once the shadow observes that Kueue made it; only then is it applied. Both agree
+if some order of the changes exists in which the model makes exactly Kueue's decisions. The changes of one object stay
+in their order. In each cohort tree:
 
 1. The model decides. It gets the results that Kueue has already written, and decides again.
 2. If Kueue has not acted yet, or the model decides nothing, the model gets the next change. That happens at once if
-   Kueue made a decision that is not predicted, because Kueue then knew more. Otherwise it happens after `settle`,
-   because Kueue may only be slow to write.
+   Kueue made a decision that is not predicted, because Kueue then had more changes. Otherwise it happens after
+   `settle`, because Kueue may only be slow to write.
 3. A decision of Kueue depends on nothing that came more than `settle` after it. If the model has not made it by then,
    the two diverge. They also diverge if Kueue has not done for `patience` what the model decided. A finding reports the
    divergence, and the model continues from what Kueue did.
@@ -209,7 +209,7 @@ class DecisionReplay(ShadowState):
         return False
 
     def _decide_without_late_heads(self, key: str) -> bool:
-        """Run a cycle without the heads that Kueue may not have reached yet; return whether Kueue decided the same.
+        """Run a cycle without heads that Kueue may not have reached yet; return whether Kueue made the same decisions.
 
         While Kueue works through a long queue, a new Workload waits. batchyard's scheduler works through that queue at
         once.
@@ -231,7 +231,7 @@ class DecisionReplay(ShadowState):
     # 2. The model processes changes.
 
     def _apply_next_change(self) -> bool:
-        """Let batchyard's scheduler process the next change that Kueue can have seen; return whether there was one."""
+        """Let the model process the next change that Kueue can have received; return whether there was one."""
         blocked_keys: dict[Key, None] = {}
         for change_number, pending in self.backlog.items.items():
             if pending.key in blocked_keys:
@@ -261,7 +261,7 @@ class DecisionReplay(ShadowState):
             open_decisions.is_stale = True
 
     def _may_apply_next(self, tree: str) -> bool:
-        """Report whether Kueue has probably seen the next change in a cohort tree, so that it may be processed."""
+        """Return whether Kueue has probably received a cohort tree's next change, so that the model may process it."""
         trees = self._open_decisions if tree == ALL_TREES else [tree] if tree in self._open_decisions else []
         return all(
             self._now - self._counts_from(self._open_decisions[each].since) >= self._settings.settle
@@ -273,7 +273,7 @@ class DecisionReplay(ShadowState):
         return self._settings.counted_from(first_made_at, self._now)
 
     def _has_unpredicted_decision(self, tree: str) -> bool:
-        """Report whether Kueue made a decision in a cohort tree that batchyard's scheduler has not made."""
+        """Return whether Kueue made a decision in a cohort tree that batchyard's scheduler has not made."""
         predicted_numbers = self._matched_change_numbers(self._open_decisions[tree])
         return any(
             change_number not in predicted_numbers
@@ -301,8 +301,8 @@ class DecisionReplay(ShadowState):
     def _change_deadline(self, change_number: int) -> Instant:
         """Return the time until which later watch events may explain a decision of Kueue, given its backlog number.
 
-        A change that came more than `settle` after the decision cannot explain it, because Kueue did not know it. A
-        preemption of which Kueue has made only some evictions waits up to `patience` for the others.
+        A change that came more than `settle` after the decision cannot explain it, because Kueue had not received it.
+        A decision that the model also made waits up to `patience` for the other decisions of the model's cycle.
         """
         open_decisions = self._open_decisions.get(self._tree_of(self.backlog.items[change_number]))
         is_predicted = open_decisions is not None and change_number in self._matched_change_numbers(open_decisions)

@@ -67,7 +67,7 @@ class SchedulerModel:
             self._apply_pending_message(event, old_event, arrived_at)
 
     def _apply_pending_message(self, event: WatchEvent, old_event: WatchEvent | None, arrived_at: Instant) -> None:
-        """Learn from Kueue's message that it tried a Workload, which stays the head if it waits for victims."""
+        """Record an attempt by Kueue that its message reports; a Workload that waits for victims stays the head."""
         is_waiting = observed.waits_for_victims(event.obj)
         pending_position = None if is_waiting is None else self._pending_position(str(event.key))
         if pending_position is None or (entry := pending_position[0].get(str(event.key))) is None:
@@ -125,7 +125,7 @@ class SchedulerModel:
         return pending_position[0].head_of(workload)
 
     def may_be_late(self, head: Head, since: Instant) -> bool:
-        """Report whether a Workload ahead of `head` became inadmissible at or after `since`: Kueue may still try it."""
+        """Return whether a Workload ahead of `head` became inadmissible at or after `since`: Kueue may still try it."""
         return self.index.queue_manager.pending[head.queue].has_parked_predecessor(head.workload.key, since)
 
     def requeue_parked(self, head: Head) -> None:
@@ -134,7 +134,7 @@ class SchedulerModel:
         self.index.queue_manager.record_new_workload(head.queue)
 
     def activate_tree_of(self, workload: str, now: Instant) -> str:
-        """Requeue the inadmissible Workloads of a Workload's cohort tree if it changed; return the tree, or ''."""
+        """If `workload` is inadmissible in a changed cohort tree, requeue such Workloads; return the tree or ''."""
         pending_position = self._pending_position(workload)
         if pending_position is None or pending_position[0].parked_at(workload) is None:
             return ""
@@ -210,7 +210,7 @@ class SchedulerModel:
     # Lookups.
 
     def queue_of(self, view: WorkloadView) -> str | None:
-        """Return the ClusterQueue of a pending Workload."""
+        """Return the name of a pending Workload's ClusterQueue; None if the LocalQueue does not exist."""
         local_queue = self.index.workload_cache.local_queues.get(view.queue)
         return None if local_queue is None else local_queue.cluster_queue
 
@@ -257,7 +257,7 @@ class BlockedPeriods:
         self._periods: deque[tuple[Instant, Instant | None]] = deque(maxlen=_BLOCKED_PERIODS_MAX)
 
     def reset(self, events: Iterable[WatchEvent], now: Instant) -> None:
-        """Forget the Workloads known so far, and load all existing ones, after the initial list or a gap in a watch."""
+        """Replace the recorded Workloads by all existing ones, after the initial list or a gap in a watch."""
         self._gate = PodsReadyGate(_PODS_READY_POLICY)
         self.observe(events, now)
 
@@ -343,11 +343,11 @@ class ShadowState:
 
     @property
     def workload_count(self) -> int:
-        """The number of known Workloads, including recently deleted ones."""
+        """The number of observed Workloads, including recently deleted ones."""
         return len(self._names)
 
     def _requeue_if_missed(self, change: observed.ObservedChange) -> None:
-        """Requeue a Workload reported as missed by Kueue, if Kueue now decides about it or its spec changed."""
+        """Requeue a Workload whose missing decision was reported, if Kueue now decides about it or its spec changed."""
         if isinstance(change.decision, observed.ObservedPreemption):
             self._requeue_missed_workload(self._names.get(change.decision.preemptor_uid, ""))
         event, old = change.event, change.event.old

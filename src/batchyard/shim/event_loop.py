@@ -82,7 +82,7 @@ class ShimEventLoop:
 
 
 def run_shim(node: int, path: str, supervise: Callable[[ShimRun], None]) -> NoReturn:
-    """In a forked child: be the shim of the container, sandbox or image pull at `path`; exit when that has ended."""
+    """In a forked child: supervise the container, sandbox or image pull at `path` until it has ended; then exit."""
 
     def supervise_claimed_run() -> None:
         # SIGTERM may arrive before the shim has its event loop; the shim checks for a stop request itself when it is

@@ -45,7 +45,10 @@ class PlatformWatchdog:
     """The watchdog of one batchyard server process, with the server's shared memory and listening sockets."""
 
     def __init__(self, pid: int, alive_pipe: int, memory_fd: int, stacks_fd: int) -> None:
-        """`alive_pipe` is a pipe that the server `pid` keeps open, `stacks_fd` the server's file of stack traces."""
+        """Watch the server process `pid`, given its shared memory and the descriptor of its file of stack traces.
+
+        `alive_pipe` reaches its end when the server exits.
+        """
         self._pid = pid
         self._alive_pipe = alive_pipe
         self._memory = mmap.mmap(memory_fd, WATCHDOG_MEMORY_SIZE, prot=mmap.PROT_READ)

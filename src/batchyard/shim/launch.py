@@ -145,12 +145,12 @@ def run_group(run: ShimRun) -> CgroupPaths:
 
 
 def runs_in_engine(run: ShimRun) -> bool:
-    """Report whether a container engine (podman) runs a container."""
+    """Return whether a container engine (podman) runs a container."""
     return image_kinds.is_run_by_engine(run.spec["image"])
 
 
 def runs_in_bubblewrap(run: ShimRun, features: Features) -> bool:
-    """Report whether bubblewrap runs a container."""
+    """Return whether bubblewrap runs a container."""
     return features.bubblewrap is not None and not runs_in_engine(run)
 
 
@@ -161,7 +161,7 @@ def remove_engine_container(run: ShimRun, features: Features) -> None:
 
 
 def has_started(outer_pid: int, child_pid: int) -> bool:
-    """Report whether bubblewrap (`outer_pid`) has executed the command in the container that it started."""
+    """Return whether bubblewrap (`outer_pid`) has executed the command in the container that it started."""
     outer_command = _read_command_line(outer_pid)
     return any(_read_command_line(pid) not in {b"", outer_command} for pid in stop.children_of(child_pid)[:1])
 
@@ -288,7 +288,7 @@ def change_stream_owner(run: ShimRun, features: Features, fds: Sequence[int]) ->
 
 
 def apply_limits(limits: Mapping[str, Any], group: CgroupPaths) -> None:
-    """Move this process into a container's control group; without memory controller, limit its data segment instead."""
+    """Move this process into a container's control group; if the group cannot limit memory, set RLIMIT_DATA instead."""
     cgroups.join_group(group)
     if "memory" not in group and limits["memory"]:
         resource.setrlimit(resource.RLIMIT_DATA, (limits["memory"], limits["memory"]))

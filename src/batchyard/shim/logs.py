@@ -93,7 +93,7 @@ class LogLineSplitter:
         self._incomplete_line = b""
 
     def feed(self, data: bytes) -> None:
-        """Write at most 16 KiB of output to the log as lines; an incomplete last line is kept for the next call."""
+        """Write output (at most 16 KiB per call) to the log as lines; keep an incomplete last line."""
         complete_lines, newline, remainder = (self._incomplete_line + data).rpartition(b"\n")
         lines = []
         if newline:

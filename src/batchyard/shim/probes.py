@@ -264,7 +264,7 @@ def _open_connection(host: str, port: int, timeout: float | None) -> socket.sock
 
 
 def _is_response_complete(response: bytes) -> bool:
-    """Report whether an HTTP response is complete according to its Content-Length or its status code."""
+    """Return whether an HTTP response is complete according to its Content-Length or its status code."""
     response_head, separator, body = response.partition(b"\r\n\r\n")
     for line in response_head.lower().split(b"\r\n")[1:]:
         name, _, value = line.partition(b":")
@@ -431,7 +431,7 @@ class ContainerHealth:
         self._is_terminating = True
 
     def should_run(self, kind: str) -> bool:
-        """Report whether the probe `kind` (startup, liveness or readiness) applies in the container's current state."""
+        """Return whether the probe `kind` (startup, liveness or readiness) applies in the container's current state."""
         if kind == "startup":
             return not self.started and not self._is_terminating
         return self.started and not (kind == "liveness" and self._is_terminating)
@@ -513,7 +513,7 @@ class _ProbeWorker:
         self._loop.call_later(self._probe["periodSeconds"], partial(self._run_scheduled_attempt, self._turn_number))
 
     def _handle_outcome(self, outcome: ProbeOutcome) -> None:
-        """Count the outcome of a probe attempt; an unknown outcome is retried up to three times and then ignored."""
+        """Count a probe attempt's outcome; an unknown one is retried at once, up to three attempts per period."""
         name = _PROBE_NAMES[self._kind]
         if outcome.result == "unknown":
             if self._attempt_number < _PROBE_ATTEMPTS_MAX:

@@ -31,9 +31,10 @@ class ProcessCommand(NamedTuple):
 
 
 def run_process_subreaper(command: ProcessCommand, status: int, *, is_enclosed: bool = False) -> NoReturn:
-    """Run as a command's subreaper: start it, report its start and end on the pipe `status`, and kill descendants.
+    """Start a command, report its start and end (or the start error) on the pipe `status`, and exit.
 
-    If the command is in its own pid namespace (`is_enclosed`), the descendants are not killed here.
+    Before it reports the end, it kills the command's descendants, except in an own pid namespace (`is_enclosed`), where
+    the kernel kills them. On SIGTERM it always kills the descendants and exits.
     """
     linux.adopt_orphans()
     signal.signal(signal.SIGTERM, lambda *_: _kill_descendants_and_exit())

@@ -26,7 +26,7 @@ class ShimRun:
         self.state: dict[str, Any] = {}
 
     def claim(self) -> bool:
-        """Lock this run for the calling shim; return False if another shim had it before, or its spec is unreadable."""
+        """Lock this run for the calling shim; return False if a shim locked it before, or its spec is unreadable."""
         self.lock = state_dir.acquire_lock(self.folder, "lock")
         spec = state_dir.read_json(self.folder, "spec.json")
         if self.lock is None or spec is None:
@@ -70,7 +70,7 @@ class ShimRun:
         return state_dir.read_json(self.folder, "stop.json")
 
     def is_gone(self) -> bool:
-        """Report whether the directory of this container start, sandbox or image pull was removed."""
+        """Return whether the directory of this container start, sandbox or image pull was removed."""
         return state_dir.is_removed(self.folder)
 
     def release(self) -> None:

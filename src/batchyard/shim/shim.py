@@ -112,7 +112,7 @@ class _AttachedClient:
             self._send_pending_data(name)
 
     def has_pending_data(self, name: str) -> bool:
-        """Report whether data of stdout or stderr (`name`) was not sent to the client yet."""
+        """Return whether data of stdout or stderr (`name`) was not sent to the client yet."""
         return bool(self._pending.get(name))
 
     def end(self, name: str) -> None:
@@ -293,7 +293,7 @@ class ContainerShim:
             self._loop.when_readable(oom_fd, partial(self._check_oom, oom_fd, _OOM_POLLS))
 
     def _check_oom(self, oom_fd: int, polls_left: int) -> None:
-        """Handle a cgroup v1 out-of-memory event: if Linux killed a process, kill the container; else poll again."""
+        """After a cgroup v1 out-of-memory event, kill the container if Linux killed a process; else poll again."""
         with suppress(BlockingIOError):
             os.eventfd_read(oom_fd)
         if cgroups.count_oom_kills(self._group):
@@ -431,7 +431,7 @@ class ContainerShim:
             self._loop.stop()
 
     def _check_stop_request(self) -> None:
-        """If the kubelet has requested a stop, start the container's termination, or shorten its grace period."""
+        """If the kubelet has requested a stop, start the container's termination, or change its grace period."""
         stop_request = self._run.stop_request()
         if stop_request and self._health and self._termination and self._exit_code is None:
             self._health.stop_for_termination()

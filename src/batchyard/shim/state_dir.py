@@ -32,7 +32,7 @@ def receive_fds(connection: socket.socket, size: int, files_max: int) -> tuple[b
 
 
 def is_removed(folder: int) -> bool:
-    """Report whether a directory, given as an open descriptor, was removed."""
+    """Return whether a directory, given as an open descriptor, was removed."""
     return os.fstat(folder).st_nlink == 0
 
 
@@ -118,7 +118,7 @@ def acquire_lock(folder: int, name: str) -> int | None:
 
 
 def is_locked(folder: int, name: str = "lock") -> bool:
-    """Report whether a process has locked a file in an open directory."""
+    """Return whether a process has locked a file in an open directory."""
     try:
         lock_fd = os.open(name, os.O_RDWR, dir_fd=folder)
     except OSError:

@@ -79,7 +79,7 @@ def _unschedulable_message(pod: Obj) -> str:
 
 
 def _is_being_preempted(pod: Obj) -> bool:
-    """Report whether the scheduler is evicting a pod in favor of a pod of higher priority."""
+    """Return whether the scheduler is evicting a pod in favor of a pod of higher priority."""
     condition = find_condition(pod, DISRUPTION_TARGET)
     return condition is not None and condition["status"] == "True" and condition.get("reason") == _PREEMPTED_REASON
 

@@ -81,7 +81,7 @@ def _may_see_all(_namespace: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ForecastOptions:
-    """The options of a forecast."""
+    """The options of a forecast: seed, number of forks, horizon, limit of kernel steps, and corrections."""
 
     seed: int = 0
     forks: int = FORKS_DEFAULT
@@ -134,7 +134,7 @@ class Forecast:
         return wait_of(lower_wait + (upper_wait - lower_wait) * remainder)
 
     def quantile_of_forks(self, fraction: float) -> Duration | None:
-        """Return the wait within which the Workload starts in this fraction of the random simulations, or None."""
+        """Return the wait within which the Workload starts in a fraction of the forks; None if it starts in too few."""
         position = min(max(fraction * (self.forks + 1) - 1, 0), self.forks - 1)
         lower_index = int(position)
         upper = lower_index + (position > lower_index)
@@ -143,14 +143,14 @@ class Forecast:
         return round(self.waits[lower_index] + (self.waits[upper] - self.waits[lower_index]) * (position - lower_index))
 
     def correct_by(self, calibration: Calibration) -> "Forecast":
-        """Return the forecast, corrected by how earlier forecasts turned out."""
+        """Return the forecast, corrected by the errors of earlier forecasts."""
         fork_waits = self.waits_by_level
         corrected_waits = correct_waits(calibration, tracker_names_for(self.basis, fork_waits, self.forks), fork_waits)
         return self if corrected_waits == fork_waits else replace(self, moved=corrected_waits)
 
     @property
     def waits_by_level(self) -> Waits:
-        """Return the wait at each probability level of the calibration, before corrections."""
+        """Return the wait at each level of the calibration as a logarithm (see `to_log_wait`), before corrections."""
         return tuple(to_log_wait(self.quantile_of_forks(level)) for level in LEVELS)
 
     def sample(self, uid: str) -> ForecastRecord:
@@ -272,7 +272,10 @@ class ForecastRunner:
         return arrival_model if self._options.expects_arrivals and arrival_model.are_arrivals_expected else None
 
     def _run_forks(self, state: QuotaOnlyState, names: Sequence[str], arrivals: ArrivalModel | None) -> list[_ForkRun]:
-        """Run as many random simulations as the limit of kernel steps allows, or just one if nothing is random."""
+        """Run up to `forks` random simulations within the limit of kernel steps, but at least three.
+
+        If nothing is random, run one.
+        """
         is_certain = arrivals is None and all(self._estimate(n, o).history is None for n, o in state.workloads.items())
         forks = 1 if is_certain else self._options.forks
         fork_runs: list[_ForkRun] = []
@@ -315,7 +318,7 @@ class ForecastRunner:
         return run
 
     def _last_simulated_name(self, name: str, quota_state: QuotaOnlyState) -> str:
-        """Return the Workload whose start may end the simulation: `name`, or the last simulated one of its queue."""
+        """Return `name`, whose start may end the simulation, or the last simulated Workload of its queue instead."""
         queue = self._pending_order.positions.get(name, ("", 0))[0]
         return name if name in quota_state.workloads else quota_state.last_by_queue.get(queue, name)
 
@@ -383,8 +386,8 @@ def _key(name: str) -> Key:
 
 
 def _cycle_count(world: World) -> int:
-    """Return how many scheduling cycles were requested in a simulated world so far."""
-    return next(load.adds for load in world.platform.runner.loads() if load.name == Scheduler.name)
+    """Return how many scheduling cycles were requested in a simulation so far."""
+    return next(queue.adds for queue in world.platform.runner.queue_stats() if queue.name == Scheduler.name)
 
 
 def _extrapolate_start(run: _ForkRun, queue: str, position: int) -> Duration | None:
@@ -422,7 +425,7 @@ _LOST_ADMISSION_TEXT: Final = "would be admitted at once without the change, and
 
 @dataclass(slots=True)
 class _ImmediateEffects:
-    """What happens within one instant: admitted, preempted and evicted Workloads, and the quota exceeded afterwards."""
+    """The Workloads that are admitted, preempted or evicted within one instant, and the quota exceeded afterwards."""
 
     admitted: dict[str, None] = field(default_factory=dict)
     preempted: dict[str, None] = field(default_factory=dict)
@@ -459,7 +462,7 @@ def dry_run_warnings(old_state: State, new_object: Obj, may_see: Callable[[str],
 
 
 def _simulate_instant(state: State) -> _ImmediateEffects:
-    """Simulate a state for one instant; return which Workloads are admitted, preempted and evicted."""
+    """Simulate a state for one instant; return the admitted, preempted and evicted Workloads and exceeded quota."""
     queues = queues_of(state)
     quota_state = reduce_to_quota(state, queues, pending_order_of(state, queues), None)
     effects = _ImmediateEffects()
@@ -482,7 +485,7 @@ def _simulate_instant(state: State) -> _ImmediateEffects:
 
 
 def _exceeded_quota(queue: ClusterQueue, snapshot: Snapshot) -> dict[tuple[str, str, str], tuple[int, Sequence[str]]]:
-    """Return by how much a ClusterQueue exceeds its quota, with the Workloads that would be preempted first for it."""
+    """Return by how much a ClusterQueue exceeds its quota, and the Workloads that preemption would choose first."""
     excess_by_resource: dict[tuple[str, str, str], tuple[int, Sequence[str]]] = {}
     for fr, used in enumerate(queue.node.usage):
         excess = min(used, -available(queue.node, fr)) if used > 0 else 0
@@ -516,7 +519,7 @@ def _shorten_names(names: Sequence[str], may_see: Callable[[str], bool]) -> str:
 
 
 def _quota_above_nodes(state: State, new_object: Obj) -> Iterator[str]:
-    """Yield a warning for each flavor and resource whose total quota exceeds the capacity of the existing nodes."""
+    """Yield a warning for each flavor-resource of `new_object` whose total quota exceeds the node capacity."""
     if key_of(new_object).kind not in {scheme.CLUSTER_QUEUE, scheme.COHORT}:
         return
     nodes = [node_view(node) for node in state.of_kind(scheme.NODE)]
@@ -552,7 +555,7 @@ MaySee = Callable[[str], bool]
 
 
 class ForecastAnswers:
-    """Computes forecasts and dry-run warnings for the API server, with the scheduler settings of this platform."""
+    """Computes forecasts and dry-run warnings for the API server, with given scheduler settings."""
 
     def __init__(self, kueue: KueueSettings = SIMULATION_SETTINGS) -> None:
         self._kueue = kueue

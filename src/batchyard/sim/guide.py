@@ -99,7 +99,7 @@ class GuideStep(msgspec.Struct, frozen=True, rename="camel"):
         return GuideRow(**self.cluster_queues.get(queue, {}))
 
     def is_exact(self, queue: str) -> bool:
-        """Report whether the guide's figures for a ClusterQueue follow from quota alone, regardless of timing."""
+        """Return whether the guide's figures for a ClusterQueue follow from quota alone, regardless of timing."""
         return self.every_row_is_exact or queue in self.exact_rows
 
 
@@ -109,7 +109,7 @@ class _GuideFile(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class GuideObservation:
-    """What the simulation shows after a step: the ClusterQueues at one instant, and the nodes at a later one."""
+    """The simulated state after a step: the ClusterQueues at one instant, and the nodes at a later instant."""
 
     step: GuideStep
     now: Instant
@@ -191,7 +191,7 @@ class Guide:
         self.initial: Mapping[str, int] = {}
 
     def play(self) -> Iterator[GuideObservation]:
-        """Run each step of the guide, and yield what the simulation shows after it."""
+        """Run each step of the guide, and yield the simulated ClusterQueues and nodes after the step."""
         world = self.world
         world.run_until(FIRST_STEP_AT - SECOND)
         self.initial = ready_by_pool(world.objects(scheme.NODE))
@@ -236,7 +236,7 @@ class Guide:
 
 
 def is_timed(obj: Obj, cluster: Obj | None) -> bool:
-    """Report whether a Job or JobSet has a run time, by an annotation or in the Cluster object."""
+    """Return whether a Job or JobSet has a run time, by an annotation or in the Cluster object."""
     metadata = obj["metadata"]
     name = f"{metadata.get('namespace') or ''}/{metadata['name']}"
     return annotation(obj, well_known.RUNTIME) is not None or named_runtime(cluster, [name]) is not None
@@ -342,7 +342,7 @@ def _rendered_files(platform: Path) -> list[Path]:
 
 
 def cluster_file(folder: Path) -> Path:
-    """Return the file with the Cluster object in a folder, else the one in the installed example."""
+    """Return the file with the Cluster object in a folder, else the file of the installed example."""
     path, examples_path = folder / CLUSTER_FILE, examples_folder()
     return path if path.is_file() or examples_path is None else examples_path / CLUSTER_FILE
 

@@ -379,7 +379,7 @@ def _stop_workload(plan: QueueWorldPlan) -> ObjectDict | None:
 
 
 def _edit_cohort(plan: QueueWorldPlan) -> ObjectDict | None:
-    """Return a later manifest of a Cohort with new quotas and a new parent, which may close a cycle; or None."""
+    """Return a later manifest of a Cohort with new quotas and parent, which may close a cycle; None without Cohorts."""
     if not plan.cohorts:
         return None
     rng, name = plan.rng, plan.rng.choose(plan.cohorts)

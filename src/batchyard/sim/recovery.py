@@ -164,7 +164,7 @@ class RecoveryTracker:
         return _RunningPod(bound_node(pod), start_time, interval)
 
     def _record_run(self, gang: str, uid: str, run: _RunningPod | None, now: Instant, *, is_done: bool) -> None:
-        """Record that a pod runs, or that it stopped (`run` is None); a restart first counts as a stop."""
+        """Record that a pod runs, or that it stopped (`run` is None); a restart is a stop and a new run."""
         run_by_uid = self._running_pods.setdefault(gang, {})
         known_run = run_by_uid.get(uid)
         if known_run is not None and (run is None or run.started_at != known_run.started_at):
@@ -206,7 +206,7 @@ class RecoveryTracker:
             )
 
     def _record_preemption(self, gang: str, preemptor_gang: str, now: Instant) -> None:
-        """Record that a gang is preempted for another gang, if the other one is recovering from lost machines."""
+        """Record that `gang` is preempted for `preemptor_gang`, if that gang is recovering from lost machines."""
         causing_loss = self._open_losses.get(preemptor_gang)
         victim_loss = None if causing_loss is None else self._open_loss(gang, now)
         if causing_loss is not None and victim_loss is not None:
@@ -245,7 +245,7 @@ def _gang_name(event: WatchEvent) -> str:
 
 
 def _has_ended(event: WatchEvent) -> bool:
-    """Report whether a watch event deletes a JobSet or shows its terminal state."""
+    """Return whether a watch event deletes a JobSet or shows its terminal state."""
     return event.type is EventType.DELETED or bool((event.obj.get("status") or {}).get("terminalState"))
 
 
@@ -257,7 +257,7 @@ def _full_pod_count(workload: WorkloadView) -> int:
 
 
 def _became_true(event: WatchEvent, kind: str, reason: str) -> bool:
-    """Report whether a watch event sets a condition to True for a given reason."""
+    """Return whether a watch event sets a condition to True for a given reason."""
     condition = find_condition(event.obj, kind)
     if condition is None or condition["status"] != "True" or condition.get("reason") != reason:
         return False
@@ -265,7 +265,7 @@ def _became_true(event: WatchEvent, kind: str, reason: str) -> bool:
 
 
 def _is_machine_lost(event: WatchEvent) -> bool:
-    """Report whether a watch event shows a lost or stopping machine, or the deletion of its Node."""
+    """Return whether a watch event shows a lost or stopping machine, or the deletion of its Node."""
     if event.type is EventType.DELETED:
         return event.key.kind == scheme.NODE
     return phase_of(event.obj) in {CRASHED, STOPPING} if event.key.kind == scheme.INSTANCE else is_node_lost(event.obj)

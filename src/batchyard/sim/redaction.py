@@ -169,7 +169,7 @@ def _describes_resource(siblings: Mapping[str, Any]) -> bool:
 
 
 def _is_removed(field: str, value: Any) -> bool:
-    """Report whether redaction removes a field; a Service's address is kept if it is the text `None`."""
+    """Return whether redaction removes a field; a Service's address is kept if it is the text `None`."""
     return field in _REMOVED_FIELDS or (field in _SERVICE_ADDRESSES and value not in ("None", ["None"]))
 
 

@@ -240,7 +240,10 @@ class _PendingReasons:
                 self._blocking_heads[name] = view
 
     def reason_of(self, obj: Obj) -> str:
-        """Return the message of a pending Workload's QuotaReserved condition; without one, which Workload is ahead."""
+        """Return the message of a pending Workload's QuotaReserved condition.
+
+        Without the condition, the text names the Workload that is ahead and blocks the ClusterQueue; '' if none does.
+        """
         condition = find_condition(obj, QUOTA_RESERVED)
         if condition is not None:
             return str(condition["message"])
@@ -322,5 +325,5 @@ class Reporter:
         )
 
     def _queue_of(self, namespace: str, local_queue: str) -> str | None:
-        """Return the ClusterQueue of a LocalQueue, as known to the current platform process (after any restart)."""
+        """Return the ClusterQueue of a LocalQueue from the scheduler cache of the current platform process."""
         return self._world.platform.index.cluster_queue_of(namespace, local_queue)

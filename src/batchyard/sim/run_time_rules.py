@@ -47,7 +47,7 @@ class UniformTime(NamedTuple):
     maximum: Duration
 
     def at(self, fraction: float) -> float:
-        """Return the run time that a fraction of all runs does not exceed."""
+        """Return the run time that the given fraction of all runs does not exceed."""
         return self.minimum + fraction * (self.maximum - self.minimum)
 
 
@@ -57,7 +57,7 @@ class ExponentialTime(NamedTuple):
     mean: Duration
 
     def at(self, fraction: float) -> float:
-        """Return the run time that a fraction of all runs does not exceed."""
+        """Return the run time that the given fraction of all runs does not exceed."""
         return -self.mean * log(1 - fraction)
 
 
@@ -68,7 +68,7 @@ class LognormalTime(NamedTuple):
     sigma: float
 
     def at(self, fraction: float) -> float:
-        """Return the run time that a fraction of all runs does not exceed."""
+        """Return the run time that the given fraction of all runs does not exceed."""
         return self.mean * exp(self.sigma * NormalDist().inv_cdf(fraction) - self.sigma**2 / 2)
 
 
@@ -83,7 +83,7 @@ class RunTimeRule(NamedTuple):
     distribution: TimeDistribution
 
     def matches(self, obj: Obj) -> bool:
-        """Report whether the rule is for an object, by its name or by the prefix of its generated name."""
+        """Return whether the rule is for an object, by its name or by the prefix of its generated name."""
         metadata = obj["metadata"]
         name = metadata.get("name") or metadata.get("generateName", "")
         return fnmatchcase(f"{metadata.get('namespace') or ''}/{name}" if "/" in self.pattern else name, self.pattern)
@@ -253,7 +253,7 @@ def _annotated(obj: Obj, runtime: Duration) -> Obj:
 
 @dataclass(frozen=True, slots=True)
 class UnknownRunTimes:
-    """How many jobs of a scenario have no run time, and how many Workloads without a job."""
+    """The numbers of jobs and of Workloads without a job in a scenario, and how many of each have no run time."""
 
     job_count: int
     unknown_job_count: int
@@ -279,7 +279,7 @@ def unknown_run_times(scenario: Scenario) -> UnknownRunTimes:
 
 
 def _has_run_time(job: Obj, cluster: Obj | None) -> bool:
-    """Report whether a job, or each of its pod templates, has a run time."""
+    """Return whether a job, or each of its pod templates, has a run time."""
     metadata = job["metadata"]
     name = f"{metadata.get('namespace') or ''}/{metadata.get('name') or metadata.get('generateName', '')}"
     if durations.annotated_runtime(job) is not None or durations.named_runtime(cluster, [name]) is not None:
@@ -298,7 +298,7 @@ def _template_chains(job: Obj) -> Iterator[tuple[Obj, ...]]:
 
 
 def _states_run_time(template: Obj) -> bool:
-    if durations.annotated_runtime({"metadata": template.get("metadata") or {}}) is not None:
+    if durations.template_runtime(template) is not None:
         return True
     containers: Sequence[Mapping[str, Sequence[str]]] = (template.get("spec") or {}).get("containers") or ()
     if not containers:

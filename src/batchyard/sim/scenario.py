@@ -1,4 +1,4 @@
-"""Scenarios: manifests with annotations that say when each object is applied and deleted; reading of their files.
+"""Scenarios: manifests with annotations for the time at which each object is applied and deleted; reading of files.
 
 An optional document of kind Scenario configures the run. The annotations `batchyard.dev/submit-at` and
 `batchyard.dev/delete-at` of any object give times, counted from the start. A second document of an object is an update.
@@ -109,7 +109,7 @@ class PossibleFaultTargets(NamedTuple):
         return {row["name"]: row for row in sorted(node_pools, key=lambda row: row.get("provisioning") == "spot")}
 
     def makes_pools(self) -> bool:
-        """Report whether auto-provisioning may create node pools, whose names are unknown before the simulation."""
+        """Return whether auto-provisioning may create node pools, whose names are unknown before the simulation."""
         settings = [cluster["spec"].get("autoscaling") or {} for cluster in self.clusters]
         return any("autoProvisioning" in each for each in settings)
 
@@ -199,7 +199,7 @@ VIRTUAL_TIME_MAX: Final = 10 * 365 * 24 * HOUR
 
 
 class ScenarioStep(NamedTuple):
-    """What a scenario does at one time: objects to apply in order, then objects to delete."""
+    """A step of a scenario: at one time, objects to apply in order, then objects to delete."""
 
     at: Duration
     apply: Sequence[Obj]
@@ -208,7 +208,7 @@ class ScenarioStep(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What a simulation does: the steps, the faults, and the configuration of the platform."""
+    """The input of a simulation: steps, faults, and the configuration of the platform."""
 
     steps: Sequence[ScenarioStep]
     name: str = ""
@@ -325,7 +325,7 @@ def _duplicate_error(kind: str) -> FieldError:
 
 
 def _is_not_namespace(obj: Obj) -> bool:
-    """Report whether an object is not a Namespace; as a sort key, this puts Namespaces first."""
+    """Return whether an object is not a Namespace; as a sort key, this puts Namespaces first."""
     return group_kind(obj) != scheme.NAMESPACE
 
 
@@ -358,7 +358,7 @@ def _removed_pools(
 ) -> Iterator[tuple[Duration, list[Key]]]:
     """Yield the node pools that a later version of the Cluster no longer lists, with the time of their deletion.
 
-    A Cluster without a list of pools keeps all pools.
+    A version of the Cluster without `nodePools` keeps all pools.
     """
     old_cluster = cluster
     for at in sorted(objects_by_time):
@@ -380,7 +380,9 @@ def run_length(value: str | float) -> Duration:
     if duration > VIRTUAL_TIME_MAX:
         raise ValueError(f"the run length {value} is more than ten years; give a shorter one")
     if not duration >= 0:  #  true for NaN as well
-        raise ValueError(f"{value} is not a valid run length; give seconds from 0, or a text such as '2h'")
+        raise ValueError(
+            f"{value} is not a valid run length; give a number of seconds (0 or more), or a duration such as '2h'"
+        )
     return round(duration)
 
 
@@ -403,7 +405,7 @@ def _scenario_settings(manifest: Manifest, faults: list[ManifestFault]) -> dict[
 
 
 def _configuration_settings(objects: Iterable[Manifest], settings: Manifest | None, faults: list[ManifestFault]) -> Obj:
-    """Return the settings of Kueue's Configuration document, if any; the Scenario may turn fair sharing on, too."""
+    """Return the settings of Kueue's Configuration document; {} without one. The Scenario can enable fair sharing."""
     configurations = [manifest for manifest in objects if group_kind(manifest.obj) == scheme.CONFIGURATION]
     duplicate_error = FieldError("", "there is already a Kueue Configuration", "keep one of them")
     faults += [manifest.fault(duplicate_error) for manifest in configurations[1:]]
@@ -427,7 +429,7 @@ def _time_annotation(manifest: Manifest, name: str, faults: list[ManifestFault])
 
 
 def _check_name(manifest: Manifest, faults: list[ManifestFault]) -> bool:
-    """Report whether an object to delete has a name; if not, add an error, because generateName is random."""
+    """Return whether an object to delete has a name; if not, add an error, because generateName is random."""
     if manifest.obj["metadata"].get("name"):
         return True
     path = f"metadata.annotations[{well_known.DELETE_AT}]"
@@ -483,7 +485,7 @@ def read_sources(sources: Iterable[Source], faults: list[FileFault]) -> Iterator
 
 
 def read_folder(folder: Path, suffix: str, faults: list[FileFault]) -> list[tuple[str, str]]:
-    """Return name and text of all files with this suffix in a folder, sorted by name."""
+    """Return name and text of all files with a suffix in a folder, sorted by name; add errors for unreadable files."""
     try:
         paths = sorted(path for path in folder.iterdir() if path.suffix == suffix and path.is_file())
     except (OSError, ValueError) as error:
@@ -493,7 +495,7 @@ def read_folder(folder: Path, suffix: str, faults: list[FileFault]) -> list[tupl
 
 
 def is_text(source: str) -> bool:
-    """Report whether a string is manifest text (multi-line YAML, or JSON), not a file name."""
+    """Return whether a string is manifest text (multi-line YAML, or JSON), not a file name."""
     return "\n" in source or source.lstrip().startswith("{")
 
 
@@ -514,7 +516,7 @@ def _raise(error: OSError) -> NoReturn:
 
 
 def _manifest_paths(path: Path, faults: list[FileFault]) -> list[Path]:
-    """Return the path of a file, or the paths of all manifests in a folder."""
+    """Return the path of a file, or the paths of all manifests in a folder; add an error if there are none."""
     try:
         if not path.is_dir():
             return [path]

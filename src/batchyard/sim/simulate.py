@@ -9,7 +9,7 @@
 `simulate` runs a simulation in one call. `Simulation` runs it in slices, for callers that show progress.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
@@ -22,9 +22,7 @@ from batchyard.api.views.pods import pod_view
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import Duration, Instant, duration_seconds
 from batchyard.base.memory import rare_garbage_collection
-from batchyard.jobframework.workloads import GenericJob
-from batchyard.jobs.job.integration import JobIntegration
-from batchyard.jobs.jobset.integration import JobSetIntegration
+from batchyard.jobs.kinds import INTEGRATIONS
 from batchyard.scheduling.workload.adjustments import MissingPriorityClass, resolve_priority
 from batchyard.scheduling.workload.lifecycle import is_finished
 from batchyard.sim.event_log import Event, Record, event_of
@@ -48,9 +46,6 @@ KINDS_SHOWN: Final = (
 )
 
 
-_INTEGRATIONS: Final[Mapping[str, GenericJob]] = {scheme.JOB: JobIntegration(), scheme.JOB_SET: JobSetIntegration()}
-
-
 class OnLoop(StrEnum):
     """What a simulation does when Workloads preempt each other endlessly: continue, or stop."""
 
@@ -60,7 +55,7 @@ class OnLoop(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SimulationOptions:
-    """The options of a simulation."""
+    """The options of a simulation: its end, seed, reaction to preemption loops, event log and initial state."""
 
     #: The time at which the run stops; overrides the scenario's horizon.
     until: Duration | None = None
@@ -232,7 +227,7 @@ def _jobs_without_class(world: World, workloads: Sequence[Obj]) -> dict[Key, lis
     """Return the jobs that have no Workload because their priority class does not exist, by the key of that class."""
     owner_uids = {owner["uid"] for workload in workloads if (owner := controller_of(workload)) is not None}
     jobs_by_class: dict[Key, list[Key]] = {}
-    for kind, integration in _INTEGRATIONS.items():
+    for kind, integration in INTEGRATIONS.items():
         for job in world.objects(kind):
             if job["metadata"]["uid"] in owner_uids or not label(job, well_known.QUEUE_NAME):
                 continue

@@ -78,12 +78,12 @@ def state_of_texts(texts: Sequence[tuple[str, str]], unread: Iterable[FileFault]
 
 
 def is_snapshot_text(text: str) -> bool:
-    """Report whether a text is a snapshot: a list that records its time."""
+    """Return whether a text is a snapshot: a list that records its time."""
     return TAKEN_AT_ANNOTATION in text
 
 
 def is_state_text(text: str) -> bool:
-    """Report whether a text is a state, not manifests: a snapshot, or a list of objects from an API server."""
+    """Return whether a text is a state, not manifests: a snapshot, or a list of objects from an API server."""
     if is_snapshot_text(text):
         return True
     return _LIST_KIND_PATTERN.search(text) is not None and all(each.search(text) for each in _SERVER_FIELD_PATTERNS)
@@ -118,7 +118,7 @@ def state_of(objects: Iterable[Obj], at: Instant | None = None, unread: Sequence
 
 
 def _missing_namespaces(objects: Mapping[Key, Obj]) -> list[Obj]:
-    """Return the Namespaces of objects that a state lacks, because they were not read; their labels are unknown."""
+    """Return the Namespaces of a state's objects that the state does not contain; their labels are unknown."""
     names = sorted({key.namespace for key in objects if key.namespace})
     return [new_namespace(name) for name in names if Key(scheme.NAMESPACE, "", name) not in objects]
 
@@ -166,7 +166,7 @@ def _objects_of(value: Any) -> tuple[Sequence[tuple[str, Obj]], Instant | None]:
 def _known_object(obj: Obj) -> tuple[Sequence[Obj], Sequence[FieldError]]:
     """Return an object in its storage version, if its kind is known, and its errors.
 
-    An object that an API server stored before is not validated.
+    An object with a resourceVersion, which an API server has stored, is not validated.
     """
     kind_info = find_kind(str(obj.get("apiVersion")), str(obj.get("kind")))
     if kind_info is None:
@@ -253,7 +253,7 @@ class StatePart(Enum):
 
 
 def manifest_texts(texts: Iterable[tuple[str, str]], part: StatePart = StatePart.ALL) -> Iterator[tuple[str, str]]:
-    """Yield named texts with each state converted to manifests; each object starts on the line where it started."""
+    """Yield named texts with each state converted to manifests; each object keeps the line on which it starts."""
     for name, text in texts:
         yield name, _manifest_text(name, text, part) if is_state_text(text) else text
 
@@ -313,7 +313,7 @@ def _is_kept(obj: Obj, state: State, *, has_cluster: bool) -> bool:
 
 
 def _run_times(state: State) -> Mapping[str, Duration]:
-    """Return the run times of finished Workloads, by the uid of their jobs."""
+    """Return by job uid the run time of the finished Workload, divided by the Job's rounds of parallel pods."""
     run_time_by_uid: dict[str, Duration] = {}
     for workload in state.of_kind(scheme.WORKLOAD):
         conditions = {each["type"]: each for each in (workload.get("status") or {}).get("conditions") or ()}

@@ -38,7 +38,7 @@ def as_user_manifest(obj: Obj) -> dict[str, Any]:
 
 
 def as_user_manifests(manifests: Sequence[Manifest]) -> Iterator[Manifest]:
-    """Yield manifests, stored objects among them as users wrote them.
+    """Yield manifests, with each stored object converted to the manifest that a user wrote.
 
     A stored object whose controller is in the manifests is left out, such as the Workload of a Job.
     """

@@ -57,7 +57,7 @@ class FreeNodeResources(NamedTuple):
 
 
 class PodMix:
-    """The typical pods of a trace, counted by their requests, for which free GPUs should be usable."""
+    """The numbers of a trace's pods by their requests, to measure which free GPUs these pods cannot use."""
 
     def __init__(self, shapes: Iterable[TracedPodShape]) -> None:
         self._counts: dict[TracedPodShape, int] = {}
@@ -89,7 +89,7 @@ def _unusable_gpus(shape: TracedPodShape, free_resources: FreeNodeResources) -> 
 
 
 def _fits(shape: TracedPodShape, node: FreeNodeResources) -> bool:
-    """Report whether a node has room for a pod that requests GPUs; False for a pod without GPUs."""
+    """Return whether a node has room for a pod that requests GPUs; False for a pod without GPUs."""
     if not shape.gpu_milli or shape.cpu > node.cpu or shape.memory > node.memory:
         return False
     return (not shape.models or node.model in shape.models) and bool(choose_gpus(shape.gpu_milli, node.gpus))
@@ -232,7 +232,7 @@ def _read_table(name: str, text: str, tables: dict[Sequence[str], _TraceRows], f
 
 
 def _columns_error(field_names: Sequence[str]) -> FieldError:
-    """Return the error for a header that has the columns of neither table: which ones the more similar table needs."""
+    """Return the error for a header that matches neither table, with the missing columns of the more similar table."""
     if not set(field_names) & {*_NODE_COLUMNS, *_POD_COLUMNS}:
         remedy = f"nodes need {', '.join(_NODE_COLUMNS)}; pods need {', '.join(_POD_COLUMNS)}"
         return FieldError("", "the columns are those of neither nodes nor pods", remedy)

@@ -271,14 +271,14 @@ _CONSEQUENCES: Final = {
 
 
 def consequence_of(kind: str) -> str:
-    """Return a text about what cannot be answered well because the objects of a kind could not be read."""
+    """Return a text about the results that are unreliable because the objects of a kind could not be read."""
     served_kind = kind_info(kind)
     name = f"{served_kind.plural}.{served_kind.group}" if served_kind.group else served_kind.plural
     return f"{name}: {_CONSEQUENCES.get(kind, 'their content is ignored')}"
 
 
 def consequences_of(kinds: Iterable[str]) -> list[str]:
-    """Return texts about what cannot be answered well because objects of these kinds could not be read."""
+    """Return texts about the results that are unreliable because the objects of some kinds could not be read."""
     unread_kinds = list(kinds)
     own_kinds = [kind for kind in unread_kinds if kind.endswith(_OWN_GROUP_SUFFIX)]
     consequence_texts = [consequence_of(kind) for kind in unread_kinds if kind not in own_kinds]
@@ -296,7 +296,7 @@ SUBJECT_KINDS: Final = (scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET)
 
 
 def workload_of(objects: Mapping[Key, Obj], subject: Key) -> str | None:
-    """Return `namespace/name` of a job's latest Workload (unfinished ones first), or of a Workload itself; or None."""
+    """Return `namespace/name` of a Workload, or of a job's latest Workload (unfinished first); None if missing."""
     if subject.kind == scheme.WORKLOAD:
         return str(subject) if subject in objects else None
     kind = kind_info(subject.kind).kind
@@ -326,7 +326,7 @@ _DECIMAL_PLACES: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class WorkloadDifference:
-    """A Workload with its timelines without and with the change, which differ; None where it does not exist."""
+    """A Workload whose timelines without and with the change differ; None in a run without this Workload."""
 
     name: str
     queue: str
@@ -377,7 +377,7 @@ class QueueDifference:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What a change does to Workloads, queues and costs, over `seconds` seconds from the instant `began`."""
+    """The effects of a change on Workloads, queues and costs, over `seconds` seconds from the instant `began`."""
 
     began: Instant
     seconds: float
@@ -387,7 +387,7 @@ class Difference:
 
     @property
     def summary(self) -> str:
-        """Return what the change does as a text of one line."""
+        """Return the effects of the change as one line of text."""
         counts: dict[str, int] = {}
         for row in self.workloads:
             counts[row.effect] = counts.get(row.effect, 0) + 1
@@ -436,7 +436,7 @@ def difference_of(comparison: Comparison, began: Instant) -> Difference:
 
 
 def document_of(difference: Difference) -> dict[str, Any]:
-    """Return what a change does as a JSON document."""
+    """Return the effects of a change as a JSON document."""
     without_change, with_change = difference.comparison.without.result, difference.comparison.changed.result
     return {
         "apiVersion": API_VERSION,
@@ -474,7 +474,7 @@ def _format_dollars(cents: int) -> str:
 
 
 def _more_preemptions(rows: Sequence[WorkloadDifference]) -> int:
-    """Return how many more preemptions the given Workloads suffer with the change than without it."""
+    """Return how many more preemptions the given Workloads have with the change than without it."""
     return sum(_preemption_count(row.changed) - _preemption_count(row.without) for row in rows)
 
 

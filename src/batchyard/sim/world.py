@@ -41,7 +41,7 @@ from batchyard.wiring import PlatformPorts, PlatformSettings, WiredPlatform, bui
 
 @dataclass(slots=True)
 class _WorkloadWaits:
-    """The waits of one Workload for quota: when the current one began (None: it has quota), and the earlier total."""
+    """The waits of a Workload for quota: the start of the current wait (None: it has quota), and the earlier total."""
 
     created_at: Instant
     waiting_since: Instant | None
@@ -105,7 +105,7 @@ class WaitTracker:
         workload_waits.waiting_since = None
 
     def _waits_of(self, key: Key, workload: Obj) -> _WorkloadWaits:
-        """Return the waits of a Workload; new ones if the recorded waits belong to a deleted Workload of this name."""
+        """Return the waits of a Workload; a new record if the known one is of a deleted Workload with this name."""
         created, record = parse_time(workload["metadata"]["creationTimestamp"]), self._waits.get(key)
         return record if record is not None and record.created_at >= created else _WorkloadWaits(created, created)
 
@@ -120,7 +120,7 @@ def _workload_key(workload: Obj) -> Key:
 
 
 def _needs_no_quota(workload: Obj) -> bool:
-    """Report whether a Workload needs no quota any more: it is finished or deactivated."""
+    """Return whether a Workload needs no quota any more: it is finished or deactivated."""
     view = workload_view(workload)
     return view.finished or not view.active
 
@@ -256,8 +256,8 @@ class World:
     def settle(self) -> None:
         """Flush the batched writes of controllers.
 
-        The scheduler's writes are kept while a Workload has a requeue time, and while Workloads preempt each other
-        endlessly at this instant, because a flush would make the scheduler act too early.
+        The scheduler's writes are not flushed while a Workload has a requeue time, or while Workloads preempt each
+        other endlessly at this instant, because a flush would make the scheduler act too early.
         """
         now = self.kernel.now()
         self.kernel.run(now)
@@ -373,7 +373,7 @@ def _raise_stopped(loop: PreemptionLoop) -> None:
 
 
 def _write_faults_for(scenario: Scenario) -> WriteFaults | None:
-    """Return the object that disturbs writes if a scenario has conflicts or restarts; else None."""
+    """Return a WriteFaults object if a scenario has faults that conflict with or interrupt writes; else None."""
     return WriteFaults() if any(fault.affects_writes for fault in scenario.faults) else None
 
 

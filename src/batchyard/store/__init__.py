@@ -1,1 +1,1 @@
-"""An object store with revisions and watches, as etcd's; it knows nothing of the objects' kinds."""
+"""An object store with revisions and watches, like etcd; it treats objects of all kinds alike."""

@@ -272,7 +272,10 @@ _SQLITE_FILE_HEADER: Final = b"SQLite format 3\0"
 
 
 def back_up(journal: Path, backup: Path) -> journal_file.JournalContents:
-    """Write a verified backup of a journal; return its contents. Raise JournalError if either file is damaged."""
+    """Write a verified backup of a journal to a new file; return its contents.
+
+    Raises JournalError if the journal is missing or damaged, or if the backup exists or cannot be written.
+    """
     if not journal.exists():
         raise journal_file.JournalError(f"{journal} does not exist; pass the data directory of the journal")
     _refuse_to_overwrite(backup)
@@ -296,7 +299,10 @@ def back_up(journal: Path, backup: Path) -> journal_file.JournalContents:
 
 
 def restore_backup(backup: Path, journal: Path) -> journal_file.JournalContents:
-    """Create a journal from a backup and return its contents. Raises JournalError if the backup is invalid."""
+    """Create a journal from a backup and return its contents.
+
+    Raises JournalError if the backup is invalid or the journal exists.
+    """
     if not backup.is_file():
         raise journal_file.JournalError(f"{backup} does not exist; pass a file that `batchyard backup` wrote")
     if any(backup.with_name(backup.name + suffix).exists() for suffix in ("-wal", "-journal")):
@@ -331,7 +337,7 @@ def restore_backup(backup: Path, journal: Path) -> journal_file.JournalContents:
 
 
 def _copy_journal(path: Path, copy_path: Path, *, is_immutable: bool = False, reported_as: Path | None = None) -> None:
-    """Copy a journal file in its current state; errors name the journal, or `reported_as` if the copy fails."""
+    """Copy a journal file in its current state. Errors in writing the copy name `reported_as`, or else the copy."""
     with journal_file.journal_errors(path), closing(journal_file.open_read_only(path, is_immutable=is_immutable)) as db:
         db.execute("BEGIN")
         db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
@@ -341,7 +347,7 @@ def _copy_journal(path: Path, copy_path: Path, *, is_immutable: bool = False, re
 
 @contextmanager
 def _temporary_file(path: Path) -> Iterator[Path]:
-    """Yield the path of a new private file beside `path`; the file is deleted at the end unless it was renamed."""
+    """Yield the path of a new private file beside `path`, which is deleted after the `with` block unless renamed."""
     try:
         fd, name = mkstemp(prefix=f".{path.name}.", suffix=".new", dir=path.parent)
     except OSError as error:

@@ -71,7 +71,7 @@ class CommitMark:
             raise JournalError(f"{journal}: another process has the journal open; stop that process first") from error
 
     def read(self) -> CommitRecord | None:
-        """Return the journal identity and last acknowledged revision; None if empty. May raise DamagedMark."""
+        """Return the journal's identity and last acknowledged revision, or None if not written. Raises DamagedMark."""
         return _read_commit_record_from(self._fd)
 
     def write(self, commit_record: CommitRecord) -> None:
@@ -94,7 +94,7 @@ def commit_mark_path(journal: Path) -> Path:
 
 
 def is_journal_open(journal: Path) -> bool:
-    """Report whether a process has the journal file open."""
+    """Return whether a process has the journal file open."""
     try:
         fd = os.open(commit_mark_path(journal), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -118,7 +118,10 @@ def wait_until_journal_closed(journal: Path) -> None:
 
 
 def read_commit_record(journal: Path) -> CommitRecord | None:
-    """Return the identity and last acknowledged revision of a journal, open or not; None if never written."""
+    """Return the identity and last revision of a journal, open or not; None if never written.
+
+    Raises DamagedMark if its commit mark file is damaged.
+    """
     try:
         fd = os.open(commit_mark_path(journal), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -251,7 +254,7 @@ def read_journal(path: Path, *, is_immutable: bool = False, reported_as: Path | 
 
 
 def reject_orphaned_log(path: Path) -> None:
-    """Raise JournalError if a write-ahead log exists without its journal: SQLite would apply it to a new one."""
+    """Raise JournalError if a write-ahead log exists without its journal: SQLite would apply it to a new journal."""
     write_ahead_log_path = path.with_name(f"{path.name}-wal")
     if write_ahead_log_path.exists() and write_ahead_log_path.stat().st_size:
         problem = f"{write_ahead_log_path} exists without its journal and may hold its last changes"
@@ -380,7 +383,7 @@ def journal_error(path: Path, error: sqlite3.Error) -> JournalError:
 
 
 def is_disk_error(error: sqlite3.Error) -> bool:
-    """Report whether an SQLite error is about locks, access or disk space, not about the contents of the file."""
+    """Return whether an SQLite error is about locks, access or disk space, not about the contents of the file."""
     return _sqlite_result_code(error) in _PROBLEM_AND_REMEDY_BY_CODE
 
 

@@ -238,7 +238,7 @@ class Store:
         return kind_listing.objects.get(key) if kind_listing is not None else None
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """Return the objects of a kind, of one namespace or of all, sorted. Later writes leave the result unchanged."""
+        """Return a snapshot of a kind's objects in a namespace (None: in all), sorted by namespace and name."""
         kind_listing = self._listings.get(kind)
         return kind_listing.in_order(namespace) if kind_listing is not None else ()
 
@@ -339,8 +339,10 @@ def _check_revision(key: Key, old_object: Obj | None, expected_revision: int) ->
         return
     if expected_revision == 0:
         raise Conflict(f'{key.kind} "{key}" already exists')
+    if current_revision == 0:
+        remedy = "create it again if you need it"
+        raise Conflict(f'{key.kind} "{key}" was deleted after you read resourceVersion {expected_revision}; {remedy}')
     raise Conflict(
-        f'{key.kind} "{key}": the object has been modified (read at {expected_revision}, '
-        f"now {current_revision or 'deleted'}); "
-        "apply your changes to the latest version and try again"
+        f'{key.kind} "{key}": the object has been modified (you read resourceVersion {expected_revision}, '
+        f"the current one is {current_revision}); apply your changes to the latest version and try again"
     )

@@ -1,7 +1,9 @@
 """The operator's webhooks: their registration by kind and operation, and their responses to AdmissionReviews.
 
 They have the names of Kueue's and JobSet's webhooks. Webhooks also check the CEL rules of Kueue's and JobSet's CRDs, so
-some kinds have an additional webhook. Sources: Kueue's config/components/webhook, JobSet's config/components/webhook.
+some kinds have a webhook that upstream lacks.
+
+Sources: Kueue's config/components/webhook, JobSet's config/components/webhook.
 """
 
 import base64
@@ -91,7 +93,7 @@ def _iterate_webhooks(enabled_groups: Sequence[str], *, mutates: bool) -> Iterat
 
 
 class ObjectQuery(NamedTuple):
-    """A query to the API server: for one object by its key, or for the pods of the Job with a uid."""
+    """A query to the API server: for one object by its key, or for the pods of the Job with the uid `owner`."""
 
     key: Key
     owner: str = ""
@@ -131,7 +133,7 @@ class FetchedObjects:
 
 
 def json_patch_between(old_object: Mapping[str, Any], new_object: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the operations of a JSON patch between two objects; lists are replaced as a whole."""
+    """Return the JSON patch operations that change the old object to the new one; lists are replaced as a whole."""
     return list(_patch_operations(old_object, new_object, ""))
 
 
@@ -184,9 +186,10 @@ def namespace_of(review: Mapping[str, Any]) -> str:
 def review_mutation(
     review: Mapping[str, Any], groups: Sequence[str], fetched: FetchedObjects, namespaces: Selector | None = None
 ) -> Obj:
-    """Return the AdmissionReview response of the mutating webhook: a JSON patch that sets defaults.
+    """Return the AdmissionReview response of the mutating webhook: a JSON patch with all mutations, or a denial.
 
-    `namespaces` is `managedJobsNamespaceSelector`, which selects the Namespaces whose jobs Kueue manages.
+    `namespaces` is `managedJobsNamespaceSelector`, which selects the Namespaces whose jobs Kueue manages. Raises
+    InvalidReview if the review is malformed.
     """
     request = _read_request(review)
     obj = _read_object(request, "object")
@@ -201,7 +204,10 @@ def review_mutation(
 
 
 def review_validation(review: Mapping[str, Any], enabled_groups: Sequence[str], fetched_objects: FetchedObjects) -> Obj:
-    """Return the AdmissionReview response of the validating webhook: the object is allowed, or the errors."""
+    """Return the AdmissionReview response of the validating webhook: it allows the object or contains the errors.
+
+    Raises InvalidReview if the review is malformed.
+    """
     request = _read_request(review)
     new_object = _with_namespace(_read_object(request, "object"), request)
     old = _read_object(request, "oldObject") if request.get("operation") == "UPDATE" else None
@@ -217,7 +223,10 @@ def review_validation(review: Mapping[str, Any], enabled_groups: Sequence[str], 
 
 
 def review_conversion(review: Mapping[str, Any]) -> Obj:
-    """Return the response to a ConversionReview: the objects in the requested version, or the error."""
+    """Return the response to a ConversionReview: the objects in the requested version, or the error.
+
+    Raises InvalidReview if the review is malformed.
+    """
     request = _read_request(review)
     target_version, objects = request.get("desiredAPIVersion"), request.get("objects")
     if not isinstance(target_version, str) or not isinstance(objects, list):

@@ -26,9 +26,10 @@ Batchyard = Callable[..., "subprocess.CompletedProcess[str]"]
 def test_tables_go_to_stdout_and_summary_to_stderr(batchyard: Batchyard) -> None:
     done = batchyard("simulate", FIRST_STEPS)
     assert done.returncode == 0
-    assert done.stdout.startswith("NAME         COHORT   STRATEGY")
+    assert done.stdout.startswith("# summary\nAll 3 Workloads finished, the last after 1m1s.\n")
+    assert "The most used quota (default-flavor cpu) was 98% in use.\n" in done.stdout
     assert "team        train-c   Complete   2/2           30s        59s\n" in done.stdout
-    assert done.stdout.endswith("The most used quota (default-flavor cpu) was 98% in use.\n")
+    assert "\nNAME         COHORT   STRATEGY" in done.stdout
     summary = "batchyard: 1m1s of virtual time; Workloads: 3 finished, 0 admitted, 0 pending; 0 preemptions\n"
     assert done.stderr == summary
 

@@ -3,6 +3,7 @@
 import io
 import subprocess
 import tarfile
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from batchyard.provision.loading import PlatformSource, read_platform
 
 pytestmark = pytest.mark.slow
 
+ROOT = Path(__file__).parents[3]
 REFARCH = read_folder("examples/platforms", ".yaml")["refarch.yaml"]
 #: Records its arguments, and whether the sources are in the build folder.
 ENGINE = """#!/bin/sh
@@ -30,11 +32,15 @@ def test_source_archive_is_complete_and_reproducible() -> None:
         containerfile = archive.extractfile("deploy/image/Containerfile")
         assert containerfile is not None
         lines = containerfile.read().decode().splitlines()
-    for line in lines:
-        if line.startswith("COPY ") and "--from" not in line:
-            for source in line.split()[1:-1]:
-                assert source in names or any(name.startswith(f"{source}/") for name in names), source
+    copied = [
+        source for line in lines if line.startswith("COPY ") and "--from" not in line for source in line.split()[1:-1]
+    ]
+    for source in copied:
+        assert source in names or any(name.startswith(f"{source}/") for name in names), source
     assert not any("__pycache__" in name for name in names)
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"]["targets"]["wheel"]
+    created = [line.removeprefix("RUN mkdir ") for line in lines if line.startswith("RUN mkdir ")]
+    assert set(wheel["shared-data"]) <= {*copied, *created}
 
 
 def test_image_commands_build_from_archive_and_push(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ _SCHEDULING_GATED_REASON: Final = "SchedulingGated"
 
 
 class _InitProgress(NamedTuple):
-    """How far a pod's init containers have come, for its status in a table."""
+    """The progress of a pod's init containers, which the status of the pod in a table shows."""
 
     #: The statuses of the init containers up to the first unfinished one.
     statuses: Sequence[ContainerFields]
@@ -52,7 +52,7 @@ def ready_containers(obj: Obj, _now: Instant) -> str:
 
 
 def pod_status_text(obj: Obj, _now: Instant) -> str:
-    """Return the status of a pod: Terminating, the reason of a container that does not run, or the phase."""
+    """Return the status of a pod as kubectl prints it: Terminating, why a container does not run, or the phase."""
     phase, pod_reason = value_at(obj, "status", "phase"), value_at(obj, "status", "reason")
     if obj["metadata"].get("deletionTimestamp"):
         if pod_reason == _NODE_LOST_REASON:
@@ -79,19 +79,19 @@ def restart_text(obj: Obj, now: Instant) -> str:
 
 
 def pod_ip(obj: Obj, _now: Instant) -> str:
-    """Return the first IP address of a pod."""
+    """Return the first IP address of a pod, or `<none>`."""
     addresses = value_at(obj, "status", "podIPs") or [{"ip": value_at(obj, "status", "podIP")}]
     return addresses[0].get("ip") or NONE
 
 
 def readiness_gates(obj: Obj, _now: Instant) -> str:
-    """Return the number of a pod's readiness gates that are true, and the total: `1/2`."""
+    """Return the number of a pod's readiness gates that are true, and the total: `1/2`; `<none>` without gates."""
     gates = value_at(obj, "spec", "readinessGates") or ()
     return f"{sum(is_true(obj, gate['conditionType']) for gate in gates)}/{len(gates)}" if gates else NONE
 
 
 def _pod_container_reason(obj: Obj, init_progress: _InitProgress) -> str:
-    """Return why the first main container of a pod that does not run waits or has stopped; '' if all run."""
+    """Return why the first waiting or terminated main container of a pod does not run; '' if all of them run."""
     main_statuses = _main_statuses(obj, init_progress)
     reason = next(filter(None, map(_why_not_running, main_statuses)), "")
     if reason == "Completed" and any(map(_is_container_running, main_statuses)):
@@ -188,7 +188,7 @@ def budget_amount(obj: Obj, _now: Instant) -> str:
 
 
 def budget_state(obj: Obj, _now: Instant) -> str:
-    """Return the state of a Budget, which is the reason of its condition Exceeded."""
+    """Return the state of a Budget: the reason of its condition Exceeded, or ''."""
     conditions = value_at(obj, "status", "conditions") or ()
     return next((str(each["reason"]) for each in conditions if each["type"] == "Exceeded"), "")
 
@@ -259,7 +259,7 @@ _JOB_STATUS_CONDITIONS: Final = ("Suspended", "FailureTarget", "SuccessCriteriaM
 
 
 def job_status(obj: Obj, _now: Instant) -> str:
-    """Return the status of a Job: Terminating, the first true condition in Kubernetes's order, or Running."""
+    """Return a Job's status: Complete, Failed, Terminating, else a true condition such as Suspended, else Running."""
     if is_true(obj, "Complete"):
         return "Complete"
     if is_true(obj, "Failed"):
@@ -279,7 +279,7 @@ def completions_text(obj: Obj, _now: Instant) -> str:
 
 
 def job_duration(obj: Obj, now: Instant) -> str:
-    """Return the duration of a Job from its start to its completion, or to the present."""
+    """Return the duration of a Job from its start to its completion, or to the present; '' before its start."""
     start_time, end_time = value_at(obj, "status", "startTime"), value_at(obj, "status", "completionTime")
     if not start_time:
         return ""

@@ -25,7 +25,7 @@ def service_type(obj: Obj, _now: Instant) -> str:
 
 
 def cluster_ip(obj: Obj, _now: Instant) -> str:
-    """Return the first cluster IP of a Service."""
+    """Return the first cluster IP of a Service, or `<none>`."""
     addresses_of_service = value_at(obj, "spec", "clusterIPs") or [value_at(obj, "spec", "clusterIP")]
     return addresses_of_service[0] or NONE
 
@@ -58,7 +58,7 @@ def endpoint_addresses(obj: Obj, _now: Instant) -> str:
 
 
 def slice_ports(obj: Obj, _now: Instant) -> str:
-    """Return the first three ports of an EndpointSlice, and the number of further ones."""
+    """Return the first three ports of an EndpointSlice, and the number of further ones; `<unset>` without ports."""
     port_list = obj.get("ports")
     if port_list is None:
         return "<unset>"
@@ -66,7 +66,7 @@ def slice_ports(obj: Obj, _now: Instant) -> str:
 
 
 def slice_endpoints(obj: Obj, _now: Instant) -> str:
-    """Return the first three addresses of an EndpointSlice, and the number of further ones."""
+    """Return the first three addresses of an EndpointSlice, and the number of further ones; `<unset>` without any."""
     endpoint_list = obj.get("endpoints")
     if endpoint_list is None:
         return "<unset>"
@@ -85,7 +85,7 @@ def ingress_addresses(obj: Obj, _now: Instant) -> str:
 
 
 def _first_three_of_total(texts: Sequence[str], total: int) -> str:
-    """Return the first three texts, joined, and the rest of `total` as a number: `a,b,c + 2 more...`."""
+    """Return the first three texts, and how many of `total` are not shown: `a,b,c + 2 more...`; '' without texts."""
     joined_texts = ",".join(texts[:_SHOWN_MAX])
     return f"{joined_texts} + {total - _SHOWN_MAX} more..." if joined_texts and total > _SHOWN_MAX else joined_texts
 
@@ -195,7 +195,7 @@ def _last_schedule_age(obj: Obj, now: Instant) -> str:
 
 
 def _used_of_hard_text(obj: Obj, is_limit: bool) -> str:
-    """Return used and hard amounts of a ResourceQuota as `pods: 2/10, ...`: only `limits.*`, or only the others."""
+    """Return used and hard amounts of a ResourceQuota, such as `pods: 2/10`, for `limits.*` or for other resources."""
     hard_amounts, used_amounts = value_at(obj, "status", "hard") or {}, value_at(obj, "status", "used") or {}
     names = sorted(name for name in hard_amounts if name.startswith("limits") is is_limit)
     return ", ".join(

@@ -75,14 +75,14 @@ class SemanticEquality:
         self._complete = fill_defaults
 
     def is_same(self, expression: str, value: Any, other_value: Any) -> bool:
-        """Report whether two values of a type, such as `PodTemplateSpec` or `[Toleration]`, have the same meaning."""
+        """Return whether two values of a type, such as `PodTemplateSpec` or `[Toleration]`, have the same meaning."""
         if value is other_value or value == other_value:
             return True
         field = Field(expression, False, {})
         return bool(self._normalize("", field, value) == self._normalize("", field, other_value))
 
     def is_same_field(self, type_name: str, name: str, obj: Obj, other_obj: Obj) -> bool:
-        """Report whether two objects of a type have the same meaning in the named field."""
+        """Return whether two objects of a type have the same meaning in the named field."""
         value, other_value = obj.get(name), other_obj.get(name)
         if value is other_value or value == other_value:
             return True
@@ -237,7 +237,10 @@ class _Completion:
     nullable_fields: frozenset[str]
 
     def handle_exceptional_field(self, name: str, value: Any) -> Any:
-        """Return the new value, or the violations, of a field that is unknown, null, or not of its type str or bool."""
+        """Validate a field that is unknown, null, or not the text or boolean that its type requires.
+
+        Return its violations; None for a null that the type allows; `_REMOVED_VALUE` for a field to drop.
+        """
         visitor = self.visitors.get(name)
         if visitor is None:
             # client-go writes null for the zero time of embedded metadata, and CRDs have no such field.
@@ -366,7 +369,7 @@ def _list_visitor(visit_item: ValueVisitor, field: Field) -> ValueVisitor:
 
 
 def _are_items_distinct(items: list[Any], key_fields: list[str] | None) -> bool:
-    """Report whether no two items of a valid list have equal keys."""
+    """Return whether no two items of a valid list are equal in the key fields or, without key fields, as a whole."""
     if key_fields is None:
         item_identities = set(items)
     elif len(key_fields) == 1:
@@ -455,7 +458,7 @@ def _map_flaws(value: Mapping[str, Any], changed_values: Mapping[Any, Any], fiel
 
 
 def _is_omitted_if_empty(field: Field) -> bool:
-    """Report whether Go omits an empty list or mapping in this field: if optional and not in managedFields."""
+    """Return whether Go omits an empty list or mapping in this field: the field is optional and not `managedFields`."""
     return not field.required and field.element.expression != "ManagedFieldsEntry"
 
 
@@ -536,7 +539,7 @@ def validate_and_default(info: ServedKind, version: str, obj: Obj, valid_obj: Ob
 def validate(info_or_type: ServedKind | str, obj: Mapping[str, Any]) -> list[FieldError]:
     """Return all structural errors of an object, in the version of its `apiVersion` or else the storage version.
 
-    Given the name of a Kubernetes type instead of a kind, such as `PodTemplateSpec`, it validates a value of that type.
+    Given the name of a Kubernetes type instead of a kind, such as `PodTemplateSpec`, `obj` is validated as that type.
     """
     if isinstance(info_or_type, ServedKind):
         return validate_and_default(info_or_type, _version_of(info_or_type, obj), obj).faults

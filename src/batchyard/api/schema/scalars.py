@@ -47,16 +47,16 @@ _PATTERN_DESCRIPTIONS: Final = {
 }
 
 
-def scalar_visitor(expression: str, constraints: Mapping[str, Any]) -> VisitorOrType:
+def scalar_visitor(scalar_type: str, constraints: Mapping[str, Any]) -> VisitorOrType:
     """Return the function that validates a scalar type, with constraints such as `minimum` or `pattern`."""
-    if expression == "string":
+    if scalar_type == "string":
         return _string_visitor(constraints) if constraints.keys() - {"default"} else str
-    if expression in _INTEGER_BITS:
-        return _integer_visitor(expression, constraints)
-    if expression == "bool":
+    if scalar_type in _INTEGER_BITS:
+        return _integer_visitor(scalar_type, constraints)
+    if scalar_type == "bool":
         return bool
-    if expression in _PARSER_BY_TYPE:
-        return _parser_visitor(expression, *_PARSER_BY_TYPE[expression])
+    if scalar_type in _PARSER_BY_TYPE:
+        return _parser_visitor(scalar_type, *_PARSER_BY_TYPE[scalar_type])
     return _accept_any
 
 

@@ -187,7 +187,7 @@ def unknown_field_remedy(scope: TypeScope, kind: str, flaw: SchemaViolation) -> 
 
 
 def _closest_location(scope: TypeScope, kind: str, flaw: SchemaViolation) -> tuple[int, str]:
-    """Find the closest known field with the name of an unknown one and of a fitting type; return distance and path."""
+    """Find the closest known field with the name and a fitting type; return its distance in steps, and path or ''."""
     minimum_step_count, closest_path = 1 << 30, ""
     start, name = _object_location(flaw.path), str(flaw.path[-1])
     for location, field in _locations_by_field(scope, kind).get(name, ()):
@@ -203,7 +203,7 @@ def _closest_location(scope: TypeScope, kind: str, flaw: SchemaViolation) -> tup
 
 
 def _may_contain(field: Field, value: Any) -> bool:
-    """Report whether the type of a value fits a field: object, list, boolean, or another scalar."""
+    """Return whether the type of a value fits a field: object, list, boolean, or another scalar."""
     if value is None or field.expression == "any":
         return True
     if field.is_list or isinstance(value, list):
@@ -216,7 +216,7 @@ def _may_contain(field: Field, value: Any) -> bool:
 
 @lru_cache(maxsize=64)
 def _locations_by_field(scope: TypeScope, kind: str) -> dict[str, list[tuple[ObjectLocation, Field]]]:
-    """Return the locations of all nested objects of an API kind, with the field, by the names of their fields."""
+    """Return, by field name, the locations of the objects in an API kind that have the field, with its schema."""
     locations_by_name: dict[str, list[tuple[ObjectLocation, Field]]] = {}
     for location, fields in _nested_object_fields(scope, kind):
         for name, field in fields.items():

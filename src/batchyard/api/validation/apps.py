@@ -55,7 +55,7 @@ _SCHEDULE_FIELD_BOUNDS: Final = (
 
 
 def check_schedule(text: str) -> None:
-    """Raise ScheduleError unless a text has five cron fields, or is a descriptor such as `@daily` or `@every 90m`."""
+    """Raise ScheduleError unless a text is five valid cron fields, or a descriptor such as `@daily` or `@every 90m`."""
     if not text:
         raise ScheduleError("empty spec string")
     if text.startswith("@"):
@@ -255,7 +255,7 @@ _CONCURRENCY_POLICIES: Final = ("Allow", "Forbid", "Replace")
 
 
 def workload_controller_errors(obj: Obj) -> Iterator[FieldError]:
-    """Validate a Deployment, ReplicaSet, StatefulSet or DaemonSet."""
+    """Validate a Deployment, ReplicaSet, StatefulSet or DaemonSet: its numbers, selector and pod template."""
     yield from rules.metadata_errors(obj)
     spec = obj["spec"]
     for field in _NON_NEGATIVE_FIELDS:
@@ -292,7 +292,7 @@ def stateful_set_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
 
 
 def cron_job_errors(obj: Obj) -> Iterator[FieldError]:
-    """Validate a CronJob."""
+    """Validate a CronJob: its name, schedule, time zone, policies and Job template."""
     yield from rules.metadata_errors(obj)
     name, spec = obj["metadata"].get("name", ""), obj["spec"]
     if len(name) > _CRON_JOB_NAME_LENGTH_MAX:

@@ -46,7 +46,7 @@ _IMMUTABLE_NODE_POOL_FIELDS: Final = (
 
 
 def node_pool_errors(pool: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate a NodePool."""
+    """Validate a NodePool: its metadata, size, provisioning, accelerators and placement."""
     yield from rules.metadata_errors(pool)
     yield from pool_errors(pool.get("spec") or {}, "spec")
 
@@ -87,7 +87,7 @@ def run_duration_errors(spec: SpecFields, path: str) -> Iterator[FieldError]:
 
 
 def _node_count_errors(pool: SpecFields, path: str) -> Iterator[FieldError]:
-    """Report a node pool whose size is unset: it needs nodeCount, or autoscaling with bounds that include nodeCount."""
+    """Report a node pool without nodeCount and autoscaling, and invalid autoscaling bounds or a nodeCount outside."""
     autoscaling, node_count = pool.get("autoscaling"), pool.get("nodeCount")
     if autoscaling is None:
         if node_count is None and pool.get("provisioning") != "queued":
@@ -183,7 +183,7 @@ _RECREATE_REMEDY: Final = "delete the object and recreate it"
 
 
 def instance_errors(instance: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate an Instance."""
+    """Validate an Instance: its maxRunDuration, and a resizeRequest only with queued provisioning."""
     spec = instance.get("spec") or {}
     yield from rules.metadata_errors(instance)
     yield from run_duration_errors(spec, "spec")
@@ -193,7 +193,7 @@ def instance_errors(instance: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def resize_request_errors(request: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate a ResizeRequest."""
+    """Validate a ResizeRequest: its maxRunDuration and the name of its ProvisioningRequest."""
     spec = request.get("spec") or {}
     yield from rules.metadata_errors(request)
     yield from run_duration_errors({**spec, "provisioning": "queued"}, "spec")
@@ -224,7 +224,7 @@ _BUDGET_AMOUNT_FIELDS: Final = ("dollars", "acceleratorHours")
 
 
 def budget_errors(budget: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate a Budget."""
+    """Validate a Budget: one amount, in dollars or accelerator hours, and settings that fit the threshold actions."""
     spec = budget.get("spec") or {}
     yield from rules.metadata_errors(budget)
     amount_fields = [field for field in _BUDGET_AMOUNT_FIELDS if spec.get(field) is not None]
@@ -290,7 +290,7 @@ def _machine_type_errors(machine_type: SpecFields, path: str) -> Iterator[FieldE
 
 
 def _accelerator_device_errors(machine_type: SpecFields, path: str) -> Iterator[FieldError]:
-    """Report a machine type's accelerator that is no extended resource, or whose topology has other chip counts."""
+    """Report an accelerator that is no extended resource, and a topology with no accelerator or another chip count."""
     accelerator, topology = machine_type.get("accelerator") or {}, machine_type.get("topology")
     resource = accelerator.get("resource")
     if resource and not is_extended(resource):
@@ -362,7 +362,7 @@ def _operation_times_errors(operation_times: SpecFields, path: str) -> Iterator[
 
 
 def cluster_errors(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate a Cluster."""
+    """Validate a Cluster: its zones, reservations, capacity, node pools, local images and settings."""
     spec = cluster.get("spec") or {}
     yield from rules.metadata_errors(cluster)
     yield from _region_zone_errors(spec)

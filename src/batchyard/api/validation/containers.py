@@ -95,7 +95,7 @@ _SESSION_AFFINITIES: Final = ("ClientIP", "None")
 
 
 def service_errors(service: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate a Service."""
+    """Validate a Service: its type, ports, selector, session affinity and addresses."""
     yield from rules.metadata_errors(service)
     spec = service.get("spec") or {}
     kind, ports = spec.get("type") or "ClusterIP", spec.get("ports") or ()
@@ -186,7 +186,7 @@ _HTTP_SCHEMES: Final = ("HTTP", "HTTPS")
 
 
 def probes_errors(container: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Validate the probes and lifecycle hooks of a container."""
+    """Validate the probes and lifecycle hooks of a container: their handlers, ports, times and thresholds."""
     for field in ("livenessProbe", "readinessProbe", "startupProbe"):
         if (probe := container.get(field)) is not None:
             yield from _probe_errors(probe, f"{path}.{field}", requires_one_success=field != "readinessProbe")
@@ -264,7 +264,7 @@ _APP_ARMOR_PROFILE_LENGTH_MAX: Final = 4095
 
 
 def pod_security_errors(context: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Validate the security context of a pod."""
+    """Validate the security context of a pod: user and group ids, profiles and sysctls."""
     yield from _common_security_errors(context, path)
     yield from _user_or_group_id_errors(context.get("fsGroup"), f"{path}.fsGroup")
     for i, group in enumerate(context.get("supplementalGroups") or ()):
@@ -283,7 +283,7 @@ def pod_security_errors(context: Mapping[str, Any], path: str) -> Iterator[Field
 
 
 def container_security_errors(context: Mapping[str, Any], path: str, *, in_host_users: bool) -> Iterator[FieldError]:
-    """Validate the security context of a container."""
+    """Validate a container's security context; `in_host_users`: whether the pod has no own user namespace."""
     yield from _common_security_errors(context, path)
     proc_mount = context.get("procMount")
     if proc_mount is not None and proc_mount not in _PROC_MOUNTS:
@@ -385,7 +385,7 @@ def containers_errors(spec: Mapping[str, Any], volumes: Mapping[str, None], path
 
 
 def _host_port_errors(spec: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Report host ports that two containers of a pod use; on the host network, all container ports are host ports."""
+    """Report host ports of a pod that are used twice or, on the host network, differ from their container port."""
     is_on_host_network, seen_port_keys = bool(spec.get("hostNetwork")), dict[str, None]()
     containers = [(f"{path}.containers[{i}]", container) for i, container in enumerate(spec.get("containers") or ())]
     for item_path, port in [
@@ -453,7 +453,7 @@ def _container_port_errors(ports: Sequence[Mapping[str, Any]], path: str) -> Ite
 
 
 def _env_errors(env: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
-    """Report environment variables without a valid name, or without exactly one source of the value."""
+    """Report environment variables without a valid name, or with an invalid `valueFrom`."""
     for i, variable in enumerate(env):
         item_path, name = f"{path}[{i}]", variable.get("name") or ""
         if not name:

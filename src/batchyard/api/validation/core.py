@@ -21,7 +21,7 @@ _SERVICE_ACCOUNT_ANNOTATION: Final = "kubernetes.io/service-account.name"
 
 
 def config_map_errors(config_map: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate a ConfigMap."""
+    """Validate a ConfigMap: its keys, and that its data has at most 1 MiB."""
     yield from rules.metadata_errors(config_map)
     data, binary_data = config_map.get("data") or {}, config_map.get("binaryData") or {}
     yield from _data_key_errors(data, "data")
@@ -41,7 +41,7 @@ def config_map_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> 
 
 
 def secret_errors(secret: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate a Secret."""
+    """Validate a Secret: its keys, those that its type requires, and that its data has at most 1 MiB."""
     yield from rules.metadata_errors(secret)
     data = secret.get("data") or {}
     yield from _data_key_errors(data, "data")
@@ -119,7 +119,7 @@ _IMMUTABLE_EVENT_FIELDS: Final = (
 
 
 def event_errors(event: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate an Event."""
+    """Validate an Event: its namespace and, if it has an eventTime, the fields of the newer form."""
     yield from rules.metadata_errors(event)
     is_newer = bool(event.get("eventTime"))
     object_namespace = (event.get("involvedObject") or {}).get("namespace") or ""
@@ -136,7 +136,7 @@ def event_errors(event: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def events_v1_errors(event: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate a new Event of the API group `events.k8s.io` by its additional rules."""
+    """Validate a new Event of the API group `events.k8s.io` by the additional rules of this group."""
     yield from _event_series_errors(event)
     if not event.get("eventTime"):
         yield rules.required("eventTime", "", "give the time of the event")
@@ -190,7 +190,7 @@ _IMMUTABLE_NODE_FIELDS: Final = (("podCIDRs", "podCIDR"), ("providerID", "provid
 
 
 def node_errors(node: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate a Node."""
+    """Validate a Node: its taints, capacity and allocatable resources."""
     spec, status = node.get("spec") or {}, node.get("status") or {}
     yield from rules.metadata_errors(node)
     yield from pods.taint_errors(spec.get("taints") or (), "spec.taints")
@@ -200,7 +200,7 @@ def node_errors(node: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def node_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate an update of a Node: its provider ID and its pod CIDRs are immutable."""
+    """Validate an update of a Node: its provider ID and its pod CIDRs are immutable once set."""
     yield from node_errors(new)
     spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
     for field, shown_name in _IMMUTABLE_NODE_FIELDS:
@@ -228,7 +228,7 @@ _PREEMPTION_POLICIES: Final = ("PreemptLowerPriority", "Never")
 
 
 def priority_class_errors(priority_class: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate a PriorityClass."""
+    """Validate a PriorityClass: its value, its preemption policy and the reserved names system-*."""
     yield from rules.metadata_errors(priority_class)
     name, value = priority_class["metadata"].get("name") or "", priority_class.get("value", 0)
     if name.startswith("system-"):

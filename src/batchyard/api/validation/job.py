@@ -44,7 +44,7 @@ def policy_errors(spec: Obj, path: str) -> Iterator[FieldError]:
 
 
 def queue_settings_errors(job: Obj) -> Iterator[FieldError]:
-    """Validate Kueue's labels and annotations on a Job or JobSet."""
+    """Validate Kueue's labels and annotations on a Job or JobSet, such as the queue name and admission gates."""
     labels = _job_labels(job)
     yield from _object_name_errors(labels.get(well_known.QUEUE_NAME), f"metadata.labels[{well_known.QUEUE_NAME}]")
     name, path = _prebuilt_name(job)
@@ -75,7 +75,7 @@ def queue_settings_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
 
 
 def is_suspended(job: Obj) -> bool:
-    """Report whether a Job or JobSet is suspended (`spec.suspend`)."""
+    """Return whether a Job or JobSet is suspended (`spec.suspend`)."""
     return bool((job.get("spec") or {}).get("suspend"))
 
 
@@ -237,7 +237,7 @@ _NO_MATCH: Final = "`selector` does not match template `labels`"
 
 
 def selector_errors(job: Obj) -> Iterator[FieldError]:
-    """Validate the selector of a Job: a manual one must match the pod template; others are left to Kubernetes."""
+    """Validate the selector of a Job: a manual one must match the pod template, others what Kubernetes generates."""
     spec = job.get("spec") or {}
     labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
     if spec.get("manualSelector"):
@@ -290,7 +290,7 @@ _POD_TEMPLATE_TYPE: Final = "PodTemplateSpec"
 
 
 def job_errors(job: Obj) -> Iterator[FieldError]:
-    """Validate a Job."""
+    """Validate a Job by the rules of Kubernetes and of Kueue's webhook."""
     yield from _upstream_job_errors(job)
     yield from rules.mark_webhook(_JOB_WEBHOOK_NAME, _queued_job_errors(job))
 
@@ -408,7 +408,7 @@ def _index_errors(spec: Obj, path: str) -> Iterator[FieldError]:
 
 
 def _many_indexes_errors(parallelism: int | None, failed_indexes_max: int | None, path: str) -> Iterator[FieldError]:
-    """Report an Indexed Job whose parallelism or maxFailedIndexes is too high for its over 100,000 indexes."""
+    """Report, for over 100,000 indexes, a missing maxFailedIndexes, and it or the parallelism above 10,000."""
     if failed_indexes_max is None:
         message = f"must be specified when completions is above {_INDEXES_MAX}"
         remedy = f"use at most {_MANY_INDEXES_LIMIT}"
@@ -498,7 +498,7 @@ def _partial_admission_errors(job: Obj) -> Iterator[FieldError]:
 
 
 def _equal_completions_errors(job: Obj) -> Iterator[FieldError]:
-    """Report job-completions-equal-parallelism on a Job that is not Indexed, or whose completions differ from it."""
+    """Report job-completions-equal-parallelism on a Job that is not Indexed, or whose completions differ."""
     value = _annotation(job, well_known.EQUAL_COMPLETIONS)
     path = f"metadata.annotations[{well_known.EQUAL_COMPLETIONS}]"
     if value is None:

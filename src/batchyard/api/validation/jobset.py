@@ -200,7 +200,7 @@ _IMMUTABLE_JOBSET_FIELDS: Final = ("failurePolicy", "network", "startupPolicy", 
 
 
 def jobset_errors(jobset: Obj) -> Iterator[FieldError]:
-    """Validate a JobSet."""
+    """Validate a JobSet by the rules of JobSet's webhook and CRD, and of Kueue's webhook."""
     spec = jobset.get("spec") or {}
     yield from rules.metadata_errors(jobset)
     yield from _exclusive_topology_errors(jobset, "metadata")
@@ -296,7 +296,7 @@ def _startup_order_errors(spec: Obj) -> Iterator[FieldError]:
 
 
 def _replicated_job_errors(job: Obj, jobset_name: str, path: str) -> Iterator[FieldError]:
-    """Report a replicated Job with too many pods, or whose generated Job and pod names are invalid."""
+    """Report a replicated Job with too many pods, an invalid group name, or invalid generated Job and pod names."""
     replicas, spec = job.get("replicas", 1), job["template"].get("spec") or {}
     parallelism = spec.get("parallelism")
     if replicas * (1 if parallelism is None else parallelism) > _INT32_MAX:
@@ -334,7 +334,7 @@ def _exclusive_topology_errors(obj: Obj, path: str) -> Iterator[FieldError]:
 
 
 def _pod_set_count_errors(replicated_jobs: Sequence[Obj]) -> Iterator[FieldError]:
-    """Report a queued JobSet with no replicated Job, or with more than a Workload can have pod sets."""
+    """Report a queued JobSet with no replicated Job, or with more than 18, the maximum number of pod sets."""
     if not replicated_jobs:
         message = "a JobSet in a queue needs at least one replicatedJob"
         yield rules.required(JOBS_PATH, message, f"add a replicatedJob, or remove the label {well_known.QUEUE_NAME}")

@@ -286,7 +286,7 @@ def spread_errors(constraints: Sequence[Mapping[str, Any]], path: str) -> Iterat
 
 
 def _spread_domain_errors(constraint: Mapping[str, Any], unsatisfiable_action: str, path: str) -> Iterator[FieldError]:
-    """Report a spread constraint's minDomains if invalid or set without DoNotSchedule, and bad node policies."""
+    """Report minDomains that is invalid or set without DoNotSchedule, and unknown node inclusion policies."""
     min_domains = constraint.get("minDomains")
     if min_domains is not None and min_domains <= 0:
         yield rules.invalid(f"{path}.minDomains", min_domains, "must be greater than zero", "give 1 or more")
@@ -365,7 +365,7 @@ _RESTART_POLICIES: Final = ("Always", "OnFailure", "Never")
 
 
 def pod_errors(pod: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate a Pod."""
+    """Validate a Pod: its metadata and spec; nodeName and schedulingGates exclude each other."""
     yield from rules.metadata_errors(pod)
     spec = pod.get("spec") or {}
     yield from _pod_spec_errors(spec, "spec", ())
@@ -375,7 +375,7 @@ def pod_errors(pod: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def pod_template_kind_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate a PodTemplate."""
+    """Validate a PodTemplate: its metadata and the pod template that it contains."""
     yield from rules.metadata_errors(obj)
     yield from pod_template_errors(obj.get("template") or {}, "template")
 
@@ -493,7 +493,7 @@ def _deadline_update_errors(new: int | None, old: int | None) -> Iterator[FieldE
 
 
 def _toleration_update_errors(new: Sequence[SpecFields], old: Sequence[SpecFields]) -> Iterator[FieldError]:
-    """Report removed and changed tolerations; tolerations may be added, and tolerationSeconds may change."""
+    """Report removed and changed tolerations; additions, and other tolerationSeconds for NoExecute, are allowed."""
     for toleration in old:
         is_no_execute = toleration.get("effect") == "NoExecute"
         matches_old = (

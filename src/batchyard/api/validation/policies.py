@@ -29,7 +29,7 @@ _REPORTED_FIELD_BY_PAIR: Final = {("min", "default"): "min", ("default", "max"):
 
 
 def limit_range_errors(limit_range: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate a LimitRange."""
+    """Validate a LimitRange: its limit types, resource names and amounts."""
     yield from rules.metadata_errors(limit_range)
     seen_limit_types: dict[str, None] = {}
     for i, limit in enumerate((limit_range.get("spec") or {}).get("limits") or ()):
@@ -125,7 +125,7 @@ _UNSUPPORTED_SCOPE: Final = "unsupported scope applied to resource"
 
 
 def resource_quota_errors(quota: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate a ResourceQuota."""
+    """Validate a ResourceQuota: its resource names, amounts and scopes."""
     yield from rules.metadata_errors(quota)
     spec = quota.get("spec") or {}
     hard_limits = spec.get("hard") or {}
@@ -167,7 +167,7 @@ def _quota_resource_name_errors(name: str, path: str) -> Iterator[FieldError]:
 
 
 def _scope_applies_to_resource(scope: str, resource_name: str) -> bool:
-    """Report whether a quota scope can be combined with a resource in a ResourceQuota."""
+    """Return whether a quota scope can be combined with a resource in a ResourceQuota."""
     if scope == _BEST_EFFORT:
         return resource_name == "pods"
     return scope not in _SCOPES or resource_name == "pods" or resource_name in _COMPUTE_RESOURCES
@@ -234,7 +234,7 @@ _PERCENT_REMEDY: Final = "use a number such as 2, or a percentage such as 50%"
 
 
 def disruption_budget_errors(budget: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate a PodDisruptionBudget."""
+    """Validate a PodDisruptionBudget: its pod number or percentage, eviction policy and selector."""
     yield from rules.metadata_errors(budget)
     spec = budget.get("spec") or {}
     fields = [field for field in ("minAvailable", "maxUnavailable") if spec.get(field) is not None]
@@ -270,7 +270,7 @@ _SUBJECT_KINDS: Final = ("ServiceAccount", "User", "Group")
 
 
 def role_errors(role: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate a Role or a ClusterRole."""
+    """Validate a Role or ClusterRole: its rules and aggregation selectors."""
     yield from rules.metadata_errors(role)
     for i, rule in enumerate(role.get("rules") or ()):
         yield from _policy_rule_errors(rule, f"rules[{i}]", is_namespaced=role["kind"] == "Role")
@@ -286,7 +286,7 @@ def role_errors(role: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def binding_errors(binding: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate a RoleBinding or a ClusterRoleBinding."""
+    """Validate a RoleBinding or ClusterRoleBinding: its role reference and subjects."""
     yield from rules.metadata_errors(binding)
     is_namespaced, role_reference = binding["kind"] == "RoleBinding", binding["roleRef"]
     role_kinds = ("Role", "ClusterRole") if is_namespaced else ("ClusterRole",)

@@ -132,7 +132,7 @@ _ADMISSION_CHECKS_PATH: Final = "spec.admissionChecksStrategy.admissionChecks"
 
 
 def cluster_queue_errors(queue: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate a ClusterQueue."""
+    """Validate a ClusterQueue: its metadata, quotas, selector, preemption and other policies."""
     yield from rules.metadata_errors(queue)
     yield from rules.mark_webhook(_CLUSTER_QUEUE_WEBHOOK, _cluster_queue_spec_errors(queue))
     yield from rules.mark_webhook(_CLUSTER_QUEUE_WEBHOOK, _check_flavor_errors(queue.get("spec") or {}, {}))
@@ -218,7 +218,7 @@ _COHORT_WEBHOOK: Final = "vcohort.kb.io"
 
 
 def cohort_errors(cohort: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate a Cohort."""
+    """Validate a Cohort: its metadata, fair sharing weight and resource groups."""
     spec = cohort.get("spec") or {}
     yield from rules.metadata_errors(cohort)
     yield from rules.mark_webhook(_COHORT_WEBHOOK, fair_sharing_errors(spec.get("fairSharing")))
@@ -251,7 +251,7 @@ _TOPOLOGY_IMMUTABLE: Final = "topologyName is immutable when topologyName is set
 
 
 def resource_flavor_errors(flavor: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate a ResourceFlavor."""
+    """Validate a ResourceFlavor: its node labels, taints and tolerations; a topology requires a label."""
     spec = flavor.get("spec") or {}
     yield from rules.metadata_errors(flavor)
     labels = rules.label_errors(spec.get("nodeLabels"), "spec.nodeLabels")
@@ -264,7 +264,7 @@ def resource_flavor_errors(flavor: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def resource_flavor_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate an update of a ResourceFlavor: its topology is immutable."""
+    """Validate an update of a ResourceFlavor: its topology is immutable once set."""
     yield from resource_flavor_errors(new)
     old_name = (old.get("spec") or {}).get("topologyName")
     if old_name is not None and (new.get("spec") or {}).get("topologyName") != old_name:
@@ -277,7 +277,7 @@ def resource_flavor_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]
 
 
 def admission_check_errors(check: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate an AdmissionCheck."""
+    """Validate the metadata of an AdmissionCheck; no other rules apply on creation."""
     yield from rules.metadata_errors(check)
 
 
@@ -294,7 +294,7 @@ def admission_check_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]
 
 
 def multikueue_config_errors(config: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate a MultiKueueConfig."""
+    """Validate a MultiKueueConfig: its metadata, and that each cluster is listed once."""
     yield from rules.metadata_errors(config)
     cluster_names = (config.get("spec") or {}).get("clusters") or ()
     if len(dict.fromkeys(cluster_names)) < len(cluster_names):
@@ -302,7 +302,7 @@ def multikueue_config_errors(config: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def multikueue_cluster_errors(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate a MultiKueueCluster."""
+    """Validate a MultiKueueCluster: exactly one of kubeConfig and clusterProfileRef is set."""
     yield from rules.metadata_errors(cluster)
     cluster_source = (cluster.get("spec") or {}).get("clusterSource") or {}
     if (cluster_source.get("kubeConfig") is None) == (cluster_source.get("clusterProfileRef") is None):
@@ -319,7 +319,7 @@ _IMMUTABLE_FIELD_TYPES: Final = {"parameters": "object", "podSets": "array", "pr
 
 
 def provisioning_request_errors(request: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate a ProvisioningRequest."""
+    """Validate the metadata of a ProvisioningRequest; no other rules apply on creation."""
     yield from rules.metadata_errors(request)
 
 

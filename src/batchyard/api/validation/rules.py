@@ -34,7 +34,7 @@ def format_json(value: Any) -> str:
 
 
 def mark_webhook(webhook: str, errors: Iterable[FieldError]) -> Iterator[FieldError]:
-    """Yield the errors marked as reported by a webhook, except those of x-kubernetes-validations rules in the CRD."""
+    """Yield all errors, with `webhook` as their reporter except for x-kubernetes-validations rules in the CRD."""
     for fault in errors:
         yield fault if fault.problem.startswith(_TYPE_MESSAGE_STARTS) else fault._replace(webhook=webhook)
 
@@ -125,7 +125,7 @@ def amount_errors(value: Any, path: str) -> Iterator[FieldError]:
 
 
 def exceeds_limit(value: Any, limit: Any) -> bool:
-    """Report whether a resource quantity exceeds a limit; False if one of them is malformed."""
+    """Return whether a resource quantity exceeds a limit; False if one of them is malformed."""
     nano_amount, nano_limit = parse_nano(value), parse_nano(limit)
     return nano_amount is not None and nano_limit is not None and nano_amount > nano_limit
 
@@ -184,7 +184,7 @@ _CONFIG_KEY_RULE: Final = "a valid config key must consist of alphanumeric chara
 
 
 def _matches(pattern: str, text: str) -> bool:
-    """Report whether a regular expression matches the whole text."""
+    """Return whether a regular expression matches the whole text."""
     return _compile_pattern(pattern).fullmatch(text) is not None
 
 
@@ -210,23 +210,23 @@ def _check_pattern(text: str, pattern: str, rule_text: str, *examples: str) -> M
 
 @memoized_if_short(maxsize=65536)
 def dns_label_errors(text: str) -> MessageTuple:
-    """Validate an RFC 1123 label, at most 63 characters."""
+    """Return the errors of a text that must be an RFC 1123 label, at most 63 characters; () if valid."""
     return _check_length(text, LABEL_LENGTH_MAX) + _check_pattern(text, _LABEL, _LABEL_RULE, "my-name", "123-abc")
 
 
 @memoized_if_short(maxsize=65536)
 def dns_subdomain_errors(text: str) -> MessageTuple:
-    """Validate an RFC 1123 subdomain, at most 253 characters: the name of most objects."""
+    """Return the errors of a text that must be an RFC 1123 subdomain, as the names of most objects; () if valid."""
     return _check_length(text, SUBDOMAIN_LENGTH_MAX) + _check_pattern(text, _SUBDOMAIN, _SUBDOMAIN_RULE, "example.com")
 
 
 def search_domain_errors(text: str) -> MessageTuple:
-    """Validate a DNS search domain: a subdomain whose labels may have underscores."""
+    """Return the errors of a DNS search domain: a subdomain whose labels may have underscores; () if valid."""
     return _check_length(text, SUBDOMAIN_LENGTH_MAX) + _check_pattern(text, _SEARCH_DOMAIN, _SEARCH_RULE, "example.com")
 
 
 def port_name_errors(text: str) -> MessageTuple:
-    """Validate an IANA port name: at most 15 characters, at least one letter."""
+    """Return the errors of an IANA port name: at most 15 characters, at least one letter; () if valid."""
     messages = _check_length(text, PORT_LENGTH_MAX)
     if not _matches("[-a-z0-9]+", text):
         messages += ("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)",)
@@ -240,19 +240,19 @@ def port_name_errors(text: str) -> MessageTuple:
 
 
 def header_name_errors(text: str) -> MessageTuple:
-    """Validate an HTTP header name."""
+    """Return the errors of an HTTP header name: letters, digits and '-'; () if valid."""
     rule_text = "a valid HTTP header must consist of alphanumeric characters or '-'"
     return _check_pattern(text, "[-A-Za-z0-9]+", rule_text, "X-Header-Name")
 
 
 def is_word(text: str) -> bool:
-    """Report whether a text is printable and has no spaces."""
+    """Return whether a text is printable and has no spaces."""
     return text.isprintable() and " " not in text
 
 
 @memoized_if_short(maxsize=65536)
 def dns1035_label_errors(text: str) -> MessageTuple:
-    """Validate an RFC 1035 label, which starts with a letter: the name of a Service."""
+    """Return the errors of an RFC 1035 label, which starts with a letter, as a Service name; () if valid."""
     return _check_length(text, LABEL_LENGTH_MAX) + _check_pattern(
         text, _DNS1035_LABEL_PATTERN, _DNS1035_RULE, "my-name", "abc-123"
     )
@@ -260,7 +260,7 @@ def dns1035_label_errors(text: str) -> MessageTuple:
 
 @memoized_if_short(maxsize=65536)
 def gke_name_errors(text: str) -> MessageTuple:
-    """Validate an RFC 1035 label of at most 40 characters: the name of a GKE cluster or node pool."""
+    """Return the errors of the name of a GKE cluster or node pool: an RFC 1035 label of at most 40 characters."""
     return _check_length(text, GKE_LENGTH_MAX) + _check_pattern(
         text, _DNS1035_LABEL_PATTERN, _DNS1035_RULE, "my-name", "abc-123"
     )
@@ -268,7 +268,7 @@ def gke_name_errors(text: str) -> MessageTuple:
 
 @memoized_if_short(maxsize=65536)
 def qualified_name_errors(text: str) -> MessageTuple:
-    """Validate a label key, annotation key or resource name: a name with an optional DNS prefix and '/'."""
+    """Return the errors of a label key, annotation key or resource name: a name with an optional prefix and '/'."""
     domain_prefix, slash, name = text.rpartition("/")
     if "/" in domain_prefix:
         rule_text = f"a qualified name {_QUALIFIED_NAME_RULE}"
@@ -287,13 +287,13 @@ def qualified_name_errors(text: str) -> MessageTuple:
 
 @memoized_if_short(maxsize=65536)
 def label_value_errors(text: str) -> MessageTuple:
-    """Validate a label value: at most 63 characters, possibly empty."""
+    """Return the errors of a label value: at most 63 characters, possibly empty; () if valid."""
     examples = ("MyValue", "my_value", "12345")
     return _check_length(text, LABEL_LENGTH_MAX) + _check_pattern(text, _LABEL_VALUE, _LABEL_VALUE_RULE, *examples)
 
 
 def config_key_errors(text: str) -> MessageTuple:
-    """Validate a key of a ConfigMap or Secret, which becomes a file name in a volume."""
+    """Return the errors of a ConfigMap or Secret key, which becomes a file name in a volume; () if valid."""
     messages = _check_length(text, SUBDOMAIN_LENGTH_MAX)
     messages += _check_pattern(text, _CONFIG_KEY_PATTERN, _CONFIG_KEY_RULE, "key.name", "KEY_NAME", "key-name")
     if text in {".", ".."}:
@@ -302,14 +302,14 @@ def config_key_errors(text: str) -> MessageTuple:
 
 
 def env_name_errors(text: str) -> MessageTuple:
-    """Validate a name of an environment variable: printable ASCII without '='."""
+    """Return the errors of an environment variable's name: printable ASCII without '='; () if valid."""
     if text and all(" " <= character <= "~" and character != "=" for character in text):
         return ()
     return ("a valid environment variable name must consist only of printable ASCII characters other than '='",)
 
 
 def domain_path_errors(text: str) -> MessageTuple:
-    """Validate a domain-prefixed path such as `acme.io/foo`, for `managedBy` and admission gates."""
+    """Return the errors of a domain-prefixed path such as `acme.io/foo`, for `managedBy` and admission gates."""
     domain, slash, path = text.partition("/")
     if not slash or not domain or not path:
         return ('must be a domain-prefixed path (such as "acme.io/foo")',)
@@ -317,7 +317,7 @@ def domain_path_errors(text: str) -> MessageTuple:
 
 
 def path_segment_errors(text: str) -> MessageTuple:
-    """Validate the name of an RBAC role or binding, which must be a single URL path segment."""
+    """Return the errors of the name of an RBAC role or binding, which must be a single URL path segment."""
     if text in {".", ".."}:
         return (f"may not be '{text}'",)
     return tuple(f"may not contain '{character}'" for character in "/%" if character in text)
@@ -446,7 +446,7 @@ def annotation_errors(annotations: Mapping[str, str] | None, path: str) -> Itera
 
 
 def finalizer_errors(finalizers: Sequence[str], path: str, *, is_native_kind: bool = True) -> Iterator[FieldError]:
-    """Report invalid finalizers, unprefixed ones on Kubernetes's own kinds, and a pair that exclude each other."""
+    """Report invalid finalizers, custom unprefixed ones on native kinds, and `orphan` beside `foregroundDeletion`."""
     for i, finalizer in enumerate(finalizers):
         for message in qualified_name_errors(finalizer):
             yield invalid(f"{path}[{i}]", finalizer, message, _KEY_REMEDY)
@@ -542,18 +542,18 @@ def pod_resources_errors(resources: Mapping[str, Any], path: str) -> Iterator[Fi
 
 
 def _is_native(name: str) -> bool:
-    """Report whether a resource name is Kubernetes's own: without a domain, or in kubernetes.io."""
+    """Return whether a resource name is Kubernetes's own: without a domain, or in kubernetes.io."""
     return "/" not in name or "kubernetes.io/" in name
 
 
 @memoized_if_short(maxsize=4096)
 def is_extended(name: str) -> bool:
-    """Report whether a resource name is an extended resource such as nvidia.com/gpu, whose amounts are integers."""
+    """Return whether a resource name is an extended resource such as nvidia.com/gpu, whose amounts are integers."""
     return not _is_native(name) and not name.startswith("requests.") and not qualified_name_errors(f"requests.{name}")
 
 
 def _has_hugepages(*amounts: Mapping[str, Any]) -> bool:
-    """Report whether any of the given requests or limits contains hugepages."""
+    """Return whether any of the given requests or limits contains hugepages."""
     return any(name.startswith("hugepages-") for each in amounts for name in each)
 
 

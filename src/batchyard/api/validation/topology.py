@@ -74,7 +74,7 @@ def _topology_mode_errors(annotations: AnnotationMap, path: str) -> Iterator[Fie
 
 
 def _slice_annotation_errors(annotations: AnnotationMap, path: str, count: int) -> Iterator[FieldError]:
-    """Report a pod set's slice topology without a slice size or the reverse, and a slice size out of range."""
+    """Report a slice topology or slice size without the other, and a slice size that is not from 1 to the pod count."""
     value, item_path = annotations.get(SLICE_SIZE), f"{path}[{SLICE_SIZE}]"
     if value is None:
         if SLICE_TOPOLOGY in annotations:
@@ -190,7 +190,7 @@ _LEVELS_PATH: Final = "spec.levels"
 
 
 def topology_errors(topology: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate a Topology."""
+    """Validate a Topology: unique and valid node labels as levels, with the host name only as the lowest level."""
     yield from rules.metadata_errors(topology)
     level_labels = _level_labels(topology)
     if len(dict.fromkeys(level_labels)) < len(level_labels):
@@ -205,7 +205,7 @@ def topology_errors(topology: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def topology_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate an update of a Topology: its levels may change only if the lowest one is the host name."""
+    """Validate an update of a Topology: its levels may change only if both lowest levels are the host name."""
     yield from topology_errors(new)
     old_levels, new_levels, hostname_label = _level_labels(old), _level_labels(new), well_known.HOSTNAME
     if old_levels != new_levels and not (hostname_label in old_levels[-1:] and hostname_label in new_levels[-1:]):

@@ -197,7 +197,7 @@ def _without_topology(admission: Obj) -> dict[str, Any]:
 
 
 def cluster_name_update_errors(new: Obj, old: Obj, *, is_replacement: bool) -> Iterator[FieldError]:
-    """Report a changed clusterName, and one that is not nominated, unless the Workload replaces another slice."""
+    """Report a changed clusterName, and a new one that is not nominated; a replacement slice needs no nomination."""
     new_name, old_name = ((obj.get("status") or {}).get("clusterName") for obj in (new, old))
     if new_name is None or new_name == old_name:
         return
@@ -265,7 +265,7 @@ _PRIORITY_CLASS_KIND_BY_GROUP: Final = {"scheduling.k8s.io": "PriorityClass", "k
 
 
 def workload_errors(workload: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate a Workload."""
+    """Validate a Workload: its metadata, spec and status."""
     yield from rules.metadata_errors(workload)
     yield from rules.mark_webhook(_WORKLOAD_WEBHOOK_NAME, _spec_errors(workload))
     if workload.get("status"):
@@ -273,13 +273,13 @@ def workload_errors(workload: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def workload_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate an update of a Workload: the fields that quota was reserved for are immutable."""
+    """Validate an update of a Workload: most spec fields are immutable while quota is reserved."""
     yield from rules.metadata_errors(new)
     yield from rules.mark_webhook(_WORKLOAD_WEBHOOK_NAME, _change_errors(new, old))
 
 
 def workload_status_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate a status update of a Workload."""
+    """Validate a status update of a Workload: its new status, and the changes from the old one."""
     yield from rules.mark_webhook(_WORKLOAD_WEBHOOK_NAME, _status_change_errors(new, old))
 
 
@@ -410,7 +410,7 @@ def _pod_set_update_errors(new: Sequence[Any], old: Sequence[Any]) -> Iterator[F
 
 
 def _class_update_errors(new: Mapping[str, Any] | None, old: Mapping[str, Any] | None) -> Iterator[FieldError]:
-    """Report changes of the priority class while quota is reserved; only a WorkloadPriorityClass may change by name."""
+    """Report changes of the priority class while quota is reserved; only a WorkloadPriorityClass's name may change."""
     remedy, reserved_message = "wait until the Workload is evicted", "is immutable while workload quota reserved"
     if new is None or old is None:
         if new != old:

@@ -48,7 +48,7 @@ class Toleration(NamedTuple):
     effect: str
 
     def tolerates(self, taint: Taint) -> bool:
-        """Report whether this toleration covers the taint."""
+        """Return whether this toleration covers the taint."""
         if self.effect and self.effect != taint.effect:
             return False
         if self.key and self.key != taint.key:
@@ -79,7 +79,7 @@ def resource_order(resource: str) -> tuple[int, str]:
 
 
 def grace_period(spec: Mapping[str, Any]) -> int:
-    """Return the termination grace period of a pod spec, in seconds."""
+    """Return the termination grace period of a pod spec, in seconds; by default 30, at most 2**31 - 1."""
     grace_seconds: int = spec.get("terminationGracePeriodSeconds", GRACE_DEFAULT)
     return min(grace_seconds, GRACE_MAX)
 
@@ -144,6 +144,7 @@ def pod_total_amounts(spec: Obj, container_amounts: Callable[[Obj], dict[str, in
     """Return a pod's total resource requests or limits in billionths; `container_amounts` returns those of a container.
 
     The total is the sum of all containers and sidecars, or an init container with earlier sidecars if that is more.
+    Amounts for cpu, memory and hugepages that the pod itself sets replace it.
     """
     total: dict[str, int] = {}
     for container in spec.get("containers") or ():

@@ -48,7 +48,7 @@ class PodTerm(NamedTuple):
     namespace_selector: Selector | None
 
     def selects(self, namespace: str, labels: Mapping[str, str], namespaces: Mapping[str, Mapping[str, str]]) -> bool:
-        """Report whether this term selects a pod by its namespace and labels; `namespaces`: labels by Namespace."""
+        """Return whether this term selects a pod by namespace and labels; `namespaces` maps Namespaces to labels."""
         if namespace not in self.namespaces and (
             self.namespace_selector is None
             or not self.namespace_selector.matches(namespaces.get(namespace, _NO_LABELS))

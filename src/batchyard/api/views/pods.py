@@ -149,7 +149,7 @@ def forget_pod_view(uid: str) -> None:
 
 
 def _has_same_shape(new: meta.Obj, old: meta.Obj) -> bool:
-    """Report whether two revisions of a Pod share their spec and labels, and so their requests and constraints."""
+    """Return whether two revisions of a Pod share their spec and labels, and so their requests and constraints."""
     if new["spec"] is not old["spec"]:
         return False
     labels: object = new["metadata"].get("labels")
@@ -157,7 +157,7 @@ def _has_same_shape(new: meta.Obj, old: meta.Obj) -> bool:
 
 
 def _gang_key(metadata: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> str:
-    """Return the uid of the JobSet or Job whose pods are scheduled together with this pod; '' without a Workload."""
+    """Return the gang id of a pod: the uid of its JobSet or Job, else the key of its Workload; '' without Workload."""
     workload = (metadata.get("annotations") or _NO_LABELS).get(well_known.WORKLOAD)
     if not workload:
         return ""
@@ -171,7 +171,10 @@ def _gpu_indices(metadata: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _scheduling_failure(status: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the reason of the condition PodScheduled=False, and the message if that is Unschedulable; else ''."""
+    """Return the reason and message of the condition PodScheduled=False; '' for each without the condition.
+
+    The message is also '' if the reason is not Unschedulable.
+    """
     condition = meta.find_condition(status, "PodScheduled")
     if condition is None or condition["status"] != "False":
         return "", ""
@@ -214,7 +217,7 @@ def _container_content(container: Mapping[str, Any]) -> list[Any]:
 
 
 def _pod_terms(affinity: Mapping[str, Any], kind: str) -> list[Mapping[str, Any]]:
-    """Return all required and preferred terms of a pod's podAffinity or podAntiAffinity, as `kind` says."""
+    """Return all required and preferred terms in the field `kind`: podAffinity or podAntiAffinity."""
     kind_affinity = affinity.get(kind) or _EMPTY_OBJECT
     return [
         *(kind_affinity.get(well_known.REQUIRED) or ()),
@@ -269,27 +272,27 @@ def phase(pod: meta.Obj) -> str:
 
 
 def is_terminal(pod: meta.Obj) -> bool:
-    """Report whether the phase of a pod is Succeeded or Failed."""
+    """Return whether the phase of a pod is Succeeded or Failed."""
     return phase(pod) in {SUCCEEDED, FAILED}
 
 
 def is_terminating(pod: meta.Obj) -> bool:
-    """Report whether a pod is being deleted: it has a deletionTimestamp."""
+    """Return whether a pod is being deleted: it has a deletionTimestamp."""
     return "deletionTimestamp" in pod["metadata"]
 
 
 def awaits_deletion(pod: meta.Obj) -> bool:
-    """Report whether a terminating pod with a grace period has succeeded or failed: its kubelet must now delete it."""
+    """Return whether a terminating pod with a grace period has succeeded or failed: its kubelet must now delete it."""
     return is_terminating(pod) and is_terminal(pod) and bool(pod["metadata"].get("deletionGracePeriodSeconds"))
 
 
 def has_only_finalizers_left(pod: meta.Obj) -> bool:
-    """Report whether only finalizers keep a terminal pod from removal: it is terminating and its grace period is 0."""
+    """Return whether only finalizers keep a terminal pod from removal: it is terminating and its grace period is 0."""
     return is_terminal(pod) and is_terminating(pod) and not pod["metadata"].get("deletionGracePeriodSeconds")
 
 
 def is_ready(pod: meta.Obj) -> bool:
-    """Report whether the condition Ready of a pod is True."""
+    """Return whether the condition Ready of a pod is True."""
     return meta.is_true(pod, READY)
 
 
@@ -445,7 +448,7 @@ def kept_work(start_time: Instant | None, interval: Duration | None, now: Instan
 
 
 def is_interchangeable(pod: meta.Obj) -> bool:
-    """Report whether another pod of the Job can continue a pod's work, because the pod has no completion index."""
+    """Return whether another pod of the Job can continue a pod's work, because the pod has no completion index."""
     return meta.annotation(pod, well_known.COMPLETION_INDEX) is None
 
 

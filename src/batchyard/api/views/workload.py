@@ -45,7 +45,7 @@ class PodSet:
 
 
 class Holding(NamedTuple):
-    """What an admitted pod set holds: the number of pods, the flavor of each resource, and the quota used."""
+    """An admitted pod set: its number of pods, the flavor of each resource, and the quota that it uses."""
 
     name: str
     pods: int
@@ -248,10 +248,10 @@ class _SharedPodSets:
         self._holdings: dict[tuple[bytes, tuple[int, ...]], tuple[Holding, ...]] = {}
 
     def holdings_of(self, admission: Mapping[str, Any], counts_per_pod_set: tuple[int, ...]) -> tuple[Holding, ...]:
-        """Parse a Workload's admission: what each pod set holds in pods, flavors and quota.
+        """Parse a Workload's admission: the number of pods, flavors and quota usage of each pod set.
 
         Reclaimable pods reduce the usage: `counts_per_pod_set` are the numbers of pods that still need quota. If fewer
-        pods were admitted (partial admission), their number is kept.
+        pods were admitted (partial admission), the admitted number counts.
         """
         assignments = admission.get("podSetAssignments") or ()
         cache_key = _encode_json(assignments), counts_per_pod_set
@@ -359,7 +359,7 @@ class FlavorResourceQuota(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ResourceGroup:
-    """A resource group of a ClusterQueue: resources that share a flavor, and its flavors in the order of trial."""
+    """A resource group of a ClusterQueue: resources that share a flavor, and its flavors in Kueue's search order."""
 
     resources: tuple[str, ...]
     flavors: tuple[str, ...]

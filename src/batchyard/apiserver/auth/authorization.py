@@ -118,7 +118,7 @@ class RbacRule(NamedTuple):
     urls: tuple[str, ...] = ()
 
     def allows(self, attributes: RequestAttributes) -> bool:
-        """Report whether the rule allows a request."""
+        """Return whether the rule allows a request."""
         if not _matches_any(self.verbs, attributes.verb):
             return False
         if not attributes.resource:
@@ -177,7 +177,7 @@ def _split_rule(rule: RbacRule) -> Iterator[RbacRule]:
 
 
 def _covers(rule: RbacRule, single_rule: RbacRule) -> bool:
-    """Report whether a rule grants all that a rule of a single verb and a single resource, name or URL grants."""
+    """Return whether a rule grants all that a rule of a single verb and a single resource, name or URL grants."""
     if not _matches_any(rule.verbs, single_rule.verbs[0]):
         return False
     if single_rule.urls:
@@ -292,7 +292,10 @@ def role_key(binding: Obj) -> Key:
 
 
 def _subject_key(subject: Mapping[str, Any], namespace: str) -> str:
-    """Return a binding's subject as an index key: a ServiceAccount as a user; '' if its namespace is unknown."""
+    """Return the index key of a binding's subject; the key of a ServiceAccount is that of its user name.
+
+    `namespace` is the default for a ServiceAccount. Return '' if a ServiceAccount has no namespace.
+    """
     kind, name = subject["kind"], subject["name"]
     if kind != "ServiceAccount":
         return f"{kind} {name}"

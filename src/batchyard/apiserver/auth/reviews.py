@@ -126,7 +126,7 @@ class AccessReviews:
 
 
 def _resource(group: str, kind: str, review_handler: ReviewHandler, *, namespaced: bool = False) -> Resource:
-    """Return a create-only resource without stored objects; the function `review_handler` computes each status."""
+    """Return a review kind as a create-only resource without stored objects; `review_handler` computes the status."""
 
     def create(request: ApiRequest, namespace: str, name: str) -> Response:
         if name:

@@ -36,7 +36,10 @@ _IMPERSONATE_EXTRA_PREFIX: Final = "impersonate-extra-"
 
 
 def impersonated_user(request: api_request.ApiRequest) -> api_request.UserInfo | None:
-    """Return the user that a request impersonates; None without impersonation headers."""
+    """Return the user that a request impersonates; None without impersonation headers.
+
+    Raises StatusError if other impersonation headers are set without a user.
+    """
     if _IMPERSONATE_PREFIX not in "\n".join(request.headers):  # true for nearly all requests
         return None
     name = request.headers.get(_IMPERSONATE_USER, "")
@@ -113,7 +116,10 @@ class AuthFilters:
         return self._authorizer
 
     def authenticate(self, request: api_request.ApiRequest) -> api_request.ApiRequest:
-        """Return the request with the user of its certificate or token. Raises StatusError if they are invalid."""
+        """Return the request with the user of its certificate or token. Raises StatusError if it has none.
+
+        Requests for public paths may be anonymous, but an invalid token is always rejected.
+        """
         if request.user != api_request.ANONYMOUS:
             return request
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -131,7 +137,7 @@ class AuthFilters:
     def _dashboard_user(self, request: api_request.ApiRequest, token: str) -> api_request.UserInfo | None:
         """Return the user of a dashboard token. Raises StatusError for an action with a read-only token.
 
-        This is checked before impersonation, which drops the attribute of the token.
+        The check precedes impersonation, which replaces the user attribute that marks a read-only token.
         """
         user = self._tokens.dashboard_user_of(token)
         if user is not None and request.method == "POST" and api_request.has_read_only_token(user):
@@ -169,9 +175,9 @@ def unauthorized_error() -> api_request.StatusError:
 
 
 def permits_dashboard_token(request: api_request.ApiRequest) -> bool:
-    """Report whether a dashboard token may be used for a request.
+    """Return whether a dashboard token may be used for a request.
 
-    It may read dashboard pages, `why`, `eta` and logs of pods, and perform actions if it permits them.
+    A dashboard token may be used to read dashboard pages, `why`, `eta` and logs of pods, and to send actions.
     """
     if request.method == "POST":
         return request.path == DASHBOARD_ACTIONS_PATH
@@ -264,7 +270,7 @@ class EscalationGuard:
 
 
 def _changes_only_lifecycle_fields(new: Obj, old: Obj | None) -> bool:
-    """Report whether a change affects only owner references and finalizers, which grant no permission."""
+    """Return whether a change affects only owner references and finalizers, which grant no permission."""
     return old is not None and _drop_lifecycle_fields(new) == _drop_lifecycle_fields(old)
 
 

@@ -51,7 +51,7 @@ class Signer(Protocol):
         """Return the signature of a message."""
 
     def is_signed(self, message: bytes, signature: bytes) -> bool:
-        """Report whether the signature of a message is valid."""
+        """Return whether the signature of a message is valid."""
 
 
 class VerifiedToken(NamedTuple):
@@ -90,7 +90,7 @@ class TokenIssuer:
         return _sign_claims(self._signer, {**claims, "groups": list(user.groups)})
 
     def is_action_token(self, token: str, user: UserInfo) -> bool:
-        """Report whether a token is a valid action token of a user."""
+        """Return whether a token is a valid action token of a user."""
         claims, now = self._decode_claims(token), self.clock() // SECOND
         if claims is None or claims["iss"] != ACTION_ISSUER or not claims["nbf"] <= now < claims["exp"]:
             return False
@@ -155,7 +155,7 @@ class TokenIssuer:
         return claims
 
     def _is_reference_valid(self, kind: str, namespace: str, reference: Mapping[str, str]) -> bool:
-        """Report whether a referenced object exists with the same UID; it may be terminating only if it is a pod."""
+        """Return whether a referenced object exists with the same UID; it may be terminating only if it is a pod."""
         obj = self._objects.get(Key(kind, namespace, reference["name"]))
         if obj is None or obj["metadata"]["uid"] != reference["uid"]:
             return False

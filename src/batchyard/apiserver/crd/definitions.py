@@ -233,7 +233,7 @@ class CustomResources:
 
 
 def _serves_a_version(definition: Obj) -> bool:
-    """Report whether a CustomResourceDefinition serves any version; if none, its kind has no API path."""
+    """Return whether a CustomResourceDefinition serves any version; if none, its kind has no API path."""
     return any(version["served"] for version in definition["spec"]["versions"])
 
 

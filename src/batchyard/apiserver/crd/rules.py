@@ -193,7 +193,7 @@ _ALLOWED_RESULT_TYPES: Final = ("BOOL", "DYN")
 
 
 class CompiledExpression(NamedTuple):
-    """A compiled CEL expression."""
+    """A compiled CEL expression, and whether it uses `oldSelf`."""
 
     program: Any
     #: Whether it uses `oldSelf`; such a rule is skipped on creation.

@@ -229,7 +229,7 @@ class CustomStrategy:
         return ValidationRules({**schema, "properties": {**(schema.get("properties") or {}), **_ROOT_PROPERTIES}})
 
     def _upgrade_stored_object(self, stored_object: Obj) -> Obj:
-        """Return a stored object, pruned and defaulted by the current schema if that is newer than the object."""
+        """Return a stored object, pruned and defaulted by the current schema of the storage version."""
         metadata = stored_object["metadata"]
         uid = metadata.get("uid", "")
         if self._conforming_metadata.get(uid) is metadata:
@@ -250,7 +250,7 @@ class CustomStrategy:
 
 
 def _complete_metadata(metadata: Any, namespace: str) -> Any:
-    """Return metadata without unknown fields, and with the namespace of the request or without one."""
+    """Return metadata without unknown fields; `namespace` is the default namespace, '' removes the namespace."""
     if not isinstance(metadata, Mapping):
         return metadata
     known_fields = load_scope(NATIVE).fields(_METADATA_TYPE)

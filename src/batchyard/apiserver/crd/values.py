@@ -76,12 +76,15 @@ def root_schema(version: Mapping[str, Any]) -> Schema:
 
 
 def uses_keyword(schema: Schema, keyword: str) -> bool:
-    """Report whether a keyword is set in a schema or anywhere below it."""
+    """Return whether a keyword is set in a schema or anywhere below it."""
     return bool(schema.get(keyword)) or any(uses_keyword(each, keyword) for each in direct_subschemas(schema))
 
 
 def list_item_identity(item: Any, keys: Sequence[str], item_schema: Schema) -> Any:
-    """Return the values of a list item's key fields (`x-kubernetes-list-map-keys`), or their defaults."""
+    """Return a hashable identity of a list item: the `repr` of each key field's value, or of the field's default.
+
+    `keys` are those of `x-kubernetes-list-map-keys`. Return None if the item is not an object.
+    """
     if not isinstance(item, Mapping):
         return None
     return tuple(repr(item.get(key, schema_of_field(item_schema, key).get("default"))) for key in keys)
@@ -173,7 +176,7 @@ _DATE_PATTERN: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 def is_of_format(text: str, name: str) -> bool:
-    """Report whether a string has a format; true for unknown formats."""
+    """Return whether a string has a format; true for unknown formats."""
     check = _FORMAT_CHECKS.get(name)
     return check is None or check(text)
 

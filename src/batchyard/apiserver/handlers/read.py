@@ -112,7 +112,7 @@ class WatchStream:
         self.on_new_data()
 
     def start(self, objs: Iterable[Obj], revision: int) -> None:
-        """Buffer the objects at a revision as ADDED events; later changes up to that revision are skipped."""
+        """Buffer the selected objects at a revision as ADDED events; `feed` then skips changes up to that revision."""
         self._buffered += [("ADDED", obj) for obj in objs if self._selection.accepts(obj)]
         self._initial_count = len(self._buffered)
         self._revision = revision
@@ -308,7 +308,7 @@ def _first_index_after(objs: Sequence[Obj], start_key: str) -> int:
 def sort_by_etcd_key(objs: Sequence[Obj]) -> Sequence[Obj]:
     """Sort objects by their etcd key `namespace/name`; the input is sorted by the pair of namespace and name.
 
-    In that order `team-a/x` precedes `team/x`. Most lists are in that order already.
+    By etcd key, `team-a/x` precedes `team/x`. Lists that are already sorted by etcd key are returned unchanged.
     """
     groups = _split_by_namespace(objs)
     key_prefixes = [f"{_namespace_of(group[0])}/" for group in groups]

@@ -139,7 +139,7 @@ class WriteHandler:
         return self.store_prepared(self.prepare(request, path), path)
 
     def targets_large_object(self, path: resources.ResourcePath) -> bool:
-        """Report whether a path names a large object, for which even a small change is expensive."""
+        """Return whether a path names a large object, for which even a small change is expensive."""
         stored_object = self._objects.get(_key(path)) if path.name else None
         return stored_object is not None and len(_encode_json(stored_object)) > INLINE_BODY_MAX
 
@@ -159,7 +159,10 @@ class WriteHandler:
         return prepared_write
 
     def is_current(self, prepared_write: PreparedWrite, path: resources.ResourcePath) -> bool:
-        """Report whether a prepared write's object is still unchanged. Raises StatusError if it no longer exists."""
+        """Return whether the object of a prepared write is unchanged. Raises StatusError if it no longer exists.
+
+        A new object is always unchanged; StatusError is raised if its Namespace does not exist.
+        """
         if isinstance(prepared_write.write, Create):
             self._check_namespace(path)
             return True
@@ -177,7 +180,7 @@ class WriteHandler:
         )
 
     def creates_by_apply(self, request: ApiRequest, path: resources.ResourcePath) -> bool:
-        """Report whether a request applies an object that does not exist; applies of a subresource never create one."""
+        """Return whether a request applies an object that does not exist; applies of a subresource never create one."""
         is_apply = request.method == "PATCH" and serialization.content_type_of(request) == APPLY_PATCH
         return is_apply and not path.subresource and self._objects.get(_key(path)) is None
 
@@ -419,7 +422,7 @@ def _covered_fields(config: Mapping[str, Any], path: resources.ResourcePath) -> 
 
 
 def _is_provided(stored_object: Obj, path: resources.ResourcePath) -> bool:
-    """Report whether the platform created the object by itself and no client has taken it over."""
+    """Return whether the platform created the object by itself and no client has taken it over."""
     return path.resource.is_adoptable and annotation(stored_object, well_known.PROVIDED) is not None
 
 
@@ -431,7 +434,7 @@ def _without_provided_annotation(obj: Obj) -> dict[str, Any]:
 
 
 def _managed_fields_before(sent_object: Obj, stored_object: Obj) -> Sequence[apply.ManagedFieldsJson]:
-    """Return the `managedFields` before an update: sent ones, else stored ones; none if the client resets them."""
+    """Return the `managedFields` that an update starts from: the sent or else the stored ones, none after a reset."""
     sent_entries = sent_object["metadata"].get("managedFields")
     if sent_entries is not None and (not sent_entries or sent_entries == [{}]):
         return []
@@ -486,6 +489,6 @@ def _delete_write(key: Key, options: DeleteOptions, path: resources.ResourcePath
 
 
 def _propagation_warnings(options: DeleteOptions, path: resources.ResourcePath) -> tuple[str, ...]:
-    """Return the warning for a delete request that does not set a propagation policy."""
+    """Return the kind's warning for a delete request without a propagation policy; empty if the kind has none."""
     warning = path.resource.propagation_warning
     return (warning,) if warning and options.propagation is None else ()

@@ -49,7 +49,10 @@ def pod_not_found(name: str) -> api_request.StatusError:
 
 
 def select_container(pod: Obj, name: str) -> str:
-    """Return the named container, or the only one of a pod. Raises StatusError if there is no such container."""
+    """Return the container name to use: `name`, or without it the pod's only container.
+
+    Raises StatusError if there is no such container, or `name` is '' and the pod has several containers.
+    """
     spec, pod_name = pod["spec"], pod["metadata"]["name"]
     names = [each["name"] for field in _CONTAINER_FIELDS for each in spec.get(field) or ()]
     if name:
@@ -66,7 +69,7 @@ def select_container(pod: Obj, name: str) -> str:
 
 
 def has_host(pod: Obj) -> bool:
-    """Report whether the pod is on a node, or has container statuses, as in simulations without nodes."""
+    """Return whether the pod is on a node, or has container statuses, as in simulations without nodes."""
     return bool(pod["spec"].get("nodeName") or (pod.get("status") or {}).get("containerStatuses"))
 
 

@@ -439,7 +439,7 @@ def _terminated_state(container_state: Mapping[str, Any] | None) -> Mapping[str,
 
 
 def _has_started(terminated_state: Mapping[str, Any] | None) -> bool:
-    """Report whether a terminated container state has a start time."""
+    """Return whether a terminated container state has a start time."""
     return terminated_state is not None and bool(terminated_state.get("startedAt"))
 
 

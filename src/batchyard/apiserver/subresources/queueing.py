@@ -1,7 +1,7 @@
 """Queueing in the API: scheduling decisions, start forecasts (`eta`), explanations (`why`), Kueue's visibility API.
 
-A list of `decisions` returns the latest ones, at most `limit`, in order. Besides field selectors it accepts the query
-parameters `about=KIND/NAME` (for a Job or JobSet also its Workload), and `since` and `until` as times. Names of
+A list of `decisions` returns the latest ones, at most `limit`, the oldest first. Besides field selectors it accepts the
+query parameters `about=KIND/NAME` (for a Job or JobSet also its Workload), and `since` and `until` as times. Names of
 Workloads in other namespaces are shown only to users with access to them.
 """
 
@@ -72,13 +72,13 @@ def decisions_resource(ledger: DecisionLedger, authorizer: Authorizer, now: Call
         path = ResourcePath(resource, DECISIONS_VERSION, namespace, name, "", _API_VERSION)
         representation = Representation(request, path, now())
         if name:
-            with _ledger_errors():
+            with _ledger_errors_as_api_errors():
                 record = ledger.get(int(name)) if name.isdecimal() and len(name) < 19 else None
             if record is None or (record.regarding.namespace or _DEFAULT_NAMESPACE) != namespace:
                 raise not_found_error(path)
             return Response(200, representation.render_object(decision_object(request, record)))
         selection = parse_selection(request, info)
-        with _ledger_errors():
+        with _ledger_errors_as_api_errors():
             records = ledger.find(_ledger_query(request, selection, namespace))
         objs = [decision_object(request, record) for record in records]
         return Response(200, representation.render_list([obj for obj in objs if selection.accepts(obj)], {}))
@@ -150,7 +150,7 @@ def _decision_object(record: DecisionRecord, details: Mapping[str, Any]) -> Obj:
 
 
 @contextmanager
-def _ledger_errors() -> Iterator[None]:
+def _ledger_errors_as_api_errors() -> Iterator[None]:
     """Convert errors of the decision ledger, raised within the context, to API errors."""
     try:
         yield
@@ -162,7 +162,7 @@ def _ledger_errors() -> Iterator[None]:
 
 
 def _ledger_query(request: ApiRequest, selection: Selection, namespace: str) -> LedgerQuery:
-    """Return the decision query for a request: of its selectors, those that the decision ledger can filter by."""
+    """Return the query of the decision ledger for a request; selectors that the ledger cannot evaluate are omitted."""
     exact_fields = {path: text for path, is_equality, text in selection.fields if is_equality}
     namespace = namespace or exact_fields.get("metadata.namespace", "")
     subject = request.query.get("about", "")
@@ -236,7 +236,7 @@ class ForecastService(Protocol):
 
 
 def may_see_workloads(authorizer: Authorizer, user: UserInfo, namespace: str) -> bool:
-    """Report whether a user may see the names of a namespace's Workloads."""
+    """Return whether a user may see the names of a namespace's Workloads."""
     info = kind_info(scheme.WORKLOAD)
     return authorizer.decide(RequestAttributes(user, "get", info.group, info.plural, namespace=namespace)).allowed
 

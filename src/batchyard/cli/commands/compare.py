@@ -124,7 +124,10 @@ def _read_loads(request: CompareRequest, variants: Sequence[ComparedConfiguratio
 
 
 def _section_table(section: Section) -> Table:
-    """Return a section as a table, with a change column after its first metric that has a better direction."""
+    """Return a section as a table, with a change column after its main metric.
+
+    The main metric is the first one that is neither a count nor an amount and of which more or less is better.
+    """
     counting_units = (Unit.COUNT, Unit.AMOUNT)
     candidates = (figure for figure in section.figures if figure.better and figure.unit not in counting_units)
     main_figure = next(candidates, None)

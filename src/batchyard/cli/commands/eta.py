@@ -174,7 +174,7 @@ def _forecast_all_locally(request: EtaRequest) -> list[Mapping[str, Any]]:
 def _forecast_namespace_on_server(request: EtaRequest, error: ListPermissionError) -> list[Mapping[str, Any]]:
     """Return the server's forecasts of the pending Workloads in one namespace, if the user may list no others.
 
-    Exit with the given error if the server makes no forecasts, or the user may not list the Workloads.
+    Exit with the given error if the server does not return all forecasts, or the user may not list the Workloads.
     """
 
     async def ask(client: ClusterClient) -> list[Mapping[str, Any]] | None:
@@ -221,7 +221,7 @@ def _pending_workload_keys(workloads: Iterable[Obj], request: EtaRequest) -> lis
 
 
 def _forecast_on_server(request: EtaRequest, subject: Key) -> Mapping[str, Any] | None:
-    """Return the forecast that the server computes; None if it cannot, or if a file or option excludes it."""
+    """Return the forecast that the server computes; None if it returns none, or a state file or option excludes it."""
     if request.state is not None or request.is_local:
         return None
     try:

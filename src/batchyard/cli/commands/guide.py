@@ -271,7 +271,10 @@ def _job_document(job: Obj, now: Instant) -> dict[str, str]:
 
 
 def _report_agreement(observations: Sequence[GuideObservation], guide: PlayedGuide, *, is_complete: bool) -> None:
-    """Print how many rows agree with the guide; exit with 1 if an exact row differs or a Job did not end."""
+    """Print how many rows agree with the guide; exit with 1 if a row that quota alone decides differs.
+
+    Also exit with 1 if the whole guide was played (`is_complete`) and a Job did not end.
+    """
     exact = sum(len(observation.exact_queues) for observation in observations)
     wrong_rows = [f"{each.step.name}: {queue}" for each in observations for queue in each.wrong_queues]
     all_jobs = _jobs(guide)
@@ -315,7 +318,7 @@ def play_on_platform(platform: PlatformModel, output_format: Output) -> None:
 
 
 def _with_tables(output_format: Output) -> Output:
-    """Return the output format with all tables instead of the story."""
+    """Return the output format that prints all tables: `wide` for `table`, other formats unchanged."""
     return Output.WIDE if output_format is Output.TABLE else output_format
 
 

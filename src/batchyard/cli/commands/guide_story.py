@@ -76,7 +76,7 @@ def format_story(
     initial_nodes: Mapping[str, int],
     began: Instant,
 ) -> str:
-    """Return the story of the played steps; `preemption_totals` has the count up to the end of each step."""
+    """Return the story of the played steps; `preemption_totals` counts preemptions up to the end of each step."""
     parts = [textwrap.fill(_OPENING, _WIDTH)]
     pools, preemptions = initial_nodes, 0
     for number, (observation, total) in enumerate(zip(observations, preemption_totals, strict=True), 1):

@@ -190,12 +190,12 @@ class Timings:
         return [timing for timing in self._recorded if timing.lateness > LATENESS_TOLERANCE or not timing.is_reached]
 
     def speed_for(self, speed: float) -> float:
-        """Return the clock speed at which the same delays would be tolerated; half of `speed` if unknown."""
+        """Return the clock speed at which the same delays would be tolerated; half of `speed` if no delay is known."""
         max_lateness = max((timing.lateness for timing in self.missed_timings if timing.is_reached), default=0)
         return speed / 2 if max_lateness == 0 else float(max(1, floor(speed * LATENESS_TOLERANCE / max_lateness)))
 
     def differences(self, expected_rows: Mapping[str, str], live_rows: Mapping[str, str]) -> Sequence[DifferentRow]:
-        """Return the rows that differ from the simulation, each with the late event that explains the difference."""
+        """Return the rows that differ from the simulation, each with the late event that explains it, if any."""
         names = [
             name
             for name in dict.fromkeys((*expected_rows, *live_rows))
@@ -207,7 +207,10 @@ class Timings:
         ]
 
     def _reason(self, row: str) -> str:
-        """Describe the latest Job or reading up to the step of an output row (or of all steps), to explain the row."""
+        """Describe the most delayed Job or reading up to the step of an output row.
+
+        For the row of a Job, all steps count. Without a delay, return UNEXPLAINED_REASON.
+        """
         step, separator, _ = row.partition(": ")
         steps_so_far = self._steps[: self._steps.index(step) + 1] if separator else self._steps
         step_timings = [timing for timing in self._recorded if timing.step in steps_so_far]
@@ -409,7 +412,7 @@ class LiveGuide:
         return [document for path, _ in self._files[step] for document in _read_documents(path)]
 
     def _wait_until_idle(self, step: GuideStep) -> Instant:
-        """Wait until all Jobs have ended and the added nodes are removed; return the virtual time, in whole minutes."""
+        """Wait until all Jobs have ended and the added nodes are removed, or a limit; return the virtual time."""
         instant = started_at = self.began + step.starts_at
         while (
             unfinished_jobs := unfinished_of(self._objects_at(self._wait_for_moment(instant), scheme.JOB))

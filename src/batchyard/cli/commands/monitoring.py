@@ -205,7 +205,7 @@ def url_of(port: int) -> str:
 
 
 def free_port(port: int, option: str) -> int:
-    """Return `port`, or any free port for 0; raise ProgramError if the port is in use. `option` sets the port."""
+    """Return `port`, or any free port for 0; raise ProgramError if the port is in use. The error names `option`."""
     try:
         with socket.create_server((LOOPBACK, port)) as server_socket:
             bound_port: int = server_socket.getsockname()[1]
@@ -406,7 +406,7 @@ def _grafana_command(folder: MonitoringFolder) -> list[str]:
 
 
 def _grafana_home(program: str) -> Path:
-    """Return the folder of Grafana's own files: near the program if they are there, else that of Linux packages."""
+    """Return the folder of Grafana's own files: that of the unpacked archive, or else that of the Linux packages."""
     archive_folder = Path(program).resolve().parents[1] if "/" in program else Path(_PACKAGED_GRAFANA_HOME)
     return archive_folder if (archive_folder / "conf" / "defaults.ini").is_file() else Path(_PACKAGED_GRAFANA_HOME)
 

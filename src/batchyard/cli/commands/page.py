@@ -29,7 +29,7 @@ class PageViewer(NamedTuple):
 
 
 def print_link(folder: Path, viewer: PageViewer, *, open_it: bool) -> None:
-    """Print the link to the dashboard, or open it in a browser."""
+    """Print the link to the dashboard; with `open_it`, open it in a browser instead if possible."""
     platform_process = running_platform(folder)
     page_url = f"{platform_process.url}{DASHBOARD_FILES_PATH}/"
     if platform_process.url.startswith("https:"):

@@ -120,7 +120,7 @@ def run(request: SimulateRequest) -> None:
 
 
 def _read_earlier_totals(path: Path) -> Mapping[str, float]:
-    """Return the totals of the run whose report or JSON output a file is; the command exits if it is neither."""
+    """Return the totals of an earlier run from its report or JSON output; the command exits if the file is neither."""
     remedy = "give a file of --report, or of --output json, with --compare-with"
     try:
         if path.stat().st_size > EARLIER_RESULT_LENGTH_MAX:
@@ -133,7 +133,7 @@ def _read_earlier_totals(path: Path) -> Mapping[str, float]:
 
 
 def write_report(path: Path, html: str, option: str = "--report") -> None:
-    """Write an HTML report; the command exits if that fails, and names `option`, with which the user chose the file."""
+    """Write an HTML report; on failure, the command exits with a message that names `option`."""
     try:
         path.write_text(html, "utf-8")
     except OSError as error:
@@ -146,7 +146,7 @@ def requested_scenario(request: SimulateRequest) -> Scenario:
 
 
 def read_scenario_and_state(request: SimulateRequest, texts: SourceTexts) -> tuple[Scenario, State | None]:
-    """Return the scenario in texts to simulate and the cluster state that it starts from, or None without a state."""
+    """Return the scenario in `texts`, and the cluster state from which the simulation starts (None without a state)."""
     simulation_input = read_input(request, texts)
     return simulation_input.scenario, simulation_input.state
 
@@ -293,7 +293,7 @@ def run_to_end(simulation: Simulation) -> Result:
 
 @contextmanager
 def _event_sink(name: str | None) -> Iterator[Callable[[Record], None]]:
-    """Yield a function that writes records to the event log as JSON lines; without a `name`, it does nothing."""
+    """Yield a function that writes records to the event log as JSON lines; or does nothing if `name` is None."""
     if name is None:
         yield ignore_record
         return

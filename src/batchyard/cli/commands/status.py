@@ -98,7 +98,7 @@ def format_status(status_report: Mapping[str, Any], *, is_wide: bool) -> str:
 
 
 def _describe_objects(counts: Mapping[str, int], *, is_wide: bool) -> str:
-    """Describe how many objects are stored: in all, and of the kinds with the most of them, or of all kinds."""
+    """Describe how many objects are stored: the total, and those of the most frequent kinds (`is_wide`: all kinds)."""
     shown = sorted(counts.items(), key=lambda each: -each[1])[: None if is_wide else _KINDS_SHOWN_MAX]
     rest = len(counts) - len(shown)
     rest_text = f" and {count_with_noun(rest, 'more kind')} (all: -o wide)" if rest else ""

@@ -241,7 +241,10 @@ def whatif(
     if paths and state is not None:
         raise typer.BadParameter("PATH and --state give two starting states: remove one of them")
     if at and not paths:
-        raise typer.BadParameter("--at is for scenarios: a state starts at its own time; remove --at or give manifests")
+        raise typer.BadParameter(
+            "--at needs the manifests of a scenario (PATH), because a state starts at its own time; "
+            "remove --at, or give PATH"
+        )
 
     source = ClusterTarget(
         options.select_kubeconfig(context, kubeconfig, data_dir), kube_context, data_dir or options.DATA_DIR

@@ -210,7 +210,10 @@ def _change_lines(document: Document) -> Iterator[str]:
 
 
 def _table_lines(rows: Sequence[Sequence[str]], *, is_last_column_uncut: bool = False) -> Iterator[str]:
-    """Yield the lines of an aligned table without empty columns; long cells are cut (see `is_last_column_uncut`)."""
+    """Yield the lines of an aligned table without empty columns; long cells are cut.
+
+    With `is_last_column_uncut`, the cells of the last column are never cut.
+    """
     nonempty_columns = [column for column in range(len(rows[0])) if any(row[column] for row in rows[1:])]
     cells = [
         [
@@ -302,7 +305,7 @@ def explain_in_cluster(subject: Subject, target: ClusterTarget, output_format: O
 def explain_in_simulation(subject: Subject, question: SimulatedQuestion, output_format: Output) -> None:
     """Simulate manifests up to a virtual time and print the explanation of an object; exit with 1 if it is missing.
 
-    The default time is the end of the run. From a state of a cluster it is the time of the state.
+    The default time is the end of the run, or if the files contain a cluster state, the time of this state.
     """
     from batchyard.cli.cluster_access import read_texts  # noqa: PLC0415 - loads the simulator
     from batchyard.cli.commands.simulate import SimulateRequest, read_scenario_and_state  # noqa: PLC0415 - loads the simulator
@@ -347,7 +350,7 @@ def explain_in_world(world: "World", subject: Subject, output_format: Output) ->
 
 
 def _resolve_key(world: "World", subject: Subject) -> Key:
-    """Return the key of the object to explain; exit if no object, or one in several namespaces, has the name."""
+    """Return the key of the object to explain; exit if none has the name, or several in different namespaces do."""
     all_metadata = [obj["metadata"] for obj in world.objects(subject.kind)]
     same_named = [metadata for metadata in all_metadata if metadata["name"] == subject.name]
     if subject.namespace:

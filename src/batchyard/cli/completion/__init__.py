@@ -1,1 +1,1 @@
-"""Completion of the command line in bash, zsh and fish: the shells' scripts, and the program that answers them."""
+"""Completion of the command line in bash, zsh and fish: the shells' scripts, and the program that they call."""

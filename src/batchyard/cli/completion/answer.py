@@ -1,7 +1,7 @@
-"""Answers a shell that completes a `batchyard` command line: what the current word may be.
+"""The completions of a `batchyard` command line for a shell: the possible values of the current word.
 
-Runs at each press of the Tab key. It reads the commands from a file instead of importing their modules, and asks the
-platform only for names.
+The program runs at each press of the Tab key. It reads the commands from a file instead of importing their modules, and
+requests only names from the platform.
 """
 
 import json
@@ -29,18 +29,24 @@ _Table: TypeAlias = Mapping[str, Any]
 
 
 class CompletionAnswer(NamedTuple):
-    """The completions of a word: `files` and `folders` are for the shell to list, `parts` may be continued."""
+    """The completions of a word, and their kind.
+
+    The kinds are `values`, `parts` (beginnings of values), and `files` and `folders`, which the shell lists itself.
+    """
 
     kind: str
     rows: Sequence[Row] = ()
 
     def text(self) -> str:
-        """Return the answer as the scripts read it: its kind, then a line of value, tab and help for each row."""
+        """Return the text that the scripts read: the kind, then for each row a line of value, tab and help."""
         return "".join(f"{line}\n" for line in (self.kind, *map("\t".join, self.rows)))
 
 
 def answer(arguments: Sequence[str]) -> str:
-    """Answer a completion script; its arguments are $KUBECONFIG and the words after `batchyard` up to the current."""
+    """Return the completions of the last word, as the completion scripts read them.
+
+    The arguments are the value of $KUBECONFIG, then the words after `batchyard` up to the current one.
+    """
     kubeconfig, *words = arguments or ("",)
     return complete(_join_assignments(words or [""]), kubeconfig).text()
 
@@ -148,7 +154,10 @@ def _complete_value(kind: str, current: str, query: NameQuery) -> CompletionAnsw
 
 
 def _complete_object(current: str, query: NameQuery, kinds_text: str) -> CompletionAnswer:
-    """Return the completions of an object such as `job/train`: its kind, of some (`job|pod`) or all, then its name."""
+    """Return the completions of an object such as `job/train`: its kinds, or after the slash its names.
+
+    `kinds_text` has the allowed kinds, such as `job|pod`; '' allows all kinds.
+    """
     prefix, separator, _ = current.partition("/")
     if not separator:
         kinds = [(f"{kind}/", "") for kind in (kinds_text.split("|") if kinds_text else _OBJECT_KINDS)]
@@ -163,7 +172,7 @@ def _rows_with_prefix(rows: Iterable[Row], prefix: str) -> CompletionAnswer:
 
 
 def _join_assignments(words: Sequence[str]) -> list[str]:
-    """Drop the word `=` that bash splits off from `--output=json`; a final one becomes an empty current word."""
+    """Drop the word `=` that bash splits off from `--output=json`; a final `=` becomes an empty word."""
     joined: list[str] = []
     for index, word in enumerate(words):
         if word != "=" or not joined or not joined[-1].startswith("--"):

@@ -70,7 +70,7 @@ def list_names(plural: str, query: NameQuery) -> Sequence[str]:
 
 @contextmanager
 def _time_limit() -> Iterator[None]:
-    """Raise _TooSlowError in the `with` block when the time is over."""
+    """Raise _TooSlowError in the `with` block after TIMEOUT_SECONDS."""
 
     def raise_too_slow(*_: object) -> None:
         raise _TooSlowError
@@ -158,7 +158,7 @@ def _tls_context(folder: Path, cluster: Mapping[str, Any], user: Mapping[str, An
 
 
 def _read_credential(folder: Path, entry: Mapping[str, Any], name: str) -> bytes:
-    """Return a certificate or key that a kubeconfig holds or names; b'' if it has none."""
+    """Return a certificate or key that a kubeconfig contains, or that is in the file it names; b'' if it has none."""
     if entry.get(f"{name}-data"):
         return base64.b64decode(entry[f"{name}-data"])
     return (folder / entry[name]).read_bytes() if entry.get(name) else b""

@@ -85,7 +85,7 @@ class ClusterClient:
         return instant + round((monotonic_seconds() - read_at) * SECOND * speed)
 
     async def read_time(self) -> None:
-        """Read the time of a batchyard server and its speed; of another server, the date of its response."""
+        """Read the virtual time and speed of a batchyard server, or the Date header of another server."""
         for path in TIME_PATHS:
             response = await self.get(path)
             reading = time_in_document(decode_object(response.body)) if response.code == HTTPStatus.OK else None
@@ -98,7 +98,7 @@ class ClusterClient:
     async def list_objects(
         self, kind: str, namespace: str = "", query: str = "", *, is_required: bool = True
     ) -> Sequence[Obj] | None:
-        """Return the objects of a kind in their storage version, in all namespaces for ''; None if it is forbidden.
+        """Return the objects of a kind in their storage version, in all namespaces for ''; None if that is forbidden.
 
         `query` holds more URL parameters. If the server does not serve the kind, the list is empty, or with
         `is_required` ClusterRequestError is raised.

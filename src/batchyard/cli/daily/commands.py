@@ -164,7 +164,7 @@ def describe_state(entry: JobEntry) -> str:
 
 
 async def _cancel(client: ClusterClient, entry: JobEntry, *, waits: bool) -> None:
-    """Delete a job with its pods and report it; if `waits`, wait up to a minute until it is gone."""
+    """Delete a job with its pods and report it; if `waits`, wait up to a minute until the job is gone."""
     path = await client.path_of(entry.api_version, entry.kind, entry.namespace, entry.name)
     try:
         await client.delete(path, entry.uid)
@@ -225,7 +225,7 @@ _SUSPEND_EFFECTS: Final[Mapping[JobState, str]] = {
 
 
 async def _set_active(client: ClusterClient, entry: JobEntry, *, is_active: bool) -> None:
-    """Set `spec.active` of a job's Workload and report the effect; if it already has this value, only report that."""
+    """Set `spec.active` of a job's Workload and print the effect, or that the value was set before."""
     verb, place = ("resumed" if is_active else "suspended"), f"{entry.title} in namespace {entry.namespace}"
     if entry.state.has_ended:
         raise ClusterRequestError(f"{place} has ended ({entry.state}), so it cannot be {verb}: submit it again")

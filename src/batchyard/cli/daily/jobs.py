@@ -51,7 +51,7 @@ class JobState(StrEnum):
 
 
 class JobPods(NamedTuple):
-    """The pods of a job: how many are ready, how many nodes they use, and why the first waiting one waits."""
+    """The pods of a job: how many are ready, how many nodes they use, and the reason of the first waiting pod."""
 
     ready: int
     nodes: int
@@ -114,7 +114,7 @@ class JobEntry:
 
 
 def requested_amounts(workload: Obj) -> Mapping[str, int]:
-    """Return the resources that all pods of a Workload request together, as integers in the units of `amount`."""
+    """Return the resources that all pods of a Workload request together, as integers in units of `meta.amount`."""
     view = workload_view(workload)
     totals: dict[str, int] = defaultdict(int)
     for pod_set, count in zip(view.pod_sets, view.counts, strict=True):
@@ -154,7 +154,7 @@ def pod_owner(pod: Obj) -> tuple[str, str] | None:
 
 
 def _workload_rank(workload: Obj) -> tuple[bool, Instant]:
-    """Return a sort key that puts the relevant Workload of a job last: an unfinished one, or else the newest."""
+    """Return a sort key that puts the newest unfinished Workload last, or the newest one if all have finished."""
     return not is_true(workload, "Finished"), workload_view(workload).created
 
 
@@ -184,7 +184,7 @@ def _entry_of(job: Obj | None, workload: Obj | None, pods_by_job: Mapping[_JobNa
 
 
 def count_pods(pods: Sequence[Obj]) -> JobPods:
-    """Count the ready pods of a job and the nodes that its pods use, and find out why the first waiting pod waits."""
+    """Count the ready pods of a job and the nodes that its pods use; add the reason of the first waiting pod."""
     live_pods = [pod for pod in pods if (pod.get("status") or {}).get("phase") not in _FINISHED_POD_PHASES]
     nodes = {node for pod in live_pods if (node := (pod.get("spec") or {}).get("nodeName"))}
     waits = next((reason for pod in live_pods if (reason := _waiting_reason(pod))), "")
@@ -275,7 +275,7 @@ async def read_entries(client: ClusterClient, namespace: str, *, with_pods: bool
 
 
 def forbidden_error(client: ClusterClient, what: str, namespace: str) -> ClusterRequestError:
-    """Return the error for a list that the user may not read."""
+    """Return the error for a list of `what` (such as pods) that the user may not read."""
     place = f"namespace {namespace}" if namespace else "all namespaces"
     remedy = "ask for the verb `list` on it" if namespace else "use -n NS, or ask for the verb `list` on it"
     return ClusterRequestError(f"{client.url}: no permission to list {what} in {place}: {remedy}")
@@ -298,7 +298,7 @@ async def find_job(client: ClusterClient, namespace: str, text: str) -> JobEntry
 
 
 async def find_jobs(client: ClusterClient, namespace: str, texts: Sequence[str]) -> Sequence[JobEntry]:
-    """Return the jobs that the user names, each once, as `find_job` does, from one read of the namespace."""
+    """Return the jobs that the user names, each once; like `find_job`, but the namespace is read only once."""
     entries = await required_entries(client, namespace)
     named_entries = [await _select_entry(client, namespace, text, entries) for text in texts]
     return list({entry.uid: entry for entry in named_entries}.values())
@@ -327,7 +327,7 @@ def _is_named(entry: JobEntry, text: str) -> bool:
 async def _not_found_message(
     client: ClusterClient, namespace: str, text: str, entries_in_namespace: Sequence[JobEntry]
 ) -> str:
-    """Return the error message for a missing job: where it is, or which names are similar."""
+    """Return the error message for a missing job, with other namespaces that have it, or with similar names."""
     message = f"{text if '/' in text else f'job {text}'} not found in namespace {namespace}"
     entries_elsewhere = await read_entries(client, "", with_pods=False) or ()
     namespaces = list(dict.fromkeys(entry.namespace for entry in entries_elsewhere if _is_named(entry, text)))

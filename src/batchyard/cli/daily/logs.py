@@ -128,7 +128,7 @@ class _JobLogs:
         return entry.job is not None and state_of(job, None, None).state.has_ended
 
     async def _list_pods(self) -> Sequence[Obj]:
-        """Return the job's pods that the options select, by completion index and name; raise if one is missing."""
+        """Return the job's pods that the options select, by completion index and name; raise if none matches."""
         entry, request = self._entry, self._request
         selector = _POD_LABELS.get(entry.kind)
         query = f"labelSelector={quote(f'{selector}={entry.name}')}" if selector else ""
@@ -158,7 +158,7 @@ class _JobLogs:
         return f"{self._entry.title} has no pod with index {request.index}; {available}"
 
     def _check_started(self, pods: Sequence[Obj], started_pods: Sequence[Obj]) -> None:
-        """Raise ClusterRequestError if no selected pod has started; report those that have not."""
+        """Raise ClusterRequestError if no selected pod has started; print how many have not started."""
         entry = self._entry
         if not started_pods:
             state = f"{entry.state}: {entry.reason}" if entry.reason else str(entry.state)

@@ -65,14 +65,14 @@ class PendingJob:
 
 @dataclass(frozen=True, slots=True)
 class QueueLine:
-    """The pending jobs of a ClusterQueue in scheduling order; `note` says which jobs are missing, and why."""
+    """The pending jobs of a ClusterQueue in scheduling order; `note` states which jobs are missing, and why."""
 
     cluster_queue: str
     jobs: Sequence[PendingJob]
     note: str = ""
 
     def place_of(self, namespace: str, workload_name: str) -> PendingJob | None:
-        """Return the job with this Workload in the line; None if it is not in the line."""
+        """Return the job with this Workload in the line; None if the line does not contain it."""
         return next((e for e in self.jobs if (e.namespace, e.workload_name) == (namespace, workload_name)), None)
 
 
@@ -127,7 +127,10 @@ async def read_line(client: ClusterClient, sources: LineSources, cluster_queue: 
 async def _list_local_lines(
     client: ClusterClient, sources: LineSources, cluster_queue: str, namespace: str
 ) -> tuple[Sequence[Obj], str]:
-    """Return the pending Workloads of a namespace's LocalQueues of the ClusterQueue in scheduling order, or why not."""
+    """Return the pending Workloads in those LocalQueues of a namespace that belong to the ClusterQueue.
+
+    They are in scheduling order. The second result is '', or why they cannot be listed.
+    """
     items: list[Obj] = []
     for queue in sources.local_queues:
         metadata = queue["metadata"]
@@ -141,7 +144,7 @@ async def _list_local_lines(
 
 
 def _pending_job(item: Obj, sources: LineSources) -> PendingJob:
-    """Return a PendingWorkload of the visibility API as a job, with what is known from its Workload."""
+    """Return a PendingWorkload of the visibility API as a job, with requests and reason from its Workload if known."""
     metadata = item["metadata"]
     entry = sources.entries.get((metadata["namespace"], metadata["name"]))
     owner = controller_of(item) or next(iter(metadata.get("ownerReferences") or ()), None)
@@ -222,7 +225,7 @@ class _PlaceAnswer:
 
     @property
     def ahead(self) -> Sequence[PendingJob]:
-        """The jobs before this one."""
+        """The pending jobs before this job in the line of its ClusterQueue."""
         return [] if self.place is None else [each for each in self.line.jobs if each.place < self.place.place]
 
     def lines(self, *, is_wide: bool) -> Iterator[str]:
@@ -295,7 +298,7 @@ async def _answer_place(client: ClusterClient, namespace: str, name: str, *, wit
 
 
 async def _read_forecast(client: ClusterClient, entry: JobEntry) -> Mapping[str, Any] | None:
-    """Return the server's forecast of a Workload's start; None if it offers none or is overloaded."""
+    """Return the server's forecast of a Workload's start; None if the server does not return one."""
     info = kind_info(scheme.WORKLOAD)
     path = object_path(info, info.storage_version, entry.namespace, entry.workload_name, "eta")
     response = await client.get(path, _FORECAST_TIMEOUT)
@@ -306,7 +309,7 @@ async def _read_forecast(client: ClusterClient, entry: JobEntry) -> Mapping[str,
 
 
 async def _pending_jobs(client: ClusterClient, namespace: str) -> tuple[list[PendingJob], Mapping[str, QueueLine]]:
-    """Return the pending jobs of a namespace ('' for all) by queue and place, and the lines of their ClusterQueues."""
+    """Return the pending jobs of a namespace ('' for all) by namespace, queue and place, and their queue lines."""
     sources = await _line_sources(client, namespace)
     queues = [each for each in sources.local_queues if namespace in ("", each["metadata"]["namespace"])]
     names = dict.fromkeys(name for each in queues if (name := each["spec"].get("clusterQueue")))

@@ -121,7 +121,7 @@ def _waiting_order(entry: JobEntry) -> tuple[bool, int, Instant]:
 
 
 def _queue_rows(queues: Sequence[Obj]) -> Iterator[ViewRow]:
-    """Yield a row for each flavor and resource of each ClusterQueue; the counts are in the first of its rows."""
+    """Yield a row for each flavor and resource of each ClusterQueue; only the first row of a queue has its counts."""
     for queue in queues:
         status, view = queue.get("status") or {}, cluster_queue_view(queue)
         used = {
@@ -543,7 +543,7 @@ async def _model_once(client: ClusterClient, namespace: str) -> TopModel:
 
 
 async def _scope_of(client: ClusterClient, namespace: str) -> str:
-    """Return the namespace to show: all ('') unless the user gives one, or may only list one."""
+    """Return the namespace to show: `namespace`, or else '' (all), or the default one if listing all is forbidden."""
     if namespace:
         return namespace
     info = kind_info(scheme.WORKLOAD)

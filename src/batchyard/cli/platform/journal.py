@@ -53,7 +53,7 @@ class StepJournal:
     def target(self) -> Mapping[str, Any] | None:
         """Return the journal's record of the cluster on which this folder's platform exists.
 
-        None if no step has created anything or found it complete, and after the platform was destroyed.
+        None before the first step has begun or a `create` has finished, and after a `destroy` has finished.
         """
         latest_target = target = None
         for entry in self.entries():

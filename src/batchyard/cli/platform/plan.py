@@ -90,7 +90,7 @@ def _is_idle(rendered_object: RenderedObject) -> bool:
 
 
 def _object_of_finding(finding: LintFinding, objects: Sequence[RenderedObject]) -> RenderedObject | None:
-    """Return the rendered object that a lint finding is for; the finding's source has the object's number, from 1."""
+    """Return the rendered object that a lint finding is for; None if its source is not an object number."""
     object_number = finding.source.removeprefix("<object ").removesuffix(">")
     return objects[int(object_number) - 1] if object_number.isdecimal() else None
 

@@ -114,7 +114,7 @@ class CommandRunner:
 
 
 def _final_exit_code(exit_code: int, interrupt_count: int, has_timed_out: bool) -> int:
-    """Return the exit code of an ended command; raise InterruptedCommandError if the user interrupted it."""
+    """Return the exit code of an ended command; TOO_LONG after a timeout. Raises InterruptedCommandError."""
     if interrupt_count:
         raise InterruptedCommandError
     return TOO_LONG if has_timed_out else exit_code

@@ -73,7 +73,7 @@ class Confirmation(Protocol):
     """The interface that asks the user to confirm steps which cost money or destroy resources."""
 
     def confirm(self, question: str, destroys: bool) -> bool:
-        """Ask the question; return whether the user confirms. `destroys`: the step can destroy resources."""
+        """Ask the question; return whether the user confirms. `destroys` is true if the step can destroy resources."""
 
 
 def format_seconds(seconds: float) -> str:
@@ -191,7 +191,10 @@ class StepRunner:
         return ProgressKind.DONE, probe_result.description
 
     def _with_probed_input(self, step: PlatformStep) -> tuple[PlatformStep, str]:
-        """Return the step with the standard input that its probes' outputs give its commands, and that input text."""
+        """Return the step with the standard input of its commands, and this input as text.
+
+        The input is computed from the outputs of the step's probes. Without such an input, it is ''.
+        """
         if step.stdin_from_probes is None:
             return step, ""
         show_progress = self.display.show_progress
@@ -260,7 +263,7 @@ class StepRunner:
         return probe_result
 
     def _probe_once(self, probe: Probe) -> ProbeResult:
-        """Return the result of a probe; its command runs at most once for all steps."""
+        """Return the result of a probe; the output of its command is cached for all steps of the run."""
         if probe.command not in self._probe_outputs:
             self._probe_outputs[probe.command] = self.runner.run_probe(probe.command, self.display.show_progress)
         return probe.parser(self._probe_outputs[probe.command])
@@ -269,7 +272,7 @@ class StepRunner:
 def probe_steps(
     runner: CommandRunner, display: Display, steps: Sequence[PlatformStep]
 ) -> list[tuple[PlatformStep, ProbeResult | None]]:
-    """Run the probes of all steps; return each step's result, or None for steps after a missing prerequisite."""
+    """Run the probes of all steps that have probes; return the results, None for steps after a missing prerequisite."""
     steps_with_results: list[tuple[PlatformStep, ProbeResult | None]] = []
     is_prerequisite_unmet = False
     for step in steps:

@@ -48,7 +48,7 @@ class Cluster:
         """Return the request with its queue and node selector, and remarks about what was chosen.
 
         Raises SubmitError if the LocalQueue, priority class or GPU model does not exist, or if no flavor accepts the
-        Job. Skips the checks that the user may not do.
+        Job. Checks of objects that the user may not list are skipped.
         """
         remarks = []
         queues = await self.client.list_objects(scheme.LOCAL_QUEUE, job_request.namespace)
@@ -113,7 +113,7 @@ class Cluster:
         return None
 
     async def list_pods(self, namespace: str, selector: str) -> Sequence[Obj]:
-        """Request the pods that match a label selector from the API server."""
+        """Request the pods that match `selector`, a URL query, from the API server; return none if that fails."""
         path = object_path(kind_info(scheme.POD), "v1", namespace)
         response = await self.client.transport.ask(HttpRequest("GET", f"{path}?{selector}"))
         return _items_in_response(response)
@@ -236,7 +236,10 @@ def match_gpu_model(
 def _matching_labels(
     model: str, labels_by_place: Mapping[str, Mapping[str, str]]
 ) -> Mapping[tuple[tuple[str, str], ...], Sequence[str]]:
-    """Return the labels that contain the model with the places that have them; an exact value goes before others."""
+    """Return the places (flavors or nodes) by their labels whose value contains the model.
+
+    If the value of a label is exactly the model, only such places are returned.
+    """
     places_by_labels: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for place, labels in labels_by_place.items():
         pairs = [pair for pair in labels.items() if pair[0] != well_known.HOSTNAME and _contains_words(pair[1], model)]
@@ -267,7 +270,7 @@ def _format_labels(labels: Sequence[tuple[str, str]]) -> str:
 
 
 def check_flavors(job_request: JobRequest, cluster_queue: ClusterQueueView, flavors: Mapping[str, FlavorView]) -> None:
-    """Raise SubmitError if a resource group of the ClusterQueue has no flavor that the Job's pods may use."""
+    """Raise SubmitError if the Job's pods request resources of a resource group that has no flavor they may use."""
     template = parse_pod_template(job_manifest(job_request, None)["spec"]["template"]["spec"])
     requested = {resource for resource, _ in template.requests}
     for group in cluster_queue.groups:

@@ -155,7 +155,9 @@ Namespace: TypeAlias = Annotated[
     str, typer.Option("--namespace", "-n", metavar="NS", help="The Job's namespace; default: the kubeconfig's.")
 ]
 Image: TypeAlias = Annotated[str, typer.Option(metavar="NAME", help="The container image.")]
-Cpu: TypeAlias = Annotated[str, typer.Option(metavar="AMOUNT", help="CPUs of each pod: 2, 500m; '' requests none.")]
+Cpu: TypeAlias = Annotated[
+    str, typer.Option("--cpu", "--cpus", metavar="AMOUNT", help="CPUs of each pod: 2, 500m; '' requests none.")
+]
 Memory: TypeAlias = Annotated[str, typer.Option(metavar="AMOUNT", help="Memory of each pod, such as 4Gi.")]
 Gpus: TypeAlias = Annotated[str, typer.Option(metavar="[MODEL:]N", help="GPUs of each pod, such as 1 or a100:1.")]
 GpuResource: TypeAlias = Annotated[str, typer.Option(metavar="NAME", help="The resource name of GPUs.")]

@@ -82,7 +82,7 @@ class JobProgress:
             )
 
     def process_pod(self, pod: Obj) -> Iterator[ProgressMessage]:
-        """Yield a progress message if the state of a pod changed; record the exit code if its container failed."""
+        """Yield a progress message if the state of a pod changed; record the exit code if its main container failed."""
         name = pod["metadata"]["name"]
         message = _pod_message(pod)
         if message is not None and self._pod_lines.get(name) != message.line:
@@ -96,7 +96,7 @@ class JobProgress:
             self._exit_codes.setdefault(name, terminated_state["exitCode"])
 
     def process_warning(self, pod: str, reason: str, message: str) -> Iterator[ProgressMessage]:
-        """Yield a progress message for a warning Event of a pod, unless the pod's status already says the same."""
+        """Yield a progress message for a warning Event of a pod, unless the pod's status contains its message."""
         line = f"pod {pod} waits: {reason}: {message}"
         if message not in self._pod_lines.get(pod, "") and reason not in _STATUS_REASONS:
             self._pod_lines[pod] = line

@@ -28,7 +28,10 @@ _NAME_LENGTH_MAX: Final = 16
 
 
 def new_instance(pool: Obj, zone: str, cluster: Obj, *, resize_request: Obj | None = None) -> dict[str, Any]:
-    """Return a new Instance of a node pool in a zone; a maximum run time in `resize_request` takes precedence."""
+    """Return a new Instance of a node pool in a zone.
+
+    A maximum run time in `resize_request` takes precedence over that of the pool.
+    """
     spec, name = pool["spec"], pool["metadata"]["name"]
     provisioning = spec.get("provisioning", "standard")
     run_spec = resize_request["spec"] if resize_request is not None else spec
@@ -60,7 +63,7 @@ def new_instance(pool: Obj, zone: str, cluster: Obj, *, resize_request: Obj | No
 def name_prefix(cluster: str, pool: str, zone: str) -> str:
     """Return the name prefix of a node pool's machines in a zone, as in GKE: `gke-<cluster>-<pool>-<8 hex digits>-`.
 
-    If the two names together are too long, both are cut.
+    If the cluster and pool names have more than 32 characters together, each is cut to 16 characters.
     """
     hash_digits = uid_for(0, cluster, pool, zone)[:8]
     if len(cluster) + len(pool) > _CLUSTER_AND_POOL_LENGTH_MAX:
@@ -86,12 +89,12 @@ def stops_at(instance: Obj) -> Instant | None:
 
 
 def is_being_deleted(instance: Obj) -> bool:
-    """Report whether the Instance is being deleted."""
+    """Return whether the Instance is being deleted."""
     return "deletionTimestamp" in instance["metadata"]
 
 
 def is_stopped(instance: Obj) -> bool:
-    """Report whether the machine of an Instance is stopped; the Instance is then about to be deleted."""
+    """Return whether the machine of an Instance is stopped; the Instance is then about to be deleted."""
     return "stoppedAt" in (instance.get("status") or {})
 
 

@@ -75,7 +75,7 @@ class Prices(NamedTuple):
 
 
 class MachineFamily(NamedTuple):
-    """What all machine types of a family such as `n2` share: compact placement limit and durations of machine steps."""
+    """The properties of a machine family such as `n2`: compact placement limit and durations of machine steps."""
 
     #: Size of a compact placement group; 0: not supported.
     placement_max: int
@@ -90,7 +90,7 @@ class AttachableAccelerator(NamedTuple):
 
 
 class NodeSystem(NamedTuple):
-    """The software of all nodes (versions, OS image), their boot disk, and the memory and disk that software takes."""
+    """The software of all nodes (versions, OS image), their boot disk, and the memory and disk that are reserved."""
 
     version: str
     os_image: str
@@ -124,7 +124,7 @@ class Catalog:
         return self.families.get(machine.family, MachineFamily(0, _EMPTY_MAPPING))
 
     def can_attach(self, machine: MachineType, accelerator: str) -> bool:
-        """Report whether machines of a type can attach an accelerator of this type."""
+        """Return whether machines of a type can attach an accelerator of this type."""
         attachable_accelerator = self.attachable.get(accelerator)
         return (
             attachable_accelerator is not None

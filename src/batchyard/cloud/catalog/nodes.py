@@ -73,7 +73,7 @@ def reserved_cpu_milli(machine: MachineType, pods: int = DEFAULT_PODS_PER_NODE) 
 
 
 def reserved_memory_mib(memory_mib: int) -> int:
-    """Return the MiB of a node's memory that GKE reserves; its brackets count 1000 MiB as one GB."""
+    """Return the MiB of a node's memory that GKE reserves; GKE's brackets count 1000 MiB as one GB."""
     if memory_mib <= _SMALL_MACHINE_MEMORY_MIB:
         return _SMALL_MACHINE_RESERVED_MIB if memory_mib > 0 else 0
     return _reserved_by_brackets(memory_mib, _RESERVED_MEMORY_BRACKETS)
@@ -102,7 +102,7 @@ def _reserved_disk_bytes(machine: MachineType, node_system: NodeSystem) -> int:
 
 
 def _reserved_by_brackets(amount: int, brackets: Sequence[tuple[int, int]]) -> int:
-    """Return what GKE reserves of an amount; brackets are pairs of start and rate (in 1/10000) of the part above it."""
+    """Return the part of an amount that GKE reserves; brackets are pairs of a start and the rate above it (1/10000)."""
     bracket_ends = [start for start, _ in brackets[1:]]
     reserved_amount = 0
     for (start, rate), end in zip(brackets, [*bracket_ends, max(amount, bracket_ends[-1])], strict=True):
@@ -180,7 +180,7 @@ def registered_node(instance: Obj, pool: Obj, cluster: Obj, now: Instant) -> dic
 
 
 def awaits_drivers(node: Obj) -> bool:
-    """Report whether a Node is registered but has never been ready, for example while its drivers are installed."""
+    """Return whether a Node is registered but has never been ready, for example while its drivers are installed."""
     condition = find_condition(node, "Ready")
     return condition is not None and condition["status"] == "False" and condition["reason"] == _NOT_READY_REASON
 
@@ -194,7 +194,7 @@ def set_ready(node: Obj, now: Instant) -> dict[str, Any]:
 
 
 def _node_identity(name: str, now: Instant) -> dict[str, str]:
-    """Return the machineID and bootID of a Node's status.nodeInfo, which clients require."""
+    """Return the bootID, machineID and systemUUID of a Node's status.nodeInfo, which clients require."""
     machine_uuid = uid_for(0, "machine", name)
     boot_id = uid_for(0, "boot", name, str(now))
     return {"bootID": boot_id, "machineID": machine_uuid.replace("-", ""), "systemUUID": machine_uuid}
@@ -278,7 +278,7 @@ def _format_quantities(amounts: Resources) -> dict[str, str]:
 
 
 def _node_condition(kind: str, is_true: bool, reason_and_message: tuple[str, str], now: Instant) -> dict[str, str]:
-    """Return a Node condition."""
+    """Return a Node condition whose heartbeat and transition times are `now`."""
     time_text, (reason, message) = format_time(now), reason_and_message
     return {
         "type": kind,

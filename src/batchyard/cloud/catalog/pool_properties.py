@@ -29,7 +29,7 @@ def machine_of(pool: Obj, catalog: Catalog) -> MachineType:
 
 
 def has_its_accelerator(pool: Obj, catalog: Catalog) -> bool:
-    """Report whether a node pool's machines have the accelerators in its spec: built in, or possible to attach."""
+    """Return whether a node pool's machines have the accelerators in its spec: built in, or possible to attach."""
     accelerator_row, actual_accelerator = pool["spec"].get("accelerator"), machine_of(pool, catalog).accelerator
     return not accelerator_row or (
         actual_accelerator is not None
@@ -44,7 +44,7 @@ def zones_of(pool: Obj, cluster: Obj) -> Sequence[str]:
 
 
 def is_autoscaled(pool: Obj) -> bool:
-    """Report whether the autoscaler sets a node pool's size; otherwise the pool has nodeCount machines in each zone."""
+    """Return whether the autoscaler sets a node pool's size; otherwise the pool has nodeCount machines in each zone."""
     return pool["spec"].get("autoscaling") is not None
 
 

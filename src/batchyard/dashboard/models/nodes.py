@@ -23,7 +23,7 @@ _POOL_NAME_OF_OTHERS: Final = "nodes"
 
 
 def nodes(inputs: ViewInputs, access: NamespaceAccess, _query: Query) -> ViewJson:
-    """Return the document of the page of all nodes by pool; it does not reveal whose pods use the nodes."""
+    """Return the document of the page of nodes by pool, with at most NODES_MAX nodes and without names of pods."""
     if not access.may_list_all(scheme.NODE):
         return {"forbidden": "nodes"}
     amounts_by_node = _requests_by_node(inputs)

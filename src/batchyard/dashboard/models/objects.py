@@ -24,7 +24,7 @@ YAML_LENGTH_MAX: Final = 256 * 1024
 def object_yaml(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> ViewJson | None:
     """Return an object as YAML; None if it does not exist or the user may not list it.
 
-    `managed=true` includes its managedFields.
+    The query parameter `managed=true` includes the object's managedFields.
     """
     kind, namespace, name = _KINDS_BY_NAME.get(query.get("kind", "")), query.get("namespace", ""), query.get("name", "")
     if kind is None or not access.may_list(kind, namespace):
@@ -71,7 +71,7 @@ def _dump(obj: Any) -> str:
 
 
 def pod(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> ViewJson | None:
-    """Return what the log page shows of a pod: its containers, phase and Workload; None if it is hidden or missing."""
+    """Return a pod's containers, phase and Workload for the log page; None if the pod is hidden or does not exist."""
     namespace, name = query.get("namespace", ""), query.get("name", "")
     obj = inputs.reader.get(Key(scheme.POD, namespace, name)) if access.may_list(scheme.POD, namespace) else None
     if obj is None:

@@ -74,7 +74,7 @@ def _all_workloads(inputs: ViewInputs) -> ViewJson:
 
 
 def _first_pending_workloads(inputs: ViewInputs) -> Iterator[tuple[int, str, WorkloadView]]:
-    """Yield (position, queue, Workload) of the first pending Workloads of each queue; more if there are few queues."""
+    """Yield (position, queue, Workload) of each queue's first pending Workloads; the fewer queues, the more of each."""
     queue_names = [name for name in inputs.queue_source.snapshot.queues if inputs.queue_source.count_pending(name)]
     for name in queue_names:
         shown_per_queue = -(-WORKLOADS_SHOWN_MAX // len(queue_names))
@@ -254,7 +254,7 @@ def _workload_entry(history: WorkloadHistory | None, key: str, queues: list[str]
 def _preemption_documents(
     inputs: ViewInputs, histories: dict[str, WorkloadHistory], workload_numbers: dict[str, int], period_start: Instant
 ) -> list[ViewJson]:
-    """Return the preemptions in which both Workloads are on the timeline."""
+    """Return the preemptions in the shown period whose victim and preemptor are on the timeline, by time."""
     preemption_documents = []
     for key, number in workload_numbers.items():
         for mark in histories[key].marks if key in histories else ():

@@ -158,7 +158,10 @@ def _running_sums(changes: Iterable[tuple[Instant, int]], start: Instant, step_d
 
 
 def queue(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> ViewJson | None:
-    """Return the document of one ClusterQueue's page, or None; hidden Workloads appear only as positions."""
+    """Return the document of one ClusterQueue's page; None if the ClusterQueue does not exist.
+
+    Of hidden Workloads, only positions and counts appear. Without permission, the document only has `forbidden`.
+    """
     if not access.may_list_all(scheme.CLUSTER_QUEUE):
         return {"forbidden": "clusterqueues"}
     name, window = query.get("name", ""), data_source.requested_page(inputs, query)

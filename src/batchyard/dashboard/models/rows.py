@@ -132,7 +132,7 @@ def quota_usage_rows(snapshot: Snapshot, node: QuotaNode) -> list[ViewJson]:
 
 
 def dominant_usage_rows(rows: Iterable[ViewJson]) -> list[ViewJson]:
-    """Return, by flavor, the usage row of the most used device, or else resource; omit flavors without usage."""
+    """Return one usage row per flavor: of its most used device, or else resource; omit flavors without usage."""
     dominant_rows: dict[str, ViewJson] = {}
     for row in rows:
         if row["isIdle"]:
@@ -205,7 +205,7 @@ COST_ROWS_MAX: Final = 200
 
 
 def costs(inputs: ViewInputs, access: NamespaceAccess, _query: Query) -> ViewJson:
-    """Return the document of the cost page for the namespaces that the user may list; `kept`: records exist."""
+    """Return the document of the cost page for the namespaces that the user may list; `kept` is false without costs."""
     if inputs.costs is not None:
         cost_statement = inputs.costs
         cost_tables = [
@@ -284,7 +284,10 @@ DIVERGENCES_SHOWN_MAX: Final = 20
 
 
 def shadow_comparison(inputs: ViewInputs, access: NamespaceAccess, workload: str = "") -> ViewJson:
-    """Return where Kueue and this scheduler differed, for all Workloads or one; empty without shadow mode."""
+    """Return where Kueue and this scheduler differed, for all Workloads or one.
+
+    Empty without shadow mode, or if the user may not list all Workloads.
+    """
     results = inputs.history.comparison
     if results is None or not access.may_list_all(scheme.WORKLOAD):
         return {}

@@ -224,7 +224,7 @@ _SORT_KEYS: Final[Mapping[str, Callable[[data_source.WorkloadListEntry], Any]]] 
 def _sort_entries(
     entries: Sequence[data_source.WorkloadListEntry], sort: str
 ) -> Sequence[data_source.WorkloadListEntry]:
-    """Return the list entries sorted by a column, with `-` descending; equal ones and unknown columns: newest first."""
+    """Return the list entries sorted by a column, descending after `-`; for an unknown column, in the given order."""
     sort_key = _SORT_KEYS.get(sort.removeprefix("-"))
     return entries if sort_key is None else sorted(entries, key=sort_key, reverse=sort.startswith("-"))
 

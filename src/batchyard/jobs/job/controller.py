@@ -45,9 +45,10 @@ _NAME_PREFIX_LENGTH_MAX: Final = 58
 def new_pods(
     job: meta.Obj, planned_pods: Sequence[NewPod], used_names: Iterable[str], pod_count: int, now: Instant
 ) -> list[meta.Obj]:
-    """Return the manifests of new pods of a Job, with names not in `used_names`; `pod_count` counts its pods so far.
+    """Return the manifests of new pods of a Job, with names not in `used_names`.
 
-    Each pod has a full name besides the `generateName` prefix, so that the Event of its creation can contain the name.
+    The names are derived from `now` and from `pod_count`, the number of pods that the Job has had so far. Each
+    pod has a full name besides the `generateName` prefix, so that the Event of its creation can contain the name.
     """
     if not planned_pods:
         return []
@@ -80,7 +81,7 @@ def _common_pod_fields(job: meta.Obj, *, has_index: bool) -> dict[str, Any]:
 
 
 def _with_index_env(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the pod spec with the environment variable JOB_COMPLETION_INDEX in all its containers."""
+    """Return the pod spec with the environment variable JOB_COMPLETION_INDEX in all containers and init containers."""
     fields = {f: [_with_index_variable(c) for c in spec[f]] for f in ("initContainers", "containers") if spec.get(f)}
     return {**spec, **fields}
 
@@ -99,7 +100,7 @@ def _name_prefix(job_name: str, index: int) -> str:
 
 
 def _unused_pod_name(prefix: str, used_names: Mapping[str, None], hash_seed: Sequence[str]) -> str:
-    """Return a pod name that is not in `used_names`: the prefix and a five-letter suffix derived from the seed."""
+    """Return a pod name that is not in `used_names`: the prefix and five characters derived from the seed."""
     for attempt in count():
         name = generated_name(prefix, uid_for(0, *hash_seed, prefix, str(attempt)))
         if name not in used_names:
@@ -188,14 +189,14 @@ class RelevantJobPods:
         return self._flags_by_pod
 
     def add_existing(self, owned_objects: Iterable[meta.Obj]) -> None:
-        """Add the pods among a Job's owned objects, which may be older than this controller's first watch event."""
+        """Add the pods among the objects that a Job owns; such pods may predate this controller's first watch event."""
         for obj in owned_objects:
             if obj["kind"] == "Pod" and meta.key_of(obj) not in self._flags_by_pod:
                 self._set_pod_flags(meta.key_of(obj), 0, _pod_flags(obj))
         self.is_complete = True
 
     def schedule_reconcile(self, at: Instant) -> None:
-        """Make the next reconcile of the Job due at this time, unless an earlier one is due."""
+        """Schedule the next reconcile of the Job at this time, unless it is already scheduled earlier."""
         self._reconcile_at = at if self._reconcile_at is None else min(self._reconcile_at, at)
 
     def reconcile_at(self, now: Instant) -> Instant:
@@ -238,7 +239,7 @@ class RelevantJobPods:
             self._flags_by_pod.pop(pod, None)
 
     def _needs_prompt_reconcile(self, old_flags: int, new_flags: int) -> bool:
-        """Report whether a pod's change of flags requires a reconcile of the Job now instead of a second later."""
+        """Return whether a pod's change of flags requires a reconcile of the Job now instead of a second later."""
         cleared_flags = old_flags & ~new_flags
         if self._has_missing_pods or not self.is_complete or cleared_flags & (_TRACKED_FLAG | _TERMINATING_FLAG):
             return True
@@ -255,7 +256,7 @@ class RelevantJobPods:
 
 
 class PodIndex:
-    """For all Jobs: the pods that have not ended or still have the Job finalizer."""
+    """Index, by Job, of the pods that have not ended or still have the Job finalizer."""
 
     __slots__ = ("_by_job",)
 
@@ -268,7 +269,7 @@ class PodIndex:
         return self._pods_of(_job_key(job))
 
     def observe_job(self, event: WatchEvent, now: Instant) -> None:
-        """Process a watch event of a Job: schedule its reconcile, or drop a finished or deleted Job's pods."""
+        """Process a watch event of a Job: schedule its reconcile; remove a finished or deleted Job from the index."""
         job = event.obj
         if event.type is _DELETED or is_finished(job):
             self._by_job.pop(_job_key(job), None)
@@ -309,7 +310,7 @@ def _pod_flags(pod: meta.Obj) -> int:
 
 
 def _has_same_containers(event: WatchEvent) -> bool:
-    """Report whether a pod's watch event left its container statuses unchanged, as when it was only scheduled."""
+    """Return whether a pod's watch event left its container statuses unchanged, as when it was only scheduled."""
     if event.old is None:
         return False
     old, new = event.old.get("status") or {}, event.obj.get("status") or {}
@@ -322,7 +323,7 @@ def _has_same_containers(event: WatchEvent) -> bool:
 
 
 class PodClaims:
-    """Index of the pods without a controller, and of the Jobs that may adopt them."""
+    """Index of the pods without a controller, and of the Jobs with manual selectors, which may adopt any such pod."""
 
     def __init__(self) -> None:
         #: Orphan pods by namespace and by the Job name in their label ('' for Jobs with manual selectors).
@@ -331,7 +332,7 @@ class PodClaims:
         self._manual_jobs_by_namespace: dict[str, dict[meta.Key, None]] = {}
 
     def observe_job(self, event: WatchEvent) -> None:
-        """Process a watch event of a Job: record or forget the Job if it has a manual selector."""
+        """Process a watch event of a Job: record a Job with a manual selector; remove a finished or deleted one."""
         if not _has_manual_selector(event.obj):
             return
         manual_jobs = self._manual_jobs_by_namespace.setdefault(event.key.namespace, {})
@@ -353,7 +354,7 @@ class PodClaims:
         return [*named_jobs, *self._manual_jobs_by_namespace.get(namespace, ())]
 
     def adopted_pods(self, job: meta.Obj, reader: Reader) -> list[meta.Obj]:
-        """Return the orphan pods that a Job adopts, as changed copies with the Job as owner and its finalizer."""
+        """Return copies of the orphan pods that a Job adopts, with the Job as controller and the Job finalizer."""
         metadata = job["metadata"]
         orphan_job_name = "" if _has_manual_selector(job) else metadata["name"]
         orphan_keys = self._orphans_by_job_name.get((metadata.get("namespace", ""), orphan_job_name))
@@ -364,13 +365,13 @@ class PodClaims:
 
 
 def is_selected(pod: meta.Obj, job: meta.Obj) -> bool:
-    """Report whether the selector of a Job matches a pod."""
+    """Return whether the selector of a Job matches a pod."""
     job_selector = meta.selector(with_selector(job)["spec"].get("selector"))
     return job_selector is not None and job_selector.matches(pod["metadata"].get("labels") or {})
 
 
 def may_mismatch_owner(event: WatchEvent, owner_uid: str) -> bool:
-    """Report whether a pod may no longer match its Job's selector: labels changed, or no uid label of the Job."""
+    """Return whether a pod may not match its Job's selector: labels changed, or a new pod lacks the Job's uid label."""
     labels = event.obj["metadata"].get("labels")
     if event.old is None:
         return labels is None or labels.get(well_known.CONTROLLER_UID) != owner_uid
@@ -386,12 +387,12 @@ def release_pod_from_job(pod: meta.Obj, job: meta.Obj) -> meta.Obj:
 
 
 def _has_manual_selector(job: meta.Obj) -> bool:
-    """Report whether the user wrote the Job's pod selector (`manualSelector`), so that it may match any pod."""
+    """Return whether the user wrote the Job's pod selector (`manualSelector`), so that it may match any pod."""
     return bool(job["spec"].get("manualSelector"))
 
 
 def _candidate_job_names(pod: meta.Obj) -> Iterable[str]:
-    """Return the index names of an orphan pod: its job-name label, if any, and '' for Jobs with manual selectors."""
+    """Return the names that index an orphan pod: its job-name label, if any, and '' for Jobs with manual selectors."""
     name = meta.label(pod, well_known.JOB_NAME)
     return ("",) if name is None else (name, "")
 
@@ -438,7 +439,7 @@ class JobPodController:
         return (job, event.key) if is_terminating(event.obj) and is_tracked(event.obj) else (job,)
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Reconcile a Job; for a pod key, release the pod from a Job that no longer counts it."""
+        """Reconcile a Job; for a pod key, remove the pod's invalid owner reference or unneeded Job finalizer."""
         obj = reader.get(key)
         if obj is None:
             return ReconcileResult()
@@ -462,7 +463,7 @@ class JobPodController:
         return _plan_writes(key, obj, plan, new_pods(obj, plan.pod_changes.to_create, names, job_index.pod_count, now))
 
     def _previous_owner_keys(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return the Job that controlled the pod before the event, and remove the pod from its index."""
+        """Remove the pod from the index of the Job that controlled it before the event; return the key of that Job."""
         owner_reference = None if event.old is None else _owner_job_reference(event.old)
         if owner_reference is None:
             return ()
@@ -486,7 +487,7 @@ def _owner_job_reference(pod: meta.Obj) -> Mapping[str, Any] | None:
 
 
 def _release_pod(pod: meta.Obj, reader: Reader) -> ReconcileResult:
-    """Return the write that releases a pod from its Job, or removes the Job finalizer of a pod that no Job counts."""
+    """Return the write that releases a pod from its Job or removes an unneeded Job finalizer; no write if neither."""
     owner_reference = _owner_job_reference(pod)
     if owner_reference is None:
         is_orphan = meta.controller_of(pod) is None and is_tracked(pod)
@@ -501,7 +502,7 @@ def _release_pod(pod: meta.Obj, reader: Reader) -> ReconcileResult:
 def _plan_writes(key: meta.Key, job: meta.Obj, plan: JobPlan, created_pods: Sequence[meta.Obj]) -> ReconcileResult:
     """Convert the plan of a Job to API writes: pod creations and deletions come before the status update.
 
-    A rejected pod does not block the others.
+    If the API server rejects a write, the other writes are still sent.
     """
     finalizer_removals = [Update(remove_tracking_finalizer(pod.obj)) for pod in plan.pods_to_release]
     reconcile_result = ReconcileResult([*finalizer_removals], requeue_at=plan.wake_at, independent=True)
@@ -523,7 +524,7 @@ def _plan_writes(key: meta.Key, job: meta.Obj, plan: JobPlan, created_pods: Sequ
 
 
 def _rejection_event(key: meta.Key, _write: Write, error: ApiError) -> EventRecord | None:
-    """Return a FailedCreate Event for a pod that the API server rejected; None if the Namespace is terminating."""
+    """Return a FailedCreate Event for a forbidden pod; None for other errors and for a terminating Namespace."""
     if not isinstance(error, Forbidden) or isinstance(error, NamespaceTerminating):
         return None
     return EventRecord(key, "Warning", "FailedCreate", f"Error creating: {error}")

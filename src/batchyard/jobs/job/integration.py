@@ -20,20 +20,20 @@ _POD_TEMPLATE_PATH: Final = ("spec", "template")
 
 
 class JobIntegration:
-    """Kueue integration of batch/v1 Jobs: a Job has one pod set, `main`, whose count is at most the parallelism."""
+    """Kueue integration of batch/v1 Jobs: a Job has one pod set, `main`, with the number of pods that run at once."""
 
     kind = scheme.JOB
 
     def is_suspended(self, job: Obj) -> bool:
-        """Report whether the Job is suspended and a previous stop by Kueue is complete."""
+        """Return whether the Job is suspended and a previous stop by Kueue is complete."""
         return job["spec"].get("suspend") is True and annotation(job, well_known.STOPPING) != "true"
 
     def is_active(self, job: Obj) -> bool:
-        """Report whether the Job has active pods."""
+        """Return whether the Job has active pods."""
         return bool((job.get("status") or {}).get("active"))
 
     def pods_ready(self, job: Obj) -> bool:
-        """Report whether ready plus succeeded pods reach the number of pods that the Job runs at once."""
+        """Return whether ready plus succeeded pods reach the number of pods that the Job runs at once."""
         status = job.get("status") or {}
         uncounted_uids = (status.get("uncountedTerminatedPods") or {}).get("succeeded") or ()
         succeeded_count = status.get("succeeded", 0) + len(uncounted_uids)
@@ -73,7 +73,10 @@ class JobIntegration:
         return [{"name": POD_SET, "count": reclaimable_count}]
 
     def started_job(self, job: Obj, injections: Sequence[workloads.PodSetInfo]) -> Obj:
-        """Return the unsuspended Job with the admitted node selectors; partial admission also sets its parallelism."""
+        """Return the unsuspended Job with the fields of `injections`, and the parallelism of partial admission.
+
+        Raises InvalidPodSetInfo if the fields conflict, or if there is not exactly one injection.
+        """
         if len(injections) != 1:
             raise workloads.InvalidPodSetInfo(f"invalid podset infos: expecting 1 podset, got {len(injections)}")
         started_job: Obj = with_path(job, ("spec", "suspend"), False)
@@ -83,7 +86,7 @@ class JobIntegration:
     def stop(self, job: Obj, pod_set_infos: Sequence[workloads.PodSetInfo]) -> Write | None:
         """Return the next write that stops the Job: suspend, clear startTime, restore the pod template; None when done.
 
-        An annotation marks a Job that is being stopped, so that the stop continues after a restart.
+        An annotation marks a Job that is being stopped, so that the stop continues after a restart of the controller.
         """
         if job["spec"].get("suspend") is not True:
             annotations = {**(job["metadata"].get("annotations") or {}), well_known.STOPPING: "true"}
@@ -108,7 +111,10 @@ def _parallelism_min(job: Obj) -> int | None:
 
 
 def _with_parallelism(job: Obj, count: int) -> Obj:
-    """Return the Job with parallelism `count` if its annotations allow partial admission, else unchanged."""
+    """Return the Job with parallelism `count` if its annotations allow partial admission, else unchanged.
+
+    If an annotation requires completions equal to parallelism, they change too.
+    """
     if _parallelism_min(job) is None or job["spec"].get("parallelism", 1) == count:
         return job
     job = with_path(job, ("spec", "parallelism"), count)

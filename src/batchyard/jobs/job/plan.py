@@ -59,7 +59,7 @@ def matching_success_rule_index(spec: JobSpec, succeeded_indexes: Spans) -> int 
 
 
 def _is_rule_met(rule: PolicyRule, succeeded_indexes: Spans, completions: int) -> bool:
-    """Report whether all indexes of a success policy rule, or the rule's `succeededCount` of them, succeeded."""
+    """Return whether all indexes of a success policy rule, or the rule's `succeededCount` of them, succeeded."""
     count, indexes_text = rule.get("succeededCount"), rule.get("succeededIndexes")
     if indexes_text is None:
         return count is not None and index_count(succeeded_indexes) >= count
@@ -146,7 +146,7 @@ def _fail_job_message(job: ObservedJob) -> str | None:
 
 
 def _exceeds_restart_limit(job: ObservedJob) -> bool:
-    """Report whether the container restarts in a Job's pods (restartPolicy OnFailure) reach its backoff limit."""
+    """Return whether the container restarts in a Job's pods (restartPolicy OnFailure) reach its backoff limit."""
     if not job.spec.restarts_in_place:
         return False
     restart_count = 0
@@ -206,13 +206,13 @@ class JobConditions:
         return True
 
     def set_suspended(self, suspended: bool) -> None:
-        """Set the Job's Suspended condition; a Job that was never suspended gets no such condition."""
+        """Set the Job's Suspended condition to True or False; a never suspended Job gets no False condition."""
         reason, message = ("JobSuspended", "Job suspended") if suspended else ("JobResumed", "Job resumed")
         if self.set("Suspended", suspended, reason, message):
             self.events.append(JobEvent("Normal", reason.removeprefix("Job"), message))
 
     def end(self, outcome: JobOutcome, *, has_too_many_successes: bool) -> None:
-        """Set the Job's Complete or Failed condition, possibly with a message that more pods than needed succeeded."""
+        """Set the Job's Complete or Failed condition; record its Events, and a warning if `has_too_many_successes`."""
         self.set(outcome.final_condition_type, True, outcome.reason, outcome.message)
         if not outcome.succeeded:
             self.events.append(JobEvent("Warning", outcome.reason, outcome.message))
@@ -255,7 +255,7 @@ _RECORD_NOT_YET, _RECORD_NOTHING, _RECORD_SUCCESS, _RECORD_FAILURE = (
 
 
 def releasable_pods(job: ObservedJob, outcome: JobOutcome | None) -> list[JobPod]:
-    """Return the pods whose Job finalizer may be removed: the Job's status already records their termination."""
+    """Return the pods whose Job finalizer may be removed: the Job's status records their end, or need not record it."""
     termination_records = [(pod, _termination_record(pod, job, outcome)) for pod in job.pods if pod.tracked]
     return [pod for pod, end in termination_records if end is not _RECORD_NOT_YET and _is_recorded(pod, end, job)]
 
@@ -296,7 +296,7 @@ def _termination_record(pod: JobPod, job: ObservedJob, outcome: JobOutcome | Non
 
 
 def _is_recorded(pod: JobPod, record: PodTerminationRecord, job: ObservedJob) -> bool:
-    """Report whether the Job's status already contains the pod's success or failure."""
+    """Return whether the Job's status already contains the pod's success or failure; True if neither counts."""
     if record is _RECORD_FAILURE:
         return pod.uid in job.uncounted_failed
     if record is _RECORD_SUCCESS:
@@ -307,7 +307,7 @@ def _is_recorded(pod: JobPod, record: PodTerminationRecord, job: ObservedJob) ->
 
 
 def _limit_uids(succeeded_uids: Sequence[str], failed_uids: Sequence[str]) -> dict[str, Sequence[str]]:
-    """Return `uncountedTerminatedPods` with at most 500 uids; the other pods keep their finalizer for now."""
+    """Return `uncountedTerminatedPods` with at most 500 uids; pods whose uid is left out keep their finalizer."""
     failed_uids_max = max(0, UNCOUNTED_UIDS_MAX - len(succeeded_uids))
     uids_by_field = {"succeeded": succeeded_uids[:UNCOUNTED_UIDS_MAX], "failed": failed_uids[:failed_uids_max]}
     return {field: uids for field, uids in uids_by_field.items() if uids}
@@ -337,7 +337,7 @@ class NewPod:
 
 
 class PodChanges(NamedTuple):
-    """The pods that a Job creates and deletes now, and when to check again."""
+    """The pods that a Job creates and deletes now, and when to reconcile it again (None: only after an event)."""
 
     to_create: Sequence[NewPod] = ()
     #: Surplus pods to delete, which do not count as failures.
@@ -348,7 +348,10 @@ class PodChanges(NamedTuple):
 
 
 def plan_pod_changes(job: ObservedJob, failure_times: Iterable[Instant], now: Instant) -> PodChanges:
-    """Return the pods to create and delete for a running Job; `failure_times` are of pods without the Job finalizer."""
+    """Return the pods to create and delete for an unfinished Job, and when a backoff ends.
+
+    `failure_times` are the times at which pods without the Job finalizer failed.
+    """
     if job.spec.suspended:
         return PodChanges(to_dismiss=job.active_pods)
     desired_count = _desired_active_count(job)
@@ -388,7 +391,7 @@ def _surplus_pods(job: ObservedJob, surplus_count_min: int) -> list[JobPod]:
 
 
 def _have_distinct_indexes(job: ObservedJob) -> bool:
-    """Report whether all active pods of an Indexed Job have valid and distinct indexes; True for other Jobs."""
+    """Return whether all active pods of an Indexed Job have valid and distinct indexes; True for other Jobs."""
     if not job.spec.indexed:
         return True
     indexes = {pod.index for pod in job.active_pods if job.spec.has_index(pod.index)}
@@ -411,7 +414,7 @@ def _deletion_order(pod: JobPod) -> tuple[bool, int, bool, Instant, int, Instant
 
 
 def _missing_indexes(job: ObservedJob, count: int) -> list[int]:
-    """Return the lowest `count` completion indexes that need a pod: not finished, and without an active pod."""
+    """Return the lowest `count` completion indexes that need a pod: not finished, without an active or awaited pod."""
     spec = job.spec
     pod_indexes = [pod.index for pod in (*job.active_pods, *_awaited_terminating(job)) if spec.has_index(pod.index)]
     used_indexes = with_indexes(job.succeeded_indexes, pod_indexes)
@@ -424,7 +427,10 @@ def _awaited_terminating(job: ObservedJob) -> list[JobPod]:
 
 
 def _failures_since_success(job: ObservedJob, failure_times: Iterable[Instant]) -> list[Instant]:
-    """Return when pods of the Job failed since its last success, for the backoff."""
+    """Return when pods of the Job failed since its last success, for the backoff: the latest 7 times, sorted.
+
+    `failure_times` are the times at which pods without the Job finalizer failed.
+    """
     pods = [pod for pod in job.pods if pod.tracked and not pod.active]
     if job.spec.indexed:
         pods = [pod for pod in pods if job.spec.has_index(pod.index)]
@@ -448,7 +454,7 @@ def _pods_after_backoff(job: ObservedJob, indexes: Sequence[int], now: Instant) 
 
 
 def _successor_pod(index: int, failed_pod: JobPod | None, job: ObservedJob) -> NewPod:
-    """Return the pod that replaces an index's failed pod, with the failure counts of the index so far."""
+    """Return the next pod to create for a completion index, with the failure counts of the index so far."""
     if failed_pod is None:
         return NewPod(index, 0)
     counts_failure = is_counted(job.spec.failure_rules, failed_pod.obj)
@@ -474,10 +480,11 @@ class JobPlan(NamedTuple):
 
 
 def plan_job(job: Obj, pods: Sequence[JobPod], failure_times: Iterable[Instant], now: Instant) -> JobPlan:
-    """Return the next writes for an unfinished Job; `failure_times` are of failed pods without the Job finalizer.
+    """Return the next writes for an unfinished Job.
 
-    A plan either releases pods or writes the status, never both. So a finalizer is removed only after the status that
-    records the termination is known to be written. The release triggers the next reconcile.
+    `failure_times` are the times at which pods without the Job finalizer failed. A plan either releases pods or writes
+    the status, never both. So a finalizer is removed only after the status that records the termination is known to be
+    written. The release triggers the next reconcile.
     """
     observed_job = observe_job(job, pods)
     outcome = recorded_outcome(observed_job)
@@ -497,7 +504,7 @@ def plan_job(job: Obj, pods: Sequence[JobPod], failure_times: Iterable[Instant],
 
 
 def _active_since(observed_job: ObservedJob, now: Instant) -> Instant | None:
-    """Return since when the Job has been active, that is started and not suspended; None if it is suspended."""
+    """Return when the Job was started or last resumed, `now` if that happens in this reconcile; None if suspended."""
     if observed_job.spec.suspended:
         return None
     text = observed_job.status.get("startTime")
@@ -515,7 +522,7 @@ def _plan_pods(
 
 
 def _is_complete(state: ObservedJob, pod_changes: PodChanges) -> bool:
-    """Report whether enough pods of the Job have succeeded and none is active after this change."""
+    """Return whether enough pods of the Job have succeeded and none is active after `pod_changes`."""
     if pod_changes.to_create or len(state.active_pods) > len(pod_changes.to_dismiss):
         return False
     return state.succeeded_count >= (1 if state.spec.completions is None else state.spec.completions)
@@ -568,5 +575,5 @@ def _success_count_max(state: ObservedJob) -> int:
 
 
 def _all_pods_counted(state: ObservedJob) -> bool:
-    """Report whether all pods of the Job have ended and lost the Job finalizer."""
+    """Return whether all pods of the Job have ended and lost the Job finalizer."""
     return not any(pod.tracked or not pod.ended for pod in state.pods)

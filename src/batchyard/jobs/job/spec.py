@@ -1,4 +1,4 @@
-"""A Job and its pods as the Job controller sees them: spec with defaults, selector, indexes, policies and backoff."""
+"""A Job and its pods in the form that the Job controller uses; selectors, index sets, policies and backoff."""
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -41,7 +41,7 @@ class JobSpec:
     success_rules: Sequence[PolicyRule]
 
     def has_index(self, index: int) -> bool:
-        """Report whether a completion index is valid for this Job; False for -1, a pod without an index."""
+        """Return whether a completion index is valid for this Job; False for -1, a pod without an index."""
         return 0 <= index < (self.completions or 0)
 
 
@@ -67,12 +67,12 @@ def job_spec(job: Obj) -> JobSpec:
 
 
 def is_ours(job: Obj) -> bool:
-    """Report whether the Job's `managedBy` is unset or names this controller."""
+    """Return whether the Job's `managedBy` is unset or names this controller."""
     return job["spec"].get("managedBy") in (None, JOB_CONTROLLER)
 
 
 def is_finished(job: Obj) -> bool:
-    """Report whether the Job has a True Complete or Failed condition."""
+    """Return whether the Job has a True Complete or Failed condition."""
     return is_true(job, "Complete") or is_true(job, "Failed")
 
 
@@ -83,9 +83,10 @@ def is_finished(job: Obj) -> bool:
 
 
 def with_selector(job: Obj) -> Obj:
-    """Return the Job with a generated pod selector and the matching labels on its pod template; unchanged if present.
+    """Return the Job with a generated pod selector and the matching labels on its pod template.
 
-    Existing values are kept; validation checks that they match.
+    Returns the same object if both are present, or if the Job has a manual selector. Existing values are kept;
+    validation checks that they match.
     """
     spec, metadata = job["spec"], job["metadata"]
     if spec.get("manualSelector"):
@@ -162,7 +163,7 @@ def index_count(spans: Spans) -> int:
 
 
 def contains(spans: Spans, index: int) -> bool:
-    """Report whether a completion index is in a set, given as ranges."""
+    """Return whether a completion index is in a set, given as ranges."""
     position = bisect_right(spans, (index, index))
     return (position > 0 and spans[position - 1][1] >= index) or (position < len(spans) and spans[position][0] == index)
 
@@ -214,7 +215,7 @@ class PolicyDecision(NamedTuple):
 
 
 def policy_decision(rules: Sequence[PolicyRule] | None, pod: Obj) -> PolicyDecision:
-    """Return the action of the first pod failure policy rule that matches a failed pod."""
+    """Return the action of the first pod failure policy rule that matches a failed pod; '' if no rule matches."""
     for number, rule in enumerate(rules or ()):
         status = pod.get("status") or {}
         exit_code_rule, condition_patterns = rule.get("onExitCodes"), rule.get("onPodConditions")
@@ -231,7 +232,7 @@ def policy_decision(rules: Sequence[PolicyRule] | None, pod: Obj) -> PolicyDecis
 
 
 def is_counted(rules: Sequence[PolicyRule] | None, pod: Obj) -> bool:
-    """Report whether a failed pod counts toward the Job's backoff limit: its failure policy action is not Ignore."""
+    """Return whether a failed pod counts toward the Job's backoff limit: its failure policy action is not Ignore."""
     return not rules or policy_decision(rules, pod).action != IGNORE_ACTION
 
 
@@ -317,17 +318,17 @@ class JobPod:
 
 
 def job_pods(pods: Iterable[Obj]) -> list[JobPod]:
-    """Return the properties of pods that the Job controller uses."""
+    """Return, for each of the given pods, the properties that the Job controller uses."""
     return [_job_pod(pod) for pod in pods]
 
 
 def has_failed(pod: JobPod, spec: JobSpec) -> bool:
-    """Report whether a pod has failed; a terminating pod counts as failed, except with podReplacementPolicy Failed."""
+    """Return whether a pod has failed; a terminating pod counts as failed, except with podReplacementPolicy Failed."""
     return pod.phase == FAILED or (pod.terminating and not spec.replaces_after_end)
 
 
 def is_tracked(obj: Obj) -> bool:
-    """Report whether a pod has the finalizer of the Job controller."""
+    """Return whether a pod has the finalizer of the Job controller."""
     return well_known.JOB_TRACKING in finalizers_of(obj)
 
 
@@ -388,7 +389,7 @@ def index_backoff_end(failed_pod: Obj) -> Instant:
 
 
 def finished_at(pod: Obj) -> Instant:
-    """Return when a pod ended, from its containers, its Ready condition, or its deletion time."""
+    """Return when a pod ended: from its containers, else Ready condition, else deletion, else creation time."""
     status = pod.get("status") or {}
     end_times = [_container_end_time(container) for container in status.get("containerStatuses") or ()]
     known_end_times = [end for end in end_times if end is not None]
@@ -408,7 +409,7 @@ def _container_end_time(container: Obj) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class ObservedJob:
-    """An unfinished Job and its pods; its counts include pod terminations that its status does not contain yet."""
+    """An unfinished Job and its pods; the counts include pod terminations that are not in the Job's status yet."""
 
     spec: JobSpec
     status: Mapping[str, Any]
@@ -463,7 +464,10 @@ def observe_job(job: Obj, pods: Sequence[JobPod]) -> ObservedJob:
 
 
 def _is_new_termination(pod: JobPod, spec: JobSpec, uncounted_uids: Collection[str]) -> bool:
-    """Report whether the pod ended, or is being deleted, and the Job's status does not list its uid yet."""
+    """Return whether the pod ended, or is being deleted, and the Job's status does not list its uid yet.
+
+    False for a pod without the Job finalizer or, if the Job is Indexed, without a valid index.
+    """
     if not pod.tracked or pod.active or pod.uid in uncounted_uids:
         return False
     return not spec.indexed or spec.has_index(pod.index)
@@ -479,7 +483,7 @@ def _failed_indexes(spec: JobSpec, status: Mapping[str, Any], pods: Sequence[Job
 
 
 def _fails_index(pod: JobPod, spec: JobSpec, index_backoff_limit: int) -> bool:
-    """Report whether the pod's failure makes its completion index fail finally, without a further retry."""
+    """Return whether the pod's failure makes its completion index fail finally, without a further retry."""
     if not (pod.tracked and spec.has_index(pod.index) and has_failed(pod, spec)):
         return False
     action = policy_decision(spec.failure_rules, pod.obj).action
@@ -490,7 +494,7 @@ def _fails_index(pod: JobPod, spec: JobSpec, index_backoff_limit: int) -> bool:
 def _failed_predecessors(
     spec: JobSpec, pods: Sequence[JobPod], active_pods: Sequence[JobPod], finished_indexes: tuple[Spans, Spans]
 ) -> Mapping[int, JobPod]:
-    """Return, by completion index to retry without an active pod, the latest failed pod."""
+    """Return the latest failed pod of each completion index that must be retried and has no active pod, by index."""
     if spec.backoff_limit_per_index is None:
         return {}
     active_indexes = {pod.index for pod in active_pods}

@@ -75,7 +75,7 @@ def headless_service(jobset: Obj) -> dict[str, Any]:
 def _pod_template(
     jobset: Obj, template: Obj, position_labels: Mapping[str, str], placement_annotations: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the pod template of a child Job, with the Job's JobSet labels and annotations and the DNS subdomain."""
+    """Return the pod template of a child Job, with JobSet's labels and annotations, and any DNS subdomain."""
     template_with_defaults = fill_defaults("PodTemplateSpec", template["spec"]["template"])
     metadata, spec = template_with_defaults.get("metadata") or {}, dict(template_with_defaults.get("spec") or ())
     if jobset_spec.has_host_names(jobset):
@@ -88,7 +88,7 @@ def _pod_template(
 
 
 def _reserve_nodes(metadata: Obj, pod_template: dict[str, Any]) -> dict[str, Any]:
-    """Return the pod template; if annotations request it, with selector and toleration for labeled nodes."""
+    """Return the pod template; if annotations request it, with node selector and toleration for labeled nodes."""
     annotations = metadata["annotations"]
     if well_known.EXCLUSIVE_TOPOLOGY not in annotations or well_known.NODE_SELECTOR_STRATEGY not in annotations:
         return pod_template
@@ -195,7 +195,7 @@ class JobSetController:
     kinds = (scheme.JOB_SET, scheme.JOB, scheme.SERVICE)
 
     def keys_for(self, event: client.WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the JobSets to reconcile after an event of a JobSet or of a Job or Service that affects it."""
+        """Return the keys of the JobSets that an event of a JobSet, Job or Service affects."""
         key = event.key
         if key.kind == scheme.JOB_SET:
             return (key,) if _changes_fields(event, _jobset_fields) else ()
@@ -266,7 +266,10 @@ def _jobs_of(jobset: Obj, reader: client.Reader) -> Iterable[Obj]:
 
 
 def _job_deletion_writes(jobs: Sequence[Obj]) -> list[client.Write]:
-    """Return foreground deletions of Jobs, so that a new Job never coexists with the pods of the Job it replaces."""
+    """Return foreground deletions of the Jobs that are not being deleted yet.
+
+    With them, a new Job never coexists with the pods of the Job that it replaces.
+    """
     return [
         client.Delete(key_of(job), propagation=client.Propagation.FOREGROUND, uid=job["metadata"]["uid"])
         for job in jobs
@@ -275,7 +278,7 @@ def _job_deletion_writes(jobs: Sequence[Obj]) -> list[client.Write]:
 
 
 def _missing_service_writes(jobset: Obj, reader: client.Reader) -> list[client.Write]:
-    """Return the write that creates the JobSet's headless Service; [] if not needed or if the name exists."""
+    """Return the write that creates the JobSet's headless Service; [] if unneeded or if the Service name is in use."""
     if not spec.has_host_names(jobset):
         return []
     service = reader.get(Key(scheme.SERVICE, jobset["metadata"].get("namespace", ""), spec.subdomain(jobset)))
@@ -343,7 +346,7 @@ def _rejection_event(key: Key, write: client.Write, error: ApiError) -> EventRec
 
 
 def _changes_fields(event: client.WatchEvent, fields_of: Callable[[Obj], tuple[Any, ...]]) -> bool:
-    """Report whether an event adds or deletes the object, or changes the fields that `fields_of` returns."""
+    """Return whether an event adds or deletes the object, or changes the fields that `fields_of` returns."""
     old, new = event.old, event.obj
     return event.type is not client.EventType.MODIFIED or old is None or fields_of(old) != fields_of(new)
 
@@ -369,7 +372,7 @@ def _job_fields(job: Obj) -> tuple[Any, ...]:
 
 
 def _possible_jobset_keys(job: Key) -> Iterable[Key]:
-    """Return the JobSets that can have a Job of this name: `<JobSet>-<replicated job>-<index>`."""
+    """Return the keys of all JobSets that can have a Job of this name: `<JobSet>-<replicated job>-<index>`."""
     name_parts = job.name.split("-")
     if name_parts[-1].isdecimal():
         for end in range(1, len(name_parts) - 1):

@@ -2,9 +2,11 @@
 
 The leader of a Job is its pod with completion index 0; its other pods, the followers, must run in the leader's domain.
 
-The controller deletes followers that are bound to a domain other than their leader's domain. This happens when a leader
-is lost and its successor is scheduled elsewhere while followers of the first still exist. As upstream, the controller
-reacts to changes of leaders and ignores changes of followers. Source: pkg/controllers/pod_controller.go of JobSet.
+The controller deletes all followers of a Job if one of them is bound to another domain than the leader. This happens
+when a leader is lost and its successor is scheduled elsewhere while old followers still exist. As upstream, the
+controller reacts to changes of leaders and ignores changes of followers.
+
+Source: pkg/controllers/pod_controller.go of JobSet.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,9 +47,10 @@ class PlacementReader(Protocol):
 
 
 def with_priority_label(pod: meta.Obj) -> meta.Obj:
-    """Return the pod with its priority as a label, by which pod anti-affinity can select Jobs of the same priority.
+    """Return a JobSet's pod with its priority as a label, by which pod anti-affinity can select pods of that priority.
 
-    The pod already has a priority, because the built-in admission plugins of the API server run first.
+    Other pods are returned unchanged. The pod already has a priority, because the built-in admission plugins of the API
+    server run first.
     """
     annotations = pod["metadata"].get("annotations") or {}
     priority = pod["spec"].get("priority")
@@ -58,7 +61,7 @@ def with_priority_label(pod: meta.Obj) -> meta.Obj:
 
 
 def mutate_pod(pod: meta.Obj, reader: PlacementReader) -> meta.Obj:
-    """Return the pod as JobSet's mutating webhook does: with affinity, or bound to its leader's topology domain."""
+    """Return the pod as JobSet's mutating webhook does: leaders get affinity terms, followers a node selector."""
     annotations = pod["metadata"].get("annotations") or {}
     pod = with_priority_label(pod)
     if not _is_handled(annotations) or well_known.EXCLUSIVE_TOPOLOGY not in annotations:
@@ -67,7 +70,7 @@ def mutate_pod(pod: meta.Obj, reader: PlacementReader) -> meta.Obj:
 
 
 def validate_pod(pod: meta.Obj, reader: PlacementReader) -> None:
-    """Raise Forbidden, as JobSet's validating webhook does, for a follower pod whose leader pod has no node yet."""
+    """Raise Forbidden, as JobSet's validating webhook does, for a follower without a node selector or leader node."""
     annotations = pod["metadata"].get("annotations") or {}
     if not _is_handled(annotations):
         return
@@ -89,17 +92,17 @@ def validate_pod(pod: meta.Obj, reader: PlacementReader) -> None:
 
 
 def is_leader(pod: meta.Obj) -> bool:
-    """Report whether a pod is the leader of its Job: its completion index is 0."""
+    """Return whether a pod is the leader of its Job: its completion index is 0."""
     return meta.annotation(pod, well_known.COMPLETION_INDEX) == "0"
 
 
 def _is_handled(annotations: Mapping[str, str]) -> bool:
-    """Report whether the webhooks handle the pod: it belongs to a JobSet that does not use manually labeled nodes."""
+    """Return whether the webhooks handle the pod: it belongs to a JobSet that does not use manually labeled nodes."""
     return well_known.JOB_SET_NAME in annotations and well_known.NODE_SELECTOR_STRATEGY not in annotations
 
 
 def _exclude_other_jobs(leader: meta.Obj) -> meta.Obj:
-    """Return the leader pod with affinity to its Job, and anti-affinity to other Jobs of the same priority."""
+    """Return the leader with affinity to pods of its Job, and anti-affinity to other Jobs' pods of equal priority."""
     job_keys = [meta.label(leader, well_known.JOB_KEY) or ""]
     jobset_priorities = [meta.label(leader, well_known.JOB_SET_PRIORITY) or ""]
     same_job_expression: meta.Obj = {"key": well_known.JOB_KEY, "operator": "In", "values": job_keys}
@@ -124,7 +127,10 @@ def _with_affinity_term(pod: meta.Obj, field: str, label_expressions: Sequence[m
 
 
 def _bind_to_leader_domain(follower: meta.Obj, reader: PlacementReader) -> meta.Obj:
-    """Return the follower pod with a node selector for its leader's topology domain; unchanged before one is known."""
+    """Return the follower pod with a node selector for its leader's topology domain, if the leader has a node.
+
+    Raises Forbidden if the leader's node does not exist or lacks the topology label.
+    """
     leader = _leader_of(follower, reader)
     if isinstance(leader, str) or not leader["spec"].get("nodeName"):
         return follower
@@ -141,9 +147,9 @@ def _bind_to_leader_domain(follower: meta.Obj, reader: PlacementReader) -> meta.
 
 
 def _leader_of(follower: meta.Obj, reader: PlacementReader) -> meta.Obj | str:
-    """Return the active leader pod of the follower's Job, or a message that says why there is none.
+    """Return the active leader pod of the follower's Job, or a message that explains why there is none.
 
-    Upstream searches the leader by name and then compares the owners. Here the pods of the owner are searched.
+    Upstream gets the leader by name and then compares the owners. Here the leader is found among the owner's pods.
     """
     for name in (well_known.JOB_SET_NAME, well_known.REPLICATED_JOB_NAME, well_known.JOB_INDEX):
         if meta.label(follower, name) is None:
@@ -175,7 +181,7 @@ def _deny_pod(webhook: str, message: str) -> NoReturn:
 
 
 def is_scheduled_leader(pod: meta.Obj) -> bool:
-    """Report whether a pod is the leader of an exclusively placed Job, has a node, and is not being deleted."""
+    """Return whether a pod is the leader of an exclusively placed Job, has a node, and is not being deleted."""
     metadata = pod["metadata"]
     if well_known.EXCLUSIVE_TOPOLOGY not in (metadata.get("annotations") or ()) or not is_leader(pod):
         return False
@@ -198,7 +204,7 @@ def misplaced_followers(leader: meta.Obj, node: meta.Obj | None, job_objects: It
 
 
 def with_disruption_target(pod: meta.Obj, now: Instant) -> meta.Obj:
-    """Return a copy of the pod with the DisruptionTarget condition, which a pod failure policy may ignore."""
+    """Return the pod with the condition DisruptionTarget=True, which a Job's podFailurePolicy may ignore."""
     if meta.is_true(pod, "DisruptionTarget"):
         return pod
     status: dict[str, Any] = dict(pod.get("status") or ())
@@ -211,7 +217,7 @@ def with_disruption_target(pod: meta.Obj, now: Instant) -> meta.Obj:
 
 
 class ExclusivePlacementController:
-    """Controller that deletes follower pods bound to another topology domain than the leader pod of their Job."""
+    """Controller that deletes a Job's follower pods if one is bound to another topology domain than the leader."""
 
     name = "exclusive-placement"
     rank = 0
@@ -222,7 +228,7 @@ class ExclusivePlacementController:
         return (event.key,) if event.type is not EventType.DELETED and is_scheduled_leader(event.obj) else ()
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Mark follower pods outside their leader's topology domain as disrupted, and delete these pods."""
+        """If a follower pod is outside the leader's topology domain, mark all followers disrupted and delete them."""
         leader = reader.get(key)
         owner_reference = None if leader is None else meta.controller_of(leader)
         if leader is None or owner_reference is None or not is_scheduled_leader(leader):

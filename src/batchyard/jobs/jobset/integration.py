@@ -16,15 +16,15 @@ class JobSetIntegration:
     kind = scheme.JOB_SET
 
     def is_suspended(self, job: Obj) -> bool:
-        """Report whether `spec.suspend` of the JobSet is true."""
+        """Return whether `spec.suspend` of the JobSet is true."""
         return job["spec"].get("suspend") is True
 
     def is_active(self, job: Obj) -> bool:
-        """Report whether any replicated job of the JobSet has active Jobs."""
+        """Return whether any replicated job of the JobSet has active Jobs."""
         return any(status.get("active") for status in _replicated_statuses(job))
 
     def pods_ready(self, job: Obj) -> bool:
-        """Report whether all Jobs of the JobSet are ready or have succeeded."""
+        """Return whether all Jobs of the JobSet are ready or have succeeded."""
         replicas = sum(replicated_job.get("replicas", 1) for replicated_job in job["spec"].get("replicatedJobs") or ())
         ready_count = sum(status.get("ready", 0) + status.get("succeeded", 0) for status in _replicated_statuses(job))
         return bool(ready_count == replicas)
@@ -54,7 +54,10 @@ class JobSetIntegration:
         ]
 
     def started_job(self, job: Obj, injections: Sequence[workloads.PodSetInfo]) -> Obj:
-        """Return the unsuspended JobSet, with each pod set's node selector, tolerations and labels in its template."""
+        """Return the unsuspended JobSet with the scheduling fields of `injections` in its pod templates.
+
+        Raises InvalidPodSetInfo if the fields conflict, or if there is not one injection for each template.
+        """
         replicated_jobs = job["spec"].get("replicatedJobs") or ()
         if len(injections) != len(replicated_jobs):
             count_mismatch_text = f"expecting {len(replicated_jobs)} podset, got {len(injections)}"

@@ -49,14 +49,14 @@ def replicated_statuses(jobset: Obj, children: ChildJobs) -> dict[str, Replicate
 
 
 def are_all_ready(jobset: Obj, counts_by_name: dict[str, ReplicatedJobCounts]) -> bool:
-    """Report whether all Jobs of the JobSet exist and are ready or have succeeded."""
+    """Return whether all Jobs of the JobSet exist and are ready or have succeeded."""
     expected_count = sum(map(replicas_of, replicated_jobs(jobset)))
     ready_count: int = sum(counts["ready"] + counts["succeeded"] for counts in counts_by_name.values())
     return expected_count == ready_count
 
 
 def _is_ready(job: Obj) -> bool:
-    """Report whether ready plus succeeded pods of a Job reach the number of pods that it runs at once."""
+    """Return whether ready plus succeeded pods of a Job reach the number of pods that it runs at once."""
     status = job.get("status") or {}
     return bool(status.get("succeeded", 0) + status.get("ready", 0) >= pods_running_at_once(job["spec"]))
 
@@ -115,7 +115,10 @@ class JobSetStatusDraft:
         self._status["terminalState"] = spec.FAILED
 
     def restart(self, cause: str, action: ReasonMessage, *, counts_towards_max: bool) -> None:
-        """Start the JobSet's next restart attempt in its status, counted for maxRestarts if `counts_towards_max`."""
+        """Record the JobSet's next restart attempt in its status; it counts for maxRestarts if `counts_towards_max`.
+
+        `cause` is the reason of the restart condition, `action` its message and the reason of an additional Event.
+        """
         self._status["restarts"] += 1
         if counts_towards_max:
             self._status["restartsCountTowardsMax"] = self._status.get("restartsCountTowardsMax", 0) + 1
@@ -137,15 +140,15 @@ class JobSetStatusDraft:
         self._set_condition(spec.SUSPENDED, False, spec.JOBS_RESUMED)
 
     def start_in_order(self) -> None:
-        """Set the JobSet's condition that its replicated jobs are being started one after another."""
+        """Set the JobSet's condition StartupPolicyInProgress: its replicated jobs are being started in order."""
         self._set_condition(spec.STARTUP_IN_PROGRESS, True, spec.IN_ORDER_IN_PROGRESS)
 
     def end_start_in_order(self) -> None:
-        """Set the JobSet's condition that all replicated jobs have been started in order."""
+        """Set the JobSet's condition StartupPolicyCompleted: all its replicated jobs have been started in order."""
         self._set_condition(spec.STARTUP_COMPLETED, True, spec.IN_ORDER_COMPLETED)
 
     def _set_condition(self, kind: str, is_true: bool, why: ReasonMessage, event_type: str = _NORMAL_EVENT) -> None:
-        """Set a JobSet condition to True or False; record an Event if the condition changed."""
+        """Set a JobSet condition to True, or an existing one to False; record an Event if the condition changed."""
         condition_index = next((i for i, each in enumerate(self._conditions) if each["type"] == kind), None)
         is_changed = is_true and self._end_opposite_condition(kind)
         if condition_index is None:
@@ -201,7 +204,7 @@ def startup_decision(jobset: Obj, statuses: Mapping[str, ReplicatedJobCounts]) -
 def _is_dependency_met(
     dependency: Mapping[str, Any], replica_counts: Mapping[str, int], counts_by_name: Mapping[str, ReplicatedJobCounts]
 ) -> bool:
-    """Report whether all Jobs of a `dependsOn` entry are ready, or complete if the entry requires it."""
+    """Return whether all Jobs of a `dependsOn` entry are ready, or complete if the entry requires it."""
     name = dependency["name"]
     job_counts = counts_by_name.get(name)
     if job_counts is None:
@@ -213,12 +216,12 @@ def _is_dependency_met(
 
 
 def _has_started(replica_count: int, counts: ReplicatedJobCounts) -> bool:
-    """Report whether all Jobs of a replicated job are ready or have ended."""
+    """Return whether all Jobs of a replicated job are ready or have ended."""
     return bool(replica_count == counts["failed"] + counts["ready"] + counts["succeeded"])
 
 
 def has_succeeded(jobset: Obj, succeeded_jobs: Sequence[Obj]) -> bool:
-    """Report whether the JobSet's success policy is met: one or all Jobs of its target replicated jobs succeeded."""
+    """Return whether the JobSet's success policy is met: one or all Jobs of its target replicated jobs succeeded."""
     policy = jobset["spec"].get("successPolicy") or {}
     target_names = frozenset(policy.get("targetReplicatedJobs") or [each["name"] for each in replicated_jobs(jobset)])
     if policy.get("operator") == "Any":
@@ -251,7 +254,10 @@ def apply_failure_policy(draft: JobSetStatusDraft, jobset: Obj, failed_jobs: Seq
 
 
 def _first_matching_rule(rules: Sequence[FailureRule], failed_jobs: Sequence[Obj]) -> tuple[FailureRule | None, Obj]:
-    """Return the first failure policy rule that matches (None if none does), and the matching Job that failed first."""
+    """Return the first failure policy rule that matches a failed Job, and the matching Job that failed first.
+
+    If no rule matches, return None and the first of all Jobs that failed.
+    """
     for rule in rules:
         matching_jobs = [job for job in failed_jobs if _rule_matches(rule, job)]
         if matching_jobs:
@@ -260,7 +266,7 @@ def _first_matching_rule(rules: Sequence[FailureRule], failed_jobs: Sequence[Obj
 
 
 def _rule_matches(rule: FailureRule, job: Obj) -> bool:
-    """Report whether a failure policy rule matches a failed Job; a field absent from the rule matches every Job."""
+    """Return whether a failure policy rule matches a failed Job; a field absent from the rule matches every Job."""
     condition = end_condition(job) or {}
     failure_reasons, patterns = rule.get("onJobFailureReasons"), rule.get("onJobFailureMessagePatterns")
     if failure_reasons and condition.get("reason", "") not in failure_reasons:
@@ -292,7 +298,7 @@ def _name_failed_job(why: ReasonMessage, job: Obj) -> ReasonMessage:
 
 
 def has_start_time(job: Obj) -> bool:
-    """Report whether a Job has a `startTime` from an earlier run, which must be cleared before it is resumed."""
+    """Return whether a Job has a `startTime` from an earlier run, which must be cleared before it is resumed."""
     return bool((job.get("status") or {}).get("startTime"))
 
 
@@ -302,7 +308,7 @@ def without_start_time(job: Obj) -> dict[str, Any]:
 
 
 def resume_job(job: Obj, template: Obj) -> dict[str, Any]:
-    """Return the unsuspended Job, with labels, node selectors and tolerations of `template` merged into its own."""
+    """Return the unsuspended Job, with metadata and scheduling fields of `template` merged into its pod template."""
     merged_template = _merge_template(job["spec"]["template"], template)
     return {**job, "spec": {**job["spec"], "template": merged_template, "suspend": False}}
 

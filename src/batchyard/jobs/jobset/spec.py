@@ -87,32 +87,32 @@ def job_name(jobset: Obj, replicated_job: Mapping[str, Any], index: int) -> str:
 
 
 def is_suspended(jobset: Obj) -> bool:
-    """Report whether the spec of the JobSet says that its Jobs must be suspended."""
+    """Return whether `spec.suspend` of the JobSet is true, so that its Jobs must be suspended."""
     return bool(jobset["spec"].get("suspend"))
 
 
 def is_finished(jobset: Obj) -> bool:
-    """Report whether the JobSet has a True Completed or Failed condition."""
+    """Return whether the JobSet has a True Completed or Failed condition."""
     return is_true(jobset, COMPLETED) or is_true(jobset, FAILED)
 
 
 def is_managed_elsewhere(jobset: Obj) -> bool:
-    """Report whether the JobSet's `managedBy` names another controller, such as MultiKueue."""
+    """Return whether the JobSet's `managedBy` names another controller, such as MultiKueue."""
     return jobset["spec"].get("managedBy") not in {None, JOBSET_CONTROLLER}
 
 
 def starts_in_order(jobset: Obj) -> bool:
-    """Report whether the JobSet starts each replicated job only after the previous one has started."""
+    """Return whether the JobSet starts each replicated job only after the previous one has started."""
     return (jobset["spec"].get("startupPolicy") or {}).get("startupPolicyOrder") == "InOrder"
 
 
 def blocks_recreation(jobset: Obj) -> bool:
-    """Report whether a JobSet's restart creates new Jobs only after all Jobs of the previous attempt are gone."""
+    """Return whether a JobSet's restart creates new Jobs only after all Jobs of the previous attempt are gone."""
     return (jobset["spec"].get("failurePolicy") or {}).get("restartStrategy") == "BlockingRecreate"
 
 
 def has_host_names(jobset: Obj) -> bool:
-    """Report whether the pods of the JobSet have DNS host names."""
+    """Return whether the pods of the JobSet have DNS host names."""
     return bool((jobset["spec"].get("network") or {}).get("enableDNSHostnames"))
 
 
@@ -137,7 +137,7 @@ class ChildJobs(NamedTuple):
 def sort_children(jobset: Obj, jobs: Iterable[Obj]) -> ChildJobs | None:
     """Return a JobSet's Jobs by state; None if a Job has no valid restart attempt label.
 
-    As upstream, a JobSet with such a Job is not reconciled until the Job is deleted or labeled.
+    As upstream, a JobSet with such a Job is not reconciled until the Job is deleted or the label is corrected.
     """
     restart_count: int = (jobset.get("status") or {}).get("restarts", 0)
     children = ChildJobs([], [], [], [])

@@ -28,7 +28,7 @@ _NODE_LIMITED_RESOURCES: Final = ("cpu", "memory", "ephemeral-storage")
 
 
 class PodFields(NamedTuple):
-    """The objects of downward API fields: a pod, its IP addresses, and its node."""
+    """The objects from which downward API fields are read: a pod, its IP addresses, and its node."""
 
     pod: Obj
     #: The pod's addresses, the primary one first; empty if it has none yet.
@@ -43,7 +43,10 @@ def pod_fields_of(pod: Obj, addresses: Sequence[str], reader: Reader) -> PodFiel
 
 
 def field_value_for_variable(pod_fields: PodFields, path: str) -> str:
-    """Return the value of a variable's `fieldRef` with the field path `path`. InputError if it is not supported."""
+    """Return the value of a variable's `fieldRef` with the field path `path`.
+
+    InputError if the path is not supported, or if the IP address of the node is unknown.
+    """
     spec: Mapping[str, Any] = pod_fields.pod["spec"]
     match path:
         case "spec.nodeName":
@@ -94,7 +97,7 @@ def _metadata_entry(metadata: Mapping[str, Any], path: str, field: str, key: str
 
 
 def _host_addresses(node: Obj | None) -> list[str]:
-    """Return a node's first IP address, and its first address of the other IP family, if any."""
+    """Return a node's first IP address, and its first address of the other IP family, if any. InputError if none."""
     node_addresses: Sequence[Mapping[str, str]] = ((node or {}).get("status") or {}).get("addresses") or ()
     addresses = [a["address"] for kind in ("InternalIP", "ExternalIP") for a in node_addresses if a["type"] == kind]
     if not addresses:
@@ -125,7 +128,10 @@ def resource_field_value(pod_fields: PodFields, selector: Mapping[str, Any], def
 
 
 def _default_limit(pod_fields: PodFields, name: str) -> int:
-    """Return the default of an unset resource limit in billionths (node's or pod's amount); 0 if it is unknown."""
+    """Return the default of an unset resource limit in billionths of a unit; 0 if it is unknown.
+
+    It is the smaller of the node's allocatable amount and the pod's limit.
+    """
     allocatable: Mapping[str, Any] = ((pod_fields.node or {}).get("status") or {}).get("allocatable") or {}
     pod_limits: Mapping[str, Any] = (pod_fields.pod["spec"].get("resources") or {}).get("limits") or {}
     default_limits = [meta.parse_quantity(amounts[name]) for amounts in (allocatable, pod_limits) if name in amounts]
@@ -208,11 +214,12 @@ _API_ENDPOINTS: Final = Key(scheme.ENDPOINTS, "default", "kubernetes")
 
 
 def service_variables(namespace: str, reader: Reader, *, has_links: bool, has_network: bool) -> dict[str, str]:
-    """Return the variables of a namespace's Services with addresses (`REDIS_SERVICE_HOST`), and of the API server's.
+    """Return variables such as `REDIS_SERVICE_HOST` for the API server's Service and a namespace's Services.
 
-    `has_links` is the pod's enableServiceLinks: if false, only the API server's Service is included. A Service of the
-    namespace with the same name overrides it. A pod with its own network (`has_network`) reaches the API server at the
-    Service address, a pod on the host network at the endpoint.
+    Services without a cluster IP are skipped. `has_links` is the pod's enableServiceLinks: if false, only the API
+    server's Service is included. A Service named `kubernetes` in the namespace overrides the API server's Service. A
+    pod with its own network (`has_network`) reaches the API server at the Service address, a pod on the host network
+    at the endpoint.
     """
     services: dict[str, Obj] = {}
     api_service = reader.get(_API_SERVICE) if has_network else _api_service_at_endpoint(reader)
@@ -225,7 +232,10 @@ def service_variables(namespace: str, reader: Reader, *, has_links: bool, has_ne
 
 
 def _api_service_at_endpoint(reader: Reader) -> Obj | None:
-    """Return the API server's Service with the endpoint's address and port, for which the TLS certificate is valid."""
+    """Return the API server's Service with the address and port of its https endpoint; None without an endpoint.
+
+    The TLS certificate is valid for this address.
+    """
     endpoints = reader.get(_API_ENDPOINTS)
     for subset in (endpoints or {}).get("subsets") or ():
         if subset["ports"][0].get("name") == "https":

@@ -74,7 +74,10 @@ def parse_image_mapping(fields: Mapping[str, Any]) -> ImageMapping:
 
 
 def find_image_mapping(image: str, mappings: Sequence[ImageMapping], engines: Sequence[str] = ()) -> ImageMapping:
-    """Return the first configured replacement that matches an image, else the default engine, else ContainerError."""
+    """Return the first configured replacement that matches an image, else a mapping to the default engine.
+
+    ContainerError if the image name is invalid, or if neither a replacement nor a usable engine provides the image.
+    """
     _reject_invalid(image)
     default_engine = engines[0] if engines else ""
     mapping = next(
@@ -100,7 +103,7 @@ def full_image_reference(image: str) -> str:
 
 
 def matches_image(image: str, pattern: str) -> bool:
-    """Report whether an image name matches a glob; `python` means `docker.io/library/python:latest`."""
+    """Return whether an image name matches a glob; `python` also matches `docker.io/library/python:latest`."""
     return fnmatchcase(image, pattern) or fnmatchcase(short_name(image), short_name(pattern))
 
 
@@ -139,7 +142,7 @@ def _reject_invalid(image: str) -> None:
 
 
 def _uppercase_repository(name: str) -> str:
-    """Return an image name's repository part if it has invalid uppercase letters (only the host may have them)."""
+    """Return an image name's repository part if it has uppercase letters, which are invalid outside the host, or ''."""
     host, slash, path = name.partition("/")
     if slash and (host == "localhost" or "." in host or ":" in host or host != host.lower()):
         repository = path
@@ -164,7 +167,7 @@ _PULL_SECRET_KEYS: Final = (".dockerconfigjson", ".dockercfg")
 
 
 class ImageWait(NamedTuple):
-    """A container that waits for its image: the reported reason, and when to check again (None: on a change)."""
+    """Why a container waits for its image, and when to check again (None: after the next change of its Run object)."""
 
     problem: StartProblem | None
     check_at: Instant | None = None
@@ -224,7 +227,7 @@ def image_pull_request(
 
 
 def effective_pull_policy(policy: str, mapping: ImageMapping) -> str:
-    """Return the image pull policy to use: `Always` means the default policy if another image replaces the image."""
+    """Return the pull policy to use: `policy`, or instead of `Always` the default policy of a replacing image."""
     return default_pull_policy(mapping.image) if policy == "Always" and mapping.image else policy
 
 

@@ -208,9 +208,10 @@ class LocalKubelet:
         self._run_warnings: dict[Key, list[EventRecord]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the pods to reconcile: a changed pod, the pod of a changed Run, or pods that wait for an object.
+        """Return the keys of the pods to reconcile: a changed pod, or the pod of a changed Run object.
 
-        Status updates and stop requests written by the kubelet itself are skipped.
+        For other kinds, these are the pods in the object's namespace that wait for a missing object. Status updates and
+        stop requests written by the kubelet itself are skipped.
         """
         key = event.key
         if key.kind == RUN:
@@ -403,7 +404,7 @@ def _delete_outdated_runs(start: pod_actions.ContainerStart, request: Obj) -> It
 
 
 def _clean_up_runs(runs: Sequence[Obj], now: Instant) -> Iterator[Write]:
-    """Yield the writes that stop a deleted pod's containers, then its sandbox, and then delete all its Run objects."""
+    """Yield the next writes for a deleted pod: stop its containers, then its sandbox, then delete its Run objects."""
     live_runs = [run for run in map(run_of, runs) if run.is_alive]
     container_runs = [run for run in live_runs if run.container] or live_runs
     stop_request = StopRequest(now, pod_actions.GRACE_MIN)
@@ -413,12 +414,12 @@ def _clean_up_runs(runs: Sequence[Obj], now: Instant) -> Iterator[Write]:
 
 
 def _is_own_stop_request(event: WatchEvent) -> bool:
-    """Report whether a change of a Run object is only a stop request, which the kubelet itself wrote."""
+    """Return whether a change of a Run object is only a stop request, which the kubelet itself wrote."""
     return event.type is EventType.MODIFIED and event.old is not None and event.obj["status"] is event.old["status"]
 
 
 def _is_relevant_pod_change(event: WatchEvent) -> bool:
-    """Report whether the kubelet must react to a pod's change: new, deleted, ended, or changed beyond its status."""
+    """Return whether the kubelet must react to a pod's change: new, deleted, ended, or changed beyond its status."""
     pod, old = event.obj, event.old
     if event.type is _DELETED or old is None or pod["spec"] is not old["spec"] or awaits_deletion(pod):
         return True

@@ -160,7 +160,7 @@ class ContainerDevices:
 def allocate_devices(
     pod: Obj, resource: str, healthy_devices: Sequence[int], allocations: Mapping[str, Allocation]
 ) -> Allocation:
-    """Assign devices to those containers of a pod that request some. InputError if too few are free.
+    """Return the devices of `resource` for each container of a pod that requests some. InputError if too few are free.
 
     `healthy_devices` are those of the machine, `allocations` the current assignments by pod uid.
     """

@@ -180,7 +180,7 @@ class PodTermination(NamedTuple):
 
 
 class ContainerStop(NamedTuple):
-    """A container start to stop, with the stop request and the message of the Killing Event."""
+    """A live container to stop, with the stop request and the message of the Killing Event."""
 
     run: ObservedRun
     stop: StopRequest
@@ -188,7 +188,7 @@ class ContainerStop(NamedTuple):
 
 
 class PodStopPlan(NamedTuple):
-    """Which containers of a pod to stop now, and when to stop the others; `is_over` if no container is alive."""
+    """The containers of a pod to stop now, and when to stop its other ones; `is_over` if no container is alive."""
 
     stops: list[ContainerStop]
     next_check_at: Instant | None
@@ -245,7 +245,7 @@ def _termination_start(pod_state: PodState, termination: PodTermination, now: In
 
 
 def _stop_requests(containers: Sequence[PodContainer], stop: StopRequest, grace: int) -> Iterator[ContainerStop]:
-    """Yield the stops of containers without a stop request, or with one whose grace period (seconds) is too long."""
+    """Yield the stops of containers that have no stop request, or one with a grace period over `grace` seconds."""
     for container in containers:
         run = container.last_run
         assert run is not None, f"container {container.name} is alive but has no run"
@@ -265,7 +265,7 @@ SANDBOX_AGAIN_AFTER: Final = 5 * SECOND
 
 
 class ContainerStart(NamedTuple):
-    """A container to start, with the number of the start and of consecutive early restarts before it."""
+    """A container to start, with the number of this start and the number of consecutive early restarts before it."""
 
     container: PodContainer
     attempt: int
@@ -322,7 +322,7 @@ def _actions_without_sandbox(pod_state: PodState, sandbox: ObservedRun | None, n
 
 
 def _has_finished_without_sandbox(pod_state: PodState) -> bool:
-    """Report whether a pod without sandbox must not start again: policy Never, or OnFailure and it succeeded."""
+    """Return whether a pod without sandbox must not start again: policy Never, or OnFailure and it succeeded."""
     if pod_state.restart_policy == "Never":
         return any(container.runs for container in pod_state.containers)
     last_runs = [container.last_run for container in pod_state.with_role(ContainerRole.MAIN)]
@@ -398,7 +398,7 @@ def _restarts_in_row(run: ObservedRun) -> int:
 
 
 def _will_restart(role: ContainerRole, run: ObservedRun, restart_policy: str) -> bool:
-    """Report whether a container restarts after an ended start, given its role and the pod's restart policy."""
+    """Return whether a container restarts after an ended start, given its role and the pod's restart policy."""
     if role is ContainerRole.SIDECAR:
         return True
     if role is ContainerRole.MAIN and restart_policy == "Always":

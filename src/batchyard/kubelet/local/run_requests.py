@@ -64,7 +64,10 @@ _PORT_MAX: Final = 65535
 
 
 def probes_of(container: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return a container's probes by kind (`startup`, `liveness`, `readiness`). ContainerError if a port is unknown."""
+    """Return a container's probes by kind: `startup`, `liveness` and `readiness`.
+
+    ContainerError if a probe has no handler or an unknown port.
+    """
     probes = {name: container[field] for field, name in _PROBE_NAMES_BY_FIELD.items() if container.get(field)}
     for name, probe in probes.items():
         if not any(probe.get(action) for action in ("exec", *_HANDLER_DEFAULTS)):
@@ -221,7 +224,7 @@ def build_container_run(
 
 
 def _image_mounts(mapping: ImageMapping) -> list[dict[str, Any]]:
-    """Return the mount of the working directory that replaces an image's one; empty if none is configured."""
+    """Return the mount of the directory that replaces an image's working directory; empty if none is configured."""
     working_directory = mapping.working_dir
     return [{"source": working_directory, "target": working_directory, "readOnly": True}] if working_directory else []
 
@@ -253,7 +256,8 @@ def _container_argv(container: Mapping[str, Any], variables: Mapping[str, str], 
     """Return a container's command line, with the image's command and arguments as defaults.
 
     The image's arguments apply only with the image's command. If the image has no command, the container's arguments
-    are the command line. Source: containerd (internal/cri/server: WithProcessArgs).
+    are the command line. ContainerError if the command line is empty. Source: containerd (internal/cri/server:
+    WithProcessArgs).
     """
     argv = command_line(container, variables)
     if not container.get("command"):
@@ -266,7 +270,10 @@ def _container_argv(container: Mapping[str, Any], variables: Mapping[str, str], 
 
 
 def _hostname_variable(pod: Obj, cluster_domain: str) -> dict[str, str]:
-    """Return the variable HOSTNAME of a pod; empty on the host network, where the machine's hostname is used later."""
+    """Return the variable HOSTNAME of a pod; empty on the host network, where the machine's hostname is used later.
+
+    ContainerError if the pod's FQDN is too long.
+    """
     if pod["spec"].get("hostNetwork"):
         return {}
     try:
@@ -276,7 +283,10 @@ def _hostname_variable(pod: Obj, cluster_domain: str) -> dict[str, str]:
 
 
 def _resource_amounts(pod: Obj, container: Mapping[str, Any], pids_max: int) -> dict[str, Mapping[str, int | None]]:
-    """Return a container's resource limits and requests; limits default to the pod's, requests to the limits."""
+    """Return a container's limits of cpu, memory and pids, and its CPU request.
+
+    Unset limits default to the limits of the pod, an unset request to the container's own CPU limit.
+    """
     resources: Mapping[str, Any] = container.get("resources") or {}
     limits: Mapping[str, Any] = resources.get("limits") or {}
     pod_limits: Mapping[str, Any] = (pod["spec"].get("resources") or {}).get("limits") or {}

@@ -29,7 +29,7 @@ class StopRequest(NamedTuple):
 
 
 class ObservedRun(NamedTuple):
-    """One container start, sandbox or image pull, as observed. Its phase is Running, or Ready for a sandbox."""
+    """One container start, sandbox or image pull, as its Run object describes it."""
 
     obj: Obj
     #: The container's name; empty for a sandbox or an image pull.
@@ -40,7 +40,7 @@ class ObservedRun(NamedTuple):
 
     @property
     def image_for(self) -> str:
-        """The container for which an image is pulled; empty if this is no image pull."""
+        """The name of the container for which an image is pulled; empty if this is not an image pull."""
         return str(self.obj["spec"].get("for", ""))
 
     @property
@@ -89,7 +89,7 @@ class ObservedRun(NamedTuple):
 
     @property
     def files_written_at(self) -> Instant:
-        """When the files in the pod's volumes were last written; only for a ready sandbox."""
+        """When the volume files of a sandbox were last written; its start time if they were not updated since."""
         return int(self.obj.get("filesFrom", self.started_at))
 
     @property

@@ -37,10 +37,10 @@ def containers_of(pod: Obj) -> list[Mapping[str, Any]]:
 
 
 def user_of(pod: Obj, container: Mapping[str, Any], default_user: ContainerUser) -> dict[str, int] | None:
-    """Return the ids under which a container runs, such as `{"uid": 1000, "gid": 1000}`; None for the default user.
+    """Return the ids under which a container runs, such as `{"uid": 1000, "gid": 1000}`; None if the pod sets none.
 
-    ContainerError if the user would be root despite runAsNonRoot. Volume files always belong to the container's user,
-    so membership in the fsGroup is not needed.
+    Then the container runs as `default_user`. ContainerError if the user would be root despite runAsNonRoot. Volume
+    files always belong to the container's user, so membership in the fsGroup is not needed.
     """
     uid, gid = _effective_setting(pod, container, "runAsUser"), _effective_setting(pod, container, "runAsGroup")
     if _effective_setting(pod, container, "runAsNonRoot"):
@@ -52,9 +52,10 @@ def user_of(pod: Obj, container: Mapping[str, Any], default_user: ContainerUser)
 
 
 def user_in_image(pod: Obj, container: Mapping[str, Any], image_user: str) -> str | None:
-    """Return the user of an engine's container as `uid` or `user:gid`; None for `image_user`, the image's own.
+    """Return the user of an engine's container as `user` or `user:gid`; None if no securityContext sets one.
 
-    ContainerError if runAsNonRoot is set and the user is root or cannot be verified.
+    Then the container runs as `image_user`, the user of the image. ContainerError if runAsNonRoot is set and the user
+    is root or cannot be verified.
     """
     uid, gid = _effective_setting(pod, container, "runAsUser"), _effective_setting(pod, container, "runAsGroup")
     name, _, _ = image_user.partition(":")

@@ -81,7 +81,7 @@ def container_status(
 
 
 def unknown_state(message: str = _LOST_MESSAGE) -> Mapping[str, Any]:
-    """Return a container's `terminated` state with an unknown exit code (137, ContainerStatusUnknown)."""
+    """Return the `terminated` state of a container whose exit code is unknown: 137, ContainerStatusUnknown."""
     return {"terminated": {"exitCode": _KILLED_EXIT_CODE, "reason": LOST_REASON, "message": message}}
 
 
@@ -344,7 +344,7 @@ def _container_statuses(inputs: StatusInputs, roles: Sequence[ContainerRole]) ->
 
 
 def _pod_addresses(inputs: StatusInputs, old_status: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the podIP fields: the sandbox's address, or the node's address for a pod on the host network."""
+    """Return the podIP fields: the sandbox's address, or on the host network the node's; empty if it is unknown now."""
     sandbox = inputs.pod_state.sandbox
     uses_host_network = bool(inputs.pod_state.pod["spec"].get("hostNetwork"))
     lacks_address = sandbox is None or sandbox.phase != READY

@@ -294,7 +294,7 @@ def _secret_files(source: Mapping[str, Any], pod: Obj, sources: VolumeSources, m
 def _entry_files(
     source: Mapping[str, Any], config: errors.ConfigData | None, mode: int, error: str
 ) -> dict[str, VolumeFile]:
-    """Return ConfigMap or Secret data as files: the keys in `items`, or all. InputError for a missing key."""
+    """Return ConfigMap or Secret data as files: the keys in `items`, or all. InputError if a required key is absent."""
     contents_by_key: Mapping[str, bytes] = config.file_contents if config is not None else {}
     if not source.get("items"):
         return {key: VolumeFile(content, mode) for key, content in sorted(contents_by_key.items())}
@@ -426,7 +426,7 @@ def _normalize_host_path(path: str) -> str:
 
 
 def is_within_any(path: str, folders: Iterable[str]) -> bool:
-    """Report whether a path is one of the directories or lies in one; all paths are absolute."""
+    """Return whether a path is one of the directories or lies in one; all paths are absolute."""
     normalized_folders = (posixpath.normpath(folder) for folder in folders)
     return any(path == root or path.startswith(root if root == "/" else f"{root}/") for root in normalized_folders)
 

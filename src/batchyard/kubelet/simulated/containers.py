@@ -254,7 +254,7 @@ class SimulatedLog:
         return lines
 
     def close(self) -> None:
-        """Close the log stream, and notify its owner and its reader."""
+        """Close the log stream, then call `on_close` and `on_new_data`."""
         self._is_over = True
         if self._ticket is not None:
             self._kernel.cancel(self._ticket)
@@ -301,7 +301,7 @@ class SimulatedLog:
 
 
 def _is_plain_init_container(pod: Obj, container: str) -> bool:
-    """Report whether a container is an init container and not a sidecar."""
+    """Return whether a container is an init container and not a sidecar."""
     init_containers = pod["spec"].get("initContainers") or ()
     return any(
         init_container["name"] == container and init_container.get("restartPolicy") != "Always"

@@ -93,6 +93,11 @@ def annotated_runtime(obj: meta.Obj) -> Duration | None:
     return meta.annotated_duration(obj, well_known.RUNTIME)
 
 
+def template_runtime(template: Mapping[str, Any]) -> Duration | None:
+    """Return the run time in the annotation of a template of pods or Jobs; None if it is missing or invalid."""
+    return annotated_runtime({"metadata": template.get("metadata") or {}})
+
+
 def sleep_time_of_command(image: str, command: tuple[str, ...], args: tuple[str, ...]) -> Duration | None:
     """Return how long a container sleeps if it only sleeps; None if it does something else or this is uncertain."""
     size = len(image) + sum(map(len, command)) + sum(map(len, args))
@@ -224,7 +229,7 @@ def _is_operator(word: str, characters: str = "") -> bool:
 
 
 def with_work_finalizer(pod: meta.Obj, reader: Reader) -> meta.Obj:
-    """Return a new pod, with a finalizer if it saves checkpoints: it is kept until its work is recorded."""
+    """Return the new pod; if it saves checkpoints, with a finalizer that keeps it until its work is recorded."""
     owners = list(meta.controlling_jobs(pod, reader.get))
     if not owners or pods.checkpoint_interval([pod, *owners]) is None:
         return pod
@@ -232,7 +237,7 @@ def with_work_finalizer(pod: meta.Obj, reader: Reader) -> meta.Obj:
 
 
 def is_kept_by_finalizer(pod: meta.Obj) -> bool:
-    """Report whether a deleted pod still exists because its checkpointed work must be recorded first."""
+    """Return whether a deleted pod still exists because its checkpointed work must be recorded first."""
     return pods.is_terminating(pod) and well_known.WORK_FINALIZER in meta.finalizers_of(pod)
 
 
@@ -320,7 +325,7 @@ def _used_slots(pod: meta.Obj, reader: Reader) -> dict[str, None]:
 
 
 def _work_owner(pod: meta.Obj, reader: Reader) -> meta.Obj | None:
-    """Return the topmost Job or JobSet above a pod, where its checkpointed work is recorded; None if it is gone."""
+    """Return a pod's topmost Job or JobSet, where its checkpointed work is recorded; None if the pod has none."""
     owners = list(meta.controlling_jobs(pod, reader.get))
     owner = meta.controller_of(pod)
     if owner is None or not owners or owners[0]["metadata"]["uid"] != owner["uid"]:
@@ -329,7 +334,7 @@ def _work_owner(pod: meta.Obj, reader: Reader) -> meta.Obj | None:
 
 
 def _record_work(job: meta.Obj, slot: str, work: Duration) -> list[Write]:
-    """Return the write that raises the work recorded under `slot` on a Job or JobSet; empty if it is as large."""
+    """Return the write that raises the work recorded under `slot` on a job to `work`; empty if it is not less."""
     return _update_if_changed(job, pods.with_saved_work(job, slot, work)) if pods.saved_work(job, slot) < work else []
 
 
@@ -375,7 +380,7 @@ class BareWorkloads:
 
 
 def named_runtime(cluster: meta.Obj | None, names: Sequence[str]) -> Duration | None:
-    """Return the run time in the Cluster's first row that matches one of the names (`namespace/name`), or None."""
+    """Return the Cluster's first run time for jobs that matches one of the names (`namespace/name`), or None."""
     for entry in _cluster_runtimes(cluster).get("jobs") or ():
         if _matches_pattern(entry["names"], names):
             return parse_duration(entry["runtime"])

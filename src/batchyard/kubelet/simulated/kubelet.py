@@ -166,7 +166,10 @@ def _run_events(sim_pod: SimulatedPod, run: pod_status.SimulatedRunState) -> Ite
 
 
 def _end_events(sim_pod: SimulatedPod, run: pod_status.SimulatedRunState) -> Iterable[PodEvent]:
-    """Return how and when a pod will be ended from outside; containers take the stop time, at most the grace period."""
+    """Return how and when deletion, shutdown or deadline will end a pod.
+
+    Running containers exit after the stop time or the grace period, whichever is shorter.
+    """
     exit_delay = sim_pod.delays.stop_time if "running" in run.state else 0
     return [PodEvent(at + min(exit_delay, grace), kind) for at, grace, kind in _end_requests(sim_pod)]
 
@@ -317,7 +320,7 @@ class SimulatedKubelets:
         return (key,) if self._is_simulated(event.obj) and _is_relevant_pod_change(event) else ()
 
     def _is_simulated(self, pod: Obj) -> bool:
-        """Report whether this controller advances a pod: on a simulated node, or ungated in a cluster without nodes.
+        """Return whether this controller advances a pod: on a simulated node, or ungated in a cluster without nodes.
 
         It also releases deleted pods that a checkpoint finalizer keeps.
         """
@@ -371,7 +374,7 @@ def _record_work_before_crash(pod: Obj, reader: Reader) -> list[Write]:
 
 
 def _is_relevant_pod_change(event: WatchEvent) -> bool:
-    """Report whether a pod is new, is to be deleted, or changed in more than its status."""
+    """Return whether a pod is new, is to be deleted, or changed in more than its status."""
     pod, old = event.obj, event.old
     if event.type is _DELETED:
         return False
@@ -382,7 +385,7 @@ def _is_relevant_pod_change(event: WatchEvent) -> bool:
 
 
 def _is_relevant_machine_change(event: WatchEvent) -> bool:
-    """Report whether a Node or Instance is new, a Node changed its readiness, or an Instance its phase."""
+    """Return whether a Node or Instance is new, a Node changed its readiness, or an Instance its phase."""
     if event.type is _DELETED or event.old is None:
         return event.type is not _DELETED
     if event.key.kind == scheme.NODE:
@@ -425,7 +428,7 @@ def _full_container_name(pod: Obj) -> str:
 
 
 def container_delays_of(cluster: Obj | None, seed: int) -> ContainerDelays:
-    """Return the container start and stop delays that a Cluster object configures; None: start immediately."""
+    """Return the start delays that a Cluster configures, 0 without a Cluster, and the default stop time."""
     return ContainerDelays() if cluster is None else ContainerDelays(_start_delay(cluster, seed))
 
 

@@ -36,7 +36,7 @@ class NodeMachine(NamedTuple):
     notice_at: Instant | None = None
 
     def is_ready(self) -> bool:
-        """Report whether the machine is on and its Node is Ready, so that the kubelet accepts pods."""
+        """Return whether the machine is on and its Node is Ready, so that the kubelet accepts pods."""
         return self.is_on and (self.node is None or is_true(self.node, "Ready"))
 
     def host_ip(self) -> str:
@@ -335,7 +335,7 @@ class NodeAgents:
 
 
 def _is_readiness_change(event: WatchEvent) -> bool:
-    """Report whether a Node is new or its readiness has changed."""
+    """Return whether a Node is new or its readiness has changed."""
     return event.old is None or conditions.readiness(event.obj) != conditions.readiness(event.old)
 
 

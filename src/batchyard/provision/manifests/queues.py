@@ -48,7 +48,10 @@ def node_labels(flavor: model.PlatformFlavor, platform: model.PlatformModel) -> 
 
 
 def node_taints(flavor: model.PlatformFlavor, platform: model.PlatformModel) -> Sequence[model.Part]:
-    """Return the nodeTaints of a ResourceFlavor: taints common to its node pools, and taints set on the flavor."""
+    """Return the nodeTaints of a ResourceFlavor: those set on the flavor, and those that all its node pools have.
+
+    Of the latter, PreferNoSchedule taints and GKE's taint for queued provisioning are left out.
+    """
     if not flavor.pools:
         return flavor.node_taints
     nodes = _template_nodes(platform)

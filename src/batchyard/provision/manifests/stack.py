@@ -366,7 +366,7 @@ def _dashboard_map_name(name: str) -> str:
 
 
 def _provisioning_file(kind: str) -> str:
-    """Return one of Grafana's provisioning files, `kind`: changed to use the stack's Prometheus and dashboards."""
+    """Return Grafana's provisioning file in the folder `kind`, changed to use the stack's Prometheus and dashboards."""
     (text,) = read_folder(f"{_GRAFANA_FILES}/provisioning/{kind}", ".yml").values()
     document: dict[str, Any] = yaml.load(text, Loader=yaml.CSafeLoader)
     for source in document.get("datasources", ()):

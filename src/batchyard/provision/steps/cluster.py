@@ -208,7 +208,7 @@ def install_steps(
 
 
 def is_not_embedded(connection: ClusterConnection) -> Probe:
-    """Return a probe that succeeds unless the cluster is a `batchyard up`, which runs its own engine."""
+    """Return a probe that succeeds unless `batchyard up` runs the cluster, with its own engine."""
     return Probe(
         connection.kubectl("get", "--raw=/batchyard/status"),
         probe_parsers.fails("the cluster is a `batchyard up`, which runs its own engine"),
@@ -235,7 +235,7 @@ def resume_queues_step(
 ) -> PlatformStep:
     """Return a step that resumes the ClusterQueues which an incomplete `destroy` stopped.
 
-    `stopped_queues` are the ones that the platform file itself stops.
+    It does not resume `stopped_queues`, which the platform file itself stops.
     """
     resumed_queues = [name for name in cluster_queues if name not in stopped_queues]
     annotation_patch = {"metadata": {"annotations": {_STOPPED_ANNOTATION: None}}}
@@ -269,7 +269,7 @@ def _is_not_drained(queue: Mapping[str, Any]) -> bool:
 
 
 def queues_active_steps(connection: ClusterConnection, queues: Sequence[Queue]) -> Iterator[PlatformStep]:
-    """Yield steps that wait until all queues are Active, except queues that the platform file stops."""
+    """Yield steps that resume the queues and wait until all are Active, except queues that the platform file stops."""
     stopped_queues = [queue.name for queue in queues if queue.is_stopped]
     active_queues = [queue for queue in queues if not queue.is_stopped]
     names = [queue.name for queue in active_queues]

@@ -289,7 +289,7 @@ def _final_check(platform: PlatformModel, connection: ClusterConnection) -> Iter
 def _steps_unless_embedded(
     platform: PlatformModel, steps: Iterator[model.PlatformStep], connection: ClusterConnection
 ) -> Iterator[model.PlatformStep]:
-    """Return the steps that install the engine, set to be skipped on a `batchyard up`, which runs its own engine."""
+    """Return the steps that install the engine; they are skipped if `batchyard up` runs the cluster and its engine."""
     if platform.engine is PlatformEngine.KUEUE:
         return steps
     return (replace(step, only_if=cluster.is_not_embedded(connection)) for step in steps)

@@ -297,7 +297,7 @@ def apply_step() -> model.PlatformStep:
 def image_steps(
     platform: PlatformModel, google: Google, all_parts: Sequence[ManifestPart]
 ) -> Iterator[model.PlatformStep]:
-    """Yield steps that build or copy the platform's images, and require images that come from elsewhere."""
+    """Yield steps that build or copy the platform's images, and that require other images in the project to exist."""
     recipes = image_recipes(platform)
     for recipe in recipes:
         yield _image_step(recipe)

@@ -57,7 +57,10 @@ class CommandOutput(NamedTuple):
 
     @property
     def main_error(self) -> str:
-        """The first line of the error output that contains `error`, or else the last line."""
+        """The first line of the error output that contains `error`, or else the last line.
+
+        If the program was missing or timed out, it is the first line; without any output, it is the exit code.
+        """
         lines = [line.strip(" │╷╵") for line in (self.stderr or self.stdout).splitlines()]
         lines = [line for line in lines if line]
         if self.code in (NO_SUCH_PROGRAM, TOO_LONG) and lines:
@@ -107,7 +110,7 @@ class ConsentDetails(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Consent:
-    """The question before a step that costs money or destroys something; {seen} stands for the probes' result."""
+    """The question before a step that costs money or destroys data; `{seen}` in it stands for the probes' result."""
 
     question: str
     #: Whether the step destroys data: the user must then type the platform's name.
@@ -123,7 +126,7 @@ class Consent:
         return self.question.replace("{seen}", "(changes)") + placeholder
 
     def destroys_data(self, description: str) -> bool:
-        """Report whether the step destroys data; `description` is that of the probe's result."""
+        """Return whether the step destroys data; `description` is that of the probe's result."""
         return self.destroys or bool(self.destroys_where and re.search(self.destroys_where, description))
 
 
@@ -136,7 +139,7 @@ class Retry:
     error_texts: tuple[str, ...] = ()
 
     def should_retry(self, output: str, attempt_count: int) -> bool:
-        """Report whether to run a command again that failed `attempt_count` times, the last time with this output."""
+        """Return whether to run a command again that failed `attempt_count` times, the last time with this output."""
         return attempt_count <= self.retries_max and any(word in output for word in self.error_texts)
 
 

@@ -43,7 +43,7 @@ NOT_THERE: Final = ("doesn't have a resource type", "no matches for kind", "not 
 
 
 def is_gone(output: CommandOutput) -> bool:
-    """Report whether kubectl failed because the object or its kind does not exist."""
+    """Return whether kubectl failed because the object or its kind does not exist."""
     return bool(output.code) and any(text in output.stderr for text in NOT_THERE)
 
 
@@ -169,12 +169,12 @@ def none_is(is_match: Callable[[Mapping[str, Any]], bool], description: str) -> 
 
 
 def is_not_provided(obj: Mapping[str, Any]) -> bool:
-    """Report whether an object lacks the annotation of objects that `batchyard up` itself creates and recreates."""
+    """Return whether an object lacks the annotation of objects that `batchyard up` itself creates and recreates."""
     return PROVIDED not in (obj["metadata"].get("annotations") or {})
 
 
 def has_quota(workload: Mapping[str, Any]) -> bool:
-    """Report whether a Workload is admitted and not finished."""
+    """Return whether a Workload is admitted and not finished."""
     conditions = workload.get("status", {}).get("conditions", ())
     true_conditions = {row["type"] for row in conditions if row["status"] == "True"}
     return "Admitted" in true_conditions and "Finished" not in true_conditions

@@ -39,7 +39,10 @@ def assignments(value_by_name: Mapping[str, Value], depth: int = 0) -> str:
 
 
 def _group_by_width(lines: Sequence[tuple[str, str]]) -> Iterator[tuple[int, list[tuple[str, str]]]]:
-    """Group adjacent one-line HCL assignments with their longest name's width; a multi-line one is its own group."""
+    """Yield groups of adjacent one-line HCL assignments with the width of the longest name.
+
+    An assignment over several lines is a group of its own.
+    """
     for is_long, group in groupby(lines, key=lambda line: "\n" in line[1]):
         names_and_values = list(group)
         if is_long:
@@ -171,7 +174,7 @@ def _pool_row(pool: Part, cluster: Part) -> Mapping[str, Value]:
 
 
 def _pool_zones(pool: Part, cluster: Part, catalog: Catalog) -> Sequence[str]:
-    """Return a node pool's zones for Terraform: empty if those of the cluster, only the first for compact placement."""
+    """Return a node pool's zones for Terraform: empty for the zones of the cluster; one zone for compact placement."""
     pool_zones: Sequence[str] = pool.get("zones") or ()
     zones: Sequence[str] = pool_zones or cluster["spec"]["zones"]
     if _has_compact_placement(pool, catalog) and len(zones) > 1:
@@ -184,7 +187,7 @@ def _has_compact_placement(pool: Part, catalog: Catalog) -> bool:
 
 
 def _accelerator_fields(accelerator: Accelerator | None) -> dict[str, Value]:
-    """Return the Terraform field `accelerator` of a machine with GPUs, attached or built in; empty for TPUs."""
+    """Return the Terraform field `accelerator` of a machine with GPUs, attached or built in; empty without GPUs."""
     if accelerator is None or accelerator.resource == well_known.TPU:
         return {}
     return {"accelerator": {"type": accelerator.type, "count": accelerator.count}}
@@ -214,7 +217,7 @@ def _limit_fields(pool: Part) -> dict[str, Value]:
 
 
 def _placement_fields(pool: Part, machine: MachineType, catalog: Catalog) -> dict[str, Value]:
-    """Return a pool's placement field: a TPU slice topology (multi-host or not the default), or compact placement."""
+    """Return a pool's placement field, or nothing: compact placement, or a TPU topology (multi-host or not default)."""
     topology = pool.get("tpuTopology")
     if topology and (hosts_of_slice({"spec": pool}, catalog) > 1 or machine.topology != topology):
         return {"tpu_topology": topology}
@@ -226,7 +229,7 @@ def _has_tpu_chips(machine: MachineType) -> bool:
 
 
 def needs_hyperdisk(machine: MachineType) -> bool:
-    """Report whether a machine type has no Persistent Disks and boots from a Hyperdisk."""
+    """Return whether a machine type has no Persistent Disks and boots from a Hyperdisk."""
     return machine.family in _HYPERDISK_FAMILIES or machine.name.startswith("a3-ultra")
 
 

@@ -183,5 +183,5 @@ def find_spared_workloads(decision: Preempt, snapshot: Snapshot, *, fair_sharing
 
 
 def _holds_any(workload: AdmittedWorkload | None, frs: Sequence[int]) -> bool:
-    """Report whether an admitted Workload uses quota of any of the flavor-resources `frs`; False for None."""
+    """Return whether an admitted Workload uses quota of any of the flavor-resources `frs`; False for None."""
     return workload is not None and any(amount > 0 and fr in frs for fr, amount in workload.usage)

@@ -31,14 +31,14 @@ class PreemptionContext(NamedTuple):
     contested_frs: tuple[int, ...]
 
     def fits(self, *, may_borrow: bool) -> bool:
-        """Report whether the preemptor's requested quota is free in the current snapshot, with or without borrowing."""
+        """Return whether the preemptor's requested quota is free in the current snapshot, with or without borrowing."""
         node = self.queue.node
         if not may_borrow and any(is_borrowing_with(node, fr, amount) for fr, amount in self.usage):
             return False
         return has_room(node, self.usage)
 
     def could_ever_fit(self, *candidates: Sequence[AdmittedWorkload]) -> bool:
-        """Report whether preempting all candidates could free enough quota; if not, no search is necessary."""
+        """Return whether preempting all candidates could free enough quota; if not, no search is necessary."""
         node = self.queue.node
         missing_amounts = {fr: amount - available(node, fr) for fr, amount in self.usage if amount > 0}
         missing_amounts = {fr: amount for fr, amount in missing_amounts.items() if amount > 0}
@@ -83,7 +83,7 @@ class PreemptionContext(NamedTuple):
 def fill_back_workloads(
     context: PreemptionContext, targets: list[PreemptionTarget], *, may_borrow: bool
 ) -> list[PreemptionTarget]:
-    """Return the preemption targets without unneeded ones, which are searched from the last but one to the first.
+    """Return the preemption targets without unneeded ones; all but the last are checked, in reverse order.
 
     Before the call, the snapshot excludes the usage of all targets; afterwards, only the usage of the returned ones.
     The last target takes the position of a removed one, as in Kueue.

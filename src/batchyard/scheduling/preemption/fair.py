@@ -59,7 +59,7 @@ def _preemption_candidates(context: PreemptionContext) -> Iterator[AdmittedWorkl
 
 
 def _preemptor_fits(context: PreemptionContext) -> bool:
-    """Report whether the preemptor fits; its own usage, which the snapshot includes, is removed during the check."""
+    """Return whether the preemptor fits; its own usage, which the snapshot includes, is removed during the check."""
     snapshot = context.snapshot
     snapshot.remove_usage(context.queue, context.usage)
     does_fit = context.fits(may_borrow=True)
@@ -165,7 +165,7 @@ class _TargetOrder:
         return weighted_share(node, self._request.snapshot.names)
 
     def has_workload(self, queue: ClusterQueue) -> bool:
-        """Report whether a queue has preemption candidates that `pop_candidate()` has not returned yet."""
+        """Return whether a queue has preemption candidates that `pop_candidate()` has not returned yet."""
         return bool(self._remaining.get(queue.node))
 
     def pop_candidate(self, queue: ClusterQueue) -> AdmittedWorkload:

@@ -81,7 +81,7 @@ class PreemptionCandidates:
         return candidates
 
     def may_preempt(self, candidate: AdmittedWorkload, *, may_borrow: bool) -> bool:
-        """Report whether a candidate may still be preempted in the current snapshot.
+        """Return whether a candidate may still be preempted in the current snapshot.
 
         It may not if its queue, or a Cohort between the queue and the lowest common Cohort, is within its nominal quota
         after the preemption of earlier targets.
@@ -105,7 +105,7 @@ class PreemptionCandidates:
         return PreemptionReason.IN_COHORT_RECLAIM_WHILE_BORROWING
 
     def _may_preempt_while_borrowing(self, candidate: AdmittedWorkload) -> bool:
-        """Report whether `borrowWithinCohort` allows the preemptor to preempt this candidate while borrowing."""
+        """Return whether `borrowWithinCohort` allows the preemptor to preempt this candidate while borrowing."""
         preemption = self._request.queue.view.preemption
         if not preemption.borrow_within_cohort or candidate.priority >= self._request.workload.priority:
             return False

@@ -278,7 +278,7 @@ class MissingPriorityClass(NamedTuple):
 def resolve_priority(
     job: Obj, templates: Sequence[Mapping[str, Any]], reader: Reader
 ) -> WorkloadPriority | MissingPriorityClass:
-    """Return the priority for a job's Workload, or the key of the job's priority class if it does not exist."""
+    """Return the priority for a job's Workload; MissingPriorityClass if the job's priority class does not exist."""
     key = class_key(job, templates)
     if key is None:
         return _default_priority(reader)
@@ -302,7 +302,7 @@ def class_name(workload: Obj) -> str:
 
 
 def follows_label(workload: Obj, has_quota: bool) -> bool:
-    """Report whether a Workload's priority follows its job's priority class label; `has_quota`: it holds quota."""
+    """Return whether a Workload's priority follows its job's priority class label; `has_quota`: it holds quota."""
     ref = workload["spec"].get("priorityClassRef")
     return not has_quota if ref is None else ref.get("kind") == "WorkloadPriorityClass"
 

@@ -329,11 +329,11 @@ class QueueIndex:
         self._checking_cluster_queues: dict[str, None] = {}
 
     def has_checks(self, workload: WorkloadView) -> bool:
-        """Report whether the ClusterQueue of a Workload requires admission checks."""
+        """Return whether the ClusterQueue of a Workload requires admission checks."""
         return self._open_local_queues.get(workload.queue) in self._checking_cluster_queues
 
     def is_open(self, workload: WorkloadView, *, to_all: bool = False) -> bool:
-        """Report whether a Workload's queues are active and not stopped; with `to_all`, also open to all namespaces."""
+        """Return whether a Workload's queues are active and not stopped; with `to_all`, also open to all namespaces."""
         cluster_queue = self._open_local_queues.get(workload.queue)
         accepts_all = None if cluster_queue is None else self._open_cluster_queues.get(cluster_queue)
         return accepts_all is True or (accepts_all is False and not to_all)
@@ -398,7 +398,7 @@ def _queue_state(queue: Obj) -> _QueueState:
 
 
 def _affects_workloads(event: WatchEvent) -> bool:
-    """Report whether a queue's watch event affects its Workloads: created, deleted, stopped, resumed, other checks."""
+    """Return whether a queue's watch event affects its Workloads: created, deleted, stopped, resumed, other checks."""
     if event.type is not EventType.MODIFIED or event.old is None:
         return True
     old_checks, new_checks = (obj["spec"].get("admissionChecksStrategy") for obj in (event.old, event.obj))
@@ -445,7 +445,7 @@ class WorkloadLifecycle:
         return run_first_due_step(WorkloadReconcile(key, workload, _queues_of(workload, reader), now, self._policy))
 
     def _needs_reconcile(self, workload: Obj) -> bool:
-        """Report whether a changed Workload may need a reconcile; most changes by the scheduler need none."""
+        """Return whether a changed Workload may need a reconcile; most changes by the scheduler need none."""
         view, status, queue_index = workload_view(workload), workload.get("status") or _NO_STATUS, self._index
         if view.finished:
             return "finalizers" in workload["metadata"] and _is_workload_orphaned(workload)
@@ -472,7 +472,7 @@ class WorkloadLifecycle:
 
 
 def _is_workload_orphaned(workload: Obj) -> bool:
-    """Report whether a Workload has no owner although it was created for a job or is being deleted."""
+    """Return whether a Workload has no owner although it was created for a job or is being deleted."""
     metadata = workload["metadata"]
     if metadata.get("ownerReferences"):
         return False

@@ -55,7 +55,7 @@ def checks_of(workload: meta.Obj) -> Sequence[AdmissionCheck]:
 
 
 def are_checks_ready(checks: Sequence[AdmissionCheck]) -> bool:
-    """Report whether all given admission checks are in state Ready."""
+    """Return whether all given admission checks are in state Ready."""
     return all(check["state"] == READY for check in checks)
 
 
@@ -135,7 +135,7 @@ def describe_checks(checks: Sequence[AdmissionCheck], state: str) -> str:
 
 
 def retry_at(workload: meta.Obj) -> Instant | None:
-    """Return the latest retry time of a Workload's admission checks in state Retry; None if there are none."""
+    """Return the latest retry time of a Workload's admission checks in state Retry; None if no check sets one."""
     retry_times = [
         parse_time(check["lastTransitionTime"]) + check["requeueAfterSeconds"] * SECOND
         for check in checks_in_state(workload, RETRY)
@@ -231,22 +231,22 @@ def status(workload: meta.Obj) -> Status:
 
 
 def is_finished(workload: meta.Obj) -> bool:
-    """Report whether a Workload has finished, successfully or not."""
+    """Return whether a Workload has finished, successfully or not."""
     return meta.is_true(workload, FINISHED)
 
 
 def is_admitted(workload: meta.Obj) -> bool:
-    """Report whether a Workload's Admitted condition is True."""
+    """Return whether a Workload's Admitted condition is True."""
     return meta.is_true(workload, ADMITTED)
 
 
 def is_evicted(workload: meta.Obj) -> bool:
-    """Report whether a Workload is evicted and has not received quota since then."""
+    """Return whether a Workload is evicted and has not received quota since then."""
     return meta.is_true(workload, EVICTED)
 
 
 def has_quota_reservation(workload: meta.Obj) -> bool:
-    """Report whether a Workload's QuotaReserved condition is True."""
+    """Return whether a Workload's QuotaReserved condition is True."""
     return meta.is_true(workload, QUOTA_RESERVED)
 
 
@@ -266,13 +266,13 @@ def is_active(workload: meta.Obj) -> bool:
 
 
 def is_on_hold(workload: meta.Obj) -> bool:
-    """Report whether a Workload's job has put it on hold (QuotaReserved=False, reason OnHold), so it is not queued."""
+    """Return whether a Workload's job has put it on hold (QuotaReserved=False, reason OnHold), so it is not queued."""
     condition = meta.find_condition(workload, QUOTA_RESERVED)
     return condition is not None and condition["status"] == "False" and condition["reason"] == ON_HOLD
 
 
 def has_admission_gate(workload: meta.Obj) -> bool:
-    """Report whether a Workload has an admission gate annotation, which prevents its admission."""
+    """Return whether a Workload has an admission gate annotation, which prevents its admission."""
     return bool(meta.annotation(workload, well_known.ADMISSION_GATED_BY))
 
 
@@ -401,7 +401,7 @@ _CURRENT_OWNER: Final = ("kueue-admission", "Apply", "status")
 
 
 def has_former_owner(workload: meta.Obj) -> bool:
-    """Report whether `managedFields` lists status fields that an earlier release of batchyard wrote."""
+    """Return whether `managedFields` lists status fields that an earlier release of batchyard wrote."""
     return any(_owner_identity(entry) == _FORMER_OWNER for entry in workload["metadata"].get("managedFields") or ())
 
 

@@ -68,7 +68,7 @@ def holding_budgets_suffix(queue: Obj | None) -> str:
 
 
 def is_inactive(cluster_queue: Obj) -> bool:
-    """Report whether a ClusterQueue is inactive; without an Active condition it counts as active."""
+    """Return whether a ClusterQueue is inactive; without an Active condition it counts as active."""
     active_condition = find_condition(cluster_queue, "Active")
     return active_condition is not None and active_condition["status"] != "True"
 
@@ -148,6 +148,6 @@ def _evaluation_awaited_reason(workload: Obj) -> PendingReason | None:
 
 
 def is_evaluation_awaited(workload: Obj) -> bool:
-    """Report whether a Workload's condition message says that it waits for evaluation by the scheduler."""
+    """Return whether a Workload's condition message says that it waits for evaluation by the scheduler."""
     condition = find_condition(workload, lifecycle.QUOTA_RESERVED)
     return condition is not None and condition["status"] == "False" and condition["message"] == _EVALUATION_AWAITED

@@ -1,10 +1,10 @@
 """PodsReady of Workloads: the condition, the deadline for ready pods, and the eviction after the timeout.
 
 All pods of an admitted Workload must be ready within a timeout, and again within a recovery timeout after one was lost.
-Otherwise the Workload is evicted, and requeued after a backoff that doubles each time. A Workload without a Job or
-JobSet has no pods in batchyard, so it has no timeout. With `without_job`, it has one: its own controller must set
-PodsReady, as with Kueue. Sources: Kueue's jobframework (generatePodsReadyCondition) and workload_controller
-(reconcileNotReadyTimeout), and the defaults of its configuration.
+Otherwise the Workload is evicted, and requeued after a backoff that doubles each time up to a maximum. A Workload
+without a Job or JobSet has no pods in batchyard, so it has no timeout. The setting `without_job` applies the timeout to
+such Workloads too: their own controllers must then set PodsReady, as with Kueue. Sources: Kueue's jobframework
+(generatePodsReadyCondition) and workload_controller (reconcileNotReadyTimeout), and the defaults of its configuration.
 """
 
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ class PodsReadyPolicy:
     without_job: bool = False
 
     def covers(self, workload: Obj) -> bool:
-        """Report whether a Workload's PodsReady timeout applies: it has a Job or JobSet, or `without_job` is set."""
+        """Return whether a Workload's PodsReady timeout applies: it has a Job or JobSet, or `without_job` is set."""
         return self.without_job or has_pods(workload)
 
 
@@ -61,7 +61,7 @@ class PodsReadyDeadline(NamedTuple):
 
 
 def has_pods(workload: Obj) -> bool:
-    """Report whether a Workload belongs to a Job or JobSet, whose pods batchyard's kubelets run."""
+    """Return whether a Workload belongs to a Job or JobSet, whose pods batchyard's kubelets run."""
     owner = controller_of(workload)
     return owner is not None and owner["kind"] in _JOB_KINDS
 
@@ -108,7 +108,7 @@ def deadline(workload: Obj, policy: PodsReadyPolicy) -> PodsReadyDeadline | None
 
 
 def evict_after_timeout(workload: Obj, policy: PodsReadyPolicy, cause: str, now: Instant) -> Obj:
-    """Evict a Workload after its PodsReady timeout with a requeue backoff; after the last try, request deactivation."""
+    """Evict a Workload with a requeue backoff after a PodsReady timeout; request deactivation after the last retry."""
     attempt_count = ((workload.get("status") or {}).get("requeueState") or {}).get("count", 0) + 1
     if policy.backoff_limit_count is not None and attempt_count > policy.backoff_limit_count:
         message = "exceeding the maximum number of re-queuing retries"

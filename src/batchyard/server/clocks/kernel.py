@@ -55,7 +55,7 @@ class LiveKernel:
         self._schedule_slice()
 
     def has_stopped(self) -> bool:
-        """Report whether time has stopped as requested by `run_until`, and all callbacks due by then have run."""
+        """Return whether time has stopped as requested by `run_until`, and all callbacks due by then have run."""
         if self.stops_at is None or self.clock() < self.stops_at:
             return False
         next_due_time = self._virtual_loop.next_instant()
@@ -125,7 +125,7 @@ class LiveKernel:
             self._schedule_next_slice()  # also after an exception: asyncio logs it, and the platform continues
 
     def _run_due_work(self) -> None:
-        """Run due callbacks until none is left, SLICE_SECONDS_MAX seconds have passed, or the journal is behind."""
+        """Run due callbacks until none is left, SLICE_SECONDS_MAX seconds have passed, or `must_pause` returns True."""
         virtual_loop, slice_end = self._virtual_loop, self._loop.time() + SLICE_SECONDS_MAX
         last_due_time = max(self.clock(), virtual_loop.now())
         with rare_garbage_collection():

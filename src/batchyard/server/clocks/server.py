@@ -31,7 +31,7 @@ _DATE_HEADER_TOLERANCE: Final = 2 * SECOND
 
 
 async def is_other_server(sender: RequestSender) -> bool:
-    """Report whether an API server's version shows that it is not batchyard, so that it does not report its time."""
+    """Return whether an API server returns a version that is not batchyard's. Only batchyard reports its time."""
     answer = await sender.ask(HttpRequest("GET", _VERSION_PATH))
     return answer.code == 200 and _BATCHYARD_NAME not in str(decode_object(answer.body).get("gitVersion"))
 
@@ -81,7 +81,7 @@ class ServerClock:
         self._transport.send(request, lambda response: self._poll_after(self._follow_response(response, asked_at)))
 
     def _follow_response(self, response: HttpResponse, asked_at: Instant) -> Duration:
-        """Set the clock to the time in a response, and return the delay until the next poll of the API server."""
+        """Set the clock if it differs from the time in a response; return the delay until the next poll."""
         status_document = decode_object(response.body) if response.code == 200 else {}
         instant, speed = status_document.get("instant"), status_document.get("speed")
         one_way_time: Duration = (self._timers.now() - asked_at) // 2
@@ -96,7 +96,7 @@ class ServerClock:
         return _FIRST_POLL_DELAY
 
     def _follow_date(self, server_instant: Instant) -> Duration:
-        """Follow the server's date once two responses agree that it differs; return the delay until the next poll."""
+        """Set the clock to the server's date once two responses confirm it; return the delay until the next poll."""
         server_lead, last_difference = server_instant - self._kernel.clock(), self._unconfirmed_difference
         if abs(server_lead) <= _DATE_HEADER_TOLERANCE:
             self._unconfirmed_difference, self._is_reported = None, False
@@ -143,7 +143,7 @@ class MachineClock:
         self._clock = clock
 
     def follow(self) -> None:
-        """Set the event loop's clock forward to the wall clock, now and periodically until the loop is stopped."""
+        """Set the event loop's clock forward if the wall clock is ahead; repeat this until the loop is stopped."""
         if self._kernel.is_stopped:
             return
         wall_time = self._clock()

@@ -111,7 +111,7 @@ class ForkPool:
         )
 
     def _process_result(self, queued_question: _QueuedQuestion, child_result: ChildResult) -> None:
-        """Pass a child process's answer to all callers who asked the question, and cache the answer."""
+        """Pass a child process's answer to all callers who asked the question; cache a successful answer."""
         self._child = None
         response = _decode_output(child_result.output)
         result = ANSWERED if response.code == 200 else REJECTED if len(child_result.output) >= _CODE_LENGTH else FAILED
@@ -193,12 +193,12 @@ class CalibrationLoop:
         self._timer = loop.call_later(_CHECK_INTERVAL, self._check_periodically, loop)
 
     def record_use(self) -> None:
-        """Record that a user requested a forecast, so that the calibration continues for a day."""
+        """Record that a user requested a forecast, so that the calibration requests forecasts for one more day."""
         self._used_at = self._clock()
         self.check_forecasts()
 
     def check_forecasts(self) -> None:
-        """Compare due forecasts with the actual start times, and request new forecasts every CALIBRATION_INTERVAL."""
+        """Compare due forecasts with actual start times. For a day after `record_use`, also request new forecasts."""
         now = self._clock()
         new_calibration = calibration.apply_outcomes(self.calibration, now, self._actual_outcome)
         if new_calibration != self.calibration:

@@ -56,7 +56,7 @@ class Connections:
         self._date = b""
 
     def enter(self, connection: ClosableConnection) -> bool:
-        """Count a connection as open until `leave`. Return False if too many are open, in total or of its client."""
+        """Count a connection as open until `leave`. Return False if too many are open, in total or from its client."""
         peer = connection.peer
         same_client_count = sum(1 for other in self._open if other.peer == peer)
         self._open[connection] = None
@@ -265,7 +265,11 @@ class CertificateUser(NamedTuple):
 
 
 def server_tls_context(certificate_file: str, authority_file: str) -> ssl.SSLContext:
-    """Return a TLS context that serves the certificate in a PEM file and requests client certificates of a CA file."""
+    """Return the TLS context of a server with the certificate and key in a PEM file.
+
+    Client certificates are optional, and are verified with the CA in the file `authority_file`. Their expiry is not
+    checked here.
+    """
     tls_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls_context.minimum_version = ssl.TLSVersion.TLSv1_2
     tls_context.load_cert_chain(certificate_file)

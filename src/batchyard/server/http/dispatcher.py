@@ -98,7 +98,7 @@ class _QueuedRequest(NamedTuple):
 
 
 class RequestWatchdog(Protocol):
-    """A watchdog that learns when the execution of a request begins and ends."""
+    """A watchdog that is notified when the execution of a request begins and ends."""
 
     def begin(self, request: api_request.ApiRequest) -> None:
         """Record that this request is being executed."""
@@ -149,7 +149,10 @@ class RequestDispatcher:
         return self._server.authenticate(request)
 
     def ask(self, request: api_request.ApiRequest, on_response: ResponseReceiver) -> None:
-        """Queue a request; `on_response` gets its response, or at once a 429 if too many requests are in progress."""
+        """Queue a request; `on_response` gets its response later.
+
+        If a limit of requests or watches is reached, or the server shuts down, `on_response` gets a 429 at once.
+        """
         user = request.user
         try:
             if self._is_ending:
@@ -169,14 +172,14 @@ class RequestDispatcher:
             self._kernel.post(self._execute_next_request)
 
     def end(self) -> None:
-        """Reject queued and later requests with 429, because the server shuts down, so that clients retry later."""
+        """Reject queued requests that are not urgent, and all later ones, with 429, because the server shuts down."""
         self._is_ending = True
         for queued in self._queue.clear():
             self._limiter.leave(queued.request.user)
             queued.respond(encode_body(too_many_requests().response()))
 
     def _execute_next_request(self) -> None:
-        """Execute the next queued request by fair queueing, and charge its duration to its user's flow."""
+        """Execute the next queued request by fair queueing; charge its duration and body size to its user's flow."""
         if not len(self._queue):
             return  # the request was rejected at shutdown
         flow_name, queued_request = self._queue.take()
@@ -197,7 +200,7 @@ class RequestDispatcher:
         return len(self._users_of_streams)
 
     def leave(self, stream: api_request.StreamingResponse | api_request.UpgradeResponse) -> None:
-        """End a streaming response or upgraded connection whose client has disconnected."""
+        """End a streaming response; stop counting it, or a closed upgraded connection, as a watch of its user."""
         if not isinstance(stream, api_request.UpgradeResponse):
             self._commit.leave(stream)
             stream.end()
@@ -232,7 +235,7 @@ class RequestDispatcher:
     def _send_deferred(
         self, finish: _ResponseFinisher, response: api_request.Response, measurement: _RequestMeasurement
     ) -> None:
-        """Send a deferred response once the current store revision is durable, since the response may reveal it."""
+        """Send a deferred response once the current store revision is durable: the response may contain its changes."""
         self._commit.when_durable(self._revision(), partial(finish, encode_body(response), measurement))
 
     def _handle_request(self, request: api_request.ApiRequest) -> api_request.AnyResponse:

@@ -30,7 +30,7 @@ USER_WATCHES_MAX: Final = 400
 
 
 class ConcurrencyLimiter:
-    """Limits the requests and watches in progress, in total and for each user."""
+    """Limits the requests in progress, in total and for each user, and the watches of each user."""
 
     def __init__(self) -> None:
         self._by_flow: dict[str, int] = {}
@@ -125,7 +125,7 @@ class FairQueue(Generic[_T]):
         return 0 if flow is None else len(flow.items)
 
     def put(self, name: str, item: _T, *, is_urgent: bool = False) -> None:
-        """Queue an item under its flow's name; an urgent item is served before all other items."""
+        """Queue an item under its flow's name; urgent items are served before all items that are not urgent."""
         if is_urgent:
             self._urgent.append(item)
             return

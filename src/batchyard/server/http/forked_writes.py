@@ -137,7 +137,10 @@ class ForkedWork:
         self._is_ending = False
 
     def ask(self, user: UserInfo, work: Callable[[], bytes], on_end: ForkedWorkCallback) -> None:
-        """Queue a function for a child process; `on_end` gets its output. Raises StatusError if the queue is full."""
+        """Queue a function for a child process; `on_end` gets its output, or a StatusError at shutdown.
+
+        Raises StatusError (429) if the queue is full or the server shuts down.
+        """
         flow_name, is_urgent = flow_of(user), is_exempt_from_limits(user)
         is_full = len(self._queue) >= QUEUED_WORK_MAX or self._queue.waiting_count(flow_name) >= USER_QUEUED_WORK_MAX
         if self._is_ending or (is_full and not is_urgent):
@@ -146,7 +149,7 @@ class ForkedWork:
         self._schedule_fork()
 
     def close(self) -> None:
-        """Kill the child processes, and reject the queued functions with 429."""
+        """Kill the child processes, and start no more. Queued functions that are not urgent are rejected with 429."""
         self._is_ending = True
         for child in self._children:
             child.kill()

@@ -21,7 +21,7 @@ _HOST_PATTERN: Final = re.compile(r"[A-Za-z0-9!$%&'()*+,\-.:;=\[\]_~]*")
 
 
 class ParsedRequest(NamedTuple):
-    """A completely received request, and the error with which it must be rejected, if any."""
+    """A request to be answered, and the error with which it must be rejected, if any."""
 
     request: ApiRequest
     is_last: bool
@@ -105,7 +105,7 @@ class RequestParser:
         self._parser = self._sink = None
 
     def _keep_remaining_data(self, data: bytes) -> None:
-        """Keep up to HEAD_SIZE_MAX bytes that the client sends after an upgrade request, until its response is sent."""
+        """Keep the bytes that the client sends after an upgrade request; reject more than HEAD_SIZE_MAX bytes."""
         if self._is_upgrade:
             self.unparsed_data += data
             if len(self.unparsed_data) > HEAD_SIZE_MAX:

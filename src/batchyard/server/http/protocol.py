@@ -118,7 +118,7 @@ class ResponseStream:
         self.write_next()
 
     def _next_part(self, parts: Iterator[Any]) -> bytes:
-        """Encode about PIECE_SIZE bytes of the pending parts, so that other responses are written in between."""
+        """Encode the next parts, about PIECE_SIZE bytes at most, so that other responses are written in between."""
         lines: list[bytes] = []
         length = 0
         for part in parts:
@@ -154,7 +154,7 @@ class ResponsePieces:
         self._pieces = pieces
 
     def take(self) -> Iterator[bytes]:
-        """Return an iterator that encodes the response's pieces lazily. It can be called only once."""
+        """Return an iterator that encodes the response's pieces lazily. This method can be called only once."""
         self.is_over = True
         return self._pieces
 
@@ -174,7 +174,10 @@ def _encode_part(part: Any) -> bytes:
 
 
 def _timed_actions(response: StreamingResponse, request: ApiRequest) -> Iterator[tuple[float, Callable[[], None]]]:
-    """Yield functions to call on a watch after a delay in seconds: to end it, and to send a bookmark shortly before."""
+    """Yield delays in seconds with functions to call then: to end a watch, and to send a bookmark shortly before.
+
+    Yield nothing if the response has no timeout.
+    """
     if not response.times_out:
         return
     stream_seconds = float(timeout_seconds(request)) or _DEFAULT_STREAM_TIMEOUT
@@ -233,7 +236,7 @@ class HttpProtocol(asyncio.Protocol):
     # --- callbacks of asyncio ---
 
     def connection_made(self, transport: Any) -> None:
-        """Start to serve a new connection, after its TLS handshake."""
+        """Start to serve a new connection, after its TLS handshake; refuse it with 503 if too many are open."""
         self._transport = transport
         self._requests = RequestParser(self)  # not before: a failed handshake has no connection_lost
         self.peer, self._requests.source = _client_identity(transport)
@@ -298,7 +301,10 @@ class HttpProtocol(asyncio.Protocol):
         self._answer_next_request()
 
     def refuse(self, code: int, message: str) -> None:
-        """Respond to invalid input with an error, and close the connection."""
+        """Discard the queued requests, respond with an error, and close the connection.
+
+        If a request is in progress, its own response is still sent, instead of the error.
+        """
         self._queued.clear()
         if self._current_request is None:
             length_header, response = (
@@ -393,7 +399,7 @@ class HttpProtocol(asyncio.Protocol):
             )
 
     def _begin_stream(self, stream: StreamingResponse, response: Response, parsed_request: ParsedRequest) -> None:
-        """Send the head of a streaming response. For HTTP/1.0, which has no chunks, closing the connection ends it."""
+        """Send the head of a streaming response, and start to send its parts. HTTP/1.0 connections close at the end."""
         encoding_header = b"\r\ntransfer-encoding: chunked" if parsed_request.is_chunked else b""
         is_last = self._is_last(parsed_request) or not parsed_request.is_chunked
         self._current_request = parsed_request._replace(is_last=is_last)
@@ -423,7 +429,7 @@ class HttpProtocol(asyncio.Protocol):
         serve_upgraded(response, connection, unparsed_data, partial(self._dispatcher.leave, response))
 
     def _release_bodies(self) -> None:
-        """Stop counting the body bytes of the answered request as in memory."""
+        """Stop counting the received request bodies of this connection as bytes in memory."""
         for holder, length in self._body_bytes.items():
             self._connections.count_body_bytes(holder, -length)
         self._body_bytes.clear()

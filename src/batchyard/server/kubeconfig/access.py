@@ -44,7 +44,7 @@ class ApiServerAccess(NamedTuple):
 
 
 def owner_access(process: PlatformProcess, folder: Path) -> ApiServerAccess:
-    """Return the access of a platform's owner, with the credentials from the kubeconfig in its data directory."""
+    """Return the owner's access to a platform, given its data directory. Raises KubeconfigError."""
     tls = owner_tls_context(folder) if process.url.startswith("https:") else True
     return ApiServerAccess(process.url, tls, "", None, "", "default")
 

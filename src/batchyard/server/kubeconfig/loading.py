@@ -37,7 +37,7 @@ _EXEC_EXTENSION: Final = "client.authentication.k8s.io/exec"
 
 
 async def run_credential_plugin(plugin: Any, cluster: Mapping[str, Any]) -> Mapping[str, str]:
-    """Run a kubeconfig's credential plugin; return its credentials as user fields. Raises ValueError, OSError."""
+    """Run a credential plugin; return its credentials as fields of a kubeconfig user. Raises ValueError, OSError."""
     if not isinstance(plugin, dict) or not plugin.get("command") or not plugin.get("apiVersion"):
         raise ValueError("the credential plugin (exec) of its user must have an apiVersion and a command")
     command = [str(argument) for argument in (plugin["command"], *(plugin.get("args") or ()))]
@@ -61,7 +61,7 @@ async def run_credential_plugin(plugin: Any, cluster: Mapping[str, Any]) -> Mapp
 
 
 def _is_interactive(plugin: Mapping[str, Any]) -> bool:
-    """Report whether the credential plugin may prompt the user and standard input is a terminal."""
+    """Return whether the credential plugin may prompt the user and standard input is a terminal."""
     return plugin.get("interactiveMode") != "Never" and sys.stdin is not None and sys.stdin.isatty()
 
 
@@ -133,7 +133,10 @@ class KubeconfigContext(NamedTuple):
 
 
 def select_context(file_list: str, context: str) -> KubeconfigContext:
-    """Return the content of a context ('': the current context) in kubeconfig files. Raises InvalidKubeconfigError."""
+    """Return the content of a context ('': the current context) in kubeconfig files, of which the first has precedence.
+
+    Raises FileNotFoundError if no file exists, or InvalidKubeconfigError.
+    """
     entries_by_kind: dict[str, dict[str, Mapping[str, Any]]] = {kind: {} for kind in _KUBECONFIG_ENTRY_FIELDS}
     current_context = ""
     for path in _existing_kubeconfig_files(file_list):
@@ -205,7 +208,10 @@ _TOKEN_KEY: Final = "BearerToken"  # noqa: S105 - the library's key
 
 
 async def read_access(source: KubeconfigSource) -> ApiServerAccess:
-    """Load a kubeconfig, run its credential plugin, and return how to reach its server. Raises KubeconfigError."""
+    """Load a kubeconfig or the in-cluster configuration, and return how to reach its API server.
+
+    Runs the credential plugin of a kubeconfig. Raises KubeconfigError.
+    """
     configuration = Configuration()
     try:
         namespace, impersonation_headers = await _configure(source, configuration)
@@ -241,7 +247,7 @@ def _without_empty_fields(entry: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _normalized_server(cluster: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return `{"server": URL}` of a kubeconfig cluster, with the URL scheme in lowercase. Raises ValueError."""
+    """Return `{"server": URL}` of a kubeconfig cluster, with lowercase scheme. Raises ValueError for invalid URLs."""
     url, proxy = str(cluster.get("server") or ""), str(cluster.get("proxy-url") or "")
     if urlsplit(url).scheme not in _SUPPORTED_SCHEMES or not urlsplit(url).hostname:
         raise ValueError(f"the server of the kubeconfig's cluster is not an http or https URL: {url!r}")
@@ -252,7 +258,7 @@ def _normalized_server(cluster: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 async def _add_credentials(user: Mapping[str, Any], cluster: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a kubeconfig user with credentials from its plugin or its token file, which take precedence."""
+    """Return a kubeconfig user in which credentials from its plugin or token file replace those in other fields."""
     if "exec" in user:
         plugin_credentials = await run_credential_plugin(user["exec"], cluster)
         return {**{field: value for field, value in user.items() if field != "exec"}, **plugin_credentials}
@@ -284,7 +290,7 @@ def _access_from_configuration(config: Configuration, namespace: str) -> ApiServ
 
 
 def _error_message(error: Exception) -> str:
-    """Return the message of an error in loading a kubeconfig, which kubernetes-asyncio may have raised."""
+    """Return the message for the user about an exception that was raised while a kubeconfig was loaded."""
     match error:
         case KeyError() | TypeError() | AttributeError():
             return f"it is not a valid kubeconfig: {error}"

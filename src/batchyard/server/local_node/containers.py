@@ -215,7 +215,7 @@ class LocalContainers:
         self._is_ending = False
 
     def log(self, pod: Obj, container: str, *, previous: bool) -> containers.ContainerLog:
-        """Open the log of a container: of its newest start or, with `previous`, of the start before."""
+        """Open the log of a container's newest start; with `previous`, of the start before that, if there is one."""
         uid = pod["metadata"]["uid"]
         container_runs = [run for run in map(run_of, self._machine.runs(uid)) if run.container == container]
         run = (container_runs[-1:] if not previous else container_runs[-2:-1]) or container_runs[-1:]
@@ -227,7 +227,7 @@ class LocalContainers:
         return log
 
     def usage(self, pod: Obj) -> containers.MeasuredUsage | None:
-        """Return the measured CPU and memory usage of each container of a pod; None before it is known."""
+        """Return the measured usage of each running container of a pod; None if none runs or any is unmeasured."""
         return self._usage.pod_usage(pod["metadata"]["uid"])
 
     def node_usage(self, node: str) -> containers.MeasuredUsage | None:
@@ -246,7 +246,7 @@ class LocalContainers:
         streams: containers.Streams,
         client: containers.SessionClient,
     ) -> containers.ProcessSession:
-        """Start a command in a running container (exec), and return the session with the command."""
+        """Start a command in a container (exec), and return the session; a FailedSession unless the container runs."""
         run = self._find_running_run(pod, container)
         if run is None:
             return sessions.FailedSession(self._loop, client, _container_not_found_message(container))
@@ -257,7 +257,11 @@ class LocalContainers:
     def attach(
         self, pod: Obj, container: str, streams: containers.Streams, client: containers.SessionClient
     ) -> containers.ProcessSession:
-        """Attach to the main process of a running container; the container's spec decides whether it has a terminal."""
+        """Attach to the main process of a container, and return the session.
+
+        The container's spec decides whether the session has a terminal. If the container is not running, the result is
+        a FailedSession.
+        """
         run = self._find_running_run(pod, container)
         if run is None:
             return sessions.FailedSession(self._loop, client, _container_not_found_message(container))
@@ -381,12 +385,12 @@ class _RotatedLogReader:
         self._incomplete_line = b""
 
     def read(self) -> Sequence[containers.LogLine]:
-        """Read the next _CHUNK_SIZE bytes of the log, and return the lines that are complete now."""
+        """Read up to _CHUNK_SIZE further bytes of the log, and return the lines that are complete now."""
         *complete_lines, self._incomplete_line = (self._incomplete_line + self._read_chunk()).split(b"\n")
         return [line for raw_line in complete_lines if (line := self._complete_line(raw_line)) is not None]
 
     def skip_to_last(self, lines: int) -> None:
-        """Skip to the last `lines` lines of the log, searching from its end."""
+        """Skip to the last `lines` lines of the log; skip nothing if these exceed about _TAIL_BYTES_MAX bytes."""
         line_count, byte_count = 0, 0
         for path in [self._path, *map(self._rotated_log_path, self._rotation_numbers())]:
             try:
@@ -417,7 +421,7 @@ class _RotatedLogReader:
         return [_join_partial_lines(partial_lines, is_complete=False)] if partial_lines else []
 
     def has_more(self) -> bool:
-        """Report whether the log has unread bytes."""
+        """Return whether the log has unread bytes."""
         if self._file is None:
             return self._path.exists()
         return self._path.exists() and (self._is_log_rotated() or self._file.tell() < self._path.stat().st_size)
@@ -429,7 +433,7 @@ class _RotatedLogReader:
             self._file = None
 
     def _read_chunk(self) -> bytes:
-        """Read the next _CHUNK_SIZE bytes of the log, from the oldest file to the newest."""
+        """Read up to _CHUNK_SIZE further bytes of the log, from the oldest file to the newest; empty at its end."""
         if self._file is None:
             rotation_numbers = self._rotation_numbers()
             self._open(self._rotated_log_path(rotation_numbers[-1]) if rotation_numbers else self._path)
@@ -463,7 +467,7 @@ class _RotatedLogReader:
             return
 
     def _is_log_rotated(self) -> bool:
-        """Report whether a newer file of the log exists than the open one."""
+        """Return whether a newer file of the log exists than the open one."""
         assert self._file is not None, "a file of the log is open"
         try:
             return os.fstat(self._file.fileno()).st_ino != self._path.stat().st_ino
@@ -471,7 +475,7 @@ class _RotatedLogReader:
             return False
 
     def _log_file_after(self, inode: int) -> Path:
-        """Return the log file that follows the one with this inode; the oldest file if that one was removed."""
+        """Return the log file started after the one with this inode; the oldest log file if none has this inode."""
         following_path = self._path
         for number in self._rotation_numbers():
             path = self._rotated_log_path(number)
@@ -491,7 +495,7 @@ class _RotatedLogReader:
         return self._path.with_name(f"{self._path.name}.{number}")
 
     def _complete_line(self, raw_line: bytes) -> containers.LogLine | None:
-        """Join a raw line of the log with the partial lines before it; None if it is partial itself or malformed."""
+        """Return a raw line joined with the partial lines before it; None if the raw line is partial or malformed."""
         line = _parse_log_line(raw_line)
         if line is None:
             return None
@@ -542,15 +546,15 @@ class CombinedContainers:
         self._node = node
 
     def log(self, pod: Obj, container: str, *, previous: bool) -> containers.ContainerLog:
-        """Open the log of a container: of its newest start or, with `previous`, of the start before."""
+        """Open the log of a container's newest start or, with `previous`, of the start before that."""
         return self._containers_of(pod).log(pod, container, previous=previous)
 
     def usage(self, pod: Obj) -> containers.MeasuredUsage | None:
-        """Return the measured CPU and memory usage of each container of a pod, by name; None before it is known."""
+        """Return the measured CPU and memory usage of each container of a pod, by name; None if it is not known."""
         return self._containers_of(pod).usage(pod)
 
     def node_usage(self, node: str) -> containers.MeasuredUsage | None:
-        """Return the measured usage of a node; None if it is not known, or is the sum of the node's pods."""
+        """Return the measured usage of a node; None if it is unknown or equals the sum of the node's pods."""
         return (self._local if node == self._node else self._simulated).node_usage(node)
 
     def no_process_reason(self, pod: Obj) -> str:

@@ -81,7 +81,10 @@ class PodAddresses:
         return str(_POD_NETWORK[1])
 
     def allocate(self, uid: str) -> str:
-        """Allocate and return a free IP address for a pod, in turn, so that each is reused as late as possible."""
+        """Allocate and return an IP address for the pod with this uid.
+
+        Addresses are allocated in turn, so that a released address is reused as late as possible.
+        """
         host_count = _POD_NETWORK.num_addresses - 2
         for _ in range(host_count):
             host_number, self._next_number = self._next_number, self._next_number % host_count + 1
@@ -92,7 +95,7 @@ class PodAddresses:
         return address
 
     def restore(self, uid: str, address: str | None) -> None:
-        """Record the IP address of a pod that was started before a restart of the platform; None if it has none."""
+        """Record the IP address of the pod with this uid as used; do nothing if the address is None."""
         if address is not None:
             self.release(uid)
             self._address_by_uid[uid] = address
@@ -160,7 +163,10 @@ DnsLookup: TypeAlias = Callable[[DnsQuestion], Sequence[str] | None]
 
 
 def answer_dns_query(message: bytes, lookup: DnsLookup, length_max: int) -> bytes | None:
-    """Return the DNS response to a query, truncated to `length_max` bytes; None if `message` is not a query."""
+    """Return the DNS response to a query; None if `message` is not a query.
+
+    A response longer than `length_max` bytes is sent without records, and is marked as truncated.
+    """
     if len(message) < _DNS_HEADER.size:
         return None
     message_id, flags, questions, *_ = _DNS_HEADER.unpack_from(message)
@@ -228,7 +234,7 @@ _QUERY_TIMEOUT: Final = 10.0  # seconds
 
 
 class NameServer:
-    """The DNS server of this machine's pods, which answers over UDP and TCP from the stored API objects."""
+    """The DNS server of this machine's pods, which serves names of the stored API objects over UDP and TCP."""
 
     def __init__(self, reader: Reader, cluster_domain: str) -> None:
         self._reader = reader
@@ -256,7 +262,7 @@ class NameServer:
             self._server.close()
 
     def response_to(self, message: bytes, length_max: int) -> bytes | None:
-        """Return the DNS response to a query; None if `message` is not a query."""
+        """Return the DNS response to a query, at most `length_max` bytes long; None if `message` is not a query."""
         return answer_dns_query(message, self._look_up, length_max)
 
     def _look_up(self, question: DnsQuestion) -> Sequence[str] | None:
@@ -274,7 +280,10 @@ class NameServer:
                 udp_socket.sendto(response, client_address)
 
     async def _serve_tcp_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer the DNS queries of one TCP connection until the client closes it."""
+        """Answer the DNS queries of one TCP connection until the client closes it.
+
+        The server closes it if too many connections are open, or no query is received within _QUERY_TIMEOUT.
+        """
         self._connections += 1
         try:
             while self._connections <= _CONNECTIONS_MAX:

@@ -93,7 +93,7 @@ def _host_memory_bytes() -> int:
 
 
 def _host_address() -> str:
-    """Return the IP address by which other machines reach this one, without sending a packet."""
+    """Return the IPv4 address by which other machines reach this one; 127.0.0.1 if this machine has no route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe_socket:
         try:
             probe_socket.connect(("192.0.2.1", 9))  # TEST-NET-1: connecting selects the source address
@@ -329,7 +329,10 @@ class LocalNodeComponents:
         }
 
     def pod_network_listener(self) -> tuple[str, socket.socket] | None:
-        """Return the address and a bound socket for serving the API in the pod network; None without such a network."""
+        """Return the address and a bound socket for serving the API in the pod network.
+
+        Return None without a pod network, and also (with a warning in the log) if the socket cannot be created.
+        """
         if not self.machine.features.get("podNetwork"):
             return None
         try:

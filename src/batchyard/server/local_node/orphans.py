@@ -34,7 +34,10 @@ class OrphanedPods:
         return sorted({run["metadata"]["namespace"] for run in self._running_runs()})
 
     def end(self) -> bool:
-        """Stop all containers, all pod sandboxes and the container spawner; return False if some are still running."""
+        """Stop all containers, then all pod sandboxes, then the container spawner.
+
+        Return False, without stopping the spawner, if containers or sandboxes still run after their grace period.
+        """
         for is_sandbox in (False, True):
             runs_to_stop = [run for run in self._running_runs() if (key_of(run).name == SANDBOX) is is_sandbox]
             for shim_pidfd in [self._request_stop(run) for run in runs_to_stop]:

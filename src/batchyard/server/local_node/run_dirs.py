@@ -58,7 +58,7 @@ class RunFolders:
         return self._node / _PODS_FOLDER / uid
 
     def all_runs(self) -> Iterator[Obj]:
-        """Read and yield all container runs; for each pod first its sandbox, then its other runs by number."""
+        """Read and yield all container runs: for each pod its sandbox, then its other runs by container and number."""
         for pod in sorted((self._node / _PODS_FOLDER).iterdir()):
             run_paths = [path for name in (_RUNS_FOLDER, IMAGE_PULLS) for path in (pod / name).glob("*/*")]
             ordered_run_paths = sorted(run_paths, key=lambda path: (path.parent, int(path.name)))
@@ -80,7 +80,7 @@ class RunFolders:
         return {**run, "stop": stop_request} if stop_request else run
 
     def is_claimed(self, path: Path) -> bool:
-        """Report whether a shim (supervisor process) has taken charge of the container run in this folder."""
+        """Return whether a shim (supervisor process) has taken charge of the container run in this folder."""
         return (self._node / path / CLAIM_FILE).exists()
 
     def state(self, key: Key) -> Mapping[str, Any]:
@@ -100,7 +100,7 @@ class RunFolders:
         write_private(self._node / self.path(key_of(run)) / STOP_REQUEST_FILE, json.dumps(run["stop"]).encode())
 
     def move_to_trash(self, key: Key) -> Path:
-        """Move a container run to the trash and delete its logs; for a sandbox, move its pod. Return the new path."""
+        """Move a run to the trash and delete its logs; for a sandbox, move the pod's folder. Return the new path."""
         if key.name == SANDBOX:
             return self._move_to_trash(self.pod(key.namespace))
         log = self.log(key)
@@ -109,7 +109,7 @@ class RunFolders:
         return self._move_to_trash(self._node / self.path(key))
 
     def move_sandbox_to_trash(self, key: Key) -> Path:
-        """Move the folder of a pod's sandbox, without the rest of the pod, to the trash folder. Return the new path."""
+        """Move only the folder of a pod's sandbox, not the whole pod's, to the trash folder. Return the new path."""
         return self._move_to_trash(self._node / self.path(key))
 
     def trash(self) -> Iterator[Path]:
@@ -155,7 +155,7 @@ _TIME_FIELDS: Final = ("startedAt", "finishedAt")
 
 
 class NodeTimes:
-    """Converts between this machine's time and the platform's time, which differs if it was accelerated or set."""
+    """Converts between the times of this machine and of the platform, whose clock may be ahead of the machine's."""
 
     def __init__(self, clock: Callable[[], Instant], machine_clock: Callable[[], Instant]) -> None:
         self.clock = clock

@@ -2,8 +2,8 @@
 
 A run is a container start, a pod sandbox or an image pull; its spec and state are files in a folder. The spawner
 process starts a shim process for each run, which supervises the run. These processes outlive the platform, so a
-restarted platform adopts the running containers. Changes are delivered as events of run objects
-(batchyard.interfaces.containers), as external work of the event loop.
+restarted platform adopts the running containers. The event loop delivers changes to the subscribed listeners as watch
+events of run objects (batchyard.interfaces.containers).
 """
 
 import asyncio
@@ -54,9 +54,10 @@ _VOLUME_MODE: Final = 0o777
 
 
 def make_volume(folder: Path, name: str, volume_plan: volumes.VolumePlan, now: Instant) -> bool:
-    """Create or update a pod's volume in its folder. Return whether its files have changed. Raises VolumeError.
+    """Create or update a pod's volume in `folder`. Return whether the volume's files have changed. Raises VolumeError.
 
-    For an emptyDir in memory, only the folder is created; the sandbox mounts a tmpfs there.
+    For an emptyDir in memory, only the folder is created; the sandbox mounts a tmpfs there. A hostPath is checked, and
+    created if its type requires that.
     """
     try:
         match volume_plan:
@@ -147,7 +148,7 @@ def _remove_leftovers(folder: Path, files: Mapping[str, volumes.VolumeFile]) -> 
 
 
 def _make_folders(volume_folder: Path, deepest_folder: Path, mode: int) -> None:
-    """Create the missing folders on a path within a volume, with this mode whatever the umask is."""
+    """Create `deepest_folder` in a volume and its missing parent folders, with this mode whatever the umask is."""
     missing_folders: list[Path] = []
     folder = deepest_folder
     while not folder.exists() and folder != volume_folder.parent:
@@ -159,7 +160,10 @@ def _make_folders(volume_folder: Path, deepest_folder: Path, mode: int) -> None:
 
 
 def _check_host_path(name: str, plan: volumes.HostPathPlan) -> None:
-    """Check that a hostPath is allowed and has the required type; create it if the type says so. Raises VolumeError."""
+    """Check that a hostPath is allowed and has the required type. Raises VolumeError if not.
+
+    A missing path is created if the type is DirectoryOrCreate, FileOrCreate or empty (then as a directory).
+    """
     path = Path(plan.path)
     real_path = os.path.realpath(path)
     if not _is_host_path_allowed(real_path, plan):
@@ -174,7 +178,7 @@ def _check_host_path(name: str, plan: volumes.HostPathPlan) -> None:
 
 
 def _is_host_path_allowed(real_path: str, plan: volumes.HostPathPlan) -> bool:
-    """Report whether this host path, in which symbolic links are resolved, is within the allowed host paths."""
+    """Return whether this host path, in which symbolic links are resolved, is within the allowed host paths."""
     return volumes.is_within_any(real_path, (os.path.realpath(folder) for folder in plan.allowed))
 
 
@@ -282,11 +286,14 @@ class LocalContainerRuntime:
         return self._addresses.gateway
 
     def subscribe(self, listener: Listener) -> None:
-        """Call `listener` with every later change of container runs."""
+        """Register a listener, which is called with each later batch of changes of container runs."""
         self._listeners.append(listener)
 
     def execute_write(self, write: Write) -> Obj:
-        """Execute a write of a run object: start, stop or delete the container run, or update its volumes' files."""
+        """Start (Create), stop or delete a container run, or update the files of its volumes; return the run object.
+
+        An error becomes the status of the run.
+        """
         if isinstance(write, Delete):
             return self._delete_run(write.key)
         if isinstance(write, Create):
@@ -294,7 +301,7 @@ class LocalContainerRuntime:
         return self._refresh_volumes(write.obj) if "volumes" in write.obj else self._request_stop(write.obj)
 
     def close(self) -> None:
-        """Stop observing container runs. Running containers keep running."""
+        """Stop observing container runs, which keep running. If none is running, terminate the spawner process."""
         self._loop.remove_reader(self._socket)
         self._socket.close()
         for key in list(self._shim_pidfds):

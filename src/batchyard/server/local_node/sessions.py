@@ -192,7 +192,11 @@ class HostConnection:
         self._retry_timer: asyncio.TimerHandle | None = None
 
     def ask(self, request: Mapping[str, Any], fds: Sequence[int]) -> None:
-        """Connect to the host process, and send a request with file descriptors. Raises OSError if that fails."""
+        """Connect to the host process, and send a request with file descriptors.
+
+        Raises OSError if the first attempt to connect fails. If the host is busy, the connection is retried later, and
+        `on_disconnect` is called if all retries fail.
+        """
         self._message = json.dumps(request).encode()
         try:
             self._connect(fds)
@@ -290,7 +294,10 @@ class _LocalSession:
         self._host = HostConnection(host, self._loop, self._process_host_message, self._process_host_loss)
 
     def write(self, data: bytes) -> None:
-        """Write input of the client to the process, or buffer it until the pipe or terminal is ready."""
+        """Write input of the client to the process, or buffer it until the pipe or terminal is ready.
+
+        Input is dropped if the client did not request stdin.
+        """
         if self._input_writer is not None:
             self._input_writer.write(data)
         elif self._streams.stdin and not self._is_closed:
@@ -396,7 +403,7 @@ class _LocalSession:
 
 
 class LocalExecSession(_LocalSession):
-    """An exec session: runs a command in a container; `path` is the container run's folder in the node's folder."""
+    """An exec session: runs a command in a container. `path` is the container run's folder, relative to `node`."""
 
     def __init__(self, node: Path, path: Path, command: Sequence[str], streams: Streams, client: SessionClient) -> None:
         super().__init__(node / SESSIONS_SOCKET, streams, client, _EXEC_ERROR_PREFIX)
@@ -454,7 +461,7 @@ class LocalAttachSession(_LocalSession):
             super().write(data)
 
     def end_input(self) -> None:
-        """Close the container's stdin if the container has stdinOnce; otherwise detach the client."""
+        """Close the container's stdin if it has stdinOnce and no terminal; else end the session, once attached."""
         self._has_more_input = False
         if not self._is_attached:
             return
@@ -470,7 +477,7 @@ class LocalAttachSession(_LocalSession):
         self._host.send_message({"end_input": True})
 
     def close(self) -> None:
-        """Detach from the container's process; with stdinOnce, also close the container's stdin."""
+        """Detach from the container's process; if it has stdinOnce and no terminal, also close its stdin."""
         if self._is_stdin_once and not self._is_closed:
             self._host.send_message({"end_input": True})
         super().close()

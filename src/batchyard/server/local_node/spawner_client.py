@@ -26,7 +26,10 @@ class SpawnerError(Exception):
 
 
 class SpawnerClient:
-    """A connection to the spawner process. `on_restart` is called after a new spawner had to be started."""
+    """A connection to the spawner process, which is started if none is running. Raises SpawnerError if that fails.
+
+    If the spawner exits later, a new one is started and `on_restart` is called.
+    """
 
     def __init__(self, node: Path, loop: asyncio.AbstractEventLoop, on_restart: Callable[[], None]) -> None:
         self._node = node
@@ -60,7 +63,7 @@ class SpawnerClient:
         self._socket.close()
 
     def _ensure_spawner(self) -> int:
-        """Start the spawner process unless it is running, and return a pidfd of it."""
+        """Start the spawner process unless it is running, and return a pidfd of it. Raises SpawnerError."""
         if not is_locked(self._node / "spawner.lock"):
             (self._node / "features.json").unlink(missing_ok=True)
             with (self._node / "spawner.log").open("ab") as log:
@@ -96,12 +99,12 @@ class SpawnerClient:
 
 
 def is_supervised(run: Path) -> bool:
-    """Report whether a running shim process supervises the container run in this folder."""
+    """Return whether a running shim process supervises the container run in this folder."""
     return is_locked(run / "lock")
 
 
 def is_locked(path: Path) -> bool:
-    """Report whether another process holds an exclusive lock (flock) on a file."""
+    """Return whether another process holds an exclusive lock (flock) on a file; False if the file does not exist."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

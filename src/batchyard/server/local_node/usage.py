@@ -31,7 +31,11 @@ class UsageReading(NamedTuple):
 
 
 def read_container_usage(now: Instant, shim_pid: int, cgroup: Mapping[str, str]) -> UsageReading:
-    """Read a container's usage from its cgroup paths (by controller; may be {}), or from its shim's descendants."""
+    """Read a container's usage from its cgroup, given the cgroup's path by controller ({} without a cgroup).
+
+    CPU time or memory that the cgroup does not report is summed over the container's processes. Without a cgroup, these
+    are the descendants of its shim.
+    """
     pids = _member_pids(cgroup.values()) if cgroup else stop.descendants_of(shim_pid)
     cpu = _cpu_of_cgroup(cgroup)
     memory_bytes = _memory_of_cgroup(cgroup["memory"]) if "memory" in cgroup else None
@@ -122,7 +126,7 @@ class LocalUsage:
         self._timer = loop.call_later(_READ_INTERVAL, self._start_reading)
 
     def pod_usage(self, uid: str) -> containers.MeasuredUsage | None:
-        """Return the CPU and memory usage of each running container of a pod, by name; None before it is known."""
+        """Return the usage of each running container of a pod, by name; None if none runs or any is unmeasured."""
         running_runs = [run for run in map(run_of, self._machine.runs(uid)) if run.phase == RUNNING and run.container]
         rates_by_container = {run.container: _usage_rate(self._last_reading_pair(run)) for run in running_runs}
         if not rates_by_container or any(rate is None for rate in rates_by_container.values()):
@@ -147,7 +151,7 @@ class LocalUsage:
             self._task.cancel()
 
     def _last_reading_pair(self, run: ObservedRun) -> _ReadingPair:
-        """Return the last two usage readings of a container; for a new one, zero at its start and a new reading."""
+        """Return the last two readings of a container; for a new one, a reading of 0 at its start and a new reading."""
         key = key_of(run.obj)
         reading_pair = self._container_readings.get(key)
         if reading_pair is None or reading_pair[1].at - reading_pair[0].at < _READING_INTERVAL_MIN:
@@ -170,7 +174,7 @@ class LocalUsage:
             self._task = self._loop.create_task(self._read_all_usage())
 
     async def _read_all_usage(self) -> None:
-        """Read the usage of all running containers on a background thread, because there may be many."""
+        """Read the usage of this machine and, on a background thread, of all running containers."""
         running_runs = [run for run in map(run_of, self._machine.runs()) if run.phase == RUNNING and run.container]
         reading_arguments = {key_of(run.obj): self._reading_arguments(run) for run in running_runs}
         start_readings = {key_of(run.obj): UsageReading(run.started_at, 0, 0) for run in running_runs}

@@ -75,7 +75,7 @@ class LedgerFile:
         self.last = last_number
 
     def append(self, records: Sequence[DecisionRecord]) -> None:
-        """Add decisions in one transaction, all or none, and delete the oldest. Raises sqlite3.Error."""
+        """Add decisions in one transaction, and delete the oldest beyond the limit. Raises sqlite3.Error."""
         self._db.execute("BEGIN IMMEDIATE")
         try:
             self._insert_records(records)
@@ -96,7 +96,10 @@ class LedgerFile:
             self._db.execute(_INSERT_STATEMENTS[len(record_batch) - 1], _insert_parameters(record_batch))
 
     def find(self, query: LedgerQuery) -> Sequence[DecisionRecord]:
-        """Return the decisions that match a query, oldest first. Raises QueryTooBroad or LedgerUnreadable."""
+        """Return the newest decisions that match a query, up to its limit, oldest first.
+
+        Raises QueryTooBroad or LedgerUnreadable.
+        """
         order_clause = f"ORDER BY number DESC LIMIT {max(0, query.limit)}"
         remaining_steps = iter(range(_THOUSAND_STEPS_MAX))
         with self._read_errors():
@@ -110,7 +113,7 @@ class LedgerFile:
         return records[::-1]
 
     def get(self, number: int) -> DecisionRecord | None:
-        """Return the decision with this number; None if it was deleted. Raises LedgerUnreadable."""
+        """Return the decision with this number; None if the file does not contain it. Raises LedgerUnreadable."""
         with self._read_errors():
             row = self._reader.execute(f"SELECT {_COLUMNS} FROM decisions WHERE number = ?", (number,)).fetchone()  # noqa: S608 - as above
             return None if row is None else _record_of_row(row)
@@ -198,7 +201,7 @@ def _field_conditions(query: LedgerQuery) -> Iterator[tuple[str, Sequence[Any]]]
 
 
 def _insert_parameters(records: Sequence[DecisionRecord]) -> list[Any]:
-    """Return the column values of these decisions, flat; details that consecutive decisions share are encoded once."""
+    """Return the column values of these decisions in one list; details shared by consecutive ones are encoded once."""
     values: list[Any] = []
     previous_details: Mapping[str, Any] = {}
     encoded_details: bytes | None = None
@@ -253,13 +256,13 @@ class LiveLedger:
             self._loop.call_later(_WRITE_DELAY, self._write)
 
     def find(self, query: LedgerQuery) -> Sequence[DecisionRecord]:
-        """Return the decisions that match a query, oldest first, including those not written yet."""
+        """Return the newest decisions that match a query, up to its limit, oldest first; unwritten ones too."""
         unwritten_hits = [entry for entry in (*self._writing_entries, *self._unwritten) if _matches_query(entry, query)]
         by_number = {entry.number: entry for entry in (*self._file.find(query), *unwritten_hits)}
         return [by_number[number] for number in sorted(by_number)][-query.limit :] if query.limit else []
 
     def get(self, number: int) -> DecisionRecord | None:
-        """Return the decision with this number, written or not; None if it was deleted."""
+        """Return the decision with this number, written or not; None if it does not exist or was deleted."""
         unwritten_entries = (entry for entry in (*self._writing_entries, *self._unwritten) if entry.number == number)
         return next(unwritten_entries, None) or self._file.get(number)
 
@@ -316,7 +319,7 @@ def _matches_query(entry: DecisionRecord, query: LedgerQuery) -> bool:
 
 
 def _matches_key(key: Key, requested_key: Key) -> bool:
-    """Report whether a key matches a requested key, whose name may end with `?` wildcards for one character each."""
+    """Return whether a key matches a requested key, whose name may end with `?` wildcards for one character each."""
     if (key.kind, key.namespace) != (requested_key.kind, requested_key.namespace):
         return False
     prefix = requested_key.name.rstrip("?")

@@ -212,7 +212,10 @@ class AuditLog:
         self._file = _open_audit_file(path)
 
     def note(self, audited_request: AuditedRequest) -> None:
-        """Write the audit event of an answered request; if that fails, log the error and lose the event."""
+        """Write the audit event of an answered request. If that fails, log the error and lose the event.
+
+        A deferred response is ignored: it is noted again when it is known.
+        """
         if isinstance(audited_request.response, DeferredResponse):
             return  # it is written once the response is known
         self._count += 1
@@ -237,7 +240,7 @@ class AuditLog:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _rotate(self) -> None:
-        """Rename the full audit log, and open a new file. If that fails, the next written line tries again."""
+        """Rename the full audit log, and open a new file. Raises OSError; the next write then tries again."""
         with suppress(FileNotFoundError):  # already renamed, but opening the new file failed
             self._path.replace(self._path.with_name(f"{self._path.name}.1"))
         audit_file = _open_audit_file(self._path)

@@ -93,7 +93,7 @@ class SpanExport:
         return self._batch
 
     async def _send_spans(self, http_session: aiohttp.ClientSession, spans: Sequence[TraceSpan]) -> None:
-        """Send a batch of spans to the collector, with retries. If all attempts fail, the spans are lost."""
+        """Send a batch of spans to the collector; retry after temporary errors. If that fails, the spans are lost."""
         last_error: object = ""
         for delay in (*_RETRY_DELAYS, None):
             try:

@@ -60,7 +60,10 @@ class HttpTransport:
         request_task.add_done_callback(self._process_task_end)
 
     async def ask(self, request: HttpRequest) -> HttpResponse:
-        """Send a request and return the response. After a 401, retry once with renewed credentials."""
+        """Send a request and return the response, with code 0 if the connection fails.
+
+        After a 401, retry once with renewed credentials.
+        """
         response = await self._send_request_once(request)
         if response.code == _UNAUTHORIZED and await self._renew_credentials():
             response = await self._send_request_once(request)
@@ -81,7 +84,8 @@ class HttpTransport:
     ) -> HttpResponse:
         """Send a request, and pass the lines of the response to `deliver` as they arrive; return the status at the end.
 
-        With `deliver_incomplete_line`, an incomplete last line is delivered too.
+        `deliver` is first called without lines, when a response with status 200 begins. With `deliver_incomplete_line`,
+        an incomplete last line is delivered too.
         """
         stream_timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT, sock_read=SILENCE_MAX)
         try:
@@ -123,7 +127,7 @@ class HttpTransport:
         )
 
     async def _renew_credentials(self) -> bool:
-        """Load the credentials again, once for all concurrent callers. Return whether the credentials have changed."""
+        """Load the credentials again, once for all concurrent callers. Return whether new credentials are in use."""
         previous_access = self._access
         if self._renewal_task is None:
             self._renewal_task = asyncio.ensure_future(self._renew_access())
@@ -227,7 +231,7 @@ def _failed_response(error: BaseException) -> HttpResponse:
 
 
 def _connection_error_text(error: OSError) -> str:
-    """Return why a connection failed: the operating system's error text, since asyncio's names only the failed call."""
+    """Return why a connection failed, as the operating system describes it: asyncio names only the failed call."""
     if error.errno and not isinstance(error, ssl.SSLError | socket.gaierror):
         return os.strerror(error.errno)
     return error.strerror or str(error)

@@ -70,7 +70,7 @@ _UPSTREAM_CONTROLLERS: Final[Mapping[str, _UpstreamController]] = {
 
 
 async def startup_conflict(sender: RequestSender, groups: Sequence[str], own_service: WebhookService) -> str:
-    """Return why these controller groups must not start: another controller does their work here; '' if none does."""
+    """Return why these controller groups must not start, if another controller already does their work; else ''."""
     if conflict := await _platform_conflict(sender, groups):
         return conflict
     if conflict := await _webhook_conflict(sender, groups, own_service):
@@ -84,7 +84,7 @@ async def startup_conflict(sender: RequestSender, groups: Sequence[str], own_ser
 
 
 async def watch_for_conflict(sender: RequestSender, groups: Sequence[str], own_service: WebhookService) -> str:
-    """Check the webhook configurations periodically until they show a competing controller; return it as text."""
+    """Check the webhook configurations periodically. If they show a competing controller, return a message about it."""
     conflict_message = ""
     while not conflict_message:
         await sleep_for(CHECK_INTERVAL)

@@ -103,7 +103,7 @@ class OperatorPage:
             model_stream.end()
 
     async def _compute_model(self, model_handler: dashboard.ModelHandler, api_request: ApiRequest) -> Response:
-        """Compute the data of a dashboard page, again until all permissions that the data depends on are known."""
+        """Compute the data of a dashboard page; repeat if new permission reviews change it. Raises StatusError."""
         for _ in range(_REVIEW_ROUNDS_MAX):
             error_response: StatusError | None = None
             try:

@@ -43,7 +43,7 @@ def _installable_kinds(kinds: Sequence[str]) -> Iterator[ServedKind]:
 
 
 async def _is_served(api_client: DefinitionsClient, served_kind: ServedKind) -> bool:
-    """Report whether the server serves the kind in any known version."""
+    """Return whether the server serves the kind in any known version."""
     for version in served_kind.versions:
         response = await api_client.ask(HttpRequest("GET", f"{kind_path(served_kind, version)}?limit=1"))
         if response.code != 404:

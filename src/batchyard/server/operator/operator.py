@@ -67,7 +67,7 @@ class ClientRateLimits:
 
 @dataclass(frozen=True, slots=True)
 class OperatorConfig:
-    """The options of an operator."""
+    """The options of `batchyard operator`: connection, controllers, leader election, rate limits and endpoints."""
 
     source: KubeconfigSource
     settings: PlatformSettings
@@ -139,7 +139,7 @@ class OperatorProcess:
             self._leadership.start()
 
     async def close(self) -> None:
-        """Stop the controllers and release the leader's Lease."""
+        """Stop the controllers, and release the Lease if this replica holds it."""
         self.kernel.stop()
         if self._leadership is not None:
             lease_released = asyncio.Event()
@@ -212,7 +212,7 @@ class OperatorProcess:
                 self.fail(OperatorError(reason))
 
     def _create_models(self, platform: WiredPlatform, events: Sequence[WatchEvent]) -> tuple[ModelHandler, StreamHub]:
-        """Create the data of the dashboard's pages, which every change of an object updates."""
+        """Return the handler of the dashboard's data and the hub of its streams, both updated on every change."""
         history, stream_hub = PlatformHistory(self.kernel.clock, platform.index.cluster_queue_of), StreamHub()
         history.observe(events)
         self.client.subscribe(history.observe)
@@ -260,7 +260,8 @@ async def _run_without_conflicts(
 ) -> AsyncIterator[None]:
     """Delay the block while another controller decides about the same objects; end the operator if one appears later.
 
-    A replica with webhooks keeps answering them while it waits, so that objects can still be created.
+    During the delay, a replica with webhooks serves them, so that objects can still be created. Without webhooks,
+    OperatorError is raised instead of a delay.
     """
     if config.beside_upstream:
         yield

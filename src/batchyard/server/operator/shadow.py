@@ -238,7 +238,7 @@ async def compare_with_kueue(
 async def _read_kueue_settings(
     config: ShadowConfig, http_transport: HttpTransport, report: Callable[[str], None]
 ) -> KueueSettings:
-    """Return the settings of the cluster's Kueue: those in `config`, or else from Kueue's ConfigMap."""
+    """Return the settings of the cluster's Kueue: from `config`, else from Kueue's ConfigMap, else Kueue's defaults."""
     kueue_settings = config.kueue
     if kueue_settings is None:
         result = await read_kueue_configuration(http_transport, [KUEUE_CONFIG_MAP])

@@ -168,5 +168,5 @@ async def send_with_retries(sender: RequestSender, request: transport.HttpReques
 
 
 def _is_unconverted(response: transport.HttpResponse) -> bool:
-    """Report whether a list failed because the conversion webhook of its API version is unavailable."""
+    """Return whether a list failed because the conversion webhook of its API version is unavailable."""
     return response.code == 500 and "conversion webhook" in transport.failure_reason(response)

@@ -33,7 +33,8 @@ _PermissionQuestion: TypeAlias = tuple[UserInfo, str, str, str]
 class TokenReviewer:
     """Authenticates and authorizes dashboard users by cached TokenReviews and SubjectAccessReviews of the API server.
 
-    It denies requests that are not in the cache, and records them; `send_reviews` sends their reviews.
+    It denies requests that were never reviewed. It records requests whose review is missing or expired, and
+    `send_reviews` sends these reviews.
     """
 
     def __init__(self, http_transport: HttpTransport, now: Callable[[], Instant]) -> None:
@@ -46,7 +47,7 @@ class TokenReviewer:
         self._review_slots = asyncio.Semaphore(_CONCURRENT_REVIEWS_MAX)
 
     async def user_of(self, token: str) -> UserInfo | None:
-        """Return the user that a bearer token authenticates; None if the token is invalid."""
+        """Return the user that a bearer token authenticates; None if the token is invalid or cannot be reviewed."""
         token_digest = hashlib.sha256(token.encode()).digest()
         reviewed_at, user = self._users.get(token_digest, (-CACHE_LIFETIME, None))
         if self._now() - reviewed_at < CACHE_LIFETIME:
@@ -59,7 +60,7 @@ class TokenReviewer:
         return user
 
     def decide(self, attributes: RequestAttributes) -> AuthorizationDecision:
-        """Decide from the cache whether a user may list objects; record the question if its review is not cached."""
+        """Decide from the cache whether a user may list objects; record the question if no current review is cached."""
         permission_question = attributes.user, attributes.group, attributes.resource, attributes.namespace
         reviewed_at, is_allowed = self._permissions.get(permission_question, (-CACHE_LIFETIME, False))
         if self._now() - reviewed_at >= CACHE_LIFETIME:

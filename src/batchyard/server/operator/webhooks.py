@@ -129,7 +129,7 @@ def next_generations(state: CertificateGenerations, now: Instant, terms: Certifi
 
 
 def _can_serve_pair(pair: CertificatePair, now: Instant, certificate_terms: CertificateTerms) -> bool:
-    """Report whether a webhook certificate is usable: it exists, has not expired, and has the required DNS names."""
+    """Return whether a webhook certificate is usable: it exists, has not expired, and has the required DNS names."""
     if not pair.certificate or not pair.key:
         return False
     try:
@@ -496,7 +496,7 @@ class Webhooks:
         return web.Response(status=500, text=f"the review depends on more than {_LOOKUPS_MAX} lookups of other objects")
 
     async def _look_up_objects(self, object_query: ObjectQuery) -> Sequence[Obj]:
-        """List the objects that an admission review depends on; the operator's role allows list but not get."""
+        """List the objects that an admission review depends on (RBAC allows no get). Raises LookupFailed."""
         kind = scheme.POD if object_query.owner else object_query.key.kind
         served_kind = kind_info(kind)
         field_selector_query = f"fieldSelector=metadata.name={object_query.key.name}"

@@ -52,7 +52,7 @@ class CertificateAuthority:
     """
 
     def __init__(self, folder: Path, now: Instant) -> None:
-        """Load the CA from this folder, or create it. Raises CredentialsError if a file is damaged or missing."""
+        """Load the CA from this folder, or create it. Raises CredentialsError if files are damaged or do not match."""
         self._now = now
         key_file, self.certificate_file = folder / "ca.key", folder / CA_FILE
         remedy = f"or remove {key_file} and {CA_FILE}: then all certificates that it signed become invalid"
@@ -132,7 +132,7 @@ class SigningKey:
         return b"".join(number.to_bytes(_SIGNATURE_NUMBER_SIZE, "big") for number in r_and_s)
 
     def is_signed(self, message: bytes, signature: bytes) -> bool:
-        """Report whether a signature of a message was made with this key."""
+        """Return whether a signature of a message was made with this key."""
         if len(signature) != 2 * _SIGNATURE_NUMBER_SIZE:
             return False
         r_bytes, s_bytes = signature[:_SIGNATURE_NUMBER_SIZE], signature[_SIGNATURE_NUMBER_SIZE:]
@@ -145,7 +145,7 @@ class SigningKey:
 
 
 def kubeconfig_text(url: str, authority: bytes, user: str, certificate: SignedCertificate, namespace: str = "") -> str:
-    """Return a kubeconfig as text, with embedded credentials of a user and an optional default namespace."""
+    """Return a kubeconfig with embedded credentials of a user; `authority` is the server's CA certificate as PEM."""
     cluster = {"server": url, "certificate-authority-data": _base64(authority)}
     user_credentials = {
         "client-certificate-data": _base64(certificate.certificate),

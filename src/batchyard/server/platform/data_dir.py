@@ -46,7 +46,10 @@ class PlatformProcess(NamedTuple):
 
 
 def prepare_data_dir(folder: Path) -> None:
-    """Create the data directory so that only its owner can access it, and set the umask for private files."""
+    """Create the data directory so that only its owner can access it, and set the umask for private files.
+
+    Raises DirectoryError if the folder cannot be used.
+    """
     os.umask(_OTHER_USERS_MODE_MASK)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -62,7 +65,9 @@ def _make_folder_private(folder: Path) -> None:
     """Restrict a data directory to its owner. Raises DirectoryError if it contains files of other programs."""
     if any(folder.iterdir()) and not commit_mark_path(folder / JOURNAL_FILE).exists():
         reason = "other users can read this folder, and it contains files of other programs"
-        raise DirectoryError(f"{folder}: {reason}; set a new folder with --data-dir, or run chmod 700 on it first")
+        raise DirectoryError(
+            f"{folder}: {reason}; set a new folder with --data-dir, or run chmod 700 on this folder first"
+        )
     folder.chmod(0o700)
 
 

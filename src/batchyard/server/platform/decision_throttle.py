@@ -1,7 +1,7 @@
 """Throttle of the scheduler: each scheduling cycle is followed by a pause, so that the thread can serve requests.
 
-One decision for many Workloads costs less than many decisions. While the thread is busy, the pauses are much longer,
-and the next decision includes all changes that have arrived. A pause ends early once the thread is no longer busy.
+One decision for many Workloads costs less than many decisions. While the thread is busy, the pauses are longer than
+otherwise, and the next decision includes all changes made meanwhile. A pause ends early once the thread is not busy.
 """
 
 import os
@@ -23,7 +23,7 @@ _SCHEDSTAT_READ_SIZE: Final = 128
 
 
 def cpu_demand() -> float:
-    """Return how long the calling thread ran or waited for a CPU, in seconds; without schedstat, only its CPU time."""
+    """Return how long the calling thread has run or waited for a CPU, in seconds; without schedstat, its CPU time."""
     try:
         schedstat_fd = os.open(_SCHEDSTAT_PATH, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -71,7 +71,7 @@ class DecisionThrottle:
         self._is_busy = False
 
     def next_turn(self) -> Instant:
-        """Return 0 if the next scheduling cycle may start now, else the instant at which the caller must ask again."""
+        """Return 0 if the next scheduling cycle may start now, else the instant at which to call this method again."""
         now = wall_clock()
         self._measure_load(now)
         pause, min_pause = now - self._last_ended_at, self._pause_after_last()
@@ -96,9 +96,7 @@ class DecisionThrottle:
         return min(pause_factor * self._last_duration, pause_max)
 
     def _measure_load(self, now: Instant) -> None:
-        """Measure whether the thread that runs the scheduling cycles is busy, at most once in each
-        _MEASUREMENT_INTERVAL.
-        """
+        """Measure whether the thread of the scheduling cycles is busy, at most once in each _MEASUREMENT_INTERVAL."""
         elapsed_time = now - self._measured_at
         if 0 <= elapsed_time < _MEASUREMENT_INTERVAL:
             return

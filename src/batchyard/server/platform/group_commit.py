@@ -1,9 +1,9 @@
 """Group commit: store changes that arrive during a journal write are written together in the next transaction.
 
 A batch of `LARGE_BATCH_SIZE` changes is written without waiting for the transaction before it, because a larger batch
-is not cheaper, and the event loop would idle while all clients wait for their responses.
+costs no less per change, and the event loop would idle while all clients wait for their responses.
 
-Callers that wait for a revision are notified when it is durable. Watches of other processes receive changes only then,
+Callers that wait for a revision are notified when it is durable. Watches of API clients receive changes only then,
 so that no client sees a change that a crash reverts. If the journal cannot be written (the disk is full), the state in
 memory stays ahead of the journal. All waiting callers then get the error, and the platform must exit.
 """
@@ -128,11 +128,11 @@ class GroupCommit:
         store.listen(self._collect_change)
 
     def events_since(self, revision: int) -> Sequence[WatchEvent]:
-        """Return the durable changes after a revision. Raises Expired if the store no longer has all of them."""
+        """Return the durable changes after a revision. Raises ExpiredRevision if some were dropped."""
         return [change for change in self.changes_since(revision) if change.revision <= self.durable_revision]
 
     def changes_since(self, revision: int) -> Sequence[WatchEvent]:
-        """Return all changes after a revision, durable or not. Raises Expired if the store has lost some of them."""
+        """Return all changes after a revision, durable or not. Raises ExpiredRevision if some were dropped."""
         return self._store.changes_since(revision)
 
     def subscribe(self, watch: DurableWatch) -> None:
@@ -153,7 +153,7 @@ class GroupCommit:
             self._waiting_callers.append((revision, on_durable))
 
     def is_behind(self) -> bool:
-        """Report whether more than UNDURABLE_CHANGES_MAX changes wait for the journal, so that work must pause."""
+        """Return whether more than UNDURABLE_CHANGES_MAX changes wait for the journal, so that work must pause."""
         return self._store.revision - self.durable_revision > UNDURABLE_CHANGES_MAX and self.failure is None
 
     def end_watches(self) -> None:
@@ -181,7 +181,7 @@ class GroupCommit:
             self._loop.call_soon(self._write_batch_after, 0)
 
     def _write_batch_after(self, iterations: int) -> None:
-        """Write the collected changes after `iterations` of the loop, unless a transaction is in progress by then."""
+        """Write the collected changes after this many asyncio loop iterations, unless a transaction is in progress."""
         if iterations:
             self._loop.call_soon(self._write_batch_after, iterations - 1)
             return
@@ -218,7 +218,7 @@ class GroupCommit:
             self._shorten_watch_history()
 
     def _schedule_next_batch(self) -> None:
-        """Schedule the next batch, late enough that it includes the changes of the callers that were just notified."""
+        """Schedule the next batch, late enough that it includes changes by the callers that were just notified."""
         if self._transactions_in_progress:
             return
         if self._collected_changes:
@@ -229,20 +229,20 @@ class GroupCommit:
             self._all_written.set_result(None)
 
     def _feed_watches(self, changes: Sequence[WatchEvent]) -> None:
-        """Pass durable changes to all watches. An exception of one watch does not affect the others."""
+        """Pass durable changes to all watches. An exception of one watch does not affect other watches."""
         with ExitStack() as stack:
             for watch in reversed(self._watches):
                 stack.callback(watch.feed, changes)
 
     def _record_size(self, object_bytes: int) -> None:
-        """Record the size of a transaction in bytes, and drop the sizes of those whose revisions were compacted."""
+        """Record the bytes of a transaction; drop the sizes of those that are 2 * HISTORY_REVISIONS revisions old."""
         self._transaction_sizes.append((self.durable_revision, object_bytes))
         self._history_size += object_bytes
         while self._transaction_sizes[0][0] <= self.durable_revision - 2 * HISTORY_REVISIONS:
             self._history_size -= self._transaction_sizes.popleft()[1]
 
     def _shorten_watch_history(self) -> None:
-        """Compact the journal and the store's history of changes, so that HISTORY_BYTES bytes of objects remain."""
+        """Compact the journal and the store's history of changes, so that at most HISTORY_BYTES bytes remain."""
         revision = 0
         while self._history_size > HISTORY_BYTES:
             revision, transaction_size = self._transaction_sizes.popleft()

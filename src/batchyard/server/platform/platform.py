@@ -125,7 +125,7 @@ class ProvidedObjects:
         self._is_synchronization_scheduled = False
 
     def begin(self) -> None:
-        """Create missing CustomResourceDefinitions, and schedule updates of those that an earlier release created."""
+        """Schedule the creation of missing CustomResourceDefinitions, and the update of those that exist."""
         self._synchronize_soon()
         for index, name in enumerate(self._kinds):
             if self._client.get(Key(DEFINITION, "", name)) is None:
@@ -136,7 +136,10 @@ class ProvidedObjects:
                 )
 
     def observe(self, event: WatchEvent) -> None:
-        """After a change of a CustomResourceDefinition or an APIService, schedule a repair of the provided objects."""
+        """Schedule an update of the APIServices, and create a deleted CustomResourceDefinition again if it is provided.
+
+        Changes of other kinds and updates of APIServices are ignored.
+        """
         if event.key.kind == DEFINITION:
             self._synchronize_soon()
             if event.type is EventType.DELETED and event.key.name in self._kinds:
@@ -152,7 +155,7 @@ class ProvidedObjects:
         self._write(Create(with_status(definition, status_of(definition, self._client, self._kernel.now()))))
 
     def _update_crd(self, name: str) -> None:
-        """Update the spec of a stored CustomResourceDefinition, if an earlier release of batchyard created it."""
+        """Update the spec of a stored CustomResourceDefinition that batchyard created, if this release changes it."""
         stored_definition = self._client.get(Key(DEFINITION, "", name))
         if stored_definition is None or annotation(stored_definition, well_known.PROVIDED) is None:
             return
@@ -249,13 +252,13 @@ class ClockControl:
         self._revision = revision
 
     def document(self) -> Mapping[str, Any]:
-        """Return the clock's state as JSON fields: the current instant, and whether time has stopped."""
+        """Return JSON fields: the current instant, when time stops, whether it has stopped, and the last revision."""
         kernel = self._kernel
         has_stopped, revision = kernel.has_stopped(), self._revision()
         return {"instant": kernel.clock(), "until": kernel.stops_at, "hasStopped": has_stopped, "revision": revision}
 
     def put(self, request: ApiRequest) -> Response:
-        """Handle a PUT request: let the platform's time run until the requested instant."""
+        """Handle a PUT request: let time run until an instant, or without end if null. Raises StatusError (400)."""
         try:
             end_time = json.loads(request.body)["until"]
         except (ValueError, TypeError, KeyError):
@@ -410,7 +413,7 @@ class EmbeddedPlatform:
         self._server.add_put_handler(CLOCK_PATH, clock_control.put)
 
     def create_dispatcher(self, watchdog: RequestWatchdog | None = None) -> RequestDispatcher:
-        """Create the dispatcher of HTTP requests; the watchdog, if given, learns which request is executed."""
+        """Create the dispatcher of HTTP requests; the watchdog, if given, is notified of each execution."""
         metrics = self._metrics
         revision = lambda: self._store.revision  # noqa: E731 - reads one field
         dispatcher = RequestDispatcher(self._server, self._kernel, self._commit, revision, metrics.requests, watchdog)
@@ -476,7 +479,10 @@ class EmbeddedPlatform:
         return CombinedContainers(simulated_containers, self._local.containers, self._local.name)
 
     def _replay_stored_objects(self, cluster: Obj | None) -> None:
-        """Show the stored objects to the controllers, and create missing namespaces, roles and Cluster objects."""
+        """Pass the stored objects to the controllers as ADDED events, and create objects that every platform has.
+
+        These are system namespaces, their default ServiceAccounts, bootstrap roles, and the given Cluster's objects.
+        """
         objects = [obj for kind in self._store.kinds() for obj in self._store.list(kind)]
         events = [
             WatchEvent(EventType.ADDED, key_of(o), o, None, int(o["metadata"]["resourceVersion"])) for o in objects
@@ -499,7 +505,7 @@ class EmbeddedPlatform:
         self._provided_objects.begin()
 
     def _store_cluster(self, cluster: Obj) -> None:
-        """Create the given Cluster and its NodePools, or give its spec to the stored Cluster."""
+        """Create the given Cluster and its NodePools; if the Cluster exists, update its spec instead."""
         stored_cluster = self._client.get(key_of(cluster))
         if stored_cluster is None:
             self._create_missing(initial_objects(cluster))
@@ -507,11 +513,14 @@ class EmbeddedPlatform:
             self._client.submit([Update(with_given_spec(stored_cluster, cluster))], _check_success)
 
     def pod_network_listener(self) -> tuple[str, socket.socket] | None:
-        """Return the address and bound socket on which the API is served in the pod network; None without one."""
+        """Return the address and bound socket for serving the API in the pod network; None if there is no socket."""
         return None if self._local is None else self._local.pod_network_listener()
 
     def publish_address(self, address: str, port: int, *, is_secure: bool, pod_network_address: str = "") -> None:
-        """Publish the API's address in the Service `kubernetes`; `pod_network_address` is that in the pod network."""
+        """Publish the API's address in the Service `kubernetes`.
+
+        `pod_network_address` is the API's address in the pod network, or '' without a pod network.
+        """
         service_objects = kubernetes_service_objects(
             address, port, is_https=is_secure, pod_network_ip=pod_network_address
         )

@@ -176,11 +176,13 @@ async def serve_platform(
     on_ready: Callable[[str], None],
     forecast_functions: ForecastFunctions | None = None,
 ) -> None:
-    """Run an embedded platform until the process gets a signal. `on_ready` is called with its URL once it listens.
+    """Run an embedded platform until the process gets a signal or the journal fails.
+
+    `on_ready` is called with the platform's URL once the platform listens.
 
     `forecast_functions` computes forecasts; without it the platform serves no forecasts.
 
-    Raises PortError if it cannot listen, and JournalError if the journal cannot be opened or written.
+    Raises PortError if the platform cannot listen, and JournalError if the journal cannot be opened or written.
     """
     audit_log = None if options.audit_log is None else AuditLog(options.audit_log)
     with _create_listener(options) as listener, nullcontext() if audit_log is None else closing(audit_log):
@@ -230,7 +232,7 @@ async def _serve_requests(
     watchdog: LoopWatchdog,
     on_ready: Callable[[str], None],
 ) -> None:
-    """Serve HTTP requests until the process gets a signal, then complete the requests in progress."""
+    """Serve HTTP requests until a signal or a journal failure, then complete the requests in progress."""
     dispatcher, connections, end_event = platform.create_dispatcher(watchdog), Connections(), asyncio.Event()
     _shut_down_on_signal(end_event, platform)
     loop = asyncio.get_running_loop()

@@ -162,7 +162,7 @@ class SpdyFrames:
 
 
 def encode_data(stream_id: int, payload: bytes, *, is_last: bool = False) -> bytes:
-    """Return a SPDY data frame of a stream."""
+    """Return a SPDY data frame of a stream; `is_last` ends the stream in the direction of the client."""
     return struct.pack(">II", stream_id, (_FIN_FLAG if is_last else 0) << 24 | len(payload)) + payload
 
 

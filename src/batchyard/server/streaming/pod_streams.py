@@ -258,7 +258,10 @@ def switching_protocols_response(response: UpgradeResponse, request: ApiRequest,
 def serve_upgraded(
     response: UpgradeResponse, connection: UpgradedConnection, received_data: bytes, on_lost: Callable[[], None]
 ) -> None:
-    """Create the handler of an upgraded connection, and pass it the received bytes; `on_lost` is called at its end."""
+    """Create the handler of an upgraded connection, and pass it the bytes that were already received.
+
+    `on_lost` is called when the connection is lost or closed.
+    """
     create_handler = _websocket_handler if response.upgrade.to == WEBSOCKET else _spdy_handler
     connection.start_handler(_NotifyingHandler(create_handler(response, connection), on_lost), received_data)
 
@@ -291,6 +294,6 @@ class _NotifyingHandler:
         self._handler_lost = handler.connection_closed
 
     def connection_closed(self) -> None:
-        """Notify the other handler that the connection is lost, and call the callback."""
+        """Notify the wrapped handler that the connection is lost, and call `on_lost`."""
         self._handler_lost()
         self._on_lost()

@@ -177,14 +177,14 @@ class _StreamPair:
             self._session.listen(listens=False)
 
     def take(self, spdy_data: SpdyData) -> None:
-        """Pass data that the client sent on the data stream to the port; ignore data on the error stream."""
+        """Pass data of the data stream to the port, and its end; ignore data on the error stream."""
         if self._session is not None and spdy_data.stream == self.streams["data"]:
             self._session.write(spdy_data.data)
             if spdy_data.is_last:
                 self._session.end_input()
 
     def reset(self, stream_id: int) -> None:
-        """Disconnect from the port if the client has reset the data stream; end the error stream without an error."""
+        """If the client has reset the data stream, disconnect from the port, and end the error stream normally."""
         if stream_id == self.streams.get("data"):
             self.close()
             self._end_spdy_stream(self.streams.get("error"))
@@ -242,7 +242,7 @@ def _port_in_headers(headers: Mapping[str, str]) -> int | None:
 
 
 class PortForwardWebSocket:
-    """Port-forward over a WebSocket: each message begins with a channel number; a port has two channels."""
+    """Port-forward over a WebSocket: messages begin with a channel number; a port has a data and an error channel."""
 
     def __init__(self, web_socket: WebSocket, port_forward: PortForwardResponse, port_limit: PortForwardLimit) -> None:
         self.socket = web_socket
@@ -265,7 +265,7 @@ class PortForwardWebSocket:
     # --- callbacks of the WebSocket ---
 
     def process_part(self, data: bytes, *, is_first: bool) -> None:
-        """Process a part of a WebSocket message; `is_first` marks the first part of a message."""
+        """Send a part of a WebSocket message to its channel's port; `is_first` marks the first part of a message."""
         if is_first:
             self._channel = None
         if self._channel is None and data:

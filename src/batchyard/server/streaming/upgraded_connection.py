@@ -56,7 +56,7 @@ class UpgradedConnection(asyncio.Protocol):
     def __init__(
         self, transport: Any, connections: Connections, peer: object, holder: str, take_turn: TurnScheduler
     ) -> None:
-        """Take over the transport of an HTTP connection. `holder` is the user whose limits apply, '' for the owner."""
+        """Take over the transport of an HTTP connection. `holder` is the key of the limited user, '' for the owner."""
         self._transport = transport
         self._connections = connections
         self._holder = holder
@@ -131,7 +131,7 @@ class UpgradedConnection(asyncio.Protocol):
     # --- calls of the handler ---
 
     def send(self, data: bytes) -> None:
-        """Send bytes to the client."""
+        """Send bytes to the client; abort the connection if more than UNREAD_BYTES_MAX bytes are not sent yet."""
         self._last_traffic_at = self._loop.time()
         if self._is_aborted:
             return

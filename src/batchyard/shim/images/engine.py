@@ -57,7 +57,7 @@ class ContainerEngine(NamedTuple):
         return f"batchyard-{self.node_id}-{uid}-{kind_infix}{container}-{attempt}"
 
     def remove_containers(self, *names: str) -> None:
-        """Kill and remove containers of the engine by name; retry if that fails."""
+        """Kill and remove containers of the engine by name; on failure retry a limited number of times."""
         podman_options = ["--ignore", "--time", "0"] if self.kind == PODMAN else []
         for _ in range(_REMOVAL_ATTEMPTS if names else 0):
             result = self.run_command("rm", "--force", *podman_options, "--volumes", *names)
@@ -246,7 +246,7 @@ def _read_container_pid(run_fd: int) -> int | None:
 
 
 def _is_command_executed(pid: int) -> bool:
-    """Report whether process `pid` executes the container's command (or has ended), not the OCI runtime's setup."""
+    """Return whether process `pid` executes the container's command (or has ended), not the OCI runtime's setup."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             line = file.read()

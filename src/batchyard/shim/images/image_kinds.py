@@ -21,7 +21,7 @@ PROGRAM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32
 
 
 def is_run_by_engine(image: Mapping[str, Any]) -> bool:
-    """Report whether podman, instead of bubblewrap, runs the containers of an image."""
+    """Return whether podman, instead of bubblewrap, runs the containers of an image."""
     return "engine" in image and "unpacked" not in image
 
 
@@ -74,5 +74,5 @@ def _read_interpreter_home(venv: str) -> str:
 
 
 def is_within(path: str, folder: str) -> bool:
-    """Report whether `path` is the directory `folder` or lies in it."""
+    """Return whether `path` is the directory `folder` or lies in it."""
     return path == folder or path.startswith(f"{folder}/")

@@ -188,7 +188,7 @@ class _PullCancelled(BaseException):
 
 
 class _FileLock:
-    """A context manager that locks the first free one of several files, and returns the descriptor of that file."""
+    """A context manager that waits until one of several files can be locked, and returns its descriptor."""
 
     def __init__(self, run: ShimRun, lock_names: list[str]) -> None:
         path = os.readlink(f"/proc/self/fd/{run.node}") + f"/{rootfs_store.PULL_LOCKS_FOLDER}"
@@ -240,7 +240,7 @@ def _report_success(run: ShimRun, engine: ContainerEngine, engine_image: Mapping
 
 
 def _lacks_working_directory(engine: ContainerEngine, image: str, path: str) -> bool:
-    """Report whether the directory `path` is missing in an image, in which case the engine would not create it."""
+    """Return whether the directory `path` is missing in an image, in which case the engine would not create it."""
     if path in {"", "/"} or not engine.runs_containers:
         return False
     mount_result = engine.run_command("image", "mount", image)
@@ -284,12 +284,12 @@ def remove_leftover_groups(node: int, features: Features) -> None:
 
 
 def is_image_pull(path: str) -> bool:
-    """Report whether the path in a shim request is that of an image pull, not of a container or sandbox."""
+    """Return whether the path in a shim request is that of an image pull, not of a container or sandbox."""
     return path.split("/")[2:3] == ["images"]
 
 
 def may_leave_container(node: int, path: str) -> bool:
-    """Report whether the container start at `path` may have left a podman container because its shim was killed."""
+    """Return whether the container start at `path` may have left a podman container because its shim was killed."""
     with suppress(OSError):
         run_fd = state_dir.open_folder(path, node)
         spec, state = (state_dir.read_json(run_fd, name) or {} for name in ("spec.json", "state.json"))

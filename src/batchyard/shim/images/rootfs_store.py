@@ -33,7 +33,7 @@ def root_path(node: str, name: str) -> str:
 
 
 def has_image(node: int, name: str) -> bool:
-    """Report whether the store has an unpacked image, and count this as a use of the image for garbage collection."""
+    """Return whether the store has an unpacked image, and count this as a use of the image for garbage collection."""
     try:
         os.utime(f"{STORE_FOLDER}/{name}/lock", dir_fd=node)
     except FileNotFoundError:

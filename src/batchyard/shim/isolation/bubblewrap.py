@@ -137,7 +137,7 @@ def list_mount_points(spec: Mapping[str, Any]) -> list[tuple[str, bool]]:
 
 
 def lacks_folder(spec: Mapping[str, Any], folder_sources: Mapping[str, str]) -> bool:
-    """Report whether a container's working directory is missing in the visible directories and in its own mounts."""
+    """Return whether a container's working directory is missing in the visible directories and in its own mounts."""
     working_directory = spec["workingDir"] or "/"
     mounted_paths = ["/dev", "/proc", "/sys", "/tmp", "/root", *(mount["target"] for mount in spec["mounts"])]
     candidate_paths = [
@@ -202,6 +202,6 @@ def _working_directory_options(spec: Mapping[str, Any], paths: ContainerPaths, v
 
 
 def _is_in_container_mount(path: str, spec: Mapping[str, Any]) -> bool:
-    """Report whether a container path lies in a mount, in which bubblewrap must not create directories."""
+    """Return whether a container path lies in a mount, in which bubblewrap must not create directories."""
     mount_points = ["/dev", "/proc", "/sys", *(mount["target"] for mount in spec["mounts"])]
     return any(image_kinds.is_within(path, mount_point) for mount_point in mount_points)

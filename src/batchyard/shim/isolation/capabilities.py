@@ -165,7 +165,7 @@ def features_document(features: Features) -> dict[str, object]:
 
 
 def is_isolated(features: Features) -> bool:
-    """Report whether containers cannot reach the machine's files, network and users.
+    """Return whether containers cannot reach the machine's files, network and users.
 
     Without this isolation, only the owner of the node may run containers.
     """
@@ -212,7 +212,7 @@ def _drop_unusable_engines(node: int, engine_search: EngineSearchResult, *, has_
 
 
 def _can_mount_overlayfs(node: int) -> bool:
-    """Report whether a writable overlay can be mounted over a directory, as containers of images need."""
+    """Return whether a writable overlay can be mounted over a directory, as containers of images need."""
     path = os.readlink(f"/proc/self/fd/{node}") + "/layers"
     state_dir.remove_tree(node, "layers")
     os.makedirs(f"{path}/lower")
@@ -282,7 +282,7 @@ def _read_bubblewrap_version(bubblewrap_path: str, *, is_tried: bool) -> str | N
 
 
 def _can_map_users(node: int, bubblewrap_path: str) -> bool:
-    """Report whether an id-mapped user of a pod can run bubblewrap and write to the pod's directory."""
+    """Return whether an id-mapped user of a pod can run bubblewrap and write to the pod's directory."""
     os.makedirs(os.readlink(f"/proc/self/fd/{node}") + f"/{_USER_MAPPING_TRIAL_FOLDER}", 0o700, exist_ok=True)
     can_map_users = succeeds_in_child(partial(_execute_as_pod_user, node, bubblewrap_path))
     state_dir.remove_tree(node, _USER_MAPPING_TRIAL_FOLDER)
@@ -303,7 +303,7 @@ def _execute_as_pod_user(node: int, bubblewrap_path: str) -> None:
 
 
 def _can_filter_syscalls() -> bool:
-    """Report whether a seccomp filter can be installed; compile the default one, which forked shims inherit."""
+    """Return whether a seccomp filter can be installed; compile the default one, which forked shims inherit."""
     try:
         filter_program = seccomp.default_filter()
     except ValueError:

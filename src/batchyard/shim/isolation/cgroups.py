@@ -209,7 +209,7 @@ def _find_unified_hierarchy(mount_point: str, path: str) -> Cgroups | None:
 
 
 def _can_create_child_groups(path: str) -> bool:
-    """Report whether this process can create a child group of a control group and join it."""
+    """Return whether this process can create a child group of a control group and join it."""
     trial_path = f"{path}/batchyard-trial-{os.getpid()}"
     try:
         os.makedirs(trial_path)

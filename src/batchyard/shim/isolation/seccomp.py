@@ -154,7 +154,7 @@ def _resolve_jumps(tests: list[_Instruction]) -> list[_Instruction]:
 
 
 def _is_test_start(test_steps: list[_Instruction], index: int) -> bool:
-    """Report whether the BPF instruction at `index` begins a test: it loads the high half of an argument."""
+    """Return whether the BPF instruction at `index` begins a test: it loads the high half of an argument."""
     return test_steps[index].code == _LOAD and (test_steps[index].value - _ARGUMENTS_OFFSET) % 8 == 4
 
 

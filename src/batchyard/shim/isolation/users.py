@@ -136,7 +136,7 @@ def _has_id_range(first_id: int, id_count: int) -> bool:
 
 
 def _upper_id_range() -> tuple[int, int]:
-    """Return the ids for pods if this user namespace has few: the upper part of the largest range (first id, count)."""
+    """Return the third quarter of the largest range of mapped ids (first id, count). OSError if that is empty."""
     range_start, end = max(_read_id_ranges(), key=lambda extent: extent[1] - extent[0], default=(0, 0))
     id_count = (end - range_start) // 4
     if id_count < 1:

@@ -43,7 +43,7 @@ class WaitChange:
 
 @dataclass(frozen=True, slots=True)
 class WaitChanges:
-    """The Workloads that wait shorter or longer under the second configuration, those with the largest change first."""
+    """The Workloads whose waits are shorter or longer under the second configuration, by size of the change."""
 
     shorter: Sequence[WaitChange]
     longer: Sequence[WaitChange]
@@ -164,7 +164,10 @@ class RepeatedFigure:
 
 
 def repeat_figure(figure: Figure, values: Sequence[ValuePair]) -> RepeatedFigure | None:
-    """Return a figure's means over at least two seeds, given its two values for each; None if any value is unknown."""
+    """Return a figure's means over all seeds, given its value pair for each seed.
+
+    Return None if there are fewer than two seeds, or if a value is unknown.
+    """
     value_pairs = [(a, b) for a, b in values if a is not None and b is not None]
     if len(value_pairs) < len(values) or len(value_pairs) < 2:
         return None

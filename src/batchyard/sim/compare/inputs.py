@@ -39,7 +39,7 @@ class ConfigurationPair(NamedTuple):
 def read_pair(
     a: ComparedConfiguration, b: ComparedConfiguration, load: Sequence[Source] = (), horizon: Duration | None = None
 ) -> ConfigurationPair:
-    """Read both configurations as scenarios, each with the load `load`; raise InvalidScenario with all errors."""
+    """Read both configurations as scenarios, each with the work in `load`; raise InvalidScenario with all errors."""
     unread: list[FileFault] = []
     load_manifests = read_manifests(manifest_texts(read_sources(load, unread), StatePart.WORK)) if load else Manifests()
     state_part = StatePart.CONFIGURATION if load else StatePart.ALL

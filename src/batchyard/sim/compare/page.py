@@ -170,7 +170,7 @@ def _section_table(comparison: ConfigurationComparison, section: Section) -> str
 
 
 def _has_common_value(section: Section, figure: Figure) -> bool:
-    """Report whether a figure has equal values in both runs in every row, so that one column is enough for it."""
+    """Return whether a figure has equal values in both runs in every row, so that one column is enough for it."""
     return all(a == b for a, b in (_values_of(row, figure) for row in section.rows))
 
 

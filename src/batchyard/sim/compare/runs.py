@@ -78,7 +78,7 @@ DEFAULT_QUEUE: Final = "default"
 
 
 def is_trace(path: Path) -> bool:
-    """Report whether a path is a recorded trace: a folder with CSV files."""
+    """Return whether a path is a recorded trace: a folder with CSV files."""
     return path.is_dir() and any(each.suffix == ".csv" for each in path.iterdir())
 
 

@@ -66,7 +66,7 @@ class Stockout:
 
 @dataclass(frozen=True, slots=True)
 class SlowBoot:
-    """For a while, machines of a type take `times` as long to boot."""
+    """For a while, machines of a type take `times` times as long to boot."""
 
     machine: str
     times: int
@@ -279,7 +279,7 @@ class FaultyClient:
         self._client.subscribe(listener)
 
     def is_settled(self) -> bool:
-        """Report whether all watch events and all results of writes have been delivered."""
+        """Return whether all watch events and all results of writes have been delivered."""
         return self._client.is_settled()
 
     def submit(self, writes: Sequence[Write], on_result: Callable[[WriteResult], None]) -> None:

@@ -57,7 +57,10 @@ def with_shortages(
 
 
 def without_shortages(cluster: Obj, without_them: Obj, with_them: Obj) -> Obj:
-    """Return `cluster` without injected shortages, given an earlier Cluster without and with these shortages."""
+    """Return `cluster` without the injected shortages, but with all other changes.
+
+    `without_them` and `with_them` are the last written Cluster without and with the shortages.
+    """
     times_by_machine = (with_them["spec"].get("times") or {}).get("byMachine") or {}
     for path in [("spec", "capacity"), *(("spec", "times", "byMachine", name) for name in times_by_machine)]:
         if _value_at(cluster, path) == _value_at(with_them, path):
@@ -105,7 +108,7 @@ _JOB_SET_END_CONDITIONS: Final = ("Completed", "Failed")
 
 
 class FaultTarget(Protocol):
-    """The interface of the simulated world into which faults are injected."""
+    """The interface of the simulation into which faults are injected."""
 
     kernel: VirtualEventLoop
     log: EventLog
@@ -125,7 +128,7 @@ class FaultTarget(Protocol):
 
 
 class FaultInjector:
-    """Injects a scenario's faults into a simulated world. `last_step_at` is when the scenario's last step is due."""
+    """Injects a scenario's faults into a simulation. `last_step_at` is the time of the scenario's last step."""
 
     def __init__(
         self,
@@ -149,7 +152,7 @@ class FaultInjector:
             self._schedule(fault, enumerate(fault.times()))
 
     def _schedule(self, fault: fault_kinds.ScheduledFault, occurrences: Iterator[tuple[int, Duration]]) -> None:
-        """Schedule the next occurrence of a fault, if there is one; `occurrences` yields its number and time."""
+        """Schedule the next occurrence of a fault, if any; `occurrences` yields the number and time of each."""
         for number, at in occurrences:
             self._call_at(self._begin + at, partial(self._run_occurrence, fault, number, occurrences))
             return
@@ -173,7 +176,7 @@ class FaultInjector:
         self._schedule(fault, occurrences)
 
     def _is_run_over(self) -> bool:
-        """Report whether only faults remain in the run: all work has ended, or waits forever."""
+        """Return whether only faults remain in the run: all work has ended, or waits forever."""
         kernel, client = self._world.kernel, self._world.client
         if kernel.now() < self._last_step_at:
             return False
@@ -237,7 +240,7 @@ class FaultInjector:
         return _names_of(target_machines)
 
     def _drain_node(self, action: fault_kinds.Drain) -> Sequence[str]:
-        """Cordon a node, evict its pods, and schedule its uncordoning; return its name, or nothing if it is gone."""
+        """Cordon a node, evict its pods, and schedule its uncordoning; return [name], [] if it is missing."""
         client, submit_write = self._world.client, self._world.submit
         node = client.get(Key(scheme.NODE, "", action.node))
         if node is None:
@@ -306,7 +309,7 @@ class _TargetOrder:
 
 
 def has_unfinished_work(reader: Reader) -> bool:
-    """Report whether any Job, JobSet, Workload or pod has not ended yet."""
+    """Return whether any Job, JobSet, Workload or pod has not ended yet."""
     return (
         any(not is_finished(workload) for workload in reader.list(scheme.WORKLOAD))
         or any(not _has_ended(job, _JOB_END_CONDITIONS) for job in reader.list(scheme.JOB))

@@ -89,7 +89,7 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class StartOutcome:
-    """How a forecast turned out: when its Workload started (None: not yet), or that it can no longer start."""
+    """The outcome of a forecast: when its Workload started (None: not yet), or that it can no longer start."""
 
     started: Instant | None = None
     is_gone: bool = False
@@ -148,7 +148,10 @@ def add_forecasts(calibration: Calibration, samples: Sequence[ForecastRecord]) -
 def apply_outcomes(
     calibration: Calibration, now: Instant, outcome_of_record: Callable[[ForecastRecord], StartOutcome]
 ) -> Calibration:
-    """Return the calibration after comparing its forecasts with the starts known by now (`outcome_of_record`)."""
+    """Return the calibration, updated with the outcomes that `outcome_of_record` returns for its pending forecasts.
+
+    Forecasts that are older than 14 days or whose Workloads can no longer start are dropped.
+    """
     trackers, pending_records = dict(calibration.tracks), list[ForecastRecord]()
     for sample in calibration.pending:
         outcome = outcome_of_record(sample)

@@ -8,9 +8,9 @@ groups, and in each of them the last 300 started Workloads:
 - all Workloads of the LocalQueue;
 - all Workloads.
 
-`maximumExecutionTimeSeconds` and `activeDeadlineSeconds` bound every estimate. A run lasts from the admission to the
-end, so that it includes the start of the pods. Estimates from manifests are lengthened by the median time by which
-ended runs exceeded their manifests.
+`maximumExecutionTimeSeconds` and `activeDeadlineSeconds` limit estimates without a run time in a manifest. A run lasts
+from the admission to the end, so that it includes the start of the pods. Estimates from manifests are lengthened by the
+median time by which ended runs exceeded their manifests.
 """
 
 import re
@@ -61,7 +61,7 @@ class SurvivalFunction:
         running_ages: Iterable[Duration] = (),
         random_weights: tuple[Iterable[float], Iterable[float]] | None = None,
     ) -> None:
-        """Estimate from the durations of ended runs, the ages of running ones, and the weights of both."""
+        """Estimate from the durations of ended runs, the ages of current runs, and the weights of both (default 1)."""
         weight_by_end: dict[Duration, float] = {}
         ended_weights, running_weights = (repeat(1.0), repeat(1.0)) if random_weights is None else random_weights
         #: The number of observed ends.
@@ -106,7 +106,7 @@ class SurvivalFunction:
         return self.left_fraction(duration), self._survival_fractions[position - 1] if position else 1.0
 
     def draw(self, random_fraction: float, age: Duration = 0, tail_exponent: float = 1.0) -> Duration:
-        """Return the duration that the fraction `random_fraction` of the runs that reached this age exceeds."""
+        """Of the runs that reached `age`, return the duration that the fraction `random_fraction` exceeds."""
         fraction_at_age = self.left_fraction(age)
         target_fraction = fraction_at_age * random_fraction
         first_position = bisect_right(self._ends, age)
@@ -159,7 +159,7 @@ class Estimate:
         return None if self.time_max is None else max(age, self.time_max)
 
     def limit_run_time(self, run_time: Duration, age: Duration) -> Duration:
-        """Return a randomly drawn run time, limited to the maximum run time of the Workload."""
+        """Return a drawn run time, limited to the Workload's maximum run time but not below `age`."""
         return run_time if self.time_max is None else max(age, min(run_time, self.time_max))
 
 
@@ -313,14 +313,17 @@ def explicit_runtime(workload: Obj, objects: Mapping[Key, Obj], cluster: Obj | N
     pod_runtime, default_time = durations.annotated_runtime(owner), _run_time_by_cluster(owner, cluster)
     if owner["kind"] == "Job":
         return _run_time_of_job(owner["spec"], pod_runtime, default_time)
-    replicated_jobs = owner["spec"].get("replicatedJobs") or ()
-    job_times = [_run_time_of_job(row["template"]["spec"], pod_runtime, default_time) for row in replicated_jobs]
+    job_templates = [row["template"] for row in owner["spec"].get("replicatedJobs") or ()]
+    job_times = [
+        _run_time_of_job(job["spec"], _first_known(durations.template_runtime(job), pod_runtime), default_time)
+        for job in job_templates
+    ]
     known_times = [each for each in job_times if each is not None]
     return max(known_times) if known_times and len(known_times) == len(job_times) else None
 
 
 def round_count_of(owner: Obj) -> int:
-    """Return how many rounds of parallel pods a Job needs: completions divided by parallelism; 1 for a JobSet."""
+    """Return how many rounds of parallel pods a Job needs: completions by parallelism, rounded up; else 1."""
     return _round_count(owner["spec"]) if owner["kind"] == "Job" else 1
 
 
@@ -337,13 +340,18 @@ def _run_time_of_job(
     """Return the run time of a Job from that of its pods, else from its `sleep` commands, else `default_time`."""
     template: Mapping[str, Mapping[str, Sequence[Obj]]] = spec["template"]  # type: ignore[assignment]
     container = template["spec"]["containers"][0]
+    pod_runtime = _first_known(durations.template_runtime(template), pod_runtime)
     if pod_runtime is None:
         command_line = (tuple(container.get(field) or ()) for field in ("command", "args"))
         pod_runtime = durations.sleep_time_of_command(container.get("image") or "", *command_line)
-    pod_runtime = default_time if pod_runtime is None else pod_runtime
+    pod_runtime = _first_known(pod_runtime, default_time)
     if pod_runtime is None or pod_runtime >= durations.UNLIMITED_RUNTIME:
         return None
     return pod_runtime * _round_count(spec)
+
+
+def _first_known(runtime: Duration | None, default: Duration | None) -> Duration | None:
+    return default if runtime is None else runtime
 
 
 def _round_count(spec: Mapping[str, object]) -> int:
@@ -398,7 +406,7 @@ _JOB_KINDS: Final = frozenset({"Job", "JobSet"})
 
 
 def with_runtimes(state: State) -> tuple[State, list[str]]:
-    """Return the state with a run time for every job, and the running Workloads whose real run time is unknown."""
+    """Return the state with a run time for all jobs and pods, and the Workloads with quota and unknown run time."""
     estimator, unknown_names = RunTimeEstimator(state), list[str]()
     new_objects: dict[Key, Obj] = {}
     cluster = state.cluster

@@ -109,7 +109,7 @@ class PreemptionRespectsPriority(Invariant):
 
 
 def is_preemption_allowed(policy: str, preemptor: WorkloadView, victim: WorkloadView) -> bool:
-    """Report whether a preemption policy of a ClusterQueue lets one Workload preempt another."""
+    """Return whether a preemption policy of a ClusterQueue lets one Workload preempt another."""
     match policy:
         case "Any":
             return True
@@ -303,7 +303,7 @@ class NothingMutated(Invariant):
 
 
 class WatchHasNoGap(Invariant):
-    """Invariant: watch events have consecutive revisions, and each old object is that of the previous event."""
+    """Invariant: watch events have consecutive revisions, and old objects equal those of the objects' last events."""
 
     name = "watch_has_no_gap"
 
@@ -313,7 +313,7 @@ class WatchHasNoGap(Invariant):
         self._last_objects: dict[Key, Obj] = {}
 
     def check_event(self, event: WatchEvent) -> None:
-        """Check that a watch event directly follows the previous one of the store, and of its object."""
+        """Check that a watch event directly follows the previous event of the store and that of its object."""
         if event.revision != self._revision + 1:
             self.violate(f"revision {event.revision} was delivered directly after revision {self._revision}", event.key)
         self._revision = event.revision
@@ -408,5 +408,5 @@ class InvariantChecker:
 
 
 def attach_invariants(world: World, invariants: Sequence[type[Invariant]] = INVARIANTS) -> InvariantChecker:
-    """Let invariants observe a simulated world, before it runs; return the checker that collects violations."""
+    """Attach invariants to a simulation before it runs; return the checker that collects violations."""
     return InvariantChecker(world, invariants)

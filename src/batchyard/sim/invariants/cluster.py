@@ -184,7 +184,7 @@ class PodsSuitTheirNodes(Invariant):
                 self.violate(f"pod {pod.key} was bound to node {pod.node_name}, but {obstacles[-1]}", event.key)
 
     def end_instant(self) -> None:
-        """Forget the recorded earlier versions of nodes, keeping the current ones."""
+        """Drop the recorded earlier versions of nodes, and keep their current versions."""
         for views in self._node_versions.values():
             del views[:-1]
 
@@ -222,7 +222,7 @@ class SlicesAreWhole(Invariant):
                 self.violate(f"some machines of slice {pool} still run after one crashed", *map(_machine_key, machines))
 
     def finish(self) -> None:
-        """Check at the end of the simulation that all machines of each slice run, or that it has none."""
+        """Check at the end of the simulation that of each slice all machines run, or that none exist."""
         for pool, hosts, machines in self._slices() if self.is_at_rest else ():
             running_count = sum(phase_of(obj) == RUNNING for obj in machines)
             failed_count = sum(phase_of(obj) == FAILED for obj in machines)
@@ -305,7 +305,7 @@ class ExclusiveDomains(Invariant):
         self._changed = self._changed or event.key.kind == scheme.POD
 
     def end_instant(self) -> None:
-        """Check that no topology domain has pods of two exclusively placed Jobs."""
+        """Check that no topology domain has pods of two exclusively placed Jobs of equal priority."""
         if not self._changed:
             return
         self._changed = False

@@ -73,7 +73,7 @@ class InvariantViolation(NamedTuple):
 
 
 class WorldView:
-    """What invariants see: the simulated world, the state that its objects describe, and the violations so far."""
+    """The input of invariants: a simulation, the state that its objects describe, and the violations so far."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -121,5 +121,5 @@ class Invariant:
         """Check the property at the end of the simulation."""
 
     def violate(self, description: str, *keys: Key) -> None:
-        """Record a violation of this invariant by some objects."""
+        """Record a violation of this invariant, with the histories of the objects `keys`."""
         self.world_view.violate(self, description, *keys)

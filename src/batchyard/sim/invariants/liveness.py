@@ -125,7 +125,7 @@ class _NodeRoom:
         self.free = free_amounts
 
     def has_room_for(self, pod: PodView) -> bool:
-        """Report whether a pod fits this node."""
+        """Return whether a pod fits this node."""
         return not binding_obstacle(pod, self.node) and all(self.free.get(r, 0) >= amount for r, amount in pod.requests)
 
 
@@ -139,7 +139,7 @@ def _rooms_of_nodes(nodes: Sequence[Obj], pods_on_nodes: dict[str, list[PodView]
 
 
 def _gang_fits_nodes(gang: Sequence[PodView], nodes: Sequence[_NodeRoom]) -> bool:
-    """Report whether all pods of a gang fit the nodes, each placed on the first node with room."""
+    """Return whether all pods of a gang fit the nodes, each placed on the first node with room."""
     trial_nodes = [_NodeRoom(node.node, dict(node.free)) for node in nodes]
     for pod in gang:
         node = next((node for node in trial_nodes if node.has_room_for(pod)), None)
@@ -151,7 +151,7 @@ def _gang_fits_nodes(gang: Sequence[PodView], nodes: Sequence[_NodeRoom]) -> boo
 
 
 def _is_anti_affinity_of_pools(pods: Sequence[PodView]) -> bool:
-    """Report whether all anti-affinity terms of the pods have the node pool as topology key."""
+    """Return whether all anti-affinity terms of the pods have the node pool as topology key."""
     return all(term.topology_key == well_known.NODE_POOL for pod in pods for term in pod.shape.anti_affinity)
 
 
@@ -166,7 +166,7 @@ def _has_ended(job: Obj) -> bool:
 
 
 def _must_follow_ended_pod(job: Obj) -> bool:
-    """Report whether a Job with exclusive topology can create no pods: they would join the domain of an ended pod.
+    """Return whether a Job with exclusive topology can create no pods: they would join the domain of an ended pod.
 
     That is the pod of index 0, which determines the topology domain of all pods of the Job.
     """
@@ -232,7 +232,7 @@ class NothingIsStuck(Invariant):
         )
 
     def _has_room(self, view: WorkloadView, queue: ClusterQueueView) -> bool:
-        """Report whether all pod sets of a Workload together fit one flavor's free quota in each resource group."""
+        """Return whether all pod sets of a Workload together fit one flavor's free quota in each resource group."""
         total_requests: dict[str, int] = {}
         for pod_set, count in zip(view.pod_sets, view.counts, strict=True):
             for resource, amount in pod_set.template.requests:

@@ -1,4 +1,4 @@
-"""What the stored objects say about queues, Cohorts, flavors and the quota that Workloads hold, for invariants.
+"""The queues, Cohorts, flavors and held quota that the stored objects describe, for invariants.
 
 The states are maintained from watch events alone, independently of the scheduler.
 """
@@ -62,7 +62,7 @@ class QuotaDefinition:
                 self.nodes.setdefault(node.parent, QuotaDefinitionNode(node.parent))
 
     def is_in_cycle(self, cohort: str) -> bool:
-        """Report whether the chain of a Cohort's parents forms a cycle."""
+        """Return whether the chain of a Cohort's parents forms a cycle."""
         seen_cohorts: list[str] = []
         while cohort and cohort not in seen_cohorts:
             seen_cohorts.append(cohort)
@@ -136,7 +136,7 @@ class QuotaDefinition:
         return quota_maximum
 
     def is_borrowing(self, node: str, key: QuotaKey) -> bool:
-        """Report whether a ClusterQueue or Cohort uses more than its subtree quota, so that it borrows."""
+        """Return whether a ClusterQueue or Cohort uses more than its subtree quota, so that it borrows."""
         return self.used(node, key) > self.subtree_quota(node, key)
 
 
@@ -209,7 +209,7 @@ class ObjectStates:
 
 
 def holds_quota(view: workload_views.WorkloadView) -> bool:
-    """Report whether a Workload holds quota: it has a reservation, and is neither finished nor deactivated."""
+    """Return whether a Workload holds quota: it has a reservation, and is neither finished nor deactivated."""
     return view.quota_reserved and view.active and not view.finished
 
 
@@ -224,14 +224,14 @@ def held_amounts_of(view: workload_views.WorkloadView) -> Amounts:
 
 
 def changes_quota(event: WatchEvent) -> bool:
-    """Report whether a watch event changes the spec of a ClusterQueue or Cohort, or deletes one."""
+    """Return whether a watch event changes the spec of a ClusterQueue or Cohort, or deletes one."""
     if event.key.kind not in _QUOTA_KINDS:
         return False
     return event.type is EventType.DELETED or event.old is None or event.old.get("spec") != event.obj.get("spec")
 
 
 def is_reserved_by(event: WatchEvent) -> bool:
-    """Report whether a watch event of a Workload shows a new quota reservation."""
+    """Return whether a watch event of a Workload shows a new quota reservation."""
     old_view = workload_views.workload_view(event.old) if event.old is not None else None
     return workload_views.workload_view(event.obj).quota_reserved and not (
         old_view is not None and old_view.quota_reserved
@@ -239,7 +239,7 @@ def is_reserved_by(event: WatchEvent) -> bool:
 
 
 def is_preempted_by(event: WatchEvent) -> bool:
-    """Report whether a watch event shows the preemption of a Workload that holds quota."""
+    """Return whether a watch event shows the preemption of a Workload that holds quota."""
     if event.key.kind != scheme.WORKLOAD or event.old is None:
         return False
     old_condition, new_condition = find_condition(event.old, "Evicted"), find_condition(event.obj, "Evicted")

@@ -395,7 +395,7 @@ class NoJobRunsWithoutAdmission(Invariant):
                     self.violate(f"job {key_of(job)} runs, but its Workload is not admitted", key_of(job))
 
     def _is_admitted(self, job: Obj) -> bool:
-        """Report whether a job has an admitted Workload that is not finished."""
+        """Return whether a job has an admitted Workload that is not finished."""
         return any(view.admitted and not view.finished for view in self._workloads(job["metadata"]))
 
     def _workloads(self, job_metadata: Obj) -> list[WorkloadView]:
@@ -442,7 +442,7 @@ class NoPodWithoutAdmission(Invariant):
         self._started_pods.clear()
 
     def _root_owner(self, obj: Obj) -> Obj | None:
-        """Return the outermost Job or JobSet that owns a pod, or the pod if it has none; None if an owner is gone."""
+        """Return the outermost Job or JobSet that owns a pod, or a pod without owner; None if an owner is gone."""
         client = self.world_view.world.client
         owner = controller_of(obj)
         kind = None if owner is None else {"Job": scheme.JOB, "JobSet": scheme.JOB_SET}.get(owner["kind"])

@@ -1,1 +1,1 @@
-"""How a simulation went: observations, figures and tables of one run, and its summary."""
+"""Summaries of simulations: the observations, figures and tables of one run, and its summary."""

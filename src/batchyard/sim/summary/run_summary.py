@@ -26,7 +26,7 @@ _NAMES_SHOWN_MAX: Final = 3
 
 
 class SummaryGrouping(StrEnum):
-    """What the Workloads in a summary are grouped by."""
+    """The property by which a summary groups Workloads."""
 
     QUEUE = "queue"
     TEAM = "team"
@@ -44,7 +44,7 @@ _GROUPINGS: Final[Mapping[SummaryGrouping, run_tables.Grouping]] = {
 
 @dataclass(frozen=True)
 class RunSummary:
-    """How a run went: its totals, its Workloads by group, the usage of quota and nodes, and pending Workloads."""
+    """The summary of a run: totals, its Workloads by group, the usage of quota and nodes, and pending Workloads."""
 
     run: WatchedSimulation
     grouping: SummaryGrouping
@@ -62,7 +62,7 @@ class RunSummary:
 
     @property
     def is_interrupted(self) -> bool:
-        """Report whether the user interrupted the run."""
+        """Return whether the user interrupted the run."""
         return self.run.result.ending is RunEnding.INTERRUPTED
 
 
@@ -85,7 +85,7 @@ def summarize_run(run: WatchedSimulation, grouping: SummaryGrouping = SummaryGro
 
 
 def conclusion_of(summary: RunSummary) -> list[str]:
-    """Return in a few sentences how a run went."""
+    """Return sentences about the outcome of a run, its waits, lost work, usage, rejections and cost."""
     figures = summary.figures
     if not figures["workloads"]:
         return ["The run had no Workloads.", *_rejection_sentences(summary.run.result)]
@@ -98,7 +98,7 @@ def conclusion_of(summary: RunSummary) -> list[str]:
 
 
 def _rejection_sentences(result: Result) -> list[str]:
-    """Return a sentence for each cause for which jobs got no Workload or pods were rejected, with their number."""
+    """Return a sentence for each of the first five causes of missing Workloads and rejected pods, with their number."""
     sentences = [
         f"{_names_text(jobs, 'job')} {select_verb(len(jobs), 'has', 'have')} no Workload, because"
         f" {kind_info(key.kind).kind} {key.name} does not exist: add it to the files."

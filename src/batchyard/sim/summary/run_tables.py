@@ -104,7 +104,7 @@ def team_of(workload_record: WorkloadRecord) -> str:
 
 
 def queue_of(workload_record: WorkloadRecord) -> str:
-    """Return the ClusterQueue of a Workload; `(none)` if its LocalQueue leads to none."""
+    """Return the ClusterQueue of a Workload; `(none)` if its LocalQueue has none."""
     return workload_record.cluster_queue or "(none)"
 
 
@@ -173,7 +173,10 @@ def waits_table(run: WatchedSimulation, name: str, row_subject: str, group_of: G
 
 
 def outcome_table(run: WatchedSimulation, name: str, row_subject: str, group_of: Grouping) -> FigureTable:
-    """Return how the Workloads of each group fared, with one row for each group, and how they used their quota."""
+    """Return a table with one row for each group of Workloads: states at the end, waits, preemptions, lost time.
+
+    Tables by ClusterQueue or flavor also contain the utilization of quota.
+    """
     quota_use = {"queue": _quota_use(run, 0), "flavor": _quota_use(run, 1)}.get(name, {})
     rows = {
         group: {
@@ -248,7 +251,10 @@ def queue_quota_table(run: WatchedSimulation) -> FigureTable:
 
 
 def quota_figures(run: WatchedSimulation, group: Callable[[FlavorResource], str]) -> dict[str, Figures]:
-    """Return by group the mean nominal quota and its usage over a run; `group` returns a quota's group."""
+    """Return by group the mean nominal quota, the mean amount in use, and the mean and peak use as shares of the quota.
+
+    `group` returns the group of a quota. Groups with neither quota nor use are omitted.
+    """
     nominal, used = sum_curves(run, run.watch.nominal, group), sum_curves(run, run.watch.workload_records.used, group)
     empty_curve, rows = Curve(run.start_time), {}
     for name in sorted({**nominal, **used}):

@@ -157,6 +157,7 @@ def test_default_name_derives_from_command(batchyard: Batchyard) -> None:
             id="both",
         ),
         pytest.param(("--queue", "q", "--cpu", "two", "--", "true"), 1, "resources.requests[cpu]", id="a quantity"),
+        pytest.param(("--queue", "q", "--cpus", "two", "--", "true"), 1, "resources.requests[cpu]", id="CPUs"),
         pytest.param(("--queue", "q", "--name", "A_b", "--", "true"), 1, "metadata.name", id="a name"),
         pytest.param(("--queue", "q", "none", "--", "true"), 1, "none is not a folder", id="no folder"),
         pytest.param(

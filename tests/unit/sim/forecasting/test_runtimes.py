@@ -40,6 +40,14 @@ def test_annotation_overrides_command_runtime() -> None:
     assert explicit_runtime(*workload_of_job(job)) == 7 * SECOND
 
 
+def test_annotation_of_pod_template_overrides_that_of_job() -> None:
+    template = {**sleeping(10)["template"], "metadata": {"annotations": {"batchyard.dev/runtime": "7s"}}}
+    job = make.job(template=template, annotations={"batchyard.dev/runtime": "9s"})
+    assert explicit_runtime(*workload_of_job(job)) == 7 * SECOND
+    jobs = [make.replicated_job("a", template=template), make.replicated_job("b", **sleeping(5))]
+    assert explicit_runtime(*workload_of_job(make.jobset(replicatedJobs=jobs))) == 7 * SECOND
+
+
 def test_cluster_sets_runtime_of_jobs_without_own_runtime() -> None:
     rows = [{"names": ["team/long-*"], "runtime": "9s"}]
     cluster = {"spec": {"runtimes": {"default": "3s", "jobs": rows}}}

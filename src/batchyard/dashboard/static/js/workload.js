@@ -109,7 +109,7 @@ function whyPanel(why) {
   const changes = (why.changes || []).map((change, n) => h("li", { "data-key": String(n) }, change.text, change.proven ? h("span", { class: "proven", title: "verified in a simulation of the current state: with this change the workload is admitted" }, "proven") : null));
   return panel("Why", why.state || "",
     h("p", { class: "summary" }, why.summary),
-    why.binding ? h("p", { class: "facts" }, Object.entries(why.binding).filter(([name]) => name !== "message").map(([name, value]) => fact(name === "limit" ? "binding limit" : name, named(value)))) : null,
+    why.binding ? h("p", { class: "facts" }, Object.entries(why.binding).filter(([name]) => name !== "message").map(([name, value]) => (name === "limit" ? fact("limit", words(value)) : fact(name, named(value))))) : null,
     why.preemption ? preemptionFacts(why.preemption) : null,
     why.holders && why.holders.length ? holdersTable(why.holders) : null,
     changes.length ? h("div", {}, h("h3", {}, "Changes that would help"), h("ul", { class: "changes" }, changes)) : null,
@@ -155,6 +155,11 @@ function verdicts(set) {
 }
 
 // Format an object with kind and name as `kind name`.
+/** Splits a code such as `headOfLine` into words. */
+function words(code) {
+  return code.replace(/[A-Z]/g, (letter) => ` ${letter.toLowerCase()}`);
+}
+
 function named(value) {
   return value && value.kind && value.name ? `${value.kind} ${value.name}` : plain(value);
 }
