@@ -43,7 +43,8 @@ from batchyard.placement.controller import PlacementController
 from batchyard.placement.hotswap import Hotswap
 from batchyard.placement.node_filters import AutoscalingProfile
 from batchyard.quotas.resource_quotas import ResourceQuotas
-from batchyard.scheduling.controller import CycleObserver, NoCycleObserver, PodsReadyGate, ReportSettings, Scheduler
+from batchyard.scheduling.blocked_cycle import PodsReadyGate
+from batchyard.scheduling.controller import CycleObserver, NoCycleObserver, Scheduler, SchedulerSettings
 from batchyard.scheduling.cycle import PreemptionLoop
 from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS, KueueSettings
 from batchyard.scheduling.queue_status import QueueStatusController
@@ -76,7 +77,8 @@ class PlatformPorts:
     cycle_observer: CycleObserver = field(default_factory=NoCycleObserver)
     #: The store's history of changes.
     history: ChangeHistory = no_history
-    #: The most pending reasons that the scheduler writes at once; writes over a network take time.
+    #: Limits of the scheduler's writes over a network, which take time (`SchedulerSettings`).
+    in_flight_max: int = 0
     pending_reasons_max: int = maxsize
 
 
@@ -208,7 +210,7 @@ def _admission_controllers(
         ports.on_preemption_loop,
         pods_ready_gate,
         ports.cycle_observer,
-        ReportSettings(settings.with_api, ports.pending_reasons_max),
+        SchedulerSettings(settings.with_api, ports.in_flight_max, ports.pending_reasons_max),
     )
     job_reconciler = partial(
         JobReconciler,

@@ -3,7 +3,7 @@
 On every change, each controller that watches the kind returns the keys to reconcile; a key is queued at most once. A
 drain is one callback of the event loop. It takes the keys in order of rank and arrival, reconciles them, and submits
 the writes in order. A key with outstanding writes is reconciled again only after all of them are complete, and after
-the runner has received their watch events.
+the runner has received their watch events; a reconcile may allow some to be in flight (`in_flight_max`).
 
 Controllers above the lowest rank run only while no key of a lower rank is queued and the client has settled. For a
 client in process, settled means that no write is outstanding and no change is undelivered. So these controllers see all
@@ -27,11 +27,10 @@ its writes succeed. Only then its events are recorded, except events of a single
   With a `defects` handler, the exception is reported there instead; the key is retried with backoff.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from enum import Enum, auto
+from dataclasses import replace
 from functools import partial
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from batchyard.api.errors import (
     ApiError,
@@ -46,172 +45,10 @@ from batchyard.api.meta import Key, key_of
 from batchyard.base import invariant
 from batchyard.base.instant import MILLISECOND, MINUTE, SECOND, Duration, Instant, exponential_backoff
 from batchyard.controller_runtime.kernel import ReconcilePacer, ReconcileTimer
-from batchyard.interfaces.client import (
-    Delete,
-    EventType,
-    ObjectClient,
-    ObjectWriter,
-    Reader,
-    WatchEvent,
-    Write,
-    WriteResult,
-)
-from batchyard.interfaces.controller import Controller, EventRecord, Kernel, ReconcileResult, ReconcileThrottle, Ticket
+from batchyard.controller_runtime.work_queue import ControllerQueue, DelayedRequeue, QueueStats, WorkQueue
+from batchyard.interfaces.client import Delete, EventType, ObjectClient, ObjectWriter, WatchEvent, Write, WriteResult
+from batchyard.interfaces.controller import Controller, EventRecord, Kernel, ReconcileResult, ReconcileThrottle
 from batchyard.scheduling.messages import WRITE_REFUSED
-
-# Each controller has a ControllerQueue. The controllers of one rank share a FIFO queue, so that their keys are taken in
-# order of arrival. A key is in a ControllerQueue at most once. It has at most one delayed requeue.
-
-
-class KeyState(Enum):
-    """State of an object key in a ControllerQueue: queued, being written, or being written and to be queued again."""
-
-    WAITING = auto()
-    WRITING = auto()
-    WRITING_AND_REQUEUED = auto()
-
-
-_WAITING, _WRITING, _WRITING_AND_REQUEUED = KeyState.WAITING, KeyState.WRITING, KeyState.WRITING_AND_REQUEUED
-
-
-class DelayedRequeue(NamedTuple):
-    """When a key is due for a delayed requeue, and the ticket that cancels it in the event loop."""
-
-    at: Instant
-    ticket: Ticket
-
-
-class QueueStats(NamedTuple):
-    """Statistics of a controller's work queue: keys queued now, and counts of reconciles since the runner started."""
-
-    name: str
-    queued_count: int
-    adds: int
-    succeeded: int
-    delayed: int
-    errors: int
-    retries: int
-
-
-class ControllerQueue:
-    """Work queue of one controller: the states, delayed requeues and failure counts of its keys, and statistics."""
-
-    __slots__ = (
-        "adds", "controller", "delayed", "delayed_requeues", "early_due_times", "errors", "failures", "rank_queue",
-        "reconciles", "retries", "states", "succeeded",
-    )  # fmt: skip
-
-    def __init__(self, controller: Controller, rank_queue: "RankQueue") -> None:
-        self.controller = controller
-        self.rank_queue = rank_queue
-        self.states: dict[Key, KeyState] = {}
-        self.delayed_requeues: dict[Key, DelayedRequeue] = {}
-        #: The keys that `requeue_early` queued, with the instant to pass to the reconcile function.
-        self.early_due_times: dict[Key, Instant] = {}
-        self.failures: dict[Key, int] = {}  # the number of failures in a row
-        self.reconciles = 0
-        #: Counts: queued keys; successful reconciles without and with a delayed requeue; failed reconciles; retries.
-        self.adds = self.succeeded = self.delayed = self.errors = self.retries = 0
-
-    @property
-    def queued_count(self) -> int:
-        """The number of keys that are queued, or will be when their outstanding writes are complete."""
-        return sum(state is not _WRITING for state in self.states.values())
-
-    def stats(self) -> QueueStats:
-        """Return the statistics of the controller's work queue."""
-        counts = self.adds, self.succeeded, self.delayed, self.errors, self.retries
-        return QueueStats(self.controller.name, self.queued_count, *counts)
-
-    def reconcile_key(self, key: Key, reader: Reader, now: Instant, meter: ReconcileTimer | None) -> ReconcileResult:
-        """Call the controller's reconcile function for a key; record the duration if `meter` is given."""
-        if meter is None:
-            return self.controller.reconcile(key, reader, now)
-        began_at = meter.begin()
-        try:
-            return self.controller.reconcile(key, reader, now)
-        finally:
-            meter.end(self.controller.name, began_at)
-
-    def add(self, key: Key) -> None:
-        """Queue a key for a reconcile, now or after its outstanding writes; a queued key stays in its place."""
-        key_state = self.states.get(key)
-        if key_state is None:
-            self.states[key] = _WAITING
-            self.adds += 1
-            self.rank_queue.append((self, key))
-        elif key_state is _WRITING:
-            self.states[key] = _WRITING_AND_REQUEUED
-
-    def count_success(self, *, is_delayed: bool) -> None:
-        """Count a successful reconcile in the statistics, by whether it requested a delayed requeue."""
-        if is_delayed:
-            self.delayed += 1
-        else:
-            self.succeeded += 1
-
-    def mark_submitted(self, key: Key) -> None:
-        """Mark a key as having outstanding writes, which postpone its next reconcile."""
-        self.states[key] = _WRITING
-
-    def complete_writes(self, key: Key) -> bool:
-        """Mark the writes of a key as complete; return whether the key was queued again in the meantime."""
-        return self.states.pop(key) is _WRITING_AND_REQUEUED
-
-    def process_requeue(self, key: Key, due_time: Instant) -> bool:
-        """Queue a key whose delayed requeue is due; return False if the requeue was replaced or canceled."""
-        delayed_requeue = self.delayed_requeues.get(key)
-        if delayed_requeue is None or delayed_requeue.at != due_time:
-            return False
-        del self.delayed_requeues[key]
-        self.add(key)
-        return True
-
-    def requeue_early(self) -> Sequence[Ticket]:
-        """Queue now all keys that only wait for a delayed requeue, in order of their due times.
-
-        Return the tickets of these requeues, which the caller must cancel in the event loop.
-        """
-        waiting = [(k, r) for k, r in self.delayed_requeues.items() if k not in self.failures and k not in self.states]
-        waiting.sort(key=lambda key_and_requeue: key_and_requeue[1].at)
-        for key, requeue in waiting:
-            del self.delayed_requeues[key]
-            self.early_due_times[key] = requeue.at
-            self.add(key)
-        return [requeue.ticket for _, requeue in waiting]
-
-
-RankQueue: TypeAlias = deque[tuple[ControllerQueue, Key]]
-
-
-class WorkQueue:
-    """Work queues of all controllers, and one FIFO queue of keys per controller rank, the lowest rank first."""
-
-    __slots__ = ("queues", "rank_queues")
-
-    def __init__(self, controllers: Sequence[Controller]) -> None:
-        rank_queues: dict[int, RankQueue] = {rank: deque() for rank in sorted({c.rank for c in controllers})}
-        self.rank_queues: Sequence[RankQueue] = tuple(rank_queues.values())
-        self.queues: Sequence[ControllerQueue] = tuple(
-            ControllerQueue(controller, rank_queues[controller.rank]) for controller in controllers
-        )
-
-    def __bool__(self) -> bool:
-        """Return whether any key is queued for a reconcile."""
-        return any(self.rank_queues)
-
-    def queues_for_kind(self, kind: str) -> Sequence[ControllerQueue]:
-        """Return the queues of the controllers that watch a kind of object, in the order of the controllers."""
-        return tuple(queue for queue in self.queues if queue.controller.kinds is None or kind in queue.controller.kinds)
-
-    def validate(self) -> None:
-        """Check that a key is in its FIFO queue exactly if its state says so; raise InvariantError otherwise."""
-        for queue in self.queues:
-            waiting_keys = [key for key, state in queue.states.items() if state is _WAITING]
-            queued_keys = [key for owner, key in queue.rank_queue if owner is queue]
-            queue_invariant = "a key is in its rank's queue if and only if its state is WAITING"
-            invariant(sorted(waiting_keys) == sorted(queued_keys), queue_invariant)
-
 
 KeysFor: TypeAlias = Callable[[WatchEvent, Instant], Iterable[Key]]
 EventSink: TypeAlias = Callable[[Instant, str, EventRecord], None]
@@ -421,9 +258,8 @@ class Runner:
         if reconcile_result.writes:
             if reconcile_result.requeue_at is not None:
                 self._requeue_by(queue, key, reconcile_result.requeue_at)
-            queue.mark_submitted(key)
-            self._outstanding += 1
-            _OutstandingWrites(self, queue, key, reconcile_result).submit_writes(self._client)
+            for outstanding_writes in self._start_writes(queue, key, reconcile_result):
+                outstanding_writes.submit_writes(self._client)
             return
         queue.count_success(is_delayed=reconcile_result.requeue_at is not None)
         if reconcile_result.requeue_at is not None or key in queue.delayed_requeues:
@@ -431,13 +267,29 @@ class Runner:
         if reconcile_result.events or queue.failures:
             self._record_success(queue, key, reconcile_result.events)
 
+    def _start_writes(
+        self, queue: ControllerQueue, key: Key, reconcile_result: ReconcileResult
+    ) -> Sequence["_OutstandingWrites"]:
+        """Return the writes of a reconcile to submit: together, or one by one if others may be submitted meanwhile."""
+        in_flight_max = reconcile_result.in_flight_max
+        if not in_flight_max:
+            queue.mark_submitted(key)
+            self._outstanding += 1
+            return [_OutstandingWrites(self, queue, key, reconcile_result)]
+        queue.mark_in_flight(key, len(reconcile_result.writes), in_flight_max)
+        self._outstanding += len(reconcile_result.writes)
+        return [_OutstandingWrites(self, queue, key, one) for one in _split_writes(reconcile_result)]
+
     def _complete_writes(self, writes: "_OutstandingWrites") -> None:
-        """Finish a reconcile whose writes all have results: record its Events, or schedule a retry of its key."""
+        """Process the results of writes that were submitted together: record their Events, or schedule a retry."""
         if self._stopped:
             return
         self._outstanding -= 1
         queue, key, error = writes.queue, writes.key, writes.error
-        must_requeue = queue.complete_writes(key)
+        if writes.outcome.in_flight_max:
+            must_requeue = queue.complete_in_flight(key, writes.outcome.in_flight_max)
+        else:
+            must_requeue = queue.complete_writes(key)
         events = writes.recorded_events()
         if error is None:
             queue.count_success(is_delayed=writes.outcome.requeue_at is not None)
@@ -448,7 +300,7 @@ class Runner:
         queue.errors += error is not None
         if error is not None and not _is_permanent_error(error):
             self._retry(queue, key, error, are_independent=writes.outcome.independent)
-        elif must_requeue:
+        elif must_requeue or writes.must_requeue:
             queue.add(key)
         if not self._is_drain_scheduled:
             self._schedule_drain()
@@ -506,7 +358,17 @@ class Runner:
 class _OutstandingWrites:
     """The submitted writes of one reconcile that have no result yet, and the results so far."""
 
-    __slots__ = ("error", "key", "outcome", "queue", "rejected_write", "runner", "succeeded_events", "unfinished_count")
+    __slots__ = (
+        "error",
+        "key",
+        "must_requeue",
+        "outcome",
+        "queue",
+        "rejected_write",
+        "runner",
+        "succeeded_events",
+        "unfinished_count",
+    )
 
     def __init__(self, runner: Runner, queue: ControllerQueue, key: Key, outcome: ReconcileResult) -> None:
         self.runner = runner
@@ -516,12 +378,13 @@ class _OutstandingWrites:
         self.unfinished_count = len(outcome.writes) if outcome.independent else 1
         self.error: ApiError | None = None  # of the first failed write
         self.rejected_write: Write | None = None  # the write that failed first
+        self.must_requeue = False
         self.succeeded_events: list[EventRecord] = []
 
     def submit_writes(self, writer: ObjectWriter) -> None:
         """Submit the writes of the reconcile to the client: independent ones separately, others as one batch."""
         reconcile_result = self.outcome
-        if reconcile_result.events_by_write:
+        if reconcile_result.events_by_write or reconcile_result.on_result is not None:
             for position, write in enumerate(reconcile_result.writes):
                 writer.submit([write], partial(self.process_independent_result, position))
         elif reconcile_result.independent:
@@ -543,6 +406,8 @@ class _OutstandingWrites:
         """Handle the result of an independent write, given its position among the writes of the reconcile."""
         if result.error is None:
             self.succeeded_events += self.outcome.events_by_write.get(position, ())
+        if self.outcome.on_result is not None:
+            self.must_requeue |= self.outcome.on_result(self.outcome.writes[position], result.error)
         self.process_result(result)
 
     def process_result(self, result: WriteResult) -> None:
@@ -552,6 +417,15 @@ class _OutstandingWrites:
             self.error, self.rejected_write = result.error, result.refused
         if self.unfinished_count == 0:
             self.runner._complete_writes(self)
+
+
+def _split_writes(result: ReconcileResult) -> Sequence[ReconcileResult]:
+    """Return one result for each of the independent writes, with the Events of that write."""
+    events_by_write = result.events_by_write
+    return [
+        replace(result, writes=[write], events_by_write={0: events_by_write.get(position, ())})
+        for position, write in enumerate(result.writes)
+    ]
 
 
 def _rejection_events(queue: ControllerQueue, writes: _OutstandingWrites) -> Sequence[EventRecord]:

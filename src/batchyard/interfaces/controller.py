@@ -29,6 +29,11 @@ class ReconcileResult:
     Independent writes are all attempted, even if others are rejected.
 
     Without writes, `requeue_at` replaces the requeue time of earlier reconciles.
+
+    The key is reconciled again when all writes have results. A controller that does not need these results sets
+    `in_flight_max`: then its key is reconciled again as soon as at most so many of its writes have no result. These
+    writes must be independent. The controller must not submit another write of an object before the result of its last
+    one (`on_result`).
     """
 
     writes: list[Write] = field(default_factory=list)
@@ -39,6 +44,9 @@ class ReconcileResult:
     events_by_write: dict[int, Sequence[EventRecord]] = field(default_factory=dict)
     #: Returns the Event to record if a write is rejected; called for the first rejected one only.
     event_if_rejected: Callable[[Write, ApiError], EventRecord | None] | None = None
+    in_flight_max: int = 0
+    #: Called with each independent write and its error, None on success; returns whether to reconcile the key again.
+    on_result: Callable[[Write, ApiError | None], bool] | None = None
 
     def add(self, write: Write, events: Sequence[EventRecord]) -> None:
         """Add an independent write, with the Events to record if the write succeeds."""

@@ -1,45 +1,41 @@
 """Scheduler: runs scheduling cycles while Workloads are pending, and writes the cycles' decisions.
 
 The controller has one constant key, CYCLE_KEY. Its rank lets other due reconciles run first, such as those that follow
-from the last cycle. An admission is counted at once (assumed) and confirmed by its watch event. Pending reasons change
-often, so they are written at most once per REPORT_PERIOD, when no cycle is due. If admission waits for ready pods
-(`blockAdmission`), a cycle stops before the first admission that must wait, and resumes there (`BlockedCycle`).
+from the last cycle. An admission is counted at once (assumed) and confirmed by its watch event. Over a network, cycles
+go on while writes are in flight, up to a limit (`SchedulerSettings`). Pending reasons change often, so they are
+written at most once per REPORT_PERIOD, when no cycle is due. If admission waits for ready pods (`blockAdmission`), a
+cycle stops before the first admission that must wait, and resumes there (`BlockedCycle`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from sys import maxsize
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol
 
 from batchyard.api import scheme
+from batchyard.api.errors import ApiError
 from batchyard.api.meta import Key, Obj, format_amount
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import SECOND, Instant
-from batchyard.interfaces.client import EventType, Reader, UpdateStatus, WatchEvent
+from batchyard.interfaces.client import EventType, Reader, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.scheduling import decision_details
+from batchyard.scheduling.blocked_cycle import BlockedCycle, PodsReadyGate, workload_key_of
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, FlavorAttempt
 from batchyard.scheduling.cycle import Cycle, PreemptionLoop, PreemptionLoopDetector, SchedulingPolicy
-from batchyard.scheduling.decisions import Admit, Decision, Head, InadmissibleReason, Preempt, StayPending
+from batchyard.scheduling.decisions import Admit, Decision, InadmissibleReason, Preempt, StayPending
 from batchyard.scheduling.flavor_assigner import Assignment, PodSetAssignment
 from batchyard.scheduling.messages import BYPASSED, PENDING_EVALUATION, preemption_message
 from batchyard.scheduling.preemption.alternatives import NO_SPARED_WORKLOADS, find_spared_workloads
 from batchyard.scheduling.preemption.context import PreemptionTarget
-from batchyard.scheduling.queue_manager import is_held_back
 from batchyard.scheduling.quota import PreemptionPossibility
 from batchyard.scheduling.scheduler_cache import WATCHED_KINDS, SchedulerCache
 from batchyard.scheduling.workload import evictions, lifecycle
 from batchyard.scheduling.workload.evictions import evict
-from batchyard.scheduling.workload.lifecycle import (
-    WAITING_FOR_PODS_READY,
-    required_checks,
-    reserve_quota,
-    set_pending,
-    with_resource_requests,
-)
+from batchyard.scheduling.workload.lifecycle import required_checks, reserve_quota, set_pending, with_resource_requests
 from batchyard.scheduling.workload.pending_reason import is_evaluation_awaited
-from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy
+from batchyard.scheduling.writes_in_flight import WritesInFlight
 
 # Observers measure scheduling cycles (decisions and durations) for metrics. They do not affect decisions.
 
@@ -68,154 +64,6 @@ class NoCycleObserver:
 
     def end(self, cycle: Cycle, decisions: Sequence[Decision]) -> None:
         """Ignore the end of a scheduling cycle."""
-
-
-# Kueue's blockAdmission: no Workload is admitted while another Workload with quota has pods that are not ready.
-#
-# Source: WaitForPodsReady in pkg/cache/scheduler of Kueue.
-
-
-class PodsReadyGate:
-    """Kueue's `blockAdmission`: blocks admissions while some Workload with quota has pods that are not ready."""
-
-    def __init__(self, policy: PodsReadyPolicy | None = None) -> None:
-        self._policy = policy or PodsReadyPolicy()
-        self._unready: dict[Key, None] = {}
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether admissions must wait, because some Workload with quota has pods that are not ready."""
-        return bool(self._unready)
-
-    def closes_for(self, workload: Obj) -> bool:
-        """Return whether the admission of this Workload blocks further admissions until its pods are ready."""
-        return self._policy.covers(workload)
-
-    def observe(self, event: WatchEvent) -> None:
-        """Update the set of Workloads with unready pods from a watch event of a Workload."""
-        view = workload_view(event.obj)
-        holds_quota = view.quota_reserved and view.active and not view.finished and event.type is not EventType.DELETED
-        if holds_quota and not view.pods_ready and self.closes_for(event.obj):
-            self._unready[event.key] = None
-        else:
-            self._unready.pop(event.key, None)
-
-
-# A cycle that is interrupted until the pods of all admitted Workloads are ready.
-#
-# Kueue's scheduler blocks inside a cycle before the first admission that has to wait, and runs no other cycle
-# meanwhile. Once the pods are ready, or their Workloads released their quota, it admits that Workload as decided, and
-# continues with the later decisions. The next admission blocks in the same way. Here the remaining admissions and
-# preemptions are kept, and no cycle runs before they are applied.
-#
-# A kept decision is dropped if its Workload is deleted, finished or inactive by then. It is also dropped if the
-# Workload's pod sets or queue name changed, or if its ClusterQueue is gone. In some of these cases Kueue writes the
-# admission and reverts it afterwards.
-#
-# After a restart, the waiting Workload is recognized by its condition (WaitingForPodsReady): the first cycle decides
-# only about it. Source: processEntry and waitForPodsReadyIfNeeded in pkg/scheduler/scheduler.go of Kueue.
-
-
-BlockedEntry: TypeAlias = Admit | Preempt
-
-
-class BlockedCycle:
-    """The rest of a cycle that was interrupted until pods are ready: its waiting admission and the later decisions."""
-
-    def __init__(self, scheduler_cache: SchedulerCache, gate: PodsReadyGate | None) -> None:
-        """Start without an interrupted cycle; `gate` is None if admissions do not wait for other Workloads' pods."""
-        self._cache = scheduler_cache
-        self._gate = gate
-        self._entries: list[BlockedEntry] = []
-        self._is_first_cycle = gate is not None
-
-    @property
-    def is_blocked(self) -> bool:
-        """Whether there is an interrupted cycle that must keep waiting for ready pods."""
-        return bool(self._entries) and self._gate is not None and self._gate.is_closed
-
-    @property
-    def may_resume(self) -> bool:
-        """Whether there is an interrupted cycle that no longer has to wait for ready pods."""
-        return bool(self._entries) and not self.is_blocked
-
-    def observe(self, event: WatchEvent) -> None:
-        """Pass a watch event of a Workload to the PodsReadyGate; ignore events of other kinds."""
-        if self._gate is not None and event.key.kind == scheme.WORKLOAD:
-            self._gate.observe(event)
-
-    def first_heads(self, heads: list[Head]) -> list[Head]:
-        """Return the next cycle's heads: after a restart, Workloads that waited for ready pods; otherwise `heads`."""
-        if not self._is_first_cycle:
-            return heads
-        self._is_first_cycle = False
-        views = [view for view in self._cache.workload_cache.views() if view.waits_for == WAITING_FOR_PODS_READY]
-        current_heads = [self._head_of(view) for view in views]
-        return [head for head in current_heads if head is not None] or heads
-
-    def split(self, decisions: Sequence[Decision], reader: Reader) -> tuple[Sequence[Decision], Obj | None]:
-        """Return the decisions to apply now, and the Workload that must wait for ready pods, if any; store the rest.
-
-        StayPending decisions are always returned, because a later change of the pods does not affect them.
-        """
-        if self._gate is None:
-            return decisions, None
-        is_closed = self._gate.is_closed
-        for position, decision in enumerate(decisions):
-            obj = reader.get(_key_of_view(decision.head.workload)) if isinstance(decision, Admit) else None
-            if obj is None or not workload_view(obj).admissible:
-                continue
-            if is_closed:
-                remaining = decisions[position:]
-                self._entries = [entry for entry in remaining if not isinstance(entry, StayPending)]
-                return [*decisions[:position], *(entry for entry in remaining if isinstance(entry, StayPending))], obj
-            is_closed = self._gate.closes_for(obj)
-        return decisions, None
-
-    def take_decisions(self) -> Sequence[Decision]:
-        """Remove and return the interrupted cycle's decisions, without those that are no longer valid."""
-        stored_entries, self._entries = self._entries, []
-        new_entries = [self._refresh_entry(entry) for entry in stored_entries]
-        return [entry for entry in new_entries if entry is not None]
-
-    def _head_of(self, view: WorkloadView) -> Head | None:
-        queues = self._cache.queue_manager
-        local_queue = self._cache.workload_cache.local_queues.get(view.queue)
-        pending_queue = None if local_queue is None else queues.pending.get(local_queue.cluster_queue)
-        if pending_queue is None or pending_queue.get(view.key) is None or is_held_back(view, queues.now):
-            return None
-        return pending_queue.head_of(view.key)
-
-    def _refresh_entry(self, entry: BlockedEntry) -> BlockedEntry | None:
-        """Return a stored decision with the current Workload and queue; None if the decision is no longer valid."""
-        old_view, name = entry.head.workload, entry.head.queue
-        queue, view = self._cache.snapshot.queues.get(name), self._cache.workload_cache.view(old_view.key)
-        if queue is None or view is None or not view.admissible or _decision_inputs(view) != _decision_inputs(old_view):
-            return None
-        if isinstance(entry, Admit):
-            return entry._replace(head=entry.head._replace(workload=view), queue=queue)
-        pending_entry = self._cache.queue_manager.pending[name].get(view.key)
-        targets = self._refresh_targets(entry.targets)
-        if pending_entry is None or not targets:
-            return None
-        return entry._replace(head=entry.head._replace(workload=pending_entry.view), queue=queue, targets=targets)
-
-    def _refresh_targets(self, targets: Sequence[PreemptionTarget]) -> tuple[PreemptionTarget, ...]:
-        holders = [self._cache.snapshot.holder(target.workload.key) for target in targets]
-        return tuple(
-            target._replace(workload=current)
-            for target, current in zip(targets, holders, strict=True)
-            if current is not None and current.uid == target.workload.uid
-        )
-
-
-def _decision_inputs(view: WorkloadView) -> tuple[object, ...]:
-    """Return the parts of a Workload on which a scheduling decision depends, to detect changes; not its queue order."""
-    return view.uid, view.queue, view.shape[0], view.counts
-
-
-def _key_of_view(view: WorkloadView) -> Key:
-    return Key(scheme.WORKLOAD, view.namespace, view.name)
 
 
 # Detects when cycles no longer change anything in a cohort tree, so that the scheduler may skip the tree.
@@ -288,6 +136,8 @@ def preempts_new_victim(decision: Decision) -> bool:
 CYCLE_KEY: Final = Key("Cycle", "", "cycle")
 #: The minimum period between writes of pending reasons.
 REPORT_PERIOD: Final = SECOND
+#: Pending reasons wait so long until no write is in flight.
+_REPORT_DELAY_MAX: Final = 10 * SECOND
 
 _PREEMPTED: Final = "Preempted"
 _WAITING: Final = (lifecycle.WAITING_FOR_PODS_READY, "waiting for all admitted workloads to be in PodsReady condition")
@@ -297,12 +147,14 @@ def ignore_preemption_loop(loop: PreemptionLoop) -> None:
     """Do nothing about a detected preemption loop; the default callback of Scheduler."""
 
 
-class ReportSettings(NamedTuple):
-    """What the scheduler reports about its decisions."""
+class SchedulerSettings(NamedTuple):
+    """What the scheduler writes about its decisions, and how much of it at once."""
 
     #: Whether preemption details list the Workloads that were not preempted, with the reasons.
     record_spared_candidates: bool = False
-    #: The most pending reasons that are written at once: no cycle runs before all of them are written.
+    #: The maximum number of writes without a result with which a cycle runs; 0 for an API server in process.
+    in_flight_max: int = 0
+    #: The maximum number of pending reasons that are written at once.
     pending_reasons_max: int = maxsize
 
 
@@ -320,11 +172,14 @@ class Scheduler:
         on_preemption_loop: Callable[[PreemptionLoop], None] = ignore_preemption_loop,
         gate: PodsReadyGate | None = None,
         watch: CycleObserver | None = None,
-        reports: ReportSettings | None = None,
+        settings: SchedulerSettings | None = None,
     ) -> None:
         self._cache = scheduler_cache
         self._policy = policy
-        self._report_settings = reports or ReportSettings()
+        self._settings = settings or SchedulerSettings()
+        #: With a gate, a cycle must see the pods of all admitted Workloads, so no write may be in flight.
+        self._in_flight_max = 0 if gate is not None else self._settings.in_flight_max
+        self._in_flight = WritesInFlight()
         self._on_loop = on_preemption_loop
         self._observer = watch or NoCycleObserver()
         self._blocked = BlockedCycle(scheduler_cache, gate)
@@ -357,10 +212,9 @@ class Scheduler:
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Run a scheduling cycle or the rest of an interrupted one; without heads, write the due pending reasons."""
-        self._cache.workload_cache.drop_unconfirmed_workloads()
         self._cache.resync(reader, now)
-        heads = self._cache.heads(now)
-        outcome = ReconcileResult(requeue_at=now, independent=True)
+        heads = self._in_flight.select_heads(self._cache.heads(now))
+        outcome = self._new_result(requeue_at=now)
         if self._blocked.may_resume:
             self._apply_decisions(self._blocked.take_decisions(), reader, now, outcome)
             return outcome
@@ -375,6 +229,24 @@ class Scheduler:
         self._observer.end(cycle, decisions)
         return outcome
 
+    def _new_result(self, requeue_at: Instant | None = None) -> ReconcileResult:
+        return ReconcileResult(
+            requeue_at=requeue_at, independent=True, in_flight_max=self._in_flight_max, on_result=self._process_result
+        )
+
+    def _write(self, outcome: ReconcileResult, workload: Obj, events: Sequence[EventRecord] = ()) -> None:
+        """Add a Workload's new status to the writes of a reconcile, with the Events to record if it is stored."""
+        self._in_flight.add(_name_of(workload))
+        outcome.add(UpdateStatus(workload), events)
+
+    def _process_result(self, write: Write, error: ApiError | None) -> bool:
+        """Handle the result of a write; undo what was assumed about a rejected one. Return whether a cycle is due."""
+        assert isinstance(write, UpdateStatus)
+        key = _name_of(write.obj)
+        if error is not None:
+            self._cache.workload_cache.revert_assumption(key)
+        return self._in_flight.complete(key)
+
     def _apply_decisions(
         self, all_decisions: Sequence[Decision], reader: Reader, now: Instant, outcome: ReconcileResult
     ) -> None:
@@ -383,7 +255,8 @@ class Scheduler:
         if blocked_workload is not None:
             self._reports.pop(workload_view(blocked_workload).key, None)
             waiting_workload = set_pending(blocked_workload, *_WAITING, now)
-            outcome.writes += [UpdateStatus(waiting_workload)] if waiting_workload is not blocked_workload else []
+            if waiting_workload is not blocked_workload:
+                self._write(outcome, waiting_workload)
         preemptions = [d for d in decisions if isinstance(d, Preempt) and preempts_new_victim(d)]
         preemption_loops = self._loops.find_loops(preemptions, self._cache.snapshot, now)
         parked_flags = [self._apply_decision(decision, reader, now, outcome) for decision in decisions]
@@ -403,7 +276,7 @@ class Scheduler:
 
     def _admit_workload(self, decision: Admit, reader: Reader, now: Instant, outcome: ReconcileResult) -> None:
         view = decision.head.workload
-        key = _key_of_view(view)
+        key = workload_key_of(view)
         self._reports.pop(view.key, None)
         obj = reader.get(key)
         self._cache.workload_cache.dequeue(view.key)
@@ -419,11 +292,13 @@ class Scheduler:
         reserved_event, *other_events = _admission_events(key, view, decision, now, admitted=is_admitted)
         get_admission_details = partial(decision_details.admission_details, decision, self._number)
         events = [reserved_event._replace(details=get_admission_details), *other_events]
-        outcome.add(UpdateStatus(reserve_quota(obj, admission, now, is_admitted, checks)), events)
+        self._write(outcome, reserve_quota(obj, admission, now, is_admitted, checks), events)
 
     def _preempt_targets(self, decision: Preempt, reader: Reader, now: Instant, outcome: ReconcileResult) -> None:
+        if self._in_flight.postpone(decision):
+            return
         alternatives = NO_SPARED_WORKLOADS
-        if self._report_settings.record_spared_candidates and preempts_new_victim(decision):
+        if self._settings.record_spared_candidates and preempts_new_victim(decision):
             alternatives = find_spared_workloads(decision, self._cache.snapshot, fair_sharing=self._policy.fair_sharing)
         # The details are the same for every target, so they are computed once.
         details = cache(partial(decision_details.preemption_details, decision, self._number, alternatives))
@@ -434,7 +309,9 @@ class Scheduler:
                 continue
             evicted_workload, eviction_events = self._evict_target(decision, target, obj, now)
             detailed_events = [e._replace(details=details) if e.reason == _PREEMPTED else e for e in eviction_events]
-            outcome.add(UpdateStatus(evicted_workload), detailed_events)
+            self._write(outcome, evicted_workload, detailed_events)
+            if self._in_flight_max:
+                self._cache.workload_cache.assume_eviction(target.workload.key)
 
     def _evict_target(
         self, decision: Preempt, target: PreemptionTarget, obj: Obj, now: Instant
@@ -465,22 +342,12 @@ class Scheduler:
 
     def _write_due_reports(self, reader: Reader, now: Instant) -> ReconcileResult:
         """Write the pending reasons that are due; return when to reconcile next (end of a backoff, or next report)."""
-        outcome = ReconcileResult(independent=True)
-        for name, reason in self._bypassed.items():
-            obj = reader.get(_workload_key(name))
-            if obj is not None and is_evaluation_awaited(obj):
-                outcome.add(UpdateStatus(set_pending(obj, reason, BYPASSED, now)), [])
-        self._bypassed.clear()
-        if self._reports and now >= self._reports_due:
-            for name in list(self._reports)[-self._report_settings.pending_reasons_max :]:  # the newest
-                why, cycle = self._reports.pop(name)
-                key = _workload_key(name)
-                reported_workload = _with_pending_reason(reader.get(key), why, now)
-                if reported_workload is not None:
-                    event = EventRecord(
-                        key, "Warning", why.reason, why.message, partial(decision_details.pending_details, why, cycle)
-                    )
-                    outcome.add(UpdateStatus(reported_workload), [event])
+        outcome = self._new_result()
+        count_max = self._settings.pending_reasons_max
+        if not self._in_flight or now >= self._reports_due + _REPORT_DELAY_MAX:
+            self._report_bypassed_workloads(reader, now, outcome, count_max)
+            if self._reports and now >= self._reports_due:
+                self._report_pending_reasons(reader, now, outcome, count_max)
         due_times = [
             t
             for t in (self._cache.queue_manager.next_release(), self._reports_due if self._reports else None)
@@ -488,6 +355,29 @@ class Scheduler:
         ]
         outcome.requeue_at = min(due_times, default=None)
         return outcome
+
+    def _report_bypassed_workloads(
+        self, reader: Reader, now: Instant, outcome: ReconcileResult, count_max: int
+    ) -> None:
+        for name in list(self._bypassed)[:count_max]:
+            reason, obj = self._bypassed.pop(name), reader.get(_workload_key(name))
+            if obj is not None and is_evaluation_awaited(obj) and name not in self._in_flight:
+                self._write(outcome, set_pending(obj, reason, BYPASSED, now))
+
+    def _report_pending_reasons(self, reader: Reader, now: Instant, outcome: ReconcileResult, count_max: int) -> None:
+        for name in list(self._reports)[-count_max:]:  # the newest
+            why, cycle = self._reports.pop(name)
+            key = _workload_key(name)
+            reported_workload = _with_pending_reason(reader.get(key), why, now)
+            if reported_workload is not None and name not in self._in_flight:
+                details = partial(decision_details.pending_details, why, cycle)
+                self._write(outcome, reported_workload, [EventRecord(key, "Warning", why.reason, why.message, details)])
+
+
+def _name_of(workload: Obj) -> str:
+    """Return `namespace/name` of a Workload, the key of its view."""
+    metadata = workload["metadata"]
+    return f"{metadata['namespace']}/{metadata['name']}"
 
 
 def _workload_key(name: str) -> Key:
@@ -537,7 +427,9 @@ def _preemption_events(key: Key, preemptor: WorkloadView, target: PreemptionTarg
     return [
         EventRecord(key, "Normal", "EvictedDueToPreempted", message),
         EventRecord(key, "Normal", _PREEMPTED, message + priorities),
-        EventRecord(_key_of_view(preemptor), "Normal", "PreemptedWorkload", f"Preempted workload {victim}{priorities}"),
+        EventRecord(
+            workload_key_of(preemptor), "Normal", "PreemptedWorkload", f"Preempted workload {victim}{priorities}"
+        ),
     ]
 
 

@@ -6,7 +6,7 @@ in pkg/controller/core and pkg/cache/queue/manager.go.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from batchyard.api import scheme
@@ -166,19 +166,25 @@ class WorkloadCache:
         """Whether some assumed admission has not been confirmed by a watch event yet."""
         return bool(self._assumed)
 
-    def drop_unconfirmed_workloads(self) -> None:
-        """Undo assumed admissions that no watch event confirmed, because their write was rejected; requeue their
-        Workloads.
+    def assume_eviction(self, key: str) -> None:
+        """Count a Workload with quota as evicted before the eviction is written."""
+        quota_holder = self.snapshot.holder(key)
+        if quota_holder is not None:
+            self._add_holder(replace(quota_holder, evicted=True))
 
-        Call this after the watch events of all writes have been processed.
-        """
-        unconfirmed_workloads, self._assumed = self._assumed, {}
-        for key in unconfirmed_workloads:
-            self._mark_tree_of_workload(key)
-            self._remove_holder(key)
-            view = self.view(key)
-            if view is not None and view.admissible:
-                self._enqueue_workload(view)
+    def revert_assumption(self, key: str) -> None:
+        """Undo the assumed admission or eviction of a Workload whose write was rejected; requeue a pending one."""
+        view = self.view(key)
+        if view is not None and view.quota_reserved and view.active:
+            self._record_reservation(view, None)
+            return
+        if key not in self._assumed:
+            return
+        del self._assumed[key]
+        self._mark_tree_of_workload(key)
+        self._remove_holder(key)
+        if view is not None and view.admissible:
+            self._enqueue_workload(view)
 
     def count_holders(self, cluster_queue: str) -> None:
         """Count the quota of the Workloads that were observed before the ClusterQueue to which they are admitted."""

@@ -9,7 +9,8 @@ from batchyard.api.meta import Key, Obj, find_condition
 from batchyard.api.views.workload import WorkloadView, view_by_creation, workload_view
 from batchyard.base.instant import SECOND, Duration, Instant
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.scheduling.controller import PodsReadyGate, QuiescenceDetector
+from batchyard.scheduling.blocked_cycle import PodsReadyGate
+from batchyard.scheduling.controller import QuiescenceDetector
 from batchyard.scheduling.cycle import Cycle, SchedulingPolicy
 from batchyard.scheduling.decisions import Decision, Head, Preempt, StayPending
 from batchyard.scheduling.messages import RequeueReason

@@ -9,7 +9,8 @@ from batchyard.api import scheme
 from batchyard.api.meta import Obj, with_path
 from batchyard.base.instant import MILLISECOND, SECOND
 from batchyard.interfaces.client import Update
-from batchyard.scheduling.controller import PodsReadyGate, Scheduler
+from batchyard.scheduling.blocked_cycle import PodsReadyGate
+from batchyard.scheduling.controller import Scheduler
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload import evictions, lifecycle

@@ -47,7 +47,10 @@ from batchyard.server.platform.decision_throttle import DecisionThrottle
 from batchyard.server.termination import run_unless_ended
 from batchyard.wiring import PlatformPorts, PlatformSettings, WiredPlatform, build_platform
 
-#: Pending reasons that are written between two scheduling cycles: as many as are in flight at once at the start.
+#: A cycle runs while so many of the scheduler's writes are in flight: enough to keep the API server busy, and few,
+#: because a decision should take the Workloads into account that arrive before it is written.
+_IN_FLIGHT_MAX: Final = 64
+#: Pending reasons that are written at once.
 _PENDING_REASONS_MAX: Final = 32
 #: The remedy for kinds that the server does not serve.
 _UNSERVED_REMEDY: Final = "--install-crds installs the kinds of queues, JobSets and requests for capacity"
@@ -190,6 +193,7 @@ class OperatorProcess:
         platform_ports = PlatformPorts(
             *(self.kernel, self.client, (), (), decision_log, count_loop, throttle),
             cycle_observer=cycle_observer,
+            in_flight_max=_IN_FLIGHT_MAX,
             pending_reasons_max=_PENDING_REASONS_MAX,
         )
         platform, existing_events = build_platform(platform_ports, self._config.settings), self.client.added_events()

@@ -184,7 +184,7 @@ def test_assumed_admission_of_workload_that_is_gone_is_dropped() -> None:
     watcher = AdmissionWatcher(*open_queue(), workload("a", 3))
     assume_admission(watcher)
     watcher.delete(scheme.WORKLOAD, "a", "team")
-    watcher.index.workload_cache.drop_unconfirmed_workloads()
+    watcher.index.workload_cache.revert_assumption("team/a")
     assert (watcher.used(), watcher.heads(), watcher.waiting()) == (0, [], [])
 
 

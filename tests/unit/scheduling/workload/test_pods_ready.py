@@ -10,7 +10,8 @@ from batchyard.base.instant import MINUTE, SECOND
 from batchyard.jobframework.reconciler import JobReconciler
 from batchyard.jobs.job.integration import JobIntegration
 from batchyard.jobs.jobset.integration import JobSetIntegration
-from batchyard.scheduling.controller import PodsReadyGate, Scheduler
+from batchyard.scheduling.blocked_cycle import PodsReadyGate
+from batchyard.scheduling.controller import Scheduler
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload import lifecycle

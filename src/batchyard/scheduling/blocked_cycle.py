@@ -1,0 +1,158 @@
+"""Kueue's `blockAdmission`: no Workload is admitted while another Workload with quota has pods that are not ready.
+
+Kueue's scheduler blocks inside a cycle before the first admission that has to wait, and runs no other cycle
+meanwhile. Once the pods are ready, or their Workloads released their quota, it admits that Workload as decided, and
+continues with the later decisions. The next admission blocks in the same way. Here the remaining admissions and
+preemptions are kept, and no cycle runs before they are applied.
+
+A kept decision is dropped if its Workload is deleted, finished or inactive by then. It is also dropped if the
+Workload's pod sets or queue name changed, or if its ClusterQueue is gone. In some of these cases Kueue writes the
+admission and reverts it afterwards.
+
+After a restart, the waiting Workload is recognized by its condition (WaitingForPodsReady): the first cycle decides
+only about it. Sources: WaitForPodsReady in pkg/cache/scheduler, processEntry and waitForPodsReadyIfNeeded in
+pkg/scheduler/scheduler.go of Kueue.
+"""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key, Obj
+from batchyard.api.views.workload import WorkloadView, workload_view
+from batchyard.interfaces.client import EventType, Reader, WatchEvent
+from batchyard.scheduling.decisions import Admit, Decision, Head, Preempt, StayPending
+from batchyard.scheduling.preemption.context import PreemptionTarget
+from batchyard.scheduling.queue_manager import is_held_back
+from batchyard.scheduling.scheduler_cache import SchedulerCache
+from batchyard.scheduling.workload.lifecycle import WAITING_FOR_PODS_READY
+from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy
+
+
+class PodsReadyGate:
+    """Kueue's `blockAdmission`: blocks admissions while some Workload with quota has pods that are not ready."""
+
+    def __init__(self, policy: PodsReadyPolicy | None = None) -> None:
+        self._policy = policy or PodsReadyPolicy()
+        self._unready: dict[Key, None] = {}
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether admissions must wait, because some Workload with quota has pods that are not ready."""
+        return bool(self._unready)
+
+    def closes_for(self, workload: Obj) -> bool:
+        """Return whether the admission of this Workload blocks further admissions until its pods are ready."""
+        return self._policy.covers(workload)
+
+    def observe(self, event: WatchEvent) -> None:
+        """Update the set of Workloads with unready pods from a watch event of a Workload."""
+        view = workload_view(event.obj)
+        holds_quota = view.quota_reserved and view.active and not view.finished and event.type is not EventType.DELETED
+        if holds_quota and not view.pods_ready and self.closes_for(event.obj):
+            self._unready[event.key] = None
+        else:
+            self._unready.pop(event.key, None)
+
+
+BlockedEntry: TypeAlias = Admit | Preempt
+
+
+class BlockedCycle:
+    """The rest of a cycle that was interrupted until pods are ready: its waiting admission and the later decisions."""
+
+    def __init__(self, scheduler_cache: SchedulerCache, gate: PodsReadyGate | None) -> None:
+        """Start without an interrupted cycle; `gate` is None if admissions do not wait for other Workloads' pods."""
+        self._cache = scheduler_cache
+        self._gate = gate
+        self._entries: list[BlockedEntry] = []
+        self._is_first_cycle = gate is not None
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether there is an interrupted cycle that must keep waiting for ready pods."""
+        return bool(self._entries) and self._gate is not None and self._gate.is_closed
+
+    @property
+    def may_resume(self) -> bool:
+        """Whether there is an interrupted cycle that no longer has to wait for ready pods."""
+        return bool(self._entries) and not self.is_blocked
+
+    def observe(self, event: WatchEvent) -> None:
+        """Pass a watch event of a Workload to the PodsReadyGate; ignore events of other kinds."""
+        if self._gate is not None and event.key.kind == scheme.WORKLOAD:
+            self._gate.observe(event)
+
+    def first_heads(self, heads: list[Head]) -> list[Head]:
+        """Return the next cycle's heads: after a restart, Workloads that waited for ready pods; otherwise `heads`."""
+        if not self._is_first_cycle:
+            return heads
+        self._is_first_cycle = False
+        views = [view for view in self._cache.workload_cache.views() if view.waits_for == WAITING_FOR_PODS_READY]
+        current_heads = [self._head_of(view) for view in views]
+        return [head for head in current_heads if head is not None] or heads
+
+    def split(self, decisions: Sequence[Decision], reader: Reader) -> tuple[Sequence[Decision], Obj | None]:
+        """Return the decisions to apply now, and the Workload that must wait for ready pods, if any; store the rest.
+
+        StayPending decisions are always returned, because a later change of the pods does not affect them.
+        """
+        if self._gate is None:
+            return decisions, None
+        is_closed = self._gate.is_closed
+        for position, decision in enumerate(decisions):
+            obj = reader.get(workload_key_of(decision.head.workload)) if isinstance(decision, Admit) else None
+            if obj is None or not workload_view(obj).admissible:
+                continue
+            if is_closed:
+                remaining = decisions[position:]
+                self._entries = [entry for entry in remaining if not isinstance(entry, StayPending)]
+                return [*decisions[:position], *(entry for entry in remaining if isinstance(entry, StayPending))], obj
+            is_closed = self._gate.closes_for(obj)
+        return decisions, None
+
+    def take_decisions(self) -> Sequence[Decision]:
+        """Remove and return the interrupted cycle's decisions, without those that are no longer valid."""
+        stored_entries, self._entries = self._entries, []
+        new_entries = [self._refresh_entry(entry) for entry in stored_entries]
+        return [entry for entry in new_entries if entry is not None]
+
+    def _head_of(self, view: WorkloadView) -> Head | None:
+        queues = self._cache.queue_manager
+        local_queue = self._cache.workload_cache.local_queues.get(view.queue)
+        pending_queue = None if local_queue is None else queues.pending.get(local_queue.cluster_queue)
+        if pending_queue is None or pending_queue.get(view.key) is None or is_held_back(view, queues.now):
+            return None
+        return pending_queue.head_of(view.key)
+
+    def _refresh_entry(self, entry: BlockedEntry) -> BlockedEntry | None:
+        """Return a stored decision with the current Workload and queue; None if the decision is no longer valid."""
+        old_view, name = entry.head.workload, entry.head.queue
+        queue, view = self._cache.snapshot.queues.get(name), self._cache.workload_cache.view(old_view.key)
+        if queue is None or view is None or not view.admissible or _decision_inputs(view) != _decision_inputs(old_view):
+            return None
+        if isinstance(entry, Admit):
+            return entry._replace(head=entry.head._replace(workload=view), queue=queue)
+        pending_entry = self._cache.queue_manager.pending[name].get(view.key)
+        targets = self._refresh_targets(entry.targets)
+        if pending_entry is None or not targets:
+            return None
+        return entry._replace(head=entry.head._replace(workload=pending_entry.view), queue=queue, targets=targets)
+
+    def _refresh_targets(self, targets: Sequence[PreemptionTarget]) -> tuple[PreemptionTarget, ...]:
+        holders = [self._cache.snapshot.holder(target.workload.key) for target in targets]
+        return tuple(
+            target._replace(workload=current)
+            for target, current in zip(targets, holders, strict=True)
+            if current is not None and current.uid == target.workload.uid
+        )
+
+
+def _decision_inputs(view: WorkloadView) -> tuple[object, ...]:
+    """Return the parts of a Workload on which a scheduling decision depends, to detect changes; not its queue order."""
+    return view.uid, view.queue, view.shape[0], view.counts
+
+
+def workload_key_of(view: WorkloadView) -> Key:
+    """Return the object key of a parsed Workload."""
+    return Key(scheme.WORKLOAD, view.namespace, view.name)
