@@ -54,7 +54,8 @@ def _priority_of_write(write: Write, base: Obj | None) -> WritePriority:
     return WritePriority.REGULAR if has_quota else WritePriority.PENDING_REASON
 
 
-#: The number of requests in flight: at the start, and its bounds.
+#: The number of requests in flight: at the start, and its bounds. A slow server alone does not reduce it below the
+#: initial number: there, most of the latency may be the work of others.
 _IN_FLIGHT_INITIAL: Final = 32
 _IN_FLIGHT_MIN: Final = 4
 _IN_FLIGHT_MAX: Final = 256
@@ -78,10 +79,12 @@ class InFlightLimit:
 
     def record(self, now: Instant, latency: Duration, code: int) -> None:
         """Adapt the limit to a response: its latency, and its status code."""
-        if code not in _OVERLOADED_CODES and latency <= _LATENCY_MAX:
+        is_overloaded = code in _OVERLOADED_CODES
+        if not is_overloaded and latency <= _LATENCY_MAX:
             self._limit = min(_IN_FLIGHT_MAX, self._limit + 1 / self._limit)
         elif now - self._decreased_at >= _DECREASE_INTERVAL:
-            self._limit, self._decreased_at = max(_IN_FLIGHT_MIN, self._limit / 2), now
+            least = _IN_FLIGHT_MIN if is_overloaded else min(self._limit, _IN_FLIGHT_INITIAL)
+            self._limit, self._decreased_at = max(least, self._limit / 2), now
 
 
 #: The most Events that wait to be sent. client-go's broadcaster has the same bound: tools/events/event_broadcaster.go.

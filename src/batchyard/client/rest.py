@@ -2,8 +2,11 @@
 
 A watch event is in the cache before listeners get it, in the same step of the event loop. A write has two
 confirmations, in any order: the server's response and its watch event. `on_result` is called when both have arrived, so
-that the writer sees its own write in the cache. Kinds that are not watched, such as Events, can be written too: for
-these the client keeps its own last writes, up to a limit. A staleness check finds out when the watches have caught up.
+that the writer sees its own write in the cache. A Conflict is likewise reported when the cache holds a newer version of
+the object, so that the writer's next attempt is not based on the outdated one again.
+
+Kinds that are not watched, such as Events, can be written too: for these the client keeps its own last writes, up to a
+limit. A staleness check finds out when the watches have caught up.
 """
 
 from collections import OrderedDict
@@ -12,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from batchyard.api.errors import NotFound
+from batchyard.api.errors import Conflict, NotFound
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.api.scheme import kind_info
 from batchyard.base.instant import SECOND, Instant
@@ -23,6 +26,8 @@ from batchyard.interfaces.client import Create, Delete, EventType, Listener, Rea
 from batchyard.interfaces.controller import Kernel
 
 PENDING_CONFIRMATIONS_MAX: Final = 4096
+#: A Conflict is reported after this time at the latest: it may have another cause than an outdated cache.
+_CONFLICT_DELAY_MAX: Final = SECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +48,8 @@ class ClientDependencies:
 class _Confirmation(NamedTuple):
     """What a watch must deliver to confirm a write: a revision of the kind, or the deletion of the object with a uid.
 
-    A list that starts after the response also confirms the write, even if the server was restored from a backup since.
+    After a Conflict, it is any other version of the object than that on which the write was based. A list that starts
+    after the response also confirms the write, even if the server was restored from a backup since.
     """
 
     key: Key
@@ -51,6 +57,7 @@ class _Confirmation(NamedTuple):
     deleted_object_uid: str
     #: The number of lists of the kind that were started before the response.
     list_count_at_write: int
+    outdated_version: str = ""
 
 
 class _PendingResult:
@@ -196,7 +203,34 @@ class RestClient:
             if confirmation is not None and not self._is_confirmed(confirmation):
                 pending_result.pending_events += 1
                 self._pending_confirmations.setdefault(confirmation.key.kind, []).append((confirmation, pending_result))
+        self._await_newer_version(pending_result)
         self._count_confirmed_write(pending_result)
+
+    def _await_newer_version(self, pending_result: _PendingResult) -> None:
+        """Delay the report of a Conflict until the cache has a newer version of the object, for a limited time."""
+        submission = pending_result.submission
+        response, base = submission.responses[-1], submission.base_objects[len(submission.responses) - 1]
+        if not isinstance(response.error, Conflict) or base is None:
+            return
+        key = key_of(base)
+        if key.kind not in self.informers:
+            return
+        lists, base_version = self.informers[key.kind].lists, base["metadata"]["resourceVersion"]
+        confirmation = _Confirmation(key, 0, "", lists, base_version)
+        if self._is_confirmed(confirmation):
+            return
+        pending_result.pending_events += 1
+        self._pending_confirmations.setdefault(key.kind, []).append((confirmation, pending_result))
+        timers = self._dependencies.timers
+        give_up = partial(self._stop_waiting, confirmation, pending_result)
+        timers.call_at(timers.now() + _CONFLICT_DELAY_MAX, give_up)
+
+    def _stop_waiting(self, confirmation: _Confirmation, pending_result: _PendingResult) -> None:
+        """Report a Conflict although the cache has no newer version of the object yet."""
+        pending_confirmations = self._pending_confirmations[confirmation.key.kind]
+        if (confirmation, pending_result) in pending_confirmations:
+            pending_confirmations.remove((confirmation, pending_result))
+            self._count_confirmed_write(pending_result)
 
     def _confirmation_for(self, response: WriteResponse) -> _Confirmation | None:
         """Return what a watch must deliver to confirm a write.
@@ -223,9 +257,11 @@ class RestClient:
         informer = self.informers[confirmation.key.kind]
         if informer.last_listed > confirmation.list_count_at_write:
             return True
-        if not confirmation.deleted_object_uid:
+        if not confirmation.deleted_object_uid and not confirmation.outdated_version:
             return (informer.revision or 0) >= confirmation.revision
         cached_object = self._cache.get(confirmation.key)
+        if confirmation.outdated_version and cached_object is not None:
+            return cached_object["metadata"]["resourceVersion"] != confirmation.outdated_version
         return cached_object is None or cached_object["metadata"]["uid"] != confirmation.deleted_object_uid
 
     def _count_confirmed_write(self, pending_result: _PendingResult) -> None:

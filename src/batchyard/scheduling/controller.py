@@ -346,14 +346,12 @@ class Scheduler:
         count_max = self._settings.pending_reasons_max
         if not self._in_flight or now >= self._reports_due + _REPORT_DELAY_MAX:
             self._report_bypassed_workloads(reader, now, outcome, count_max)
-            if self._reports and now >= self._reports_due:
+            if now >= self._reports_due:
                 self._report_pending_reasons(reader, now, outcome, count_max)
-        due_times = [
-            t
-            for t in (self._cache.queue_manager.next_release(), self._reports_due if self._reports else None)
-            if t is not None
-        ]
-        outcome.requeue_at = min(due_times, default=None)
+        # While writes are in flight, the result of the last one causes the next reconcile.
+        next_report = self._reports_due + (_REPORT_DELAY_MAX if self._in_flight else 0)
+        due_times = [self._cache.queue_manager.next_release(), next_report if self._reports else None]
+        outcome.requeue_at = min((t for t in due_times if t is not None), default=None)
         return outcome
 
     def _report_bypassed_workloads(

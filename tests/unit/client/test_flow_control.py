@@ -113,13 +113,22 @@ def test_fast_server_gets_more_requests_in_flight() -> None:
     assert server.queue.in_flight == 0
 
 
-@pytest.mark.parametrize(("code", "latency"), [(429, 1), (503, 1), (200, 2 * SECOND)])
-def test_overloaded_server_gets_fewer_requests_in_flight(code: int, latency: int) -> None:
+@pytest.mark.parametrize(("code", "latency", "expected_count"), [(429, 1, 4), (503, 1, 4), (200, 2 * SECOND, 32)])
+def test_overloaded_server_gets_fewer_requests_in_flight(code: int, latency: int, expected_count: int) -> None:
     limit = InFlightLimit()
+    for _ in range(1000):
+        limit.record(0, 1, 200)
+    assert limit.count > 32
     for second in range(1, 10):
         limit.record(second * SECOND, latency, code)
         limit.record(second * SECOND + 1, latency, code)  # the same overload
-    assert limit.count == 4
+    assert limit.count == expected_count
+
+
+def test_limit_grows_by_one_per_round_of_fast_responses() -> None:
+    limit = InFlightLimit()
+    for second in range(1, 10):
+        limit.record(second * SECOND, 1, 429)
     limit.record(20 * SECOND, 1, 200)
     assert limit.count == 4
     for _ in range(10):
