@@ -358,15 +358,20 @@ class QuotaShortage(NamedTuple):
 
 
 def shortage_of(outcomes: Sequence[PodSetFlavorOutcomes], queue: ClusterQueue) -> QuotaShortage | None:
-    """Return the shortage farthest from fitting among a Workload's pod sets and resource groups; None if it fits."""
+    """Return the shortage farthest from fitting among a Workload's pod sets and resource groups; None if it fits.
+
+    If the ClusterQueue does not cover a resource, that is the shortage.
+    """
     ranked_shortages: list[tuple[tuple[int, float], QuotaShortage]] = []
     for pod_set in outcomes:
         if pod_set.uncovered_resource:
             return QuotaShortage(pod_set.name, UNCOVERED_RESOURCE, None, None, None, pod_set.uncovered_resource)
         for group in pod_set.grouped_outcomes():
-            nearest = min(group, key=_distance_to_fit)
-            if not nearest.fits:
-                ranked_shortages.append((_distance_to_fit(nearest), _shortage_in_flavor(pod_set.name, nearest, queue)))
+            nearest_outcome = min(group, key=_distance_to_fit)
+            if not nearest_outcome.fits:
+                ranked_shortages.append(
+                    (_distance_to_fit(nearest_outcome), _shortage_in_flavor(pod_set.name, nearest_outcome, queue))
+                )
     return max(ranked_shortages, key=lambda each: each[0])[1] if ranked_shortages else None
 
 

@@ -336,7 +336,7 @@ class WorkloadLookup(NamedTuple):
 
 def workload_of(obj: Obj, reader: Reader) -> WorkloadLookup:
     """Return the Workload of a Job, a JobSet or a pod, or the reason why the object has none."""
-    job = queued_job_of(obj, reader)
+    job = outermost_job_of(obj, reader)
     if job is None:
         kind = obj["kind"].lower()
         reason = f"no Job or JobSet with Kueue's queue label owns this {kind}, so it runs outside any queue"
@@ -353,7 +353,7 @@ def workload_of(obj: Obj, reader: Reader) -> WorkloadLookup:
     return WorkloadLookup(None, job, _unmanaged_reason(job, prebuilt_workload_key, reader))
 
 
-def queued_job_of(obj: Obj, reader: Reader) -> Obj | None:
+def outermost_job_of(obj: Obj, reader: Reader) -> Obj | None:
     """Return the outermost Job or JobSet that owns an object, or the object itself if it is one; None without a job."""
     job = obj if obj["kind"] in _KIND_BY_JOB_KIND else None
     for owning_job in controlling_jobs(obj, reader.get):
@@ -366,7 +366,9 @@ def _unmanaged_reason(job: Obj, prebuilt_workload_key: Key | None, reader: Reade
     queue = label(job, well_known.QUEUE_NAME)
     if queue and prebuilt_workload_key is not None:
         return f"{kind} {name} waits for its Workload {prebuilt_workload_key.name}, which does not exist"
-    class_key = adjustments.class_key(job, INTEGRATIONS[_KIND_BY_JOB_KIND[kind]].templates(job)) if queue else None
+    class_key = (
+        adjustments.priority_class_key(job, INTEGRATIONS[_KIND_BY_JOB_KIND[kind]].templates(job)) if queue else None
+    )
     if class_key is not None and reader.get(class_key) is None:
         class_kind = scheme.kind_info(class_key.kind).kind
         return f"{kind} {name} has no Workload: {class_kind} {class_key.name} does not exist; create it"

@@ -75,7 +75,7 @@ class JobRelations:
         """Return the key of a queued job's priority class; None for a job with an owner or without a queue."""
         if meta.controller_of(job) is not None or not meta.label(job, well_known.QUEUE_NAME):
             return None
-        return adjustments.class_key(job, self._integration.templates(job))
+        return adjustments.priority_class_key(job, self._integration.templates(job))
 
     def _observe_workload(self, event: WatchEvent) -> Iterable[meta.Key]:
         prebuilt_jobs = self._jobs_by_prebuilt.get(event.key, ())

@@ -15,7 +15,7 @@ from batchyard.lint.findings import RuleResult, Severity
 from batchyard.lint.workloads import LintedJob, LintedPodSet
 from batchyard.scheduling.messages import ExceedsMaxCapacity
 from batchyard.scheduling.quota import FlavorAssignmentMode
-from batchyard.scheduling.workload.adjustments import combine_limit_ranges, out_of_bounds
+from batchyard.scheduling.workload.adjustments import combine_limit_ranges, describe_limit_violations
 
 _NAMESPACE_NAME_LABEL: Final = "kubernetes.io/metadata.name"
 #: A memory quota below this number of bytes is implausible: its unit, such as Mi, is probably missing.
@@ -137,7 +137,9 @@ def _job_equality_key(config: Configuration, view: ClusterQueueView, job: Linted
         [
             (
                 tuple((resource, amount * count) for resource, amount in pod_set.template.requests),
-                tuple(config.snapshot.obstacles.of(pod_set.template, group.flavors) for group in view.groups),
+                tuple(
+                    config.snapshot.obstacles.mismatches_for(pod_set.template, group.flavors) for group in view.groups
+                ),
             )
             for pod_set, count in zip(job.view.pod_sets, job.view.counts, strict=True)
         ]
@@ -240,7 +242,7 @@ def beyond_limit_range(config: Configuration) -> Iterator[RuleResult]:
         ranges_by_namespace.setdefault(manifest.obj["metadata"].get("namespace", ""), []).append(manifest.obj)
     for job in config.jobs:
         limit_ranges = ranges_by_namespace.get(job.namespace)
-        violation = out_of_bounds(job.workload, combine_limit_ranges(limit_ranges)) if limit_ranges else ""
+        violation = describe_limit_violations(job.workload, combine_limit_ranges(limit_ranges)) if limit_ranges else ""
         if violation:
             fix = "change the pods' requests and limits to fit the LimitRange, or change the LimitRange"
             yield RuleResult(

@@ -63,7 +63,7 @@ class PodSetAssignment:
             return tuple(self.scans[-1].rejections)
         if self.unavailable:
             return (f"resource {self.unavailable} unavailable in ClusterQueue",)
-        return tuple([fact for scan in self.scans for fact in scan.rejections])
+        return tuple([rejection for scan in self.scans for rejection in scan.rejections])
 
     @property
     def attempts(self) -> tuple[cluster_queue.FlavorAttempt, ...]:
@@ -93,8 +93,8 @@ class LastAssignment(NamedTuple):
     cycle_number: int
     shape: Shape
 
-    def next_flavor(self, pod_set: int, resource: str) -> int:
-        """Return the index of the flavor at which the search continues for a resource of a pod set."""
+    def next_flavor_index(self, pod_set: int, resource: str) -> int:
+        """Return the index of the flavor at which the search continues for a resource of a pod set; 0 if unknown."""
         return self.tried[pod_set].get(resource, cluster_queue.SCAN_DONE) + 1 if pod_set < len(self.tried) else 0
 
 
@@ -151,7 +151,7 @@ class FlavorAssigner:
     oracle: PreemptionOracle | None
     last_assignment: LastAssignment | None
     fair_sharing: bool = False
-    nominated: NominatedFlavors = ()
+    nominated_flavors: NominatedFlavors = ()
 
     def assign(self, pod_counts: Sequence[int]) -> Assignment:
         """Return the flavor assignment for a pod count per pod set; it ends at the first pod set without a flavor."""
@@ -242,7 +242,7 @@ class FlavorAssigner:
         base_usage = dict(usage) if usage else _NO_USAGE
         total_usages = [_add_assumed(base_usage, requested) for requested in plan.usages] if base_usage else plan.usages
         available = available_cache(node)
-        obstacles = self._flavor_obstacles(plan, pod_set_indexes) if self.nominated else plan.obstacles
+        obstacles = self._flavor_obstacles(plan, pod_set_indexes) if self.nominated_flavors else plan.obstacles
         start = 0 if self.last_assignment is None else _first_flavor_index(self.last_assignment, plan, pod_set_indexes)
         qualities_by_flavor: list[Sequence[GranularMode]] = []
         best: Sequence[GranularMode] = ()
@@ -298,7 +298,9 @@ class FlavorAssigner:
 
     def _flavor_obstacles(self, group_request: cluster_queue.ResourceGroupRequest, indexes: Sequence[int]) -> list[str]:
         """Return why a repeated search excludes each flavor, such as one that was not assigned before; '' if usable."""
-        nominated_flavors = [self.nominated[i].get(group_request.resource) for i in indexes if i < len(self.nominated)]
+        nominated_flavors = [
+            self.nominated_flavors[i].get(group_request.resource) for i in indexes if i < len(self.nominated_flavors)
+        ]
         message_format = "skipping flavor {} as it is not found in the nomination mapping for resource {}"
         return [
             obstacle if flavor in nominated_flavors else message_format.format(flavor, group_request.resource)
@@ -312,7 +314,7 @@ class FlavorAssigner:
 
 def _first_flavor_index(state: LastAssignment, plan: cluster_queue.ResourceGroupRequest, indexes: Sequence[int]) -> int:
     """Return the index of the flavor at which the search continues; 0 if the queue has fewer flavors by now."""
-    start_index = state.next_flavor(indexes[0], plan.resource)
+    start_index = state.next_flavor_index(indexes[0], plan.resource)
     return start_index if start_index < len(plan.group.flavors) else 0
 
 

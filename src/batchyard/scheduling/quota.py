@@ -73,7 +73,7 @@ class QuotaNode:
         self.usages: tuple[list[int], ...] = (self.usage,)
         #: Whether no node on the path has a lending limit, so that all usage of this node counts up to the root.
         self.lends_without_limit = True
-        #: The nearest node on the path to the root that has limits (or the root); as much quota is available to it.
+        #: The nearest node with limits on the path to the root, or the root: this node has the same available quota.
         self.gate = self
         #: The borrowing height of amounts beyond this node's own quota; None if it depends on the amount.
         self.borrowing_height: int | None = 0
@@ -160,7 +160,7 @@ def request_to_parent(node: QuotaNode, requests: Usage) -> Usage:
 def lowest_fitting_height(queue: QuotaNode, fr: int, amount: int) -> tuple[int, bool]:
     """Return the height of the lowest subtree with enough quota for an amount, and whether that subtree has a parent.
 
-    The height is 0 for the ClusterQueue itself, and that of the root if no subtree has enough quota.
+    The height is 0 for the ClusterQueue itself. If no subtree has enough quota, the result is that of the root.
     """
     step, remaining_amount = queue, amount
     while True:
@@ -201,14 +201,14 @@ def refresh_tree(root: QuotaNode) -> None:
     The usage of ClusterQueues is kept; the usage of Cohorts is summed up again.
     """
     root.available_by_gate = {}
-    nodes = _nodes_top_down(root)
+    nodes = _set_paths(root)
     for node in reversed(nodes):
         _sum_quota_and_usage(node)
     for node in nodes:
         _derive_quota_from_parent(node)
 
 
-def _nodes_top_down(root: QuotaNode) -> list[QuotaNode]:
+def _set_paths(root: QuotaNode) -> list[QuotaNode]:
     """Set each node's path from the root of a cohort tree, and return all nodes, parents before children."""
     root.path = (root,)
     nodes = [root]
@@ -318,7 +318,10 @@ def compare_shares(a: Share, b: Share) -> int:
 
 
 def weighted_share(node: QuotaNode, flavor_resources: Sequence[tuple[str, str]]) -> Share:
-    """Return a queue or Cohort's dominant resource share; `flavor_resources` has the (flavor, resource) of each id."""
+    """Return a queue's or Cohort's dominant resource share; 0 without a parent or borrowed quota.
+
+    `flavor_resources` lists the (flavor, resource) of each flavor-resource id.
+    """
     if node.parent is None:
         return Share(node.weight, 0.0, "", ())
     borrowed_frs = tuple(fr for fr in node.declared if node.usage[fr] > node.subtree[fr])
@@ -389,19 +392,19 @@ def encode_quality(possibility: PreemptionPossibility, height: int = 0) -> Granu
     return (possibility << _STEP_BITS) - height
 
 
-def possibility_of(mode: GranularMode) -> PreemptionPossibility:
+def possibility_of(quality: GranularMode) -> PreemptionPossibility:
     """Return the PreemptionPossibility that `encode_quality()` has encoded in the quality of a flavor."""
-    return _POSSIBILITIES[(mode + _HEIGHT_MASK) >> _STEP_BITS]
+    return _POSSIBILITIES[(quality + _HEIGHT_MASK) >> _STEP_BITS]
 
 
-def mode_of(mode: GranularMode) -> FlavorAssignmentMode:
+def mode_of(quality: GranularMode) -> FlavorAssignmentMode:
     """Return the assignment mode for the quality of a flavor, as `encode_quality()` has encoded it."""
-    return _MODE_BY_POSSIBILITY[(mode + _HEIGHT_MASK) >> _STEP_BITS]
+    return _MODE_BY_POSSIBILITY[(quality + _HEIGHT_MASK) >> _STEP_BITS]
 
 
-def height_of(mode: GranularMode) -> int:
+def height_of(quality: GranularMode) -> int:
     """Return the borrowing height that `encode_quality()` has encoded in the quality of a flavor."""
-    return -mode & _HEIGHT_MASK
+    return -quality & _HEIGHT_MASK
 
 
 #: The best value of each possibility; a height is subtracted from it. A quality of HOPELESS or less is unusable, even
@@ -420,8 +423,8 @@ def is_better(a: GranularMode, b: GranularMode, fungibility: FlavorFungibility) 
     return a > b
 
 
-def _preemption_preference_key(mode: GranularMode) -> tuple[int, GranularMode]:
-    return -height_of(mode), mode
+def _preemption_preference_key(quality: GranularMode) -> tuple[int, GranularMode]:
+    return -height_of(quality), quality
 
 
 def worst_quality(qualities: Sequence[GranularMode], fungibility: FlavorFungibility) -> GranularMode:
@@ -432,8 +435,8 @@ def worst_quality(qualities: Sequence[GranularMode], fungibility: FlavorFungibil
     return lowest_quality
 
 
-def should_try_next_flavor(mode: GranularMode, fungibility: FlavorFungibility) -> bool:
+def should_try_next_flavor(quality: GranularMode, fungibility: FlavorFungibility) -> bool:
     """Return whether `flavorFungibility` continues the flavor search after a flavor of this quality."""
-    if mode <= HOPELESS or (mode <= RECLAIM and fungibility.try_next_when_preempting):
+    if quality <= HOPELESS or (quality <= RECLAIM and fungibility.try_next_when_preempting):
         return True
-    return fungibility.try_next_when_borrowing and height_of(mode) != 0
+    return fungibility.try_next_when_borrowing and height_of(quality) != 0

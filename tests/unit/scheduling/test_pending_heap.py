@@ -524,5 +524,5 @@ def test_first_and_place_of_match_order_of_views() -> None:
         order = [view.key for view in queue.views()]
         for count in range(len(order) + 1):
             assert [view.key for view in queue.first_workloads(count)] == order[:count]
-        assert [queue.place_of(key) for key in order] == list(range(len(order)))
+        assert [queue.count_ahead_of(key) for key in order] == list(range(len(order)))
     assert order[0] == preempting.workload.key

@@ -97,7 +97,7 @@ def _with_default_container_resources(container: Obj, limits: NamespaceLimits) -
     return {**container, "resources": {**resources, "limits": merged_limits, "requests": merged_requests}}
 
 
-def out_of_bounds(workload: Obj, limits: NamespaceLimits) -> str:
+def describe_limit_violations(workload: Obj, limits: NamespaceLimits) -> str:
     """Return Kueue's message why the LimitRanges would reject the Workload's pods; '' if they would not."""
     violations = [
         f"{path}: Invalid value: [{','.join(names)}]: requests must not be {bound}"
@@ -129,12 +129,12 @@ def _limit_violations(
 def _bound_violations(
     limits: NamespaceLimits, kind: str, max_amounts: ResourceAmounts, min_amounts: ResourceAmounts, path: str
 ) -> Iterator[tuple[str, list[str], str]]:
-    exceeding = _amounts_above_bounds(max_amounts, limits.max_amounts.get(kind, {}))
-    if exceeding:
-        yield path, exceeding, "above the limitRange max"
-    falling_short = _amounts_above_bounds(limits.min_amounts.get(kind, {}), min_amounts)
-    if falling_short:
-        yield path, falling_short, "below the limitRange min"
+    names_above = _amounts_above_bounds(max_amounts, limits.max_amounts.get(kind, {}))
+    if names_above:
+        yield path, names_above, "above the limitRange max"
+    names_below = _amounts_above_bounds(limits.min_amounts.get(kind, {}), min_amounts)
+    if names_below:
+        yield path, names_below, "below the limitRange min"
 
 
 def _amounts_above_bounds(amounts: ResourceAmounts, bounds: ResourceAmounts) -> list[str]:
@@ -251,7 +251,7 @@ def _runtime_classes(obj: Obj) -> list[str]:
 def _limited_view(obj: Obj, limits: NamespaceLimits) -> WorkloadView:
     adjusted_workload = with_default_resources(obj, limits)
     view = WorkloadView(adjusted_workload)
-    view.out_of_bounds = out_of_bounds(adjusted_workload, limits)
+    view.out_of_bounds = describe_limit_violations(adjusted_workload, limits)
     pods, priority, pod_counts = view.shape
     view.shape = pods + view.out_of_bounds.encode(), priority, pod_counts  # two cases: within or out of bounds
     return view
@@ -279,14 +279,14 @@ def resolve_priority(
     job: Obj, templates: Sequence[Mapping[str, Any]], reader: Reader
 ) -> WorkloadPriority | MissingPriorityClass:
     """Return the priority for a job's Workload; MissingPriorityClass if the job's priority class does not exist."""
-    key = class_key(job, templates)
+    key = priority_class_key(job, templates)
     if key is None:
         return _default_priority(reader)
     priority_class = reader.get(key)
     return MissingPriorityClass(key) if priority_class is None else _priority_from_class(key, priority_class)
 
 
-def class_key(job: Obj, templates: Sequence[Mapping[str, Any]]) -> Key | None:
+def priority_class_key(job: Obj, templates: Sequence[Mapping[str, Any]]) -> Key | None:
     """Return the key of the priority class named by a job's label, or else by its first pod template with a class."""
     name = label(job, well_known.PRIORITY_CLASS)
     if name:

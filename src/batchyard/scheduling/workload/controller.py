@@ -192,9 +192,9 @@ def _sync_conditions(context: WorkloadReconcile) -> ReconcileResult | None:
         return None
     new = workload
     if not lifecycle.has_quota_reservation(workload):
-        why = pending_reason.reason_for_pending(workload, context.queues)
-        if why is not None:
-            new = lifecycle.set_pending(workload, *why, now)
+        reason = pending_reason.reason_for_pending(workload, context.queues)
+        if reason is not None:
+            new = lifecycle.set_pending(workload, *reason, now)
         new = lifecycle.without_stale_admission(new)
     new = lifecycle.sync_admitted(new, now)
     if new is workload:
@@ -233,8 +233,8 @@ def _evict_if_draining(context: WorkloadReconcile, queue: Obj | None, kind: str)
 def _check_time_limits(context: WorkloadReconcile) -> ReconcileResult | None:
     """Apply a Workload's PodsReady timeout and maximum execution time, or wait until the earlier of the two."""
     requeue_times = []
-    for limit in (_check_pods_ready_timeout, _check_execution_time):
-        outcome = limit(context)
+    for check_limit in (_check_pods_ready_timeout, _check_execution_time):
+        outcome = check_limit(context)
         if outcome is not None and outcome.writes:
             return outcome
         if outcome is not None and outcome.requeue_at is not None:

@@ -103,7 +103,10 @@ def exceed_execution_time(workload: meta.Obj, now: Instant) -> meta.Obj:
 
 
 def deactivate(workload: meta.Obj, now: Instant) -> meta.Obj:
-    """Evict a Workload with `spec.active` false for the cause in DeactivationTarget, and remove its requeue state."""
+    """Return a Workload with `spec.active` false as evicted, for the cause in DeactivationTarget, if any.
+
+    Its requeue state and DeactivationTarget are removed. The same object is returned if nothing changes.
+    """
     draft = meta.StatusDraft(workload, now)
     is_evicted = draft.is_true(lifecycle.EVICTED)
     if is_evicted and "requeueState" not in draft.status:
