@@ -50,7 +50,7 @@ class ExpectedPods(NamedTuple):
 class DisruptedPods(NamedTuple):
     """The evicted pods of a budget that still exist: eviction times by name, and when the first of these expires."""
 
-    pods: Mapping[str, str]
+    eviction_times: Mapping[str, str]
     #: The evicted pods that were not deleted in time.
     undeleted_pods: tuple[Obj, ...]
     expires_at: Instant | None
@@ -97,7 +97,7 @@ def is_based_on_controllers(spec: Mapping[str, Any]) -> bool:
 
 
 def desired_healthy_count(spec: Mapping[str, Any], expected_count: int) -> int:
-    """Return how many of the expected pods a PodDisruptionBudget requires to be healthy."""
+    """Return how many of the expected pods a PodDisruptionBudget requires to be healthy; 0 without a limit."""
     if spec.get("maxUnavailable") is not None:
         return max(0, expected_count - _resolve_percentage(spec["maxUnavailable"], expected_count))
     return 0 if spec.get("minAvailable") is None else _resolve_percentage(spec["minAvailable"], expected_count)
@@ -312,7 +312,9 @@ class DisruptionBudgets:
             pod_key = Key(scheme.POD, key.namespace, pod["metadata"]["name"])
             outcome.events.append(EventRecord(pod_key, "Warning", "NotDeleted", message))
         outcome.requeue_at = None if disrupted_pods.expires_at is None else disrupted_pods.expires_at + 1
-        return _with_status_update(outcome, obj, status_of(obj, pods, expected_pods, disrupted_pods.pods, now))
+        return _with_status_update(
+            outcome, obj, status_of(obj, pods, expected_pods, disrupted_pods.eviction_times, now)
+        )
 
 
 def _with_status_update(outcome: ReconcileResult, budget: Obj, status: Mapping[str, Any]) -> ReconcileResult:
@@ -339,7 +341,10 @@ def _count_expected_pods(budget: Obj, pods: Iterable[Obj], reader: Reader) -> Ex
 
 
 def _controller_uid_and_scale(owner: Mapping[str, Any], pod: Obj, reader: Reader) -> tuple[str, int]:
-    """Return the uid and replica count of a pod's controller, or of the Deployment that owns its ReplicaSet."""
+    """Return the uid and replica count of a pod's controller, or of the Deployment that owns its ReplicaSet.
+
+    Raise _UnknownScaleError if the controller does not exist or has no scale.
+    """
     namespace = pod["metadata"].get("namespace", "")
     controller_kind, replicas_path = _controller_kind_and_scale_path(owner, reader)
     controller = reader.get(Key(controller_kind, namespace, owner["name"]))

@@ -290,23 +290,25 @@ def find_limiting_node(node: QuotaNode, fr: int, amount: int) -> LimitingNode:
     If there is none, the tree's quota is used or not lent. A lendingLimit is the limit if lending that quota would
     suffice. Otherwise it is a nominal quota: that of `node` if `node` uses all of it, else that of the root Cohort.
     """
-    if amount > node.potential[fr]:
+    if amount > node.potential_quota[fr]:
         return LimitingNode(MAXIMUM, _capping_node(node, fr))
     for step in reversed(node.path[1:]):
         limit = step.borrowing_ceiling[fr]
-        if limit is not None and limit - max(0, step.usage[fr] - step.local[fr]) < _available_quota(step.parent, fr):
+        if limit is not None and limit - max(0, step.usage[fr] - step.local_quota[fr]) < _available_quota(
+            step.parent, fr
+        ):
             return LimitingNode(BORROWING, step)
     retained_quotas = retained_quota(node, fr)
     if retained_quotas and sum(each.amount for each in retained_quotas) >= amount - available(node, fr):
         return LimitingNode(LENDING, retained_quotas[0].node)
-    uses_all_own_quota = node.parent is None or node.usage[fr] >= node.subtree[fr]
+    uses_all_own_quota = node.parent is None or node.usage[fr] >= node.subtree_quota[fr]
     return LimitingNode(NOMINAL, node if uses_all_own_quota else node.path[0])
 
 
 def retained_quota(node: QuotaNode, fr: int) -> list[RetainedQuota]:
     """Return the unused quota that other nodes of the cohort tree do not lend to `node`, largest amount first."""
     limited_nodes = [each for each in _nodes_off_path(node) if each.lending_limit.get(fr) is not None]
-    retained_quotas = [RetainedQuota(each, each.local[fr] - each.usage[fr]) for each in limited_nodes]
+    retained_quotas = [RetainedQuota(each, each.local_quota[fr] - each.usage[fr]) for each in limited_nodes]
     retained_quotas = [each for each in retained_quotas if each.amount > 0]
     return sorted(retained_quotas, key=lambda each: (-each.amount, each.node.name))
 
@@ -329,8 +331,11 @@ def _capping_node(node: QuotaNode, fr: int) -> QuotaNode:
     """Return the lowest cohort tree node whose borrowingLimit caps the usable quota of `node`, or the root."""
     for step in reversed(node.path[1:]):
         borrowing_limit = step.borrowing_limit.get(fr)
-        parent_potential = step.parent.potential[fr] if step.parent is not None else 0
-        if borrowing_limit is not None and step.subtree[fr] + borrowing_limit < step.local[fr] + parent_potential:
+        parent_potential = step.parent.potential_quota[fr] if step.parent is not None else 0
+        if (
+            borrowing_limit is not None
+            and step.subtree_quota[fr] + borrowing_limit < step.local_quota[fr] + parent_potential
+        ):
             return step
     return node.path[0] if node.parent is not None else node
 

@@ -61,7 +61,9 @@ def raise_of_budget(budget: Obj) -> BudgetRaise:
     hundredths = -(-(spent_hundredths + 1) * 100 // percent)
     new_budget = _with_amount(budget, field, hundredths)
     highest_usage = (spent_hundredths + 1) * units_per_hundredth - 1
-    assert evaluate_budget(new_budget, highest_usage).stop_policy == "None", "the raise does not suffice"
+    assert evaluate_budget(new_budget, highest_usage).stop_policy == "None", (
+        "the Budget still holds its LocalQueues after the proposed raise"
+    )
     name, new_amount = budget["metadata"]["name"], new_budget["spec"][field]
     unit = "dollars" if is_in_dollars(budget) else "accelerator hours"
     text = f"Budget {name}: raise {field} from {budget_amount_text(budget, amount_of(budget))} to {new_amount}"

@@ -241,9 +241,9 @@ class CohortSimulation:
             cohorts.setdefault(name, current_cohort)
             if cohort_view is not current_cohort:
                 snapshot.put_cohort(cohort_view)
-        old_cohorts, rebuild_count = list(snapshot.cohorts.values()), snapshot.rebuilds
+        old_cohorts, rebuild_count = list(snapshot.cohorts.values()), snapshot.rebuild_count
         snapshot.rebuild_if_changed()
-        if snapshot.rebuilds > rebuild_count:
+        if snapshot.rebuild_count > rebuild_count:
             for node in old_cohorts:
                 detach_node(node)
 

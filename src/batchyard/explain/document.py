@@ -128,27 +128,41 @@ def assess_flavors(
     assumed_usage: quota.Usage = ()
     results = []
     for index, pod_set in enumerate(workload.pod_sets):
-        plan = queue.coverage.plan(pod_set.template, workload.counts[index], snapshot.obstacles)
-        outcomes = [outcome for group in plan.groups for outcome in _group_outcomes(assigner, group, assumed_usage)]
-        results.append(PodSetFlavorOutcomes(pod_set.name, workload.counts[index], tuple(outcomes), plan.unavailable))
+        pod_set_request = queue.coverage.split_pod_requests(
+            pod_set.template, workload.counts[index], snapshot.obstacles
+        )
+        outcomes = [
+            outcome for group in pod_set_request.groups for outcome in _group_outcomes(assigner, group, assumed_usage)
+        ]
+        results.append(
+            PodSetFlavorOutcomes(
+                pod_set.name, workload.counts[index], tuple(outcomes), pod_set_request.unavailable_resource
+            )
+        )
         assumed_usage = _add_usage(assumed_usage, usage_by_pod_set.get(pod_set.name, ()))
     return tuple(results)
 
 
-def _group_outcomes(assigner: FlavorAssigner, plan: ResourceGroupRequest, usage: quota.Usage) -> list[FlavorOutcome]:
-    qualities = assigner.all_qualities(plan, usage)
-    return [_flavor_outcome(assigner, plan, index, quality, dict(usage)) for index, quality in enumerate(qualities)]
+def _group_outcomes(
+    assigner: FlavorAssigner, group_request: ResourceGroupRequest, usage: quota.Usage
+) -> list[FlavorOutcome]:
+    qualities = assigner.all_qualities(group_request, usage)
+    return [
+        _flavor_outcome(assigner, group_request, index, quality, dict(usage)) for index, quality in enumerate(qualities)
+    ]
 
 
 def _flavor_outcome(
     assigner: FlavorAssigner,
-    plan: ResourceGroupRequest,
+    group_request: ResourceGroupRequest,
     index: int,
     qualities: Sequence[quota.GranularMode],
     assumed_usage: dict[int, int],
 ) -> FlavorOutcome:
     node = assigner.queue.node
-    resource_qualities = qualities if not plan.obstacles[index] else [quota.NO_FIT] * len(plan.resources)
+    resource_qualities = (
+        qualities if not group_request.obstacles[index] else [quota.NO_FIT] * len(group_request.resources)
+    )
     requests = tuple(
         [
             FlavorResourceRequest(
@@ -157,16 +171,22 @@ def _flavor_outcome(
                 amount,
                 assumed_usage.get(fr, 0),
                 quota.available(node, fr),
-                node.potential[fr],
+                node.potential_quota[fr],
                 quota.possibility_of(quality),
             )
             for resource, (fr, amount), quality in zip(
-                plan.resources, plan.usages[index], resource_qualities, strict=True
+                group_request.resources, group_request.usages[index], resource_qualities, strict=True
             )
         ]
     )
     possibility = quota.possibility_of(quota.worst_quality(qualities, assigner.queue.view.fungibility))
-    return FlavorOutcome(plan.group.flavors[index], plan.group.number, plan.obstacles[index], requests, possibility)
+    return FlavorOutcome(
+        group_request.group.flavors[index],
+        group_request.group.number,
+        group_request.obstacles[index],
+        requests,
+        possibility,
+    )
 
 
 def _add_usage(usage: quota.Usage, added_usage: quota.Usage) -> quota.Usage:
@@ -278,7 +298,7 @@ def _level_part(snapshot: Snapshot, node: quota.QuotaNode, request: FlavorResour
         kind=kind_of(snapshot, node),
         name=node.name,
         nominal=format_or_none(node.nominal.get(request.fr, 0)),
-        subtree=format_or_none(node.subtree[request.fr]),
+        subtree=format_or_none(node.subtree_quota[request.fr]),
         used=format_or_none(node.usage[request.fr]),
         available=format_or_none(quota.available(node, request.fr)),
         borrowingLimit=format_or_none(node.borrowing_limit.get(request.fr)),

@@ -98,7 +98,7 @@ def _spared_holders(
         return []
     cache.snapshot.rebuild_if_changed()
     preemptor_usage = preemptor_holder.usage if preemptor_holder is not None else ()
-    frs = tuple([fr for fr, amount in preemptor_usage if amount]) or tuple(queue.node.declared)
+    frs = tuple([fr for fr, amount in preemptor_usage if amount]) or tuple(queue.node.declared_frs)
     context = PreemptionContext(preemptor, queue, cache.snapshot, preemptor_usage, frs)
     spared_reasons = []
     for holder in ranked_quota_holders(cache.snapshot, queue.node.path[0], queue, frs)[:_HOLDERS_CHECKED_MAX]:
@@ -181,7 +181,7 @@ class QueueExplainer:
         head_views = pending_queue.front(1)
         if not head_views:
             holding_text = f"{count_with_noun(count, 'Workload')} {select_verb(count, 'holds', 'hold')}"
-            summary = f"the ClusterQueue is active; {holding_text} quota and none is ready to be scheduled"
+            summary = f"the ClusterQueue is active; {holding_text} quota, and no pending Workload is ready"
             if pending_count := len(pending_queue):
                 verb = select_verb(pending_count, "waits", "wait")
                 summary += f"; {pending_count} {verb} for the end of a backoff or a change of conditions"
@@ -197,9 +197,9 @@ class QueueExplainer:
     def _quota_parts(self, queue: ClusterQueue) -> list[DocumentPart]:
         """Return the nominal, used, borrowed, lent and available quota of a ClusterQueue by flavor and resource."""
         node, quota_parts = queue.node, []
-        for fr in node.declared:
+        for fr in node.declared_frs:
             flavor, resource = self._cache.snapshot.names[fr]
-            quota, used_amount, available_amount = node.subtree[fr], node.usage[fr], available(node, fr)
+            quota, used_amount, available_amount = node.subtree_quota[fr], node.usage[fr], available(node, fr)
             lent_amount = max(0, quota - used_amount - max(0, available_amount)) if node.parent is not None else 0
             amount_by_name = {
                 "nominal": node.nominal.get(fr, 0),

@@ -41,8 +41,8 @@ _SIMILARITY_MIN: Final = 0.3
 _CYCLE_CORRECTIONS_MAX: Final = 4
 #: What helps if a limit has no correction that a patch can make.
 _REMEDY_BY_LIMIT: Final = {
-    blockers.MISCONFIGURED: "correct the object that the limit names; if that is the Workload, submit a new job",
-    blockers.STOPPED: "correct the object that the limit names",
+    blockers.MISCONFIGURED: "correct the limiting object; if that is the Workload, submit a new job",
+    blockers.STOPPED: "correct the limiting object",
     blockers.GATED: "it waits until the job controller releases it",
     blockers.CHECK: "the controller of the AdmissionCheck decides; see its message",
     blockers.BACKOFF: "it is queued again without a change when its condition Requeued becomes True",
@@ -119,7 +119,7 @@ def remedy_of(case: WaitingCase, cache: SchedulerCache) -> str:
     if case.queues.local_queue is None:
         label = well_known.QUEUE_NAME
         return (
-            f"create LocalQueue {local_queue} in namespace {case.view.namespace}, or name another in the label {label}"
+            f"create LocalQueue {local_queue} in namespace {case.view.namespace}, or set the label {label} to another"
         )
     if queue is None:
         return f"create ClusterQueue {queue_name}, or a LocalQueue of a ClusterQueue that exists"
@@ -274,7 +274,7 @@ def propose_local_queues(case: WaitingCase, cache: SchedulerCache, policy: Sched
     for local_queue in _similar_local_queues(case.view, cache):
         queue, name = cache.snapshot.queues[local_queue.cluster_queue], local_queue.key.partition("/")[2]
         if queue.active and _is_admitted(case.view, queue, cache, policy):
-            text = f"name LocalQueue {name} in the label {well_known.QUEUE_NAME}"
+            text = f"set the label {well_known.QUEUE_NAME} to LocalQueue {name}"
             yield Proposal(FIX, text, [_queue_name_patch(case, name)])
 
 
@@ -305,7 +305,7 @@ def _new_local_queue(case: WaitingCase, cluster_queue: str, cache: SchedulerCach
     metadata, spec = {"name": name, "namespace": namespace}, {"clusterQueue": cluster_queue}
     local_queue = {**_KUEUE_OBJECT, "kind": "LocalQueue", "metadata": metadata, "spec": spec}
     patches = [created_object(local_queue)] + ([_queue_name_patch(case, name)] if is_new_name_needed else [])
-    label_text = f", and name it in the label {well_known.QUEUE_NAME}" if is_new_name_needed else ""
+    label_text = f", and set the label {well_known.QUEUE_NAME} to {name}" if is_new_name_needed else ""
     return Proposal(FIX, f"create LocalQueue {name} of ClusterQueue {cluster_queue}{label_text}", patches)
 
 

@@ -230,7 +230,7 @@ _CONSTRAINTS_TRIED_MAX: Final = 16
 _CONSTRAINTS_SHOWN_MAX: Final = 2
 #: Taints with this prefix describe the state of a node, such as not ready.
 _STATE_TAINT_PREFIX: Final = "node.kubernetes.io/"
-_NEW_JOB: Final = "submit the job again with it"
+_NEW_JOB: Final = "submit the job again with this change"
 
 
 def propose_pod_constraints(pods: Sequence[Obj], node_capacity: NodeCapacityView, reader: Reader) -> Iterator[Proposal]:

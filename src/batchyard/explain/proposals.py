@@ -177,7 +177,7 @@ def propose_flavors(case: ProposalCase, build_view: ViewBuilder) -> Search:
         obj = with_path(case.workload, ("spec", "podSets"), pod_sets)
         if (yield HypotheticalChange(workload=build_view(obj, case.view))):
             patches = _pod_patches(case, pod_sets)
-            suffix = "" if patches else "; submit the job again with it"
+            suffix = "" if patches else "; submit the job again with this change"
             text = f"let its pods use flavor {name}: {_describe_pod_changes(case, flavor)}{suffix}"
             yield Proposal(FLAVOR, text, patches)
 

@@ -294,7 +294,9 @@ class JobReconciler:
     def _sync_priority(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
         label_class = meta.label(job_pass.job, well_known.PRIORITY_CLASS) or ""
         has_quota = lifecycle.has_quota_reservation(workload)
-        if adjustments.class_name(workload) == label_class or not adjustments.follows_label(workload, has_quota):
+        if adjustments.priority_class_name(workload) == label_class or not adjustments.follows_priority_label(
+            workload, has_quota
+        ):
             return None
         priority = self._priority_of(job_pass)
         if isinstance(priority, adjustments.MissingPriorityClass):

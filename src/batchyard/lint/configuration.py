@@ -249,7 +249,7 @@ def _usable_flavors(pod_set: LintedPodSet, group_index: int, context: LintContex
     if not total_requests:
         return []
     obstacles = snapshot.obstacles.mismatches_for(template, resource_group.flavors)
-    max_quota = pod_set.queue.node.potential
+    max_quota = pod_set.queue.node.potential_quota
     return [
         flavor
         for flavor, obstacle in zip(resource_group.flavors, obstacles, strict=True)

@@ -247,17 +247,19 @@ class RemainingDisruptions:
 
     def __init__(self, budgets: dict[str, dict[Key, _PodDisruptionBudget]]) -> None:
         self._budgets = budgets
-        self._remaining = {key: budget.allowed_disruptions for each in budgets.values() for key, budget in each.items()}
+        self._remaining_counts = {
+            key: budget.allowed_disruptions for each in budgets.values() for key, budget in each.items()
+        }
 
     def blocks(self, pod: PodView) -> bool:
         """Return whether a budget that selects the pod allows no further disruption."""
-        return any(self._remaining[key] < 1 for key in self._budgets_of(pod))
+        return any(self._remaining_counts[key] < 1 for key in self._budgets_of(pod))
 
     def take(self, pods: Iterable[PodView]) -> None:
         """Subtract one allowed disruption for each pod from the budgets that select the pod."""
         for pod in pods:
             for key in self._budgets_of(pod):
-                self._remaining[key] -= 1
+                self._remaining_counts[key] -= 1
 
     def _budgets_of(self, pod: PodView) -> Iterable[Key]:
         return [key for key, budget in self._budgets.get(pod.namespace, {}).items() if budget.covers(pod)]
@@ -480,12 +482,12 @@ class SnapshotTrial:
 
     def __init__(self, nodes: ClusterSnapshot) -> None:
         self._nodes = nodes
-        self._outer: list[Callable[[], None]] | None = None
+        self._outer_undo_steps: list[Callable[[], None]] | None = None
         self._is_kept = False
 
     def __enter__(self) -> "SnapshotTrial":
         """Start recording the changes of the snapshot."""
-        self._outer = self._nodes.begin_trial()
+        self._outer_undo_steps = self._nodes.begin_trial()
         return self
 
     def keep(self) -> None:
@@ -497,6 +499,6 @@ class SnapshotTrial:
     ) -> None:
         """Undo the snapshot's changes made inside, or pass kept changes to the enclosing trial."""
         if self._is_kept:
-            self._nodes.keep_changes(self._outer)
+            self._nodes.keep_changes(self._outer_undo_steps)
         else:
-            self._nodes.roll_back_changes(self._outer)
+            self._nodes.roll_back_changes(self._outer_undo_steps)

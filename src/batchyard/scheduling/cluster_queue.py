@@ -204,7 +204,7 @@ class PodSetRequest(NamedTuple):
     requests: Requests
     groups: tuple[ResourceGroupRequest, ...]
     #: A requested resource that no group covers; '' if there is none.
-    unavailable: str
+    unavailable_resource: str
 
 
 class ResourceGroupIndex:
@@ -221,7 +221,7 @@ class ResourceGroupIndex:
         """Clear the cached pod set requests, for use after a ResourceFlavor changed."""
         self._request_cache.clear()
 
-    def plan(self, template: PodTemplate, pod_count: int, obstacles: FlavorMismatches) -> PodSetRequest:
+    def split_pod_requests(self, template: PodTemplate, pod_count: int, obstacles: FlavorMismatches) -> PodSetRequest:
         """Split the resource requests of `pod_count` pods of a template by resource group; results are cached."""
         cache_key = (id(template), pod_count)
         cache_entry = self._request_cache.get(cache_key)
@@ -231,14 +231,17 @@ class ResourceGroupIndex:
             requests = self._total_requests(template, pod_count)
             cache_entry = self._request_cache[cache_key] = (
                 template,
-                self.plan_requests(requests, (template,), obstacles),
+                self.split_requests(requests, (template,), obstacles),
             )
         return cache_entry[1]
 
-    def plan_requests(
+    def split_requests(
         self, requests: Requests, templates: Sequence[PodTemplate], obstacles: FlavorMismatches
     ) -> PodSetRequest:
-        """Split resource requests by resource group; a flavor is usable only if pods of every template can use it."""
+        """Split resource requests by resource group, up to the first resource that no group covers.
+
+        A flavor is usable only if pods of every template can use it.
+        """
         groups: list[ResourceGroupRequest] = []
         handled_resources: list[str] = []
         for resource, amount in requests:

@@ -161,12 +161,12 @@ class SchedulingPolicy:
 
     fair_sharing: bool = False
     #: The preemption strategies of fair sharing.
-    strategies: tuple[FairSharingStrategy, ...] = BOTH_STRATEGIES
+    preemption_strategies: tuple[FairSharingStrategy, ...] = BOTH_STRATEGIES
 
     @property
     def fair_strategies(self) -> tuple[FairSharingStrategy, ...]:
         """The fair sharing preemption strategies; empty if fair sharing is disabled."""
-        return self.strategies if self.fair_sharing else ()
+        return self.preemption_strategies if self.fair_sharing else ()
 
 
 @dataclass(slots=True)
@@ -357,11 +357,13 @@ class Cycle:
         for fr, amount in entry.usage:
             borrowing_limit = node.borrowing_limit.get(fr)
             if entry.assignment.borrowing_height == 0:
-                reserved_usage.append((fr, max(0, min(amount, node.subtree[fr] - node.usage[fr]))))
+                reserved_usage.append((fr, max(0, min(amount, node.subtree_quota[fr] - node.usage[fr]))))
             elif borrowing_limit is None:
                 reserved_usage.append((fr, amount))
             else:
-                reserved_usage.append((fr, max(0, min(amount, node.subtree[fr] + borrowing_limit - node.usage[fr]))))
+                reserved_usage.append(
+                    (fr, max(0, min(amount, node.subtree_quota[fr] + borrowing_limit - node.usage[fr])))
+                )
         self.snapshot.add_usage(queue, tuple(reserved_usage))
 
 

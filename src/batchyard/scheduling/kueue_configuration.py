@@ -75,7 +75,7 @@ def parse_kueue_settings(configuration: Mapping[str, Any]) -> KueueSettings:
     policy = SchedulingPolicy()
     if fair_sharing_settings is not None:
         strategies = tuple(map(FairSharingStrategy, fair_sharing_settings["preemptionStrategies"]))
-        policy = SchedulingPolicy(fair_sharing=True, strategies=strategies)
+        policy = SchedulingPolicy(fair_sharing=True, preemption_strategies=strategies)
     is_pods_ready_disabled = (configuration.get("featureGates") or {}).get(DISABLE_WAIT_FOR_PODS_READY, False)
     pods_ready = None if is_pods_ready_disabled else pods_ready_policy(configuration["waitForPodsReady"])
     copied_labels = (configuration.get("integrations") or {}).get("labelKeysToCopy") or ()

@@ -44,7 +44,7 @@ class PendingQueueReader:
         self._held_back: dict[str, pending_heap.PendingEntry] = {}
         self._preemptor = ""
         #: The number of pending Workloads by LocalQueue.
-        self.by_local_queue: dict[str, int] = {}
+        self.counts_by_local_queue: dict[str, int] = {}
         self._first_pending = pending_heap.FirstPendingCache()
 
     def __len__(self) -> int:
@@ -55,7 +55,7 @@ class PendingQueueReader:
         return self._entries.get(key)
 
     def classes(self) -> list[tuple[EquivalenceClassKey, pending_heap.EquivalenceClass]]:
-        """Return the equivalence classes (Workloads of a namespace with equal requests) by key; some may be empty."""
+        """Return the equivalence classes (Workloads of a namespace with equal requests and priority) and their keys."""
         return list(self._classes.items())
 
     def held_workloads(self) -> list[WorkloadView]:
@@ -188,7 +188,7 @@ class PendingQueue(PendingQueueReader):
         self._push_in_line(self._entries[key])
 
     def put_in_line(self, view: WorkloadView) -> None:
-        """Add a Workload that cycles may try, unless it is already pending; used when its LocalQueue is created."""
+        """Add a Workload that cycles may try, even during a backoff; do nothing if it is already pending."""
         if view.key not in self._entries:
             entry = pending_heap.PendingEntry(view, None)
             self._add_entry(entry)
@@ -298,13 +298,13 @@ class PendingQueue(PendingQueueReader):
         view = entry.view
         self._first_pending.first_entries = None
         self._entries[view.key] = entry
-        self.by_local_queue[view.queue] = self.by_local_queue.get(view.queue, 0) + 1
+        self.counts_by_local_queue[view.queue] = self.counts_by_local_queue.get(view.queue, 0) + 1
 
     def _remove_entry(self, entry: pending_heap.PendingEntry) -> None:
         view = entry.view
         self._first_pending.first_entries = None
         del self._entries[view.key]
-        self.by_local_queue[view.queue] -= 1
+        self.counts_by_local_queue[view.queue] -= 1
         self._remove_entry_from_heap(entry)
 
     def _remove_entry_from_heap(self, entry: pending_heap.PendingEntry) -> None:

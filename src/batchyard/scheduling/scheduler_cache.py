@@ -433,8 +433,8 @@ class SchedulerCache:
         """
         self.queue_manager.now = now
         self.snapshot.rebuild_if_changed()
-        if self.snapshot.rebuilds != self._rebuild_count:  # another caller may have rebuilt the trees
-            self._rebuild_count = self.snapshot.rebuilds
+        if self.snapshot.rebuild_count != self._rebuild_count:  # another caller may have rebuilt the trees
+            self._rebuild_count = self.snapshot.rebuild_count
             self.queue_manager.activate_all()
         self.queue_manager.mark_due_queues()
         return self.queue_manager.heads()

@@ -62,7 +62,7 @@ def first_ranked_holders(
 
 def _rank_holders(snapshot: Snapshot, root: QuotaNode, queue: ClusterQueue, frs: Sequence[int]) -> list[_RankedHolder]:
     """Return the Workloads below a cohort tree node that use the flavor-resources `frs`, with sort keys."""
-    is_under = not [fr for fr in frs if queue.node.usage[fr] >= queue.node.subtree[fr]]
+    is_under = not [fr for fr in frs if queue.node.usage[fr] >= queue.node.subtree_quota[fr]]
     ranked_holders: list[_RankedHolder] = []
     for candidate_queue in snapshot.queues_below(root):
         if not candidate_queue.workloads:
@@ -124,7 +124,7 @@ def _priority_reason(workload: WorkloadView, holder: AdmittedWorkload, policy: s
 def _borrowing_reason(context: PreemptionContext, holder: AdmittedWorkload) -> ProtectionReason | None:
     """Return why the preemptor may not preempt `holder` while borrowing; None if it may, or does not need to borrow."""
     node, preemption_policy = context.queue.node, context.queue.view.preemption
-    if all(node.usage[fr] + amount <= node.subtree[fr] for fr, amount in context.usage):
+    if all(node.usage[fr] + amount <= node.subtree_quota[fr] for fr, amount in context.usage):
         return None
     if not preemption_policy.borrow_within_cohort:
         return ProtectionReason(BORROWING_RULE, f"{context.queue.name} would borrow, and borrowWithinCohort is Never")

@@ -168,7 +168,7 @@ def _borrowing_attempts(context: PreemptionContext, candidates: PreemptionCandid
 
 
 def _is_under_nominal(context: PreemptionContext) -> bool:
-    usage, quota = context.queue.node.usage, context.queue.node.subtree
+    usage, quota = context.queue.node.usage, context.queue.node.subtree_quota
     for fr in context.contested_frs:  # noqa: SIM110 - faster, and called for every pending head
         if usage[fr] >= quota[fr]:
             return False

@@ -295,13 +295,13 @@ def priority_class_key(job: Obj, templates: Sequence[Mapping[str, Any]]) -> Key 
     return next((Key(scheme.PRIORITY_CLASS, "", name) for name in names if name), None)
 
 
-def class_name(workload: Obj) -> str:
+def priority_class_name(workload: Obj) -> str:
     """Return the priority class name in a Workload's `priorityClassRef`; '' if it has none."""
     name: str = (workload["spec"].get("priorityClassRef") or {}).get("name", "")
     return name
 
 
-def follows_label(workload: Obj, has_quota: bool) -> bool:
+def follows_priority_label(workload: Obj, has_quota: bool) -> bool:
     """Return whether a Workload's priority follows its job's priority class label; `has_quota`: it holds quota."""
     ref = workload["spec"].get("priorityClassRef")
     return not has_quota if ref is None else ref.get("kind") == "WorkloadPriorityClass"

@@ -283,7 +283,7 @@ def has_admission_gate(workload: meta.Obj) -> bool:
 def reserve_quota(
     workload: meta.Obj, admission: Mapping[str, Any], now: Instant, admitted: bool, checks: Sequence[str] | None = None
 ) -> meta.Obj:
-    """Return the Workload with a quota reservation; if `admitted`, all checks are Ready, and it is also Admitted.
+    """Return the Workload with a quota reservation, and as Admitted if `admitted` (all its checks must then be Ready).
 
     If `checks` is given, the Workload gets exactly these admission checks, new ones Pending. `resourceRequests` is
     removed, because the admission contains the usage.

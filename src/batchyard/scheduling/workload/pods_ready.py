@@ -115,7 +115,7 @@ def evict_after_timeout(workload: Obj, policy: PodsReadyPolicy, cause: str, now:
     attempt_count = ((workload.get("status") or {}).get("requeueState") or {}).get("count", 0) + 1
     if policy.backoff_limit_count is not None and attempt_count > policy.backoff_limit_count:
         message = "exceeding the maximum number of re-queuing retries"
-        return evictions.target_deactivation(workload, lifecycle.REQUEUING_LIMIT_EXCEEDED, message, now)
+        return evictions.request_deactivation(workload, lifecycle.REQUEUING_LIMIT_EXCEEDED, message, now)
     requeue_time = now + exponential_backoff(policy.backoff_base, policy.backoff_max, attempt_count)
     held_back_workload = evictions.hold_back(workload, requeue_time, is_counted=True)
     reason, message = lifecycle.EVICTED_BY_PODS_READY_TIMEOUT, timeout_message(workload)
