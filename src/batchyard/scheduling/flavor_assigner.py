@@ -72,7 +72,10 @@ class PodSetAssignment:
 
     @property
     def no_fit_reason(self) -> str:
-        """Why the pod set does not fit: the mildest reason of the flavors in each group, the most severe of the groups."""
+        """Why the pod set does not fit: the most severe of the resource groups' reasons.
+
+        The reason of a group is the mildest reason of its flavors.
+        """
         reasons_by_group: dict[int, str] = {}
         for attempt in self.attempts:
             if attempt.possibility is PreemptionPossibility.NO_FIT:
