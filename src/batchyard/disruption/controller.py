@@ -48,7 +48,7 @@ class ExpectedPods(NamedTuple):
 
 
 class DisruptedPods(NamedTuple):
-    """The evicted pods of a budget that still exist: eviction times by name, and when the first of these expires."""
+    """The evicted pods of a budget that still exist: eviction times by name, and when the first entry expires."""
 
     eviction_times: Mapping[str, str]
     #: The evicted pods that were not deleted in time.

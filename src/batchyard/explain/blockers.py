@@ -95,7 +95,7 @@ def _inactivity_suffix(queues: pending_reason.WorkloadQueues, kind: str, schedul
 
 
 def requeue_binding(view: WorkloadView, now: Instant) -> BindingLimit | None:
-    """Return the backoff or the condition Requeued=False that keeps a Workload out of its queue, or None."""
+    """Return the backoff or Requeued=False that keeps a Workload out of its queue; None if it is not held back."""
     if not is_held_back(view, now):
         return None
     if view.requeue_at is not None and view.requeue_at > now:
@@ -132,7 +132,7 @@ def unready_workloads(scheduler_cache: SchedulerCache, reader: Reader) -> list[s
 def pods_ready_binding(
     workload: Obj, scheduler_cache: SchedulerCache, reader: Reader, user: ExplanationUser
 ) -> BindingLimit | None:
-    """Return the Workloads whose unready pods block an admission, as its limit; None if it does not wait for them."""
+    """Return as a Workload's limit the Workloads whose unready pods block admissions; None if none blocks it."""
     quota_condition = find_condition(workload, lifecycle.QUOTA_RESERVED)
     if quota_condition is None or quota_condition["reason"] != WAITING_FOR_PODS_READY:
         return None
@@ -150,7 +150,7 @@ def blocked_views(scheduler_cache: SchedulerCache) -> list[WorkloadView]:
 
 
 def blocked_entry_binding(scheduler_cache: SchedulerCache, user: ExplanationUser) -> BindingLimit | None:
-    """Return the Workload that is admitted before all pending ones once admitted pods are ready; None without one."""
+    """Return as the limit the Workload that is admitted first once all admitted pods are ready; None without one."""
     waiting_views = blocked_views(scheduler_cache)
     if not waiting_views:
         return None

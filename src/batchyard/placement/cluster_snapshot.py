@@ -31,7 +31,7 @@ _CACHED_CANDIDATES_MAX: Final = 1024
 
 
 class StaticFilterResults:
-    """For pods with equal node rules (selector, affinity, tolerations): why each node rejects them, or their scores."""
+    """The nodes' filter results and preference scores for pods with equal selectors, node affinity and tolerations."""
 
     def __init__(self, rules: NodeRules, nodes: Mapping[str, NodeInfo], property_changes: NodeGenerations) -> None:
         self._rules = rules

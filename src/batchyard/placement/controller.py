@@ -307,7 +307,7 @@ def _with_node(pod: Obj, node_name: str, gpu_indices: Sequence[int]) -> Obj:
 
 
 def _failure_message(fit_error: Unschedulable, preemption: PreemptionFailure) -> str:
-    """Return the message why a pod does not fit and, if there are nodes, why preemption does not help."""
+    """Return a message about why a pod does not fit and, if there are nodes, why preemption does not help."""
     message = fit_error.message()
     return message if message == NO_NODES else f"{message} {preemption.message}"
 

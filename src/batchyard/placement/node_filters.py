@@ -191,7 +191,10 @@ def resource_score(shape: PodShape, node: NodeInfo, profile: AutoscalingProfile)
 
 
 def _allocation_score(cpu: tuple[int, int], memory: tuple[int, int], profile: AutoscalingProfile) -> int:
-    """Return the mean free percentage of cpu and memory (of each: used, total); if `profile` packs, the used one."""
+    """Return the mean percentage of free cpu and memory, or of used if `profile` packs pods; 0 without both.
+
+    `cpu` and `memory` are the used and the total amount.
+    """
     score = resource_count = 0
     for used, total in (cpu, memory):
         if total:

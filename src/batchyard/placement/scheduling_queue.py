@@ -66,9 +66,11 @@ PodKind: TypeAlias = tuple[PodShape, int, bool, str]
 
 
 class EquivalenceKey(NamedTuple):
-    """Key of a class of pods or gangs that fit the same nodes: pod counts by kind; a unit alone adds its name."""
+    """Key of a class of pods or gangs that fit the same nodes."""
 
+    #: The kinds of the unit's pods, each with its number of pods.
     kinds: tuple[tuple[PodKind, int], ...]
+    #: The name of the only unit of the class; '' if others may belong to it.
     lone_unit: str
 
 
@@ -121,7 +123,7 @@ class UnschedulablePods:
         return None if parked_unit is None else parked_unit.class_key
 
     def add(self, unit: str, pods: Sequence[PodView], sort_key: UnitSortKey) -> None:
-        """Add a pod or gang that did not fit; `sort_key` orders it."""
+        """Add a pod or gang that did not fit; `sort_key` orders the members of its class."""
         class_key = self.equivalence_key(unit, pods)
         nominated_nodes = list(dict.fromkeys(name for pod in pods if (name := self._nodes.nominated_node_of(pod.uid))))
         self._parked_units[unit] = _ParkedUnit(class_key, sort_key, nominated_nodes)

@@ -63,7 +63,7 @@ class FlavorMismatches:
 
 
 def flavor_mismatch(template: PodTemplate, name: str, flavor: FlavorView | None) -> str:
-    """Return Kueue's message why pods of the template cannot use the ResourceFlavor; '' if they can."""
+    """Return Kueue's reason why pods of the template cannot use the ResourceFlavor; '' if they can."""
     if flavor is None:
         return f"flavor {name} not found"
     tolerations = (*template.tolerations, *flavor.tolerations)
@@ -222,7 +222,7 @@ class ResourceGroupIndex:
         self._request_cache.clear()
 
     def split_pod_requests(self, template: PodTemplate, pod_count: int, obstacles: FlavorMismatches) -> PodSetRequest:
-        """Split the resource requests of `pod_count` pods of a template by resource group; results are cached."""
+        """Return the resource requests of `pod_count` pods of a template by resource group; results are cached."""
         cache_key = (id(template), pod_count)
         cache_entry = self._request_cache.get(cache_key)
         if cache_entry is None or cache_entry[0] is not template:
@@ -238,7 +238,7 @@ class ResourceGroupIndex:
     def split_requests(
         self, requests: Requests, templates: Sequence[PodTemplate], obstacles: FlavorMismatches
     ) -> PodSetRequest:
-        """Split resource requests by resource group, up to the first resource that no group covers.
+        """Return resource requests by resource group, up to the first resource that no group covers.
 
         A flavor is usable only if pods of every template can use it.
         """
@@ -332,7 +332,6 @@ class FlavorScan(NamedTuple):
         return FlavorAttempt(group.flavors[index], group.number, possibility, borrow, tuple(reasons), main_reason)
 
     def _rejection_reasons(self, index: int, qualities: Sequence[GranularMode]) -> list[messages.RejectionReason]:
-        """Return the reasons why the flavor at `index` was rejected."""
         if self.obstacles[index]:
             return [self.obstacles[index]]
         group_request = self.group_request

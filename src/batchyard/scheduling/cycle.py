@@ -72,7 +72,7 @@ def fair_order(entries: Sequence[EntryT], snapshot: Snapshot) -> Iterator[EntryT
 
 
 class _Tournament(Generic[EntryT]):
-    """Orders the Workloads of one cohort tree (one per queue) for fair sharing, by the share after each's admission."""
+    """Orders the Workloads of one cohort tree, at most one per queue, by their queues' shares after an admission."""
 
     def __init__(self, entries: Sequence[EntryT], snapshot: Snapshot) -> None:
         self._snapshot = snapshot

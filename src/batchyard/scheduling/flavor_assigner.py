@@ -97,7 +97,7 @@ class LastAssignment(NamedTuple):
     shape: Shape
 
     def next_flavor_index(self, pod_set: int, resource: str) -> int:
-        """Return the index of the flavor at which the search continues for a resource of a pod set; 0 if unknown."""
+        """Return the index of the flavor at which the search continues of a pod set's resource; 0 if none is stored."""
         return self.tried[pod_set].get(resource, cluster_queue.SCAN_DONE) + 1 if pod_set < len(self.tried) else 0
 
 

@@ -67,7 +67,7 @@ class PendingQueueReader:
         return [w.view for w in sorted(self._entries.values(), key=lambda w: (w.view.key != self._preemptor, w.order))]
 
     def front(self, max_count: int) -> list[WorkloadView]:
-        """Return the first `max_count` pending Workloads: a preemptor, then queue order, without held-back ones."""
+        """Return the first `max_count` Workloads that are not held back, in queue order, a current preemptor first."""
         heaps = [heap.in_order() for each in self._classes.values() for heap in (each.in_line, each.parked)]
         entry = self._entries.get(self._preemptor)
         preemptor_entries = [entry] if entry is not None and entry.line is not None else []

@@ -110,7 +110,7 @@ def available(node: QuotaNode, fr: int) -> int:
 
 
 def available_cache(node: QuotaNode) -> dict[int, int]:
-    """Return the cached results of `available()` for a node at the current usage; callers add missing ones."""
+    """Return the cached `available()` amounts of a node by flavor-resource id; callers add missing ones."""
     available_by_gate = node.path[0].available_by_gate
     amounts = available_by_gate.get(node.gate)
     if amounts is None:

@@ -139,7 +139,7 @@ class WorkloadCache:
         self.snapshot.remove_queue(cluster_queue)
 
     def count_admissible(self, local_queue: str) -> int:
-        """Return the number of pending Workloads of a LocalQueue, which need not have an existing ClusterQueue."""
+        """Return the number of pending Workloads of a LocalQueue, even if its ClusterQueue does not exist."""
         views = self._workloads.get(local_queue, {}).values()
         return sum(view.admissible and self.snapshot.holder(view.key) is None for view in views)
 
@@ -466,17 +466,17 @@ class SchedulerCache:
         return self._views.hypothetical_view(obj, current_view)
 
     def pending_in(self, cluster_queue: str) -> list[WorkloadView] | None:
-        """Return all pending Workloads of a ClusterQueue in queue order; None if the ClusterQueue does not exist."""
+        """Return all pending Workloads of a ClusterQueue, a preemptor first; None if it does not exist."""
         pending_queue = self.queue_manager.pending.get(cluster_queue)
         return None if pending_queue is None else pending_queue.views()
 
     def first_pending(self, cluster_queue: str, count: int) -> list[WorkloadView]:
-        """Return the first `count` pending Workloads of a ClusterQueue in queue order."""
+        """Return the first `count` pending Workloads of a ClusterQueue, a preemptor first; [] if it does not exist."""
         pending_queue = self.queue_manager.pending.get(cluster_queue)
         return [] if pending_queue is None else pending_queue.first_workloads(count)
 
     def count_pending(self, cluster_queue: str) -> int:
-        """Return the number of pending Workloads of a ClusterQueue."""
+        """Return the number of pending Workloads of a ClusterQueue; 0 if it does not exist."""
         pending_queue = self.queue_manager.pending.get(cluster_queue)
         return 0 if pending_queue is None else len(pending_queue)
 

@@ -157,7 +157,7 @@ class SparedWorkload(NamedTuple):
 
 
 class SparedWorkloads(NamedTuple):
-    """Workloads that use the quota that a preemptor lacked but were not preempted: the best ones, and the total."""
+    """Workloads that use the quota that a preemptor lacked but were not preempted: the first 32, and their number."""
 
     spared_workloads: tuple[SparedWorkload, ...]
     total_count: int

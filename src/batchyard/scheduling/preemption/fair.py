@@ -175,11 +175,9 @@ class _TargetOrder:
         return bool(self._remaining_candidates.get(queue.node))
 
     def pop_candidate(self, queue: ClusterQueue) -> AdmittedWorkload:
-        """Remove and return the next preemption candidate of a queue."""
         return self._remaining_candidates[queue.node].pop()
 
     def exclude_queue(self, queue: ClusterQueue) -> None:
-        """Exclude a queue from the rest of the search for victims."""
         self._excluded_nodes[queue.node] = None
 
     def diverging_branches(self, queue: ClusterQueue) -> tuple[QuotaNode, QuotaNode]:

@@ -178,7 +178,7 @@ def _is_under_nominal(context: PreemptionContext) -> bool:
 def _select_targets(
     context: PreemptionContext, candidates: PreemptionCandidates, workloads: list[AdmittedWorkload], *, may_borrow: bool
 ) -> list[PreemptionTarget]:
-    """Select candidates in order until the preemptor fits, without unneeded ones; empty if it does not fit."""
+    """Return the first candidates whose preemption makes room, without unneeded ones; empty if all are too few."""
     targets: list[PreemptionTarget] = []
     for candidate in workloads:
         if not candidates.may_preempt(candidate, may_borrow=may_borrow):

@@ -98,7 +98,7 @@ def _with_default_container_resources(container: Obj, limits: NamespaceLimits) -
 
 
 def describe_limit_violations(workload: Obj, limits: NamespaceLimits) -> str:
-    """Return Kueue's message why the LimitRanges would reject the Workload's pods; '' if they would not."""
+    """Return Kueue's message about the LimitRange bounds that the Workload's pods violate; '' if they violate none."""
     violations = [
         f"{path}: Invalid value: [{','.join(names)}]: requests must not be {bound}"
         for i, pod_set in enumerate(_pod_sets(workload))
@@ -263,7 +263,7 @@ def _limited_view(obj: Obj, limits: NamespaceLimits) -> WorkloadView:
 
 
 class WorkloadPriority(NamedTuple):
-    """A Workload's priority value, and its `priorityClassRef`; None without a priority class."""
+    """A Workload's priority value, and its `priorityClassRef` (None without a priority class)."""
 
     value: int
     class_ref: Mapping[str, str] | None
@@ -302,7 +302,10 @@ def priority_class_name(workload: Obj) -> str:
 
 
 def follows_priority_label(workload: Obj, has_quota: bool) -> bool:
-    """Return whether a Workload's priority follows its job's priority class label; `has_quota`: it holds quota."""
+    """Return whether a Workload's priority follows the priority class label of its job.
+
+    It does with a WorkloadPriorityClass; without a class, only while the Workload has no quota.
+    """
     ref = workload["spec"].get("priorityClassRef")
     return not has_quota if ref is None else ref.get("kind") == "WorkloadPriorityClass"
 
