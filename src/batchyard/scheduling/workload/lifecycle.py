@@ -410,7 +410,10 @@ def has_former_owner(workload: meta.Obj) -> bool:
 
 
 def transfer_field_ownership(workload: meta.Obj) -> Sequence[meta.Obj]:
-    """Return `managedFields` with the fields of earlier batchyard releases transferred to `kueue-admission`."""
+    """Return `managedFields` with the fields of earlier batchyard releases transferred to `kueue-admission`.
+
+    The Workload must have such fields (`has_former_owner()`).
+    """
     entries = workload["metadata"].get("managedFields") or ()
     status_entries = [entry for entry in entries if _owner_identity(entry) in {_FORMER_OWNER, _CURRENT_OWNER}]
     merged_fields: dict[str, Any] = {}
