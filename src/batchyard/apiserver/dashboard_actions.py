@@ -25,7 +25,7 @@ from batchyard.apiserver.request import (
     has_read_only_token,
 )
 from batchyard.interfaces.client import ObjectReader
-from batchyard.scheduling.workload.adjustments import follows_label
+from batchyard.scheduling.workload.adjustments import follows_priority_label
 from batchyard.scheduling.workload.lifecycle import has_quota_reservation, is_active, is_finished
 
 #: The header of the action token, which pages of other sites can neither read nor send.
@@ -181,7 +181,7 @@ class DashboardActions:
 
     def _priority_change(self, workload: Obj, class_name: str) -> PlannedWrite:
         """Return the write that gives a Workload another WorkloadPriorityClass, through its job if it has one."""
-        if not follows_label(workload, has_quota_reservation(workload)):
+        if not follows_priority_label(workload, has_quota_reservation(workload)):
             message = "its priority comes from the PriorityClass of its pods, or it holds quota without a class"
             raise StatusError(409, "Conflict", f"the priority cannot be changed now: {message}")
         if not class_name:  # offered without values: the user types the name

@@ -51,7 +51,7 @@ def flavor_without_quota(config: Configuration) -> Iterator[RuleResult]:
     """Report each flavor with a covered resource for which neither the ClusterQueue nor its cohort has quota."""
     snapshot = config.snapshot
     for name, (manifest, view) in config.queues.items():
-        potential_quota = snapshot.queues[name].node.potential
+        potential_quota = snapshot.queues[name].node.potential_quota
         for group_index, group in enumerate(view.groups):
             for index, flavor in enumerate(group.flavors):
                 no_quota_resources = [r for r in group.resources if potential_quota[snapshot.id_of(flavor, r)] <= 0]

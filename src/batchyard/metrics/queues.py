@@ -33,7 +33,7 @@ class _PendingWorkloads:
     def __init__(self, queue: PendingQueue, *, is_active: bool, request_cache: "_RequestCache") -> None:
         self.in_line = 0
         self.all = len(queue)
-        self.by_local_queue = {name: (0, count) for name, count in queue.by_local_queue.items()}
+        self.by_local_queue = {name: (0, count) for name, count in queue.counts_by_local_queue.items()}
         shapes: tuple[dict[Shape, None], dict[Shape, None]] = ({}, {})
         self.resources: dict[str, int] = {}
         for (shape, _), members in queue.classes():
@@ -255,7 +255,7 @@ class QueueMetrics:
         nodes = [node for name, node in cohorts.items() if name not in self._deleted_cohorts]
         names = self._index.snapshot.names
         yield from self._gauge("cohort_info", (((node.name, *_cohort_labels(node)), 1) for node in nodes))
-        subtree_quotas = {node: enumerate(node.subtree) for node in nodes}
+        subtree_quotas = {node: enumerate(node.subtree_quota) for node in nodes}
         yield from self._gauge("cohort_subtree_quota", _cohort_amounts(nodes, names, subtree_quotas))
         reservations = {node: cohort_sums.sums_of(node)[1].items() for node in nodes}
         yield from self._gauge("cohort_subtree_resource_reservations", _cohort_amounts(nodes, names, reservations))

@@ -379,7 +379,7 @@ def _resource_rejections(pod: PodView, node: NodeInfo) -> Iterator[KubeletReject
         pod_requests,
         key=lambda name: (_RESOURCE_ORDER.index(name) if name in _RESOURCE_ORDER else len(_RESOURCE_ORDER), name),
     ):
-        capacity, unused_amount = total.get(name, 0), node.left.get(name, 0)
+        capacity, unused_amount = total.get(name, 0), node.free_amounts.get(name, 0)
         if pod_requests[name] > unused_amount:
             amounts_text = f"requested: {pod_requests[name]}, used: {capacity - unused_amount}, capacity: {capacity}"
             yield KubeletRejection(f"OutOf{name}", f"Node didn't have enough resource: {name}, {amounts_text}")
@@ -391,7 +391,7 @@ def _scheduling_rejections(pod: PodView, node: NodeInfo) -> Iterator[KubeletReje
         yield _predicate_rejection("NodeAffinity", "node(s) didn't match Pod's node affinity/selector")
     if pod.node_name and pod.node_name != view.name:
         yield _predicate_rejection("NodeName", "node(s) didn't match the requested node name")
-    if not all(map(node.has_port, pod.shape.host_ports)):
+    if not all(map(node.is_port_free, pod.shape.host_ports)):
         yield _predicate_rejection("NodePorts", "node(s) didn't have free ports for the requested pod ports")
     if any(taint.effect == "NoExecute" and not tolerates(pod.tolerations, taint) for taint in view.taints):
         yield _predicate_rejection("TaintToleration", "node(s) had taints that the pod didn't tolerate")
