@@ -196,9 +196,9 @@ class BuiltInStrategy:
 
     def __init__(self, kind: str) -> None:
         self._constant = kind
-        self._shown_times = WireTimesCache()
+        self._wire_times = WireTimesCache()
         #: The paths of time fields, by version.
-        self._times: dict[str, TimeLocations] = {}
+        self._time_paths_by_version: dict[str, TimeLocations] = {}
 
     def decode(self, sent_object: Mapping[str, Any], namespace: str, valid_obj: Obj | None = None) -> DecodedObject:
         """Decode an object into its storage version with defaults, or return its errors."""
@@ -210,10 +210,10 @@ class BuiltInStrategy:
 
     def render(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
         """Return a stored object in a served version, with times in whole seconds."""
-        time_paths = self._times.get(api_version)
+        time_paths = self._time_paths_by_version.get(api_version)
         if time_paths is None:
-            time_paths = self._times[api_version] = self.time_paths(api_version)
-        return self._shown_times.cut_times_to_seconds(self.in_version(stored_object, api_version), time_paths)
+            time_paths = self._time_paths_by_version[api_version] = self.time_paths(api_version)
+        return self._wire_times.cut_times_to_seconds(self.in_version(stored_object, api_version), time_paths)
 
     def in_version(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
         """Convert a stored object to a served version with exact times, to compare it with another object."""

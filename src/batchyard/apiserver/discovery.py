@@ -46,15 +46,15 @@ class Discovery:
     def __init__(self, resources: Resources) -> None:
         self._resources = resources
         self._edition = -1
-        self._build_documents: dict[str, Mapping[str, Any]] = {}
+        self._documents_by_path: dict[str, Mapping[str, Any]] = {}
 
     def document(self, path: str, *, is_aggregated: bool) -> Mapping[str, Any] | None:
         """Return the discovery document of a path: `/`, `/version`, `/api`, `/apis` or below; None if unknown."""
         if self._edition != self._resources.edition:
             self._edition = self._resources.edition
-            self._build_documents = _build_documents(self._resources.all())
+            self._documents_by_path = _build_documents(self._resources.all())
         path_key = path.strip("/")
-        return self._build_documents.get(f"{path_key}?aggregated" if is_aggregated else path_key)
+        return self._documents_by_path.get(f"{path_key}?aggregated" if is_aggregated else path_key)
 
 
 def _build_documents(resources: Sequence[Resource]) -> dict[str, Mapping[str, Any]]:
@@ -133,7 +133,7 @@ def _differing_group_version(handlers: EndpointHandlers, group: str, version: st
 
 
 def _aggregated_document(resources: Sequence[Resource], groups: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Return the aggregated discovery document of the given groups."""
+    """Return the aggregated discovery document of groups; `groups` has the versions of each group."""
     items = [
         {
             "metadata": {"name": name} if name else {},
@@ -179,7 +179,6 @@ def _discovery_entry(resource: Resource, version: str) -> dict[str, Any]:
 
 
 def _supported_verbs(resource: Resource) -> list[str]:
-    """Return the verbs that a resource supports."""
     handlers = resource.handlers.get("")
     if handlers is None:
         return VERBS if resource.supports_deletecollection else _SINGLE_OBJECT_VERBS
@@ -187,6 +186,6 @@ def _supported_verbs(resource: Resource) -> list[str]:
 
 
 def _short_names_and_categories(info: ServedKind) -> dict[str, list[str]]:
-    """Return the short names and categories of a kind."""
+    """Return the fields `shortNames` and `categories` of a kind, without empty ones."""
     names = {"shortNames": list(info.short_names), "categories": list(info.categories)}
     return {field: values for field, values in names.items() if values}

@@ -180,7 +180,7 @@ class OpenApi:
             self._documents[path] = built_document
         return self._documents[path]
 
-    def message(self) -> bytes:
+    def encode_v2_document(self) -> bytes:
         """Return the OpenAPI v2 document, with its definitions only, as protobuf."""
         document = self.document("v2")
         if self._v2_protobuf[0] is not document:

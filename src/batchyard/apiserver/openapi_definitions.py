@@ -1,6 +1,6 @@
 """Schemas of the OpenAPI documents, and CustomResourceDefinitions of this platform's kinds for other API servers.
 
-Only the storage version is included unless a conversion webhook is given, because another API server cannot convert
+Only the storage version is included unless there is a conversion webhook, because another API server cannot convert
 versions itself. The schema comes from the tables of each kind's fields and omits rules that compare fields.
 """
 
@@ -182,7 +182,10 @@ def platform_definition(served_kind: ServedKind) -> dict[str, Any]:
 
 
 def definition_of(served_kind: ServedKind, conversion: ConversionService | None = None) -> dict[str, Any]:
-    """Return a kind's CustomResourceDefinition for another API server: all versions if it has a conversion webhook."""
+    """Return a kind's CustomResourceDefinition for another API server.
+
+    It has all served versions if `conversion` is set, else only the storage version.
+    """
     versions = served_kind.versions if conversion is not None else (served_kind.storage_version,)
     names = {
         "kind": served_kind.kind,
@@ -234,9 +237,9 @@ def _column_definitions(info: ServedKind, version: str) -> list[dict[str, Any]]:
 def _inline_references(schema: Mapping[str, Any], schemas: Schemas) -> dict[str, Any]:
     """Return a schema with all references replaced by the referenced schemas."""
     result = {keyword: value for keyword, value in schema.items() if keyword not in (*_OMITTED_KEYS, "$ref", "allOf")}
-    for referring in (schema, *schema.get("allOf", ())):
-        if "$ref" in referring:
-            result = {**schemas[referring["$ref"].removeprefix(REFERENCE)], **result}
+    for referring_schema in (schema, *schema.get("allOf", ())):
+        if "$ref" in referring_schema:
+            result = {**schemas[referring_schema["$ref"].removeprefix(REFERENCE)], **result}
             result.pop("x-kubernetes-group-version-kind", None)
     if "properties" in result:
         result["properties"] = {n: _inline_references(each, schemas) for n, each in result["properties"].items()}

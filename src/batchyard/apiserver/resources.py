@@ -107,7 +107,7 @@ class Resource(NamedTuple):
     is_native: bool = False
     #: Returns Go's decoding error of a value with a wrong type; None if all values fit.
     find_decoding_error: Callable[[Mapping[str, Any]], str | None] = no_decoding_error
-    #: Whether the strategy drops unknown fields silently, so that they must be detected before.
+    #: Whether the strategy drops unknown fields silently, so that they must be detected before decoding.
     prunes_unknown: bool = False
     #: Whether a new object keeps the sent status.
     keeps_sent_status: bool = False
@@ -227,7 +227,7 @@ class ResourcePath(NamedTuple):
 
 
 def parse_resource_path(resources: Resources, path: str) -> ResourcePath | None:
-    """Parse an API path; None if it names no served resource."""
+    """Parse an API path; return None if the path names no served resource."""
     segments = path.strip("/").split("/")
     if not all(segments):
         return None
@@ -239,7 +239,7 @@ def parse_resource_path(resources: Resources, path: str) -> ResourcePath | None:
 
 
 def subresource_in_path(path: str) -> str:
-    """Return the subresource that a path names, whether it is served or not; '' if it names none."""
+    """Return the subresource that a path ends with, whether it is served or not; '' if it ends with none."""
     parts = path.strip("/").split("/")
     resource_index = {"api": 2, "apis": 3}.get(parts[0])
     if resource_index is None or len(parts) <= resource_index:
@@ -281,7 +281,7 @@ class ApiObjectStore(ObjectReader, Protocol):
         """The revision of the last change."""
 
     def attempt(self, write: Write, *, dry_run: bool = False) -> WriteResult:
-        """Execute one write synchronously; a dry run does everything except storing."""
+        """Execute one write synchronously and return its result; a dry run does everything except storing."""
 
 
 # API errors in Kubernetes' wording. Source: k8s.io/apimachinery, pkg/api/errors.

@@ -171,7 +171,7 @@ class LabelTerms:
                 case _:
                     self._other_requirements.append(each._replace(values=tuple(dict.fromkeys(each.values))))
 
-    def match(self, labels: Mapping[str, str]) -> bool:
+    def matches(self, labels: Mapping[str, str]) -> bool:
         """Return whether labels meet all requirements of the selector."""
         keys, items = labels.keys(), labels.items()
         return (
@@ -187,6 +187,7 @@ class Selection(NamedTuple):
     """The label and field selectors of a request; an object must match all of them."""
 
     labels: LabelTerms
+    #: The field terms: path, whether the field must equal the value (or else differ), and the value.
     fields: tuple[tuple[str, bool, str], ...]
 
     @property
@@ -196,7 +197,7 @@ class Selection(NamedTuple):
 
     def accepts(self, obj: Obj) -> bool:
         """Return whether the selectors match an object."""
-        if not self.labels.is_empty and not self.labels.match(obj["metadata"].get("labels") or {}):
+        if not self.labels.is_empty and not self.labels.matches(obj["metadata"].get("labels") or {}):
             return False
         return all((_field_value(obj, path) == value) is is_equality for path, is_equality, value in self.fields)
 
@@ -208,7 +209,7 @@ def parse_selection(request: ApiRequest, served_kind: ServedKind) -> Selection:
 
 
 def selected_name(request: ApiRequest) -> str:
-    """Return the object name that the field selector of a request requires; '' if it requires none."""
+    """Return the object name that the field selector of a request requires; '' if it requires no valid name."""
     for term in _TERMS_PATTERN.findall(request.query.get("fieldSelector", "")):
         match = _TERM_PATTERN.fullmatch(term)
         if match is not None and match[1] == "metadata.name" and match[2] != "!=":

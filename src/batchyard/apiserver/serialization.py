@@ -60,7 +60,7 @@ def content_type_of(request: ApiRequest) -> str:
 
 
 def read_body(request: ApiRequest) -> RequestBody:
-    """Decode the object in a request body. Raises StatusError if it is malformed."""
+    """Decode the object in a request body; an empty body is `{}`. Raises StatusError if it is malformed."""
     content_type = content_type_of(request)
     if not request.body:
         return RequestBody({})
@@ -74,7 +74,7 @@ def read_json(body: bytes) -> RequestBody:
     """Decode a JSON request body. Raises StatusError if it is invalid."""
     try:
         text = body.decode()
-        check_size(body)
+        check_value_count(body)
         value = _decode_json_body(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise bad_request(f"the request body is not valid JSON: {error}") from error
@@ -113,8 +113,8 @@ def _read_protobuf(body: bytes) -> RequestBody:
 _BODY_READERS: Final = {JSON: read_json, YAML: read_yaml, PROTOBUF: _read_protobuf}
 
 
-def check_size(body: bytes) -> None:
-    """Reject a JSON body with too many values or levels of nesting, before it is parsed.
+def check_value_count(body: bytes) -> None:
+    """Raise StatusError if a JSON body has too many values or levels of nesting, before it is parsed.
 
     Each value and each field name follows a bracket or a comma, so their count is an upper bound on the values. Only if
     that bound is too high, characters inside strings are excluded.
@@ -214,13 +214,17 @@ class SentObject(NamedTuple):
 
 
 def decode_body_object(
-    body: RequestBody, path: ResourcePath, options: WriteOptions, patched_from: Obj | None = None
+    body: RequestBody, path: ResourcePath, options: WriteOptions, unpatched_object: Obj | None = None
 ) -> SentObject:
-    """Decode the object of a request body or of a patch. Raises StatusError if it does not fit the path."""
-    sent_object, is_patched = with_kind(body.value, path), patched_from is not None
+    """Decode the object of a request body or the result of a patch.
+
+    `unpatched_object` is the served object before a patch; None without a patch. Raises StatusError if the object is
+    invalid, or does not fit the path.
+    """
+    sent_object, is_patched = with_kind(body.value, path), unpatched_object is not None
     # In another version, fields that conversion requires may be absent, so the whole object is checked again.
     is_storage_version = path.version == path.info.storage_version
-    result, unknown_faults = _decode_known_fields(sent_object, path, patched_from if is_storage_version else None)
+    result, unknown_faults = _decode_known_fields(sent_object, path, unpatched_object if is_storage_version else None)
     type_error = None if result.obj is not None else path.resource.find_decoding_error(sent_object)
     if type_error is not None:
         raise _decoding_error(sent_object, type_error, is_patched=is_patched)
@@ -247,7 +251,7 @@ def with_kind(sent_object: Any, path: ResourcePath) -> dict[str, Any]:
 
 
 def name_of(sent_object: Mapping[str, Any]) -> str:
-    """Return the name in a sent object that is not validated yet."""
+    """Return the name in a sent object that is not validated yet; '' if it has none."""
     metadata = sent_object.get("metadata")
     return str(metadata.get("name", "")) if isinstance(metadata, Mapping) else ""
 
@@ -387,11 +391,13 @@ class Representation:
         column_parsers = [_parse_integer_cell if each.counts else _CELL_PARSERS.get(each.type) for each in columns]
         parsers = [(i, read) for i, read in enumerate(column_parsers) if read is not None]
 
-        def row(obj: Obj) -> dict[str, Any]:
+        def render_row(obj: Obj) -> dict[str, Any]:
             cells = _convert_cells(strategy.cells(obj, self._now, api_version), parsers)
             return {"cells": cells, **self._embedded_object(obj)}
 
-        rows = [row(stored_objects[0])] if len(stored_objects) == 1 else ConvertedItems(stored_objects, row)
+        rows = (
+            [render_row(stored_objects[0])] if len(stored_objects) == 1 else ConvertedItems(stored_objects, render_row)
+        )
         table_fields = {"kind": "Table", "apiVersion": _META, "metadata": metadata}
         return {**table_fields, "columnDefinitions": _column_definitions(columns), "rows": rows}
 
@@ -421,7 +427,7 @@ def full_object_list(stored_objects: Sequence[Obj], path: ResourcePath, metadata
 
 
 def convert_to_form(response: Response, form: ResponseForm) -> Response:
-    """Convert the response of a write to PartialObjectMetadata, if the client accepts only that."""
+    """Return the response of a write in the form that the client accepts; Tables and Statuses are not converted."""
     kind = response.body.get("kind")
     if form in {ResponseForm.WHOLE, ResponseForm.TABLE} or kind == "Status":
         return response
@@ -479,7 +485,7 @@ def _column_definitions(columns: Sequence[Column]) -> list[dict[str, Any]]:
 
 
 def _convert_cells(cells: list[Any], parsers: Sequence[tuple[int, Callable[[str], Any]]]) -> list[Any]:
-    """Convert table cells from text to the JSON type of their column."""
+    """Convert table cells in place from text to the JSON type of their column, and return them."""
     for i, parse in parsers:
         cells[i] = parse(cells[i])
     return cells

@@ -132,20 +132,20 @@ class ApiServer:
         self._audit = audit
         self._discovery = Discovery(resources)
         self._openapi = OpenApi(resources)
-        self._documents: dict[str, Callable[[ApiRequest], AnyResponse]] = {}
+        self._get_handlers: dict[str, Callable[[ApiRequest], AnyResponse]] = {}
         self._put_handlers: dict[str, Callable[[ApiRequest], AnyResponse]] = {}
         self._post_handlers: dict[str, Callable[[ApiRequest], AnyResponse]] = {}
         self._forecast_dry_run: DryRunForecaster | None = None
         self._write_executor: write.WriteExecutor | None = None
         self._prefix_handlers: dict[str, Callable[[ApiRequest], AnyResponse]] = {}
 
-    def add_document(self, path: str, document: Callable[[], Any]) -> None:
+    def add_document(self, path: str, compute_document: Callable[[], Any]) -> None:
         """Serve the JSON document that a function returns at a path, to users who are authorized for the path."""
-        self._documents[path] = lambda _: Response(200, document())
+        self._get_handlers[path] = lambda _: Response(200, compute_document())
 
     def add_handler(self, path: str, handler: Callable[[ApiRequest], AnyResponse]) -> None:
         """Answer GET requests at a path with a handler, for users who are authorized for the path."""
-        self._documents[path] = handler
+        self._get_handlers[path] = handler
 
     def add_put_handler(self, path: str, handler: Callable[[ApiRequest], AnyResponse]) -> None:
         """Answer PUT requests at a path with a handler, for users with the verb `put` on the path."""
@@ -235,7 +235,7 @@ class ApiServer:
         handler = self._read_handler
         if path.name:
             return handler.get(request, path)
-        return handler.watch(request, path) if request.flag("watch") else handler.list(request, path)
+        return handler.watch(request, path) if request.has_flag("watch") else handler.list(request, path)
 
     def _authorize(self, request: ApiRequest, path: ResourcePath | None) -> None:
         """Raise StatusError unless the user may perform a request; POST handlers check the rights of their users."""
@@ -262,7 +262,7 @@ class ApiServer:
             try:
                 response = self._store_prepared(encoded_write, path, is_last_try=attempt == write.PREPARE_ATTEMPTS_MAX)
                 if response is None:
-                    executor.ask(user, prepare_and_encode, partial(finish, respond, attempt + 1))
+                    executor.submit(user, prepare_and_encode, partial(finish, respond, attempt + 1))
                 else:
                     respond(response if form is ResponseForm.WHOLE else convert_to_form(response, form))
             except StatusError as error:
@@ -272,13 +272,16 @@ class ApiServer:
                 raise
 
         response_callbacks: list[Callable[[Response], None]] = []
-        executor.ask(user, prepare_and_encode, lambda encoded_write: finish(response_callbacks[0], 1, encoded_write))
+        executor.submit(user, prepare_and_encode, lambda encoded_write: finish(response_callbacks[0], 1, encoded_write))
         return DeferredResponse(response_callbacks.append)
 
     def _store_prepared(
         self, encoded_write: bytes | StatusError, path: ResourcePath, *, is_last_try: bool
     ) -> Response | None:
-        """Store a prepared write; None if its object has changed. Raises StatusError for that on the last try."""
+        """Store a prepared write and return the response; return None, without storing, if its object has changed.
+
+        Raises StatusError if the write is rejected, or the object has changed and `is_last_try`.
+        """
         prepared_write = write.decode_prepared_write(encoded_write)
         if self._write_handler.is_current(prepared_write, path):
             response = _with_deprecation_warning(self._write_handler.store_prepared(prepared_write, path), path)
@@ -298,15 +301,15 @@ class ApiServer:
         root, _, subpath = request.path.strip("/").partition("/")
         if root in HEALTH_ENDPOINTS:
             return Response(200, _health_text(root) if "verbose" in request.query else "ok", content_type=PLAIN_TEXT)
-        if request.path in self._documents:
-            return self._documents[request.path](request)
+        if request.path in self._get_handlers:
+            return self._get_handlers[request.path](request)
         for prefix, handler in self._prefix_handlers.items():
             if request.path.startswith(prefix):
                 return handler(request)
         is_aggregated = not subpath and AGGREGATED in request.headers.get("accept", "") and root in {"api", "apis"}
         if root == "openapi":
             if subpath == "v2" and _OPENAPI_V2_ACCEPT in request.headers.get("accept", ""):
-                return Response(200, self._openapi.message(), content_type=_OPENAPI_V2_CONTENT_TYPE)
+                return Response(200, self._openapi.encode_v2_document(), content_type=_OPENAPI_V2_CONTENT_TYPE)
             document = self._openapi.document(subpath)
         else:
             document = self._discovery.document(request.path, is_aggregated=is_aggregated)

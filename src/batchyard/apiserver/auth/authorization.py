@@ -63,7 +63,7 @@ def attributes_of(request: ApiRequest, path: ResourcePath | None) -> RequestAttr
         return RequestAttributes(request.user, verb_of(request, path), path=request.path)
     info, verb = path.info, verb_of(request, path)
     is_namespace = info.plural == "namespaces" and not info.group
-    namespace = path.name if is_namespace else path.namespace  # as readers of a namespace may read its object
+    namespace = path.name if is_namespace else path.namespace  # readers of a namespace may read its Namespace object
     name = path.name
     if not name and verb in {"list", "watch"}:
         name = selected_name(request)
@@ -96,7 +96,7 @@ def verb_of(request: ApiRequest, path: ResourcePath | None) -> str:
         return request.method.lower()
     verb = _VERBS.get(request.method, "")
     if verb == "get" and not path.name:
-        return "watch" if request.flag("watch") else "list"
+        return "watch" if request.has_flag("watch") else "list"
     return "deletecollection" if verb == "delete" and not path.name else verb
 
 
@@ -158,11 +158,11 @@ def missing_rules(required_rules: Iterable[RbacRule], granted_rules: Sequence[Rb
     """Return the required permissions that the granted rules do not include, merged into few rules."""
     single_rules = (single_rule for rule in required_rules for single_rule in _split_rule(rule))
     lacking_rules = [rule for rule in single_rules if not any(_covers(each, rule) for each in granted_rules)]
-    target_rules: dict[tuple[tuple[str, ...], ...], RbacRule] = {}
+    merged_rules: dict[tuple[tuple[str, ...], ...], RbacRule] = {}
     for rule in lacking_rules:
-        target_rule = target_rules.get(rule[1:])
-        target_rules[rule[1:]] = rule if target_rule is None else rule._replace(verbs=(*target_rule.verbs, *rule.verbs))
-    return list(target_rules.values())
+        merged_rule = merged_rules.get(rule[1:])
+        merged_rules[rule[1:]] = rule if merged_rule is None else rule._replace(verbs=(*merged_rule.verbs, *rule.verbs))
+    return list(merged_rules.values())
 
 
 def _split_rule(rule: RbacRule) -> Iterator[RbacRule]:
@@ -247,7 +247,7 @@ class RbacAuthorizer:
         return AuthorizationDecision(False)
 
     def rules_for(self, user: UserInfo, namespace: str) -> list[RbacRule]:
-        """Return all rules granted to a user in a namespace; for '' only the cluster-wide ones."""
+        """Return all rules that bindings grant to a user cluster-wide and in a namespace; '' for only the former."""
         return [rule for grant in self._grants_for(user, namespace) for rule in self._rules.get(grant.role, ())]
 
     def rules_of(self, role: Key) -> Sequence[RbacRule] | None:
@@ -491,7 +491,7 @@ def _kueue_roles() -> Iterator[Obj]:
 
 
 def _aggregation_labels(aggregating_roles: Sequence[str]) -> dict[str, str]:
-    """Return the labels that aggregate a role into the given roles; Kueue's `batch-` roles have their own prefix."""
+    """Return the labels that aggregate a role into other roles; Kueue's `batch-` roles have their own prefix."""
     labels = (
         f"rbac.kueue.x-k8s.io/{role}" if role.startswith("batch-") else f"{_AGGREGATE_LABEL_PREFIX}{role}"
         for role in aggregating_roles

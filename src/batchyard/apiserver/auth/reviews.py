@@ -49,12 +49,14 @@ class AccessReviews:
     def resources(self) -> list[Resource]:
         """Return the review kinds as create-only resources."""
         return [
-            _resource(AUTHORIZATION, "SelfSubjectAccessReview", self._self_subject_access_review),
-            _resource(AUTHORIZATION, "SubjectAccessReview", self._subject_access_review),
-            _resource(AUTHORIZATION, "LocalSubjectAccessReview", self._local_subject_access_review, namespaced=True),
-            _resource(AUTHORIZATION, "SelfSubjectRulesReview", self._self_subject_rules_review),
-            _resource(AUTHENTICATION, "TokenReview", self._token_review),
-            _resource(AUTHENTICATION, "SelfSubjectReview", self._self_subject_review),
+            _review_resource(AUTHORIZATION, "SelfSubjectAccessReview", self._self_subject_access_review),
+            _review_resource(AUTHORIZATION, "SubjectAccessReview", self._subject_access_review),
+            _review_resource(
+                AUTHORIZATION, "LocalSubjectAccessReview", self._local_subject_access_review, namespaced=True
+            ),
+            _review_resource(AUTHORIZATION, "SelfSubjectRulesReview", self._self_subject_rules_review),
+            _review_resource(AUTHENTICATION, "TokenReview", self._token_review),
+            _review_resource(AUTHENTICATION, "SelfSubjectReview", self._self_subject_review),
         ]
 
     def _self_subject_access_review(self, request: ApiRequest, spec: Obj, _namespace: str) -> Obj:
@@ -103,7 +105,7 @@ class AccessReviews:
         return {"userInfo": request.user.to_json()}
 
     def _decide_access(self, kind: str, user: UserInfo, spec: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Decide whether a user may perform the request that the spec of a review describes."""
+        """Return the status of an access review: whether a user may perform the request that the spec describes."""
         resource_attributes = _object_field(spec, "resourceAttributes")
         path_attributes = _object_field(spec, "nonResourceAttributes")
         is_path_review = spec.get("nonResourceAttributes") is not None
@@ -125,7 +127,7 @@ class AccessReviews:
         return {"allowed": is_allowed, "reason": reason} if reason else {"allowed": is_allowed}
 
 
-def _resource(group: str, kind: str, review_handler: ReviewHandler, *, namespaced: bool = False) -> Resource:
+def _review_resource(group: str, kind: str, review_handler: ReviewHandler, *, namespaced: bool = False) -> Resource:
     """Return a review kind as a create-only resource without stored objects; `review_handler` computes the status."""
 
     def create(request: ApiRequest, namespace: str, name: str) -> Response:
@@ -287,7 +289,7 @@ def _check_account_names(metadata: Any, namespace: str, name: str) -> None:
 
 
 def _requested_lifetime(spec: Mapping[str, Any]) -> int:
-    """Return the requested lifetime of a token in seconds."""
+    """Return the requested lifetime of a token in seconds, by default one hour. Raises StatusError if out of range."""
     lifetime = spec.get("expirationSeconds", _DEFAULT_LIFETIME_SECONDS)
     path, remedy = "spec.expirationSeconds", "request 10 minutes or more"
     if not isinstance(lifetime, int) or isinstance(lifetime, bool):

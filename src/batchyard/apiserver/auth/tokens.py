@@ -97,7 +97,10 @@ class TokenIssuer:
         return bool(claims["sub"] == user.name and claims["groups"] == list(user.groups))
 
     def issue(self, account: Obj, bound_object: Obj | None, audiences: Sequence[str], expires_at: Instant) -> str:
-        """Issue a token for a ServiceAccount, valid while the object it is bound to exists."""
+        """Return a signed token for a ServiceAccount, for some audiences and until `expires_at`.
+
+        The token is valid only while the ServiceAccount and `bound_object`, if any, exist.
+        """
         metadata, now = account["metadata"], self.clock() // SECOND
         object_references = {"namespace": metadata["namespace"], "serviceaccount": _object_reference(account)}
         if bound_object is not None:
@@ -165,7 +168,7 @@ class TokenIssuer:
 def dashboard_token(
     signer: Signer, user: UserInfo, now: Instant, expires_at: Instant, *, permits_actions: bool = False
 ) -> str:
-    """Return a dashboard token, with which a browser can only read the dashboard as a user, or also perform actions."""
+    """Return a signed dashboard token of a user: for reading the dashboard, and if `permits_actions` for actions."""
     claims: dict[str, Any] = {"iss": DASHBOARD_ISSUER, "sub": user.name, "groups": list(user.groups)}
     claims |= {"nbf": now // SECOND, "exp": expires_at // SECOND}
     return _sign_claims(signer, {**claims, "actions": True} if permits_actions else claims)

@@ -283,7 +283,7 @@ def definition_errors(definition: Obj) -> Iterator[FieldError]:
 
 
 def definition_warnings(definition: Obj) -> list[str]:
-    """Return the warnings for the author of a CustomResourceDefinition."""
+    """Return the warnings about a CustomResourceDefinition: that its schema is unused, or rules are not checked."""
     info = built_in_kind(definition)
     if info is not None:
         return [f"batchyard serves {info.kind}.{info.group} itself: this definition is stored but its schema is unused"]

@@ -202,7 +202,7 @@ class CustomObjectStore(ApiObjectStore, Protocol):
     """Read and write access to the API server's stored objects, with lists sorted by namespace and name."""
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """Return all objects of a kind, sorted by namespace and name."""
+        """Return the objects of a kind, of one namespace or of all, sorted by namespace and name."""
 
 
 class CustomResources:
@@ -238,7 +238,7 @@ def _serves_a_version(definition: Obj) -> bool:
 
 
 def _resource_key(definition: Obj) -> tuple[Any, ...]:
-    """Return what the resource of a CustomResourceDefinition depends on; a changed key requires a new resource."""
+    """Return a key that changes if a CustomResourceDefinition requires a new Resource."""
     metadata = definition["metadata"]
     return metadata["uid"], metadata.get("generation"), is_definition_deleted(definition)
 

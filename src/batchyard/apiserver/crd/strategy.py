@@ -73,7 +73,10 @@ def _column_from_definition(definition: Mapping[str, Any]) -> Column:
 
 
 def _format_cell(obj: Obj, column_type: str, path: Sequence[Step], now: Instant) -> str:
-    """Return the first value at a JSON path as text; '' if it does not have the type of the column."""
+    """Return the first value at a JSON path as text; '' if it is absent or not of the column's type.
+
+    An invalid date is `<invalid>`, as in kubectl.
+    """
     values = values_at(obj, path)
     if not values or values[0] is None:
         return ""

@@ -31,10 +31,10 @@ from batchyard.apiserver.request import (
     UserInfo,
     WriteOptions,
     bad_request,
-    delete_options,
     limit_of,
     method_not_allowed,
-    write_options,
+    parse_delete_options,
+    parse_write_options,
 )
 from batchyard.apiserver.selection import parse_selection
 from batchyard.base.instant import SECOND, Instant
@@ -59,7 +59,7 @@ class PreparedWrite(NamedTuple):
     code: int
     warnings: tuple[str, ...]
     #: The resourceVersion of the stored object that the write is based on; '' for a create.
-    based_on: str
+    base_version: str
     #: The annotations of the audit event.
     annotations: Mapping[str, str] = {}
 
@@ -67,7 +67,9 @@ class PreparedWrite(NamedTuple):
 class WriteExecutor(Protocol):
     """Prepares large writes outside the API server's thread."""
 
-    def ask(self, user: UserInfo, work: Callable[[], bytes], on_result: Callable[[bytes | StatusError], None]) -> None:
+    def submit(
+        self, user: UserInfo, work: Callable[[], bytes], on_result: Callable[[bytes | StatusError], None]
+    ) -> None:
         """Run a function for a user; the API server's thread later calls `on_result` with its result.
 
         Raises StatusError if too many functions of that user are queued.
@@ -100,7 +102,7 @@ def decode_prepared_write(encoded_write: bytes | StatusError) -> PreparedWrite:
     fields = msgspec.json.decode(encoded_write)
     if "reason" in fields:
         raise StatusError(fields["code"], fields["reason"], fields["message"], fields["details"])
-    plain_fields = {field: fields[field] for field in ("name", "dry_run", "code", "based_on", "annotations")}
+    plain_fields = {field: fields[field] for field in ("name", "dry_run", "code", "base_version", "annotations")}
     return PreparedWrite(_decode_write(fields), warnings=tuple(fields["warnings"]), **plain_fields)
 
 
@@ -166,10 +168,10 @@ class WriteHandler:
         if isinstance(prepared_write.write, Create):
             self._check_namespace(path)
             return True
-        return bool(self._get_stored(path)["metadata"]["resourceVersion"] == prepared_write.based_on)
+        return bool(self._get_stored(path)["metadata"]["resourceVersion"] == prepared_write.base_version)
 
     def store_prepared(self, prepared_write: PreparedWrite, path: resources.ResourcePath) -> Response:
-        """Store a prepared write and return the response."""
+        """Store a prepared write and return the response. Raises StatusError if the store rejects the write."""
         with _annotate_rejection(prepared_write.annotations):
             stored_object = self._execute_write(
                 prepared_write.write, path, prepared_write.name, dry_run=prepared_write.dry_run
@@ -187,7 +189,7 @@ class WriteHandler:
     # --- preparation by verb ---
 
     def _create(self, request: ApiRequest, path: resources.ResourcePath) -> PreparedWrite:
-        options, body = write_options(request), serialization.read_body(request)
+        options, body = parse_write_options(request), serialization.read_body(request)
         sent_object = serialization.decode_body_object(_without_server_fields(body, path), path, options)
         if sent_object.obj["metadata"].get("resourceVersion") and not options.dry_run:
             raise bad_request("resourceVersion should not be set on objects to be created")
@@ -197,7 +199,7 @@ class WriteHandler:
         return self._prepare_creation(sent_object, path, options)
 
     def _update(self, request: ApiRequest, path: resources.ResourcePath) -> PreparedWrite:
-        options, body = write_options(request), serialization.read_body(request)
+        options, body = parse_write_options(request), serialization.read_body(request)
         stored_object = self._get_stored(path)
         return self._prepare_replacement(
             serialization.decode_body_object(body, path, options), stored_object, path, options
@@ -206,7 +208,7 @@ class WriteHandler:
     def _patch(self, request: ApiRequest, path: resources.ResourcePath) -> PreparedWrite:
         content_type = serialization.content_type_of(request)
         check_patch_media_type(content_type, allows_strategic=path.resource.is_native)
-        options = write_options(request, content_type)
+        options = parse_write_options(request, content_type)
         if content_type == APPLY_PATCH:
             return self._apply(serialization.read_yaml(request.body), path, options)
         body, stored_object = serialization.read_json(request.body), self._get_stored(path)
@@ -214,7 +216,7 @@ class WriteHandler:
         patched_value = apply_patch(served_object, content_type, body.value, path.resource.merge_schema(path.version))
         errors = json_patch_strict_errors(body.value, body.faults) if content_type == JSON_PATCH else body.faults
         patched_body = serialization.RequestBody(patched_value, errors)
-        sent_object = serialization.decode_body_object(patched_body, path, options, patched_from=served_object)
+        sent_object = serialization.decode_body_object(patched_body, path, options, unpatched_object=served_object)
         return self._prepare_replacement(sent_object, stored_object, path, options)
 
     def _apply(
@@ -227,9 +229,12 @@ class WriteHandler:
         if stored_object is None and path.subresource:
             raise resources.not_found_error(path)
         live_object = None if stored_object is None else _render(stored_object, path)
-        author, versions = self._field_manager(path, options), apply.versions_of(path.resource, path.namespace)
+        author, accessors = (
+            self._field_manager(path, options),
+            apply.version_accessors_of(path.resource, path.namespace),
+        )
         force = options.force or (stored_object is not None and _is_provided(stored_object, path))
-        result = apply.apply_configuration(live_object, _covered_fields(config, path), author, versions, force=force)
+        result = apply.apply_configuration(live_object, _covered_fields(config, path), author, accessors, force=force)
         if stored_object is None:
             decoded_object = serialization.decode_body_object(
                 _without_server_fields(serialization.RequestBody(result.obj, body.faults), path), path, options
@@ -244,7 +249,7 @@ class WriteHandler:
         return self._prepare_replacement(sent_object, stored_object, path, options, result.managed_fields)
 
     def _delete(self, request: ApiRequest, path: resources.ResourcePath) -> Response:
-        options = delete_options(request, serialization.read_body(request).value)
+        options = parse_delete_options(request, serialization.read_body(request).value)
         stored_object = self._get_stored(path)
         _check_preconditions(options, stored_object, path, path.name)
         result = self._execute_write(_delete_write(_key(path), options, path), path, path.name, dry_run=options.dry_run)
@@ -261,7 +266,7 @@ class WriteHandler:
     def _delete_all(self, request: ApiRequest, path: resources.ResourcePath) -> Response:
         if not path.resource.supports_deletecollection:
             raise method_not_allowed()
-        options = delete_options(request, serialization.read_body(request).value)
+        options = parse_delete_options(request, serialization.read_body(request).value)
         selection = parse_selection(request, path.info)
         objs = self._objects.list(path.info.constant, path.namespace or None)
         selected_objects = [obj for obj in sort_by_etcd_key(objs) if selection.accepts(obj)]
@@ -289,7 +294,7 @@ class WriteHandler:
                 # The status of a new object is set by the server, so the author does not own its fields.
                 new = {field: value for field, value in new.items() if field != _STATUS}
             schema = path.resource.merge_schema(path.version)
-            managed_fields = apply.created_managed_fields(new, self._field_manager(path, options), schema)
+            managed_fields = apply.managed_fields_after_create(new, self._field_manager(path, options), schema)
         _check_write_guard(sent_object.obj, None, path, options)
         obj = with_metadata(sent_object.obj, managedFields=managed_fields or None)
         _check_valid(path.resource.strategy.check_create(obj), path, obj["metadata"].get("name", ""))
@@ -328,12 +333,15 @@ class WriteHandler:
             _check_write_guard(sent_object.obj, stored_object, path, options)
         new = {field: value for field, value in new.items() if value is not None}
         if managed_fields is None:
-            versions, author = apply.versions_of(path.resource, path.namespace), self._field_manager(path, options)
+            accessors, author = (
+                apply.version_accessors_of(path.resource, path.namespace),
+                self._field_manager(path, options),
+            )
             old_and_new = (
                 strategy.in_version(stored_object, path.api_version),
                 strategy.in_version(new, path.api_version),
             )
-            managed_fields = apply.updated_managed_fields(*old_and_new, stored_entries, author, versions)
+            managed_fields = apply.managed_fields_after_update(*old_and_new, stored_entries, author, accessors)
         is_status = path.subresource == _STATUS
         write = (
             UpdateStatus(sent_object.obj, managed_fields)
@@ -343,8 +351,11 @@ class WriteHandler:
         pod_review = (
             PodSecurityReview() if is_status else review_security(path.info.constant, new, stored_object, self._objects)
         )
-        warnings, based_on = (*sent_object.warnings, *pod_review.warnings), stored_object["metadata"]["resourceVersion"]
-        return PreparedWrite(write, path.name, options.dry_run, 200, warnings, based_on, pod_review.annotations)
+        warnings, base_version = (
+            (*sent_object.warnings, *pod_review.warnings),
+            stored_object["metadata"]["resourceVersion"],
+        )
+        return PreparedWrite(write, path.name, options.dry_run, 200, warnings, base_version, pod_review.annotations)
 
     def _execute_write(self, write: Write, path: resources.ResourcePath, name: str, *, dry_run: bool) -> Obj:
         write_result = self._objects.attempt(write, dry_run=dry_run)
@@ -402,7 +413,7 @@ def _render(obj: Obj, path: resources.ResourcePath) -> dict[str, Any]:
 
 
 def _without_server_fields(body: serialization.RequestBody, path: resources.ResourcePath) -> serialization.RequestBody:
-    """Remove from a new object the metadata that the server sets, and the status if it is a subresource."""
+    """Return the body of a new object without the metadata and status that only the server sets."""
     if not isinstance(body.value, Mapping):
         return body
     obj = dict(body.value)
@@ -485,7 +496,7 @@ def _check_preconditions(options: DeleteOptions, stored_object: Obj, path: resou
 
 
 def _delete_write(key: Key, options: DeleteOptions, path: resources.ResourcePath) -> Delete:
-    return Delete(key, options.grace, options.propagation or path.resource.propagation, options.uid)
+    return Delete(key, options.grace_seconds, options.propagation or path.resource.propagation, options.uid)
 
 
 def _propagation_warnings(options: DeleteOptions, path: resources.ResourcePath) -> tuple[str, ...]:

@@ -52,7 +52,7 @@ class _MetricsInputs:
         self.containers = containers
         self._now = now
 
-    def pods(self, namespace: str) -> Sequence[Obj]:
+    def running_pods(self, namespace: str) -> Sequence[Obj]:
         """Return the running pods of a namespace; of all namespaces for ''."""
         return [pod for pod in self.objects.list(scheme.POD, namespace or None) if phase(pod) == RUNNING]
 
@@ -74,7 +74,9 @@ class _PodMetricsSource:
 
     def list_objects(self, namespace: str) -> Sequence[Obj]:
         """Return the metrics of all running pods of a namespace whose usage is known."""
-        return [metrics for pod in self._metrics.pods(namespace) if (metrics := self._pod_metrics(pod)) is not None]
+        return [
+            metrics for pod in self._metrics.running_pods(namespace) if (metrics := self._pod_metrics(pod)) is not None
+        ]
 
     def get_object(self, namespace: str, name: str) -> Obj | None:
         """Return the metrics of one pod. Raises StatusError if it does not exist or its usage is unknown."""
@@ -97,15 +99,14 @@ class _PodMetricsSource:
 
 
 class _NodeMetricsSource:
-    """Computes the NodeMetrics of all nodes."""
+    """Computes NodeMetrics: the measured usage, or for a simulated node the sum of its pods."""
 
     def __init__(self, metrics_inputs: _MetricsInputs) -> None:
         self._metrics = metrics_inputs
 
     def list_objects(self, _namespace: str) -> Sequence[Obj]:
-        """Return the metrics of all nodes."""
         pods_by_node: dict[str, list[Obj]] = {}
-        for pod in self._metrics.pods(""):
+        for pod in self._metrics.running_pods(""):
             pods_by_node.setdefault(bound_node(pod), []).append(pod)
         nodes = self._metrics.objects.list(scheme.NODE)
         return [self._node_metrics(node, pods_by_node.get(node["metadata"]["name"], ())) for node in nodes]
@@ -115,7 +116,7 @@ class _NodeMetricsSource:
         node = self._metrics.objects.get(Key(scheme.NODE, "", name))
         if node is None:
             raise _no_metrics_error("nodemetrics", name)
-        return self._node_metrics(node, (pod for pod in self._metrics.pods("") if bound_node(pod) == name))
+        return self._node_metrics(node, (pod for pod in self._metrics.running_pods("") if bound_node(pod) == name))
 
     def _node_metrics(self, node: Obj, pods: Iterable[Obj]) -> Obj:
         sample = self._metrics.containers.node_usage(node["metadata"]["name"])

@@ -35,7 +35,7 @@ class PodContainers:
         self._objects = objects
         self.runtime = runtime
 
-    def pod(self, namespace: str, name: str) -> Obj:
+    def get_pod(self, namespace: str, name: str) -> Obj:
         """Return a pod. Raises StatusError if it does not exist."""
         pod_object = self._objects.get(Key(scheme.POD, namespace, name))
         if pod_object is None:
@@ -109,7 +109,7 @@ class BindingHandlers:
         self, request: api_request.ApiRequest, namespace: str, binding: Mapping[str, Any]
     ) -> api_request.Response:
         options, metadata, target_reference = (
-            api_request.write_options(request),
+            api_request.parse_write_options(request),
             binding["metadata"],
             binding.get("target"),
         )
@@ -213,9 +213,9 @@ class EvictionHandler:
     def _create(self, request: api_request.ApiRequest, namespace: str, name: str) -> api_request.Response:
         eviction = _read_eviction(request, namespace, name)
         body_options = eviction.get("deleteOptions")
-        options = api_request.delete_options(request, {} if body_options is None else body_options)
+        options = api_request.parse_delete_options(request, {} if body_options is None else body_options)
         # A dry run in the query applies even if the body does not set it.
-        options = options._replace(dry_run=options.dry_run or api_request.write_options(request).dry_run)
+        options = options._replace(dry_run=options.dry_run or api_request.parse_write_options(request).dry_run)
         pod = self._objects.get(Key(scheme.POD, namespace, name))
         if pod is None:
             raise pod_not_found(name)
@@ -236,7 +236,7 @@ class EvictionHandler:
         if not pods.is_terminal(pod) and not pods.is_terminating(pod):
             pod_with_disruption_target = pods.with_disruption(pod, pods.DISRUPTION_BY_EVICTION, self._now())
             self._write(UpdateStatus(pod_with_disruption_target), name, dry_run=options.dry_run)
-        deletion = Delete(Key(scheme.POD, namespace, name), options.grace, Propagation.BACKGROUND, options.uid)
+        deletion = Delete(Key(scheme.POD, namespace, name), options.grace_seconds, Propagation.BACKGROUND, options.uid)
         self._write(deletion, name, dry_run=options.dry_run)
 
     def _write(self, write: Write, name: str, *, dry_run: bool) -> None:

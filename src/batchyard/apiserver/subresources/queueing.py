@@ -67,7 +67,7 @@ def decisions_resource(ledger: DecisionLedger, authorizer: Authorizer, now: Call
     info = replace(info, selectable_fields=_SELECTABLE_FIELDS)
 
     def get(request: ApiRequest, namespace: str, name: str) -> Response:
-        if request.flag("watch") and not name:
+        if request.has_flag("watch") and not name:
             raise method_not_allowed()
         path = ResourcePath(resource, DECISIONS_VERSION, namespace, name, "", _API_VERSION)
         representation = Representation(request, path, now())
@@ -232,7 +232,7 @@ class ForecastService(Protocol):
     """Computes start forecasts asynchronously."""
 
     def ask(self, forecast_request: ForecastRequest) -> DeferredResponse:
-        """Request a start forecast. Raises StatusError if too many are pending."""
+        """Start a forecast, and return the response to it. Raises StatusError if too many are pending."""
 
 
 def may_see_workloads(authorizer: Authorizer, user: UserInfo, namespace: str) -> bool:
@@ -255,7 +255,7 @@ def with_forecasts(resources: Iterable[Resource], objects: ApiObjectStore, servi
 def _forecast_handler(
     kind: str, objects: ApiObjectStore, forecaster: ForecastService
 ) -> Callable[[ApiRequest, str, str], DeferredResponse]:
-    def ask(request: ApiRequest, namespace: str, name: str) -> DeferredResponse:
+    def start_forecast(request: ApiRequest, namespace: str, name: str) -> DeferredResponse:
         subject_key, info = Key(kind, namespace, name), kind_info(kind)
         if objects.get(subject_key) is None:
             title = f"{info.plural}.{info.group}"
@@ -265,7 +265,7 @@ def _forecast_handler(
             raise bad_request(f"seed: {text!r} is not a number with at most {_SEED_DIGITS_MAX} digits")
         return forecaster.ask(ForecastRequest(subject_key, int(text), request.user))
 
-    return ask
+    return start_forecast
 
 
 # The `why` subresource of Workloads, jobs, pods and ClusterQueues: why they are pending or in their state.
@@ -425,7 +425,7 @@ class VisibilityResources:
 
 
 def _limit_and_offset(request: ApiRequest) -> tuple[int, int]:
-    """Return the `limit` and `offset` parameters of a visibility request, or their defaults."""
+    """Return `limit` and `offset` of a visibility request: 1000 and 0 by default, and limited to the allowed range."""
     limit, offset = (_integer_parameter(request, name) for name in ("limit", "offset"))
     return min(max(limit or _VISIBILITY_LIMIT, 0), _VISIBILITY_LIMIT_MAX), max(offset, 0)
 
