@@ -264,7 +264,7 @@ def _nested_to_fields_v1(encoded_value: bytes, schema: MergeSchema) -> dict[str,
 
 
 def _encode_field_set(fields: field_sets.FieldSet) -> dict[str, Any]:
-    """Encode a field set as `fieldsV1`; equal sets share one cached encoding."""
+    """Encode a field set as `fieldsV1`; equal small sets share one cached encoding."""
     return _marshalled_to_fields_v1(marshal.dumps({**fields}, _MARSHAL_VERSION_WITHOUT_REFERENCES))
 
 
@@ -457,7 +457,7 @@ def _conflict_error(conflicts: Sequence[tuple[FieldManagerEntry, field_sets.Fiel
 
 
 def _decode_entries(entries: Sequence[ManagedFieldsJson], accessors: VersionAccessors) -> list[FieldManagerEntry]:
-    """Decode `managedFields` entries, except those in versions that are no longer served."""
+    """Decode `managedFields` entries, except those without `fieldsV1` and those in versions that are not served."""
     return [entry for entry in _parse_entries(entries) if accessors.is_served(entry.api_version)]
 
 

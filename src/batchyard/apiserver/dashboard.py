@@ -172,7 +172,7 @@ _MODEL_RESPONSE_HEADERS: Final = (("x-content-type-options", "nosniff"), ("cache
 
 
 class ModelStream:
-    """A watch of one dashboard page's JSON document; it sends a line of JSON with the changed parts."""
+    """A watch of one dashboard page's JSON document; after changes it sends the changed parts as a line of JSON."""
 
     content_type: Final = JSON
     times_out: Final = True

@@ -99,7 +99,8 @@ class DashboardActions:
     def offer(self, request: ApiRequest) -> Response:
         """Return the actions on an object that the user may perform now, and an action token.
 
-        Raises StatusError if the object does not exist or the user may not get it.
+        A user with a read-only token gets no actions and no action token. Raises StatusError if the object does not
+        exist or the user may not get it.
         """
         query, user = request.query, request.user
         obj = self._find_object(user, query.get("kind", ""), query.get("namespace", ""), query.get("name", ""))
@@ -114,9 +115,10 @@ class DashboardActions:
         return Response(200, document, headers=_RESPONSE_HEADERS)
 
     def perform(self, request: ApiRequest) -> AnyResponse:
-        """Execute an action as the user of the request, and return the response to its write.
+        """Execute an action as the user of the request; return its name and the warnings of its write.
 
-        Raises StatusError if the request is not from the page, or the action is not possible.
+        If the write fails or is deferred, return the response to the write instead. Raises StatusError if the request
+        is not from the page, or the action is not possible.
         """
         check_request_origin(request)
         if not self._tokens.is_action_token(request.headers.get(ACTION_TOKEN_HEADER, ""), request.user):
@@ -186,7 +188,10 @@ class DashboardActions:
         return _plan_patch(obj, {"stopPolicy": "None"})
 
     def _plan_priority_change(self, workload: Obj, class_name: str) -> PlannedWrite:
-        """Return the write that gives a Workload another WorkloadPriorityClass, through its job if it has one."""
+        """Return the write that gives a Workload another WorkloadPriorityClass, through its job if it has one.
+
+        Raises StatusError if the class does not exist, or the priority does not come from a WorkloadPriorityClass.
+        """
         if not follows_label(workload, has_quota_reservation(workload)):
             message = "its priority comes from the PriorityClass of its pods, or it holds quota without a class"
             raise StatusError(409, "Conflict", f"the priority cannot be changed now: {message}")

@@ -78,7 +78,7 @@ def _build_documents(resources: Sequence[Resource]) -> dict[str, Mapping[str, An
 
 
 def versions_by_group(resources: Sequence[Resource]) -> dict[str, list[str]]:
-    """Return the versions of each group, the preferred one first."""
+    """Return the versions of each group, the preferred one first; the groups are in the order of `kubectl get all`."""
     groups: dict[str, dict[str, None]] = {}
     for info in (resource.info for resource in resources):
         groups.setdefault(info.group, {}).update(dict.fromkeys(info.versions))

@@ -206,7 +206,7 @@ class _PatchedDocument:
         return value
 
     def _read_value(self, steps: Sequence[str], error_prefix: str) -> Any:
-        """Return `_value_at` the path; the message of an error begins with `error_prefix`."""
+        """Return the value at a path, as `_value_at` does; the message of an error begins with `error_prefix`."""
         try:
             return self._value_at(steps)
         except OperationError as error:

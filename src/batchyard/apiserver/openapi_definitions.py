@@ -53,7 +53,10 @@ _SCHEMA_KEYWORDS: Final[Mapping[str, str]] = {
 
 
 def schema_name(info: ServedKind, version: str) -> str:
-    """Return the name of a kind's OpenAPI schema: reversed group, version, kind."""
+    """Return the name of a kind's OpenAPI schema: reversed group, version, kind.
+
+    A group without dots is prefixed with `io.k8s.api.`; the core group is named `core`.
+    """
     group = ".".join(reversed(info.group.split("."))) if "." in info.group else f"io.k8s.api.{info.group or 'core'}"
     return f"{group}.{version}.{info.kind}"
 
@@ -184,7 +187,7 @@ def platform_definition(served_kind: ServedKind) -> dict[str, Any]:
 def definition_of(served_kind: ServedKind, conversion: ConversionService | None = None) -> dict[str, Any]:
     """Return a kind's CustomResourceDefinition for another API server.
 
-    It has all served versions if `conversion` is set, else only the storage version.
+    The definition has all served versions if `conversion` is set, else only the storage version.
     """
     versions = served_kind.versions if conversion is not None else (served_kind.storage_version,)
     names = {
@@ -235,7 +238,7 @@ def _column_definitions(info: ServedKind, version: str) -> list[dict[str, Any]]:
 
 
 def _inline_references(schema: Mapping[str, Any], schemas: Schemas) -> dict[str, Any]:
-    """Return a schema with all references replaced by the referenced schemas."""
+    """Return a schema as a CustomResourceDefinition needs it: with referenced schemas inline, without patch hints."""
     result = {keyword: value for keyword, value in schema.items() if keyword not in (*_OMITTED_KEYS, "$ref", "allOf")}
     for referring_schema in (schema, *schema.get("allOf", ())):
         if "$ref" in referring_schema:

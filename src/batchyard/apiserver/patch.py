@@ -178,7 +178,7 @@ _encode: Final = msgspec.json.Encoder(order="sorted").encode
 
 
 def apply_strategic_merge_patch(value: Obj, patch: Obj, merge_schema: MergeSchema) -> dict[str, Any]:
-    """Apply a strategic merge patch to a mapping. Raises StatusError if the patch is malformed."""
+    """Return a mapping after a strategic merge patch. Raises StatusError if the patch is malformed."""
     if _DIRECTIVE_KEY in patch:
         return _apply_directive(patch)
     merged_object = dict(value)
@@ -305,7 +305,7 @@ def _check_element_order(element_order: Any, patch: Sequence[Any], key: str) -> 
 
 
 def _order_items(items: list[Any], element_order: Sequence[Any], previous_items: Sequence[Any], key: str) -> list[Any]:
-    """Return list items in order: the items of `element_order` in its order, the others between in their old order."""
+    """Return list items in order: those of `element_order` in its order, with the others between in their old order."""
     positions = _first_positions(_encode_item_key(item, key) for item in element_order)
     previous_positions = _first_positions(_encode_item_key(item, key) for item in previous_items)
     keyed_items = [(_encode_item_key(item, key), item) for item in items]
@@ -339,7 +339,7 @@ def _first_positions(names: Iterable[bytes]) -> dict[bytes, int]:
 
 
 def apply_merge_patch(value: Any, patch: Any) -> Any:
-    """Apply a JSON merge patch: objects are merged, null removes a field, and other values replace the old one."""
+    """Return a value after a JSON merge patch: objects merge, null removes a field, other values replace."""
     if not isinstance(patch, Mapping):
         return patch
     merged_object = dict(value) if isinstance(value, Mapping) else {}

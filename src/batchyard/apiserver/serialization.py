@@ -60,7 +60,10 @@ def content_type_of(request: ApiRequest) -> str:
 
 
 def read_body(request: ApiRequest) -> RequestBody:
-    """Decode the object in a request body; an empty body is `{}`. Raises StatusError if it is malformed."""
+    """Decode the object in a request body; an empty body is `{}`.
+
+    Raises StatusError if the body is malformed or of an unknown media type.
+    """
     content_type = content_type_of(request)
     if not request.body:
         return RequestBody({})
@@ -74,7 +77,7 @@ def read_json(body: bytes) -> RequestBody:
     """Decode a JSON request body. Raises StatusError if it is invalid."""
     try:
         text = body.decode()
-        check_value_count(body)
+        check_json_limits(body)
         value = _decode_json_body(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise bad_request(f"the request body is not valid JSON: {error}") from error
@@ -113,7 +116,7 @@ def _read_protobuf(body: bytes) -> RequestBody:
 _BODY_READERS: Final = {JSON: read_json, YAML: read_yaml, PROTOBUF: _read_protobuf}
 
 
-def check_value_count(body: bytes) -> None:
+def check_json_limits(body: bytes) -> None:
     """Raise StatusError if a JSON body has too many values or levels of nesting, before it is parsed.
 
     Each value and each field name follows a bracket or a comma, so their count is an upper bound on the values. Only if
@@ -172,7 +175,10 @@ class PrunedValue(NamedTuple):
 
 
 def prune_to_merge_schema(value: Any, merge_schema: MergeSchema) -> PrunedValue:
-    """Return a value without the fields that its merge schema does not declare; the same value if there are none."""
+    """Return a value without the fields that its merge schema does not declare, and the errors about those fields.
+
+    If there are none, the value is returned unchanged. At most `FAULTS_MAX` errors are returned.
+    """
     errors: list[str] = []
     return PrunedValue(_prune_value(value, merge_schema, "", errors), errors)
 
@@ -238,7 +244,7 @@ def decode_body_object(
 
 
 def with_kind(sent_object: Any, path: ResourcePath) -> dict[str, Any]:
-    """Return a sent object with the kind and version of the path. Raises StatusError if it states different ones."""
+    """Return a sent object with the kind and version of the path. Raises StatusError if it has different ones."""
     if not isinstance(sent_object, Mapping):
         raise bad_request("the request body is not an object")
     kind, api_version = sent_object.get("kind") or path.info.kind, sent_object.get("apiVersion") or path.api_version
@@ -318,18 +324,18 @@ class ConvertedItems(Sequence[Any]):
     """The items of a list, each converted whenever it is accessed."""
 
     def __init__(self, stored_items: Sequence[Any], convert_item: Callable[[Any], Any]) -> None:
-        self._stored = stored_items
-        self._convert = convert_item
+        self._stored_items = stored_items
+        self._convert_item = convert_item
 
     def __len__(self) -> int:
-        return len(self._stored)
+        return len(self._stored_items)
 
     def __iter__(self) -> Iterator[Any]:
-        return map(self._convert, self._stored)
+        return map(self._convert_item, self._stored_items)
 
     def __getitem__(self, index: Any) -> Any:
-        items = self._stored[index]
-        return ConvertedItems(items, self._convert) if isinstance(index, slice) else self._convert(items)
+        items = self._stored_items[index]
+        return ConvertedItems(items, self._convert_item) if isinstance(index, slice) else self._convert_item(items)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)

@@ -51,7 +51,7 @@ Auditor: TypeAlias = Callable[[AuditedRequest], None]
 
 
 def audit_event(audited_request: AuditedRequest, now: Instant, sequence_number: int) -> Mapping[str, Any]:
-    """Return the audit event of a request; `sequence_number` is its sequence number since the server started."""
+    """Return the audit event of a request; `sequence_number` counts the requests since the server started."""
     request, path, response = audited_request.authenticated_request, audited_request.path, audited_request.response
     query = f"?{urlencode(request.query_items or request.query)}" if request.query else ""
     event: dict[str, Any] = {
@@ -177,7 +177,7 @@ class ApiServer:
         return request.method == "GET" and path is not None and not path.name
 
     def handle(self, request: ApiRequest) -> AnyResponse:
-        """Answer a request. Unexpected exceptions are audited and propagate to the caller."""
+        """Answer a request; a StatusError becomes a response. Other exceptions are audited and raised to the caller."""
         sender_request = effective_request = request
         path, response = None, None
         try:

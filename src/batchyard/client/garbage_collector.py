@@ -105,7 +105,7 @@ class GarbageCollector:
             self._continue_foreground_deletions()
 
     def _recheck_owners(self, metadata: Obj) -> None:
-        """Schedule another check of those owners, named in the metadata of a deleted object, in foreground deletion."""
+        """Schedule another check of the owners in a deleted object's `metadata` that are in foreground deletion."""
         for owner in metadata.get("ownerReferences") or ():
             if owner["uid"] in self._foreground_deleted:
                 self._uids_to_recheck[owner["uid"]] = None

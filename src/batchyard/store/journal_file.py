@@ -55,7 +55,7 @@ class DamagedMark(Exception):  # noqa: N818 - the name is the condition
 
 
 class CommitMark:
-    """The open commit mark file of a journal. It holds a CommitRecord, and a flock on it locks the journal."""
+    """The open commit mark file of a journal. The file holds a CommitRecord; a flock on the file locks the journal."""
 
     def __init__(self, journal: Path) -> None:
         path = commit_mark_path(journal)

@@ -155,7 +155,7 @@ def rules_of(role: Obj) -> tuple[RbacRule, ...]:
 
 
 def missing_rules(required_rules: Iterable[RbacRule], granted_rules: Sequence[RbacRule]) -> list[RbacRule]:
-    """Return the required permissions that the granted rules do not include, merged into few rules."""
+    """Return the required permissions that the granted rules do not include, one rule for each resource or URL."""
     single_rules = (single_rule for rule in required_rules for single_rule in _split_rule(rule))
     lacking_rules = [rule for rule in single_rules if not any(_covers(each, rule) for each in granted_rules)]
     merged_rules: dict[tuple[tuple[str, ...], ...], RbacRule] = {}
@@ -247,7 +247,7 @@ class RbacAuthorizer:
         return AuthorizationDecision(False)
 
     def rules_for(self, user: UserInfo, namespace: str) -> list[RbacRule]:
-        """Return all rules that bindings grant to a user cluster-wide and in a namespace; '' for only the former."""
+        """Return all rules that bindings grant to a user cluster-wide and in a namespace; for '' only cluster-wide."""
         return [rule for grant in self._grants_for(user, namespace) for rule in self._rules.get(grant.role, ())]
 
     def rules_of(self, role: Key) -> Sequence[RbacRule] | None:

@@ -94,12 +94,14 @@ class AccessReviews:
         token = _string_field(spec, "token")
         if not token:
             raise bad_request("token is required for TokenReview in authentication")
-        token_info = self._tokens.verify_token(token)
+        verified_token = self._tokens.verify_token(token)
         requested_audiences = _string_list_field(spec, "audiences") or (ISSUER,)
-        audiences = [] if token_info is None else [each for each in requested_audiences if each in token_info.audiences]
-        if token_info is None or not audiences:
+        audiences = (
+            [] if verified_token is None else [each for each in requested_audiences if each in verified_token.audiences]
+        )
+        if verified_token is None or not audiences:
             return {"error": "the token is invalid or has none of the requested audiences"}
-        return {"authenticated": True, "user": token_info.user.to_json(), "audiences": audiences}
+        return {"authenticated": True, "user": verified_token.user.to_json(), "audiences": audiences}
 
     def _self_subject_review(self, request: ApiRequest, _spec: Mapping[str, Any], _namespace: str) -> Mapping[str, Any]:
         return {"userInfo": request.user.to_json()}
@@ -159,7 +161,7 @@ def _check_metadata(kind: str, metadata: Mapping[str, Any], *, is_namespaced: bo
 
 
 def check_kind(body: Mapping[str, Any], api_version: str, kind: str) -> None:
-    """Raise StatusError if a request body has another kind or API version."""
+    """Raise StatusError if a request body names another kind or API version."""
     version_and_kind = (body.get("apiVersion") or api_version, body.get("kind") or kind)
     if version_and_kind != (api_version, kind):
         raise bad_request(f'{version_and_kind[1]} in version "{version_and_kind[0]}" cannot be handled as a {kind}')
@@ -237,7 +239,7 @@ class TokenRequestHandler:
         account = self._get_existing(Key(scheme.SERVICE_ACCOUNT, namespace, name), "serviceaccounts")
         bound_object = self._find_bound_object(spec.get("boundObjectRef"), namespace, name)
         expires_at = self._tokens.clock() + min(lifetime, TOKEN_LIFETIME_MAX) * SECOND
-        token = self._tokens.issue(account, bound_object, audiences, expires_at)
+        token = self._tokens.issue_account_token(account, bound_object, audiences, expires_at)
         expiration_time = format_time(expires_at // SECOND * SECOND)
         new_spec = {**spec, "audiences": list(audiences), "expirationSeconds": min(lifetime, TOKEN_LIFETIME_MAX)}
         status = {"token": token, "expirationTimestamp": expiration_time}
@@ -289,7 +291,10 @@ def _check_account_names(metadata: Any, namespace: str, name: str) -> None:
 
 
 def _requested_lifetime(spec: Mapping[str, Any]) -> int:
-    """Return the requested lifetime of a token in seconds, by default one hour. Raises StatusError if out of range."""
+    """Return the requested lifetime of a token in seconds, by default one hour.
+
+    Raises StatusError if the lifetime is not an integer from 600 to 2^32.
+    """
     lifetime = spec.get("expirationSeconds", _DEFAULT_LIFETIME_SECONDS)
     path, remedy = "spec.expirationSeconds", "request 10 minutes or more"
     if not isinstance(lifetime, int) or isinstance(lifetime, bool):

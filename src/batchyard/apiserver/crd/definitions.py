@@ -212,7 +212,7 @@ class CustomResources:
         self._objects = objects
         self._now = now
         self._resources = resources
-        self._served: Mapping[tuple[Any, ...], Resource] = {}
+        self._resources_by_key: Mapping[tuple[Any, ...], Resource] = {}
         self._refresh_served_resources()
 
     def observe(self, event: WatchEvent) -> None:
@@ -223,13 +223,13 @@ class CustomResources:
     def _refresh_served_resources(self) -> None:
         definitions = [each for each in self._objects.list(DEFINITION) if is_served(each) and _serves_a_version(each)]
         served_resources = {
-            key: self._served.get(key) or _custom_resource(each, self._objects, self._now)
+            key: self._resources_by_key.get(key) or _custom_resource(each, self._objects, self._now)
             for each in definitions
             for key in [_resource_key(each)]
         }
-        if served_resources.keys() != self._served.keys():
+        if served_resources.keys() != self._resources_by_key.keys():
             self._resources.serve_additional(served_resources.values())
-        self._served = served_resources
+        self._resources_by_key = served_resources
 
 
 def _serves_a_version(definition: Obj) -> bool:

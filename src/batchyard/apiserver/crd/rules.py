@@ -51,7 +51,7 @@ _LIST: Final = _T.List(_T.DYN)
 
 
 def kubernetes_functions() -> Any:
-    """Return the CEL functions that Kubernetes adds to the language, as an extension for the CEL library."""
+    """Return the functions that Kubernetes adds to CEL, except UNIMPLEMENTED_FUNCTIONS, as an extension for CEL."""
     overloads_by_name: dict[str, list[Any]] = {}
     for name, is_member, parameters, result, implementation in _function_declarations():
         overloads = overloads_by_name.setdefault(name, [])
@@ -494,7 +494,7 @@ class ValidationRules:
         return format_json(self._schema.get("type", "object"))
 
 
-def check_rule(definition: Mapping[str, Any]) -> tuple[str, str]:
+def find_compilation_problems(definition: Mapping[str, Any]) -> tuple[str, str]:
     """Return (compilation error, unimplemented functions used) for a CEL validation rule; ('', '') if it is valid."""
     try:
         compile_cel_rule(definition["rule"], is_old_self_optional=bool(definition.get("optionalOldSelf")))

@@ -55,7 +55,7 @@ class CustomColumns:
         self._paths: Sequence[Sequence[Step]] = [parse_json_path(each["jsonPath"]) for each in self._column_definitions]
 
     def columns(self) -> list[Column]:
-        """Return the table columns: the name, then the `additionalPrinterColumns` of the CustomResourceDefinition."""
+        """Return the table columns: the name, then `additionalPrinterColumns`, or if there are none the age."""
         return [_NAME_COLUMN, *map(_column_from_definition, self._column_definitions)]
 
     def cells(self, obj: Obj, now: Instant) -> list[str]:

@@ -56,7 +56,7 @@ def items_schema(schema: Schema) -> Schema:
 
 
 def schema_of_field(schema: Schema, name: str) -> Schema:
-    """Return the schema of a field of an object schema; the empty schema EMPTY if the field is unknown."""
+    """Return the schema of a field of an object schema; for an undeclared field that of additional fields, or EMPTY."""
     field_schema = properties(schema).get(name)
     return (additional_properties_schema(schema) or EMPTY) if field_schema is None else field_schema
 

@@ -91,7 +91,7 @@ class WatchStream:
         return ConvertedItems(events, partial(_render_event, self._render_object))
 
     def feed(self, watch_events: Iterable[WatchEvent]) -> None:
-        """Buffer the changes that match the watch; if too many are buffered, replace all by an error and end."""
+        """Buffer the changes that match the watch; if too many are buffered, end the watch with an Expired error."""
         if self.is_over:
             return
         kind, namespace, last_revision = self._kind, self._namespace, self._revision

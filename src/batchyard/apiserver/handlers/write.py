@@ -93,7 +93,7 @@ def encode_prepared_write(prepare: Callable[[], PreparedWrite]) -> bytes:
 
 
 def decode_prepared_write(encoded_write: bytes | StatusError) -> PreparedWrite:
-    """Decode a write that `encode_prepared_write` encoded. Raises StatusError if it is an error or empty."""
+    """Decode a write that `encode_prepared_write` encoded. Raises StatusError if the input is an error or empty."""
     if isinstance(encoded_write, StatusError):
         raise encoded_write
     if not encoded_write:
@@ -445,7 +445,10 @@ def _without_provided_annotation(obj: Obj) -> dict[str, Any]:
 
 
 def _managed_fields_before(sent_object: Obj, stored_object: Obj) -> Sequence[apply.ManagedFieldsJson]:
-    """Return the `managedFields` that an update starts from: the sent or else the stored ones, none after a reset."""
+    """Return the `managedFields` that an update starts from: the sent or else the stored ones.
+
+    If the client resets them with an empty list, return [].
+    """
     sent_entries = sent_object["metadata"].get("managedFields")
     if sent_entries is not None and (not sent_entries or sent_entries == [{}]):
         return []

@@ -232,7 +232,7 @@ class ForecastService(Protocol):
     """Computes start forecasts asynchronously."""
 
     def ask(self, forecast_request: ForecastRequest) -> DeferredResponse:
-        """Start a forecast, and return the response to it. Raises StatusError if too many are pending."""
+        """Start a forecast and return the deferred response with it. Raises StatusError if too many are pending."""
 
 
 def may_see_workloads(authorizer: Authorizer, user: UserInfo, namespace: str) -> bool:
@@ -360,7 +360,7 @@ class VisibilityResources:
         self._objects = objects
 
     def resources(self) -> list[Resource]:
-        """Return ClusterQueues and LocalQueues, which have only the subresource `pendingworkloads`."""
+        """Return `clusterqueues` and `localqueues` of each version, with only the subresource `pendingworkloads`."""
         return [resource for version in VISIBILITY_VERSIONS for resource in self._resources_of_version(version)]
 
     def _resources_of_version(self, version: str) -> list[Resource]:

@@ -227,7 +227,7 @@ def pod_token(issuer: TokenIssuer, reader: Reader, namespace: str, account: str,
     stored_account = reader.get(Key(SERVICE_ACCOUNT, namespace, account))
     if stored_account is None:
         raise InputError(f'failed to fetch token: serviceaccounts "{account}" not found')
-    return issuer.issue(stored_account, None, (audience or ISSUER,), issuer.clock() + lifetime * SECOND)
+    return issuer.issue_account_token(stored_account, None, (audience or ISSUER,), issuer.clock() + lifetime * SECOND)
 
 
 # Clock control: the owner of a platform with accelerated time can let it run up to an instant, where it stops.
