@@ -551,7 +551,7 @@ def _undeclared_paths(value: Any, schema: MergeSchema, path: str) -> Iterator[st
 
 def version_accessors_of(resource: Resource, namespace: str) -> VersionAccessors:
     """Return the accessors for all versions of a resource's kind."""
-    served_kind, strategy = resource.info, resource.strategy
+    served_kind, strategy = resource.served_kind, resource.strategy
 
     def merge_schema(api_version: str) -> MergeSchema:
         return resource.merge_schema(served_kind.version_of(api_version) or served_kind.storage_version)
@@ -575,7 +575,7 @@ class InProcessFieldManager:
     """Records in `managedFields` which fields the controllers of this process own."""
 
     def __init__(self, resources: Iterable[Resource], now: Callable[[], Instant]) -> None:
-        self._resources = {resource.info.constant: resource for resource in resources}
+        self._resources = {resource.served_kind.constant: resource for resource in resources}
         self._now = now
 
     def claim_fields(self, write: Write, get: Callable[[Key], Obj | None]) -> Write:
@@ -591,7 +591,9 @@ class InProcessFieldManager:
         if stored_object is None or not entries or resource is None:
             return write
         new = {**write.obj, "status": stored_object["status"]} if "status" in stored_object else write.obj
-        author = FieldManager(_MANAGER_NAME, resource.info.api_version, "", format_time(self._now() // SECOND * SECOND))
+        author = FieldManager(
+            _MANAGER_NAME, resource.served_kind.api_version, "", format_time(self._now() // SECOND * SECOND)
+        )
         accessors = version_accessors_of(resource, stored_object["metadata"].get("namespace", ""))
         return replace(
             write, managed_fields=managed_fields_after_update(stored_object, new, entries, author, accessors)

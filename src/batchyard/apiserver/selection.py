@@ -218,8 +218,8 @@ def selected_name(request: ApiRequest) -> str:
     return ""
 
 
-def _field_terms(text: str, info: ServedKind) -> Iterator[tuple[str, bool, str]]:
-    known_fields = _selectable_field_paths(info)
+def _field_terms(text: str, served_kind: ServedKind) -> Iterator[tuple[str, bool, str]]:
+    known_fields = _selectable_field_paths(served_kind)
     for term in _TERMS_PATTERN.findall(text):
         match = _TERM_PATTERN.fullmatch(term)
         if match is None:
@@ -231,12 +231,14 @@ def _field_terms(text: str, info: ServedKind) -> Iterator[tuple[str, bool, str]]
         yield known_fields[match[1]], match[2] != "!=", _ESCAPED_PATTERN.sub(r"\1", match[3])
 
 
-def _selectable_field_paths(info: ServedKind) -> Mapping[str, str]:
+def _selectable_field_paths(served_kind: ServedKind) -> Mapping[str, str]:
     """Return the selectable fields of a kind: their names in selectors, and their paths in stored objects."""
-    if info.group == "events.k8s.io":
+    if served_kind.group == "events.k8s.io":
         kind_fields = _EVENT_FIELDS
     else:
-        kind_fields = {name: name for name in _SELECTABLE_FIELDS.get(info.constant, info.selectable_fields)}
+        kind_fields = {
+            name: name for name in _SELECTABLE_FIELDS.get(served_kind.constant, served_kind.selectable_fields)
+        }
     return {"metadata.name": "metadata.name", "metadata.namespace": "metadata.namespace", **kind_fields}
 
 

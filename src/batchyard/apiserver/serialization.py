@@ -229,7 +229,7 @@ def decode_body_object(
     """
     sent_object, is_patched = with_kind(body.value, path), unpatched_object is not None
     # In another version, fields that conversion requires may be absent, so the whole object is checked again.
-    is_storage_version = path.version == path.info.storage_version
+    is_storage_version = path.version == path.served_kind.storage_version
     result, unknown_faults = _decode_known_fields(sent_object, path, unpatched_object if is_storage_version else None)
     type_error = None if result.obj is not None else path.resource.find_decoding_error(sent_object)
     if type_error is not None:
@@ -247,9 +247,12 @@ def with_kind(sent_object: Any, path: ResourcePath) -> dict[str, Any]:
     """Return a sent object with the kind and version of the path. Raises StatusError if it has different ones."""
     if not isinstance(sent_object, Mapping):
         raise bad_request("the request body is not an object")
-    kind, api_version = sent_object.get("kind") or path.info.kind, sent_object.get("apiVersion") or path.api_version
-    if kind != path.info.kind:
-        raise bad_request(f'{kind} in version "{api_version}" cannot be handled as a {path.info.kind}')
+    kind, api_version = (
+        sent_object.get("kind") or path.served_kind.kind,
+        sent_object.get("apiVersion") or path.api_version,
+    )
+    if kind != path.served_kind.kind:
+        raise bad_request(f'{kind} in version "{api_version}" cannot be handled as a {path.served_kind.kind}')
     if api_version != path.api_version:
         expected_version = f"the expected API version ({path.api_version})"
         raise bad_request(f"the API version in the data ({api_version}) does not match {expected_version}")
@@ -376,7 +379,7 @@ class Representation:
             case ResponseForm.TABLE:
                 return self._render_table([], metadata)
             case ResponseForm.WHOLE:
-                return {"kind": self._path.info.kind, "apiVersion": self._path.api_version, "metadata": metadata}
+                return {"kind": self._path.served_kind.kind, "apiVersion": self._path.api_version, "metadata": metadata}
         return _metadata_only({"metadata": metadata})
 
     def render_list(self, stored_objects: Sequence[Obj], metadata: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -429,7 +432,7 @@ def full_object_list(stored_objects: Sequence[Obj], path: ResourcePath, metadata
         return fields if has_types else {field: value for field, value in fields.items() if field not in _TYPE_FIELDS}
 
     items = ConvertedItems(stored_objects, render_item)
-    return {"kind": f"{path.info.kind}List", "apiVersion": api_version, "metadata": metadata, "items": items}
+    return {"kind": f"{path.served_kind.kind}List", "apiVersion": api_version, "metadata": metadata, "items": items}
 
 
 def convert_to_form(response: Response, form: ResponseForm) -> Response:

@@ -88,8 +88,8 @@ def _audit_stage(audited_request: AuditedRequest) -> str:
 
 
 def _object_reference(path: ResourcePath) -> Mapping[str, str]:
-    reference = {"resource": path.info.plural, "namespace": path.namespace, "name": path.name}
-    reference |= {"apiGroup": path.info.group, "apiVersion": path.version, "subresource": path.subresource}
+    reference = {"resource": path.served_kind.plural, "namespace": path.namespace, "name": path.name}
+    reference |= {"apiGroup": path.served_kind.group, "apiVersion": path.version, "subresource": path.subresource}
     return {field: value for field, value in reference.items() if value}
 
 
@@ -328,14 +328,14 @@ def _check_body_size(request: ApiRequest, path: ResourcePath | None) -> None:
 def _is_forecast_dry_run(request: ApiRequest, path: ResourcePath) -> bool:
     """Return whether a request is a dry run of a queue object, whose response includes predicted effects."""
     is_dry_run = bool(request.query.get("dryRun")) and request.method in {"POST", "PUT", "PATCH"}
-    return is_dry_run and not path.subresource and path.info.constant in _FORECAST_KINDS
+    return is_dry_run and not path.subresource and path.served_kind.constant in _FORECAST_KINDS
 
 
 def _with_deprecation_warning(response: AnyResponse, path: ResourcePath | None) -> AnyResponse:
     """Return a response, with a deprecation warning added if the requested version is deprecated."""
-    if path is None or path.version not in path.info.deprecated_versions or not isinstance(response, Response):
+    if path is None or path.version not in path.served_kind.deprecated_versions or not isinstance(response, Response):
         return response
-    warning = path.info.deprecation
+    warning = path.served_kind.deprecation
     return response if warning in response.warnings else response._replace(warnings=(*response.warnings, warning))
 
 

@@ -30,14 +30,18 @@ class VirtualStrategy(BuiltInStrategy):
 
     def __init__(self, served_kind: ServedKind) -> None:
         super().__init__(served_kind.constant)
-        self._info = served_kind
+        self._served_kind = served_kind
 
     def schemas(self, version: str) -> Mapping[str, Any]:
         """Return an OpenAPI schema without fields: the kind's request handlers validate the fields."""
-        info = self._info
-        kind = {"group": info.group, "version": version, "kind": info.kind}
-        schema = {"type": "object", "description": description(info.kind), "x-kubernetes-group-version-kind": [kind]}
-        return {schema_name(info, version): schema}
+        served_kind = self._served_kind
+        kind = {"group": served_kind.group, "version": version, "kind": served_kind.kind}
+        schema = {
+            "type": "object",
+            "description": description(served_kind.kind),
+            "x-kubernetes-group-version-kind": [kind],
+        }
+        return {schema_name(served_kind, version): schema}
 
 
 def virtual_resource(kind: ServedKind, handlers: Mapping[str, EndpointHandlers]) -> Resource:
@@ -199,15 +203,17 @@ _COMPONENT_STATUS_WARNING: Final = "v1 ComponentStatus is deprecated in v1.19+"
 
 def component_status_resource(now: Callable[[], Instant]) -> Resource:
     """Return the virtual resource of ComponentStatuses."""
-    info = virtual_kind("", "v1", _COMPONENT_STATUS, "componentstatuses", "componentstatus", namespaced=False)
-    info = replace(info, short_names=("cs",), deprecated_versions=("v1",), deprecation=_COMPONENT_STATUS_WARNING)
+    served_kind = virtual_kind("", "v1", _COMPONENT_STATUS, "componentstatuses", "componentstatus", namespaced=False)
+    served_kind = replace(
+        served_kind, short_names=("cs",), deprecated_versions=("v1",), deprecation=_COMPONENT_STATUS_WARNING
+    )
     table = (
         (Column("Name"), cells.name),
         (Column("Status"), lambda _obj, _now: "Healthy"),
         (Column("Message"), lambda obj, _now: str(obj["conditions"][0]["message"])),
         (Column("Error"), lambda _obj, _now: ""),
     )
-    return computed_resource(ComputedStrategy(info, table), info, _ComponentStatusSource(), now)
+    return computed_resource(ComputedStrategy(served_kind, table), served_kind, _ComponentStatusSource(), now)
 
 
 class _ComponentStatusSource:

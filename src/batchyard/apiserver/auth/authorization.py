@@ -61,13 +61,15 @@ def attributes_of(request: ApiRequest, path: ResourcePath | None) -> RequestAttr
     """Return the authorization attributes of a request."""
     if path is None:
         return RequestAttributes(request.user, verb_of(request, path), path=request.path)
-    info, verb = path.info, verb_of(request, path)
-    is_namespace = info.plural == "namespaces" and not info.group
+    served_kind, verb = path.served_kind, verb_of(request, path)
+    is_namespace = served_kind.plural == "namespaces" and not served_kind.group
     namespace = path.name if is_namespace else path.namespace  # readers of a namespace may read its Namespace object
     name = path.name
     if not name and verb in {"list", "watch"}:
         name = selected_name(request)
-    return RequestAttributes(request.user, verb, info.group, info.plural, path.subresource, namespace, name)
+    return RequestAttributes(
+        request.user, verb, served_kind.group, served_kind.plural, path.subresource, namespace, name
+    )
 
 
 def forbidden_error(attributes: RequestAttributes, reason: str = "") -> StatusError:

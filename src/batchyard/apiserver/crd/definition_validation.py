@@ -284,9 +284,10 @@ def definition_errors(definition: Obj) -> Iterator[FieldError]:
 
 def definition_warnings(definition: Obj) -> list[str]:
     """Return the warnings about a CustomResourceDefinition: that its schema is unused, or rules are not checked."""
-    info = built_in_kind(definition)
-    if info is not None:
-        return [f"batchyard serves {info.kind}.{info.group} itself: this definition is stored but its schema is unused"]
+    served_kind = built_in_kind(definition)
+    if served_kind is not None:
+        title = f"{served_kind.kind}.{served_kind.group}"
+        return [f"batchyard serves {title} itself: this definition is stored but its schema is unused"]
     warnings: list[str] = []
     for i, version in enumerate(definition["spec"]["versions"]):
         warnings += rule_warnings(values.root_schema(version), f"spec.versions[{i}].schema.openAPIV3Schema")

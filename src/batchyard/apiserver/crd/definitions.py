@@ -245,10 +245,12 @@ def _resource_key(definition: Obj) -> tuple[Any, ...]:
 
 def _custom_resource(definition: Obj, objects: ApiObjectStore, now: Callable[[], Instant]) -> Resource:
     """Return the resource that serves the objects of a CustomResourceDefinition."""
-    info, versions = kind_from_definition(definition), definition["spec"]["versions"]
-    strategy = CustomStrategy(info, versions, is_terminating=is_definition_deleted(definition))
-    stored_subresources = ("status",) if info.has_status else ()
+    served_kind, versions = kind_from_definition(definition), definition["spec"]["versions"]
+    strategy = CustomStrategy(served_kind, versions, is_terminating=is_definition_deleted(definition))
+    stored_subresources = ("status",) if served_kind.has_status else ()
     scale_subresources = [(each.get("subresources") or {}).get("scale") for each in versions]
     scale_subresource = next(filter(None, scale_subresources), None)
-    resource = Resource(info, strategy, stored_subresources, merge_schema=strategy.merge_schema, prunes_unknown=True)
+    resource = Resource(
+        served_kind, strategy, stored_subresources, merge_schema=strategy.merge_schema, prunes_unknown=True
+    )
     return resource if scale_subresource is None else with_scale(resource, objects, scale_subresource, now)

@@ -70,7 +70,7 @@ class WatchStream:
         *,
         with_bookmarks: bool = False,
     ) -> None:
-        self._kind = path.info.constant
+        self._kind = path.served_kind.constant
         self._namespace = path.namespace
         self._selection = selection
         self._render_object = render_object
@@ -210,7 +210,7 @@ class PagedLists:
     def page(self, request: ApiRequest, path: ResourcePath) -> ListPage:
         """Return the requested page of a list. Raises StatusError if it is not available."""
         check_list_options(request)
-        selection = parse_selection(request, path.info)
+        selection = parse_selection(request, path.served_kind)
         limit = limit_of(request)
         token = request.query.get("continue", "")
         revision, objs, start_key = self._continue_list(token, path) if token else self._start_list(request, path)
@@ -232,7 +232,7 @@ class PagedLists:
         match, revision_text = request.query.get("resourceVersionMatch", ""), request.query.get("resourceVersion", "")
         requested_revision = parse_resource_version(revision_text)
         check_revision_not_in_future(requested_revision, revision)
-        objs = sort_by_etcd_key(self._objects.list(path.info.constant, path.namespace or None))
+        objs = sort_by_etcd_key(self._objects.list(path.served_kind.constant, path.namespace or None))
         if match == "Exact" and requested_revision != revision:
             return requested_revision, self._list_at_revision(requested_revision, path, objs), ""
         return revision, objs, ""
@@ -245,7 +245,7 @@ class PagedLists:
             raise StatusError(410, "Expired", _LIST_EXPIRED) from expired
         objs_by_key = {_object_key(obj): obj for obj in objs}
         for change in reversed(changes):
-            if change.key.kind != path.info.constant or path.namespace not in ("", change.key.namespace):
+            if change.key.kind != path.served_kind.constant or path.namespace not in ("", change.key.namespace):
                 continue
             if change.old is None:
                 del objs_by_key[_object_key(change.obj)]
@@ -256,13 +256,13 @@ class PagedLists:
     def _continue_list(self, text: str, path: ResourcePath) -> tuple[int, Sequence[Obj], str]:
         """Return (revision, objects, start key) of the list in memory to which a continue token belongs."""
         token = _parse_token(text)
-        held_list = self._held_lists.get((path.info.constant, path.namespace, token.rv))
+        held_list = self._held_lists.get((path.served_kind.constant, path.namespace, token.rv))
         if held_list is None:
             raise StatusError(410, "Expired", _TOO_OLD_MESSAGE)
         return token.rv, held_list, token.start
 
     def _hold_list(self, path: ResourcePath, revision: int, objs: Sequence[Obj]) -> None:
-        key = (path.info.constant, path.namespace, revision)
+        key = (path.served_kind.constant, path.namespace, revision)
         self._held_lists[key] = objs
         self._held_lists.move_to_end(key)
         while len(self._held_lists) > HELD_LISTS_MAX:
@@ -382,7 +382,7 @@ class ReadHandler:
         representation = Representation(request, path, self._now())
         revision = parse_resource_version(request.query.get("resourceVersion", ""))
         check_revision_not_in_future(revision, self._objects.revision)
-        obj = self._objects.get(Key(path.info.constant, path.namespace, path.name))
+        obj = self._objects.get(Key(path.served_kind.constant, path.namespace, path.name))
         if obj is None:
             raise not_found_error(path)
         return Response(200, representation.render_object(obj))
@@ -398,7 +398,7 @@ class ReadHandler:
         representation = Representation(request, path, self._now())
         representation.check_accepts_single_object()
         with_bookmarks = request.has_flag("allowWatchBookmarks")
-        selection = parse_selection(request, path.info)
+        selection = parse_selection(request, path.served_kind)
         watch = WatchStream(
             path, selection, representation.render_object, representation.render_bookmark, with_bookmarks=with_bookmarks
         )
@@ -407,7 +407,7 @@ class ReadHandler:
         sends_initial_events = request.has_flag("sendInitialEvents") if "sendInitialEvents" in request.query else None
         check_revision_not_in_future(parse_resource_version(resource_version), self._objects.revision)
         if sends_initial_events or (resource_version in _UNSPECIFIC_VERSIONS and sends_initial_events is None):
-            objs = self._objects.list(path.info.constant, path.namespace or None)
+            objs = self._objects.list(path.served_kind.constant, path.namespace or None)
             watch.start(objs, self._objects.revision)
             if sends_initial_events and with_bookmarks:
                 watch.send_bookmark(self._objects.revision, is_initial=True)

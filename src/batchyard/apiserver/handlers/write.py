@@ -132,7 +132,7 @@ class WriteHandler:
 
     def handle(self, request: ApiRequest, path: resources.ResourcePath) -> Response:
         """Answer a write request for a resource. Raises StatusError on failure."""
-        if path.info.namespaced and not path.namespace:
+        if path.served_kind.namespaced and not path.namespace:
             raise method_not_allowed()  # a namespaced write needs a namespace
         if path.subresource and request.method == "DELETE":
             raise method_not_allowed()  # subresources cannot be deleted
@@ -267,8 +267,8 @@ class WriteHandler:
         if not path.resource.supports_deletecollection:
             raise method_not_allowed()
         options = parse_delete_options(request, serialization.read_body(request).value)
-        selection = parse_selection(request, path.info)
-        objs = self._objects.list(path.info.constant, path.namespace or None)
+        selection = parse_selection(request, path.served_kind)
+        objs = self._objects.list(path.served_kind.constant, path.namespace or None)
         selected_objects = [obj for obj in sort_by_etcd_key(objs) if selection.accepts(obj)]
         deleted_objects = selected_objects[: limit_of(request) or None]
         for obj in deleted_objects:
@@ -298,7 +298,7 @@ class WriteHandler:
         _check_write_guard(sent_object.obj, None, path, options)
         obj = with_metadata(sent_object.obj, managedFields=managed_fields or None)
         _check_valid(path.resource.strategy.check_create(obj), path, obj["metadata"].get("name", ""))
-        pod_review = review_security(path.info.constant, obj, None, self._objects)
+        pod_review = review_security(path.served_kind.constant, obj, None, self._objects)
         warnings, name = (*sent_object.warnings, *pod_review.warnings), obj["metadata"].get("name", "")
         return PreparedWrite(Create(obj), name, options.dry_run, 201, warnings, "", pod_review.annotations)
 
@@ -313,7 +313,7 @@ class WriteHandler:
         """Decode, complete and validate an update of a stored object or of its status, without storing it."""
         strategy, has_status = path.resource.strategy, _STATUS in path.resource.subresources
         obj = restore_stored_times(
-            sent_object.obj, strategy.render(stored_object, path.info.api_version), stored_object
+            sent_object.obj, strategy.render(stored_object, path.served_kind.api_version), stored_object
         )
         obj = _without_provided_annotation(obj) if _is_provided(stored_object, path) and not path.subresource else obj
         sent_object = serialization.SentObject(strategy.prepare_update(obj, stored_object), sent_object.warnings)
@@ -349,7 +349,9 @@ class WriteHandler:
             else Update(sent_object.obj, managed_fields, is_whole=not has_status)
         )
         pod_review = (
-            PodSecurityReview() if is_status else review_security(path.info.constant, new, stored_object, self._objects)
+            PodSecurityReview()
+            if is_status
+            else review_security(path.served_kind.constant, new, stored_object, self._objects)
         )
         warnings, base_version = (
             (*sent_object.warnings, *pod_review.warnings),
@@ -398,7 +400,7 @@ def _check_write_guard(obj: Obj, old: Obj | None, path: resources.ResourcePath, 
 
 
 def _key(path: resources.ResourcePath) -> Key:
-    return Key(path.info.constant, path.namespace, path.name)
+    return Key(path.served_kind.constant, path.namespace, path.name)
 
 
 def _check_valid(errors: Sequence[FieldError], path: resources.ResourcePath, name: str) -> None:

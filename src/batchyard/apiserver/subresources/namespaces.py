@@ -91,7 +91,7 @@ def with_finalize(resources: Iterable[Resource], objects: ApiObjectStore) -> lis
         each._replace(
             strategy=strategy, handlers={**each.handlers, **finalize_handlers}, supports_deletecollection=False
         )
-        if each.info.constant == scheme.NAMESPACE
+        if each.served_kind.constant == scheme.NAMESPACE
         else each
         for each in resources
     ]

@@ -56,7 +56,7 @@ class ScaleHandler:
     ) -> None:
         self._objects = objects
         self._now = now
-        self._info = resource.info
+        self._served_kind = resource.served_kind
         self._strategy = resource.strategy
         self._resource = resource
         self._spec_replicas_fields = replica_paths["specReplicasPath"].strip(".").split(".")
@@ -112,7 +112,7 @@ class ScaleHandler:
         return Response(200, self._scale_of(write_result.obj))
 
     def _managed_fields_after_update(self, stored_object: Obj, new: Obj, options: WriteOptions) -> list[dict[str, Any]]:
-        old, new = (self._strategy.in_version(obj, self._info.api_version) for obj in (stored_object, new))
+        old, new = (self._strategy.in_version(obj, self._served_kind.api_version) for obj in (stored_object, new))
         old_entries = stored_object["metadata"].get("managedFields") or []
         accessors = version_accessors_of(self._resource, stored_object["metadata"].get("namespace", ""))
         return managed_fields_after_update(old, new, old_entries, self._field_manager(options), accessors)
@@ -121,7 +121,7 @@ class ScaleHandler:
         self, stored_object: Obj, replicas: int, options: WriteOptions
     ) -> list[dict[str, Any]]:
         """Return the `managedFields` of an object after an apply of its replicas. Raises StatusError on a conflict."""
-        live_object = self._strategy.in_version(stored_object, self._info.api_version)
+        live_object = self._strategy.in_version(stored_object, self._served_kind.api_version)
         type_meta = {"apiVersion": live_object["apiVersion"], "kind": live_object["kind"]}
         accessors = version_accessors_of(self._resource, stored_object["metadata"].get("namespace", ""))
         config = with_path(type_meta, self._spec_replicas_fields, replicas)
@@ -131,20 +131,24 @@ class ScaleHandler:
 
     def _field_manager(self, options: WriteOptions) -> FieldManager:
         write_time = format_time(self._now() // SECOND * SECOND)
-        return FieldManager(options.manager, self._info.api_version, "scale", write_time)
+        return FieldManager(options.manager, self._served_kind.api_version, "scale", write_time)
 
     def _get_object(self, namespace: str, name: str) -> Obj:
-        info = self._info
-        obj = self._objects.get(Key(info.constant, namespace, name))
+        served_kind = self._served_kind
+        obj = self._objects.get(Key(served_kind.constant, namespace, name))
         if obj is None:
-            message = f'{info.plural}.{info.group} "{name}" not found'
-            raise StatusError(404, "NotFound", message, {"name": name, "group": info.group, "kind": info.plural})
+            message = f'{served_kind.plural}.{served_kind.group} "{name}" not found'
+            raise StatusError(
+                404, "NotFound", message, {"name": name, "group": served_kind.group, "kind": served_kind.plural}
+            )
         return obj
 
     def _conflict_error(self, name: str, error: ApiError | None) -> StatusError:
-        info = self._info
-        message = f'Operation cannot be fulfilled on {info.plural}.{info.group} "{name}": {error}'
-        return StatusError(409, "Conflict", message, {"name": name, "group": info.group, "kind": info.plural})
+        served_kind = self._served_kind
+        message = f'Operation cannot be fulfilled on {served_kind.plural}.{served_kind.group} "{name}": {error}'
+        return StatusError(
+            409, "Conflict", message, {"name": name, "group": served_kind.group, "kind": served_kind.plural}
+        )
 
     def _scale_of(self, stored_object: Obj) -> dict[str, Any]:
         """Return the Scale object of a stored object: its desired and current replicas, and its selector."""
@@ -172,7 +176,7 @@ def with_scale(
 def with_scales(resources: Iterable[Resource], objects: ApiObjectStore, now: Callable[[], Instant]) -> list[Resource]:
     """Return the resources, with the subresource `scale` on the native kinds that have replicas."""
     return [
-        with_scale(each, objects, _NATIVE_REPLICA_PATHS, now) if each.info.constant in _SCALABLE_KINDS else each
+        with_scale(each, objects, _NATIVE_REPLICA_PATHS, now) if each.served_kind.constant in _SCALABLE_KINDS else each
         for each in resources
     ]
 
