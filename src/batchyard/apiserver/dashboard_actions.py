@@ -128,7 +128,8 @@ class DashboardActions:
         if obj["metadata"]["uid"] != body.uid:
             raise StatusError(409, "Conflict", f"{body.kind} {body.name} was replaced meanwhile: reload the page")
         if body.action not in _actions_of(obj):
-            raise StatusError(409, "Conflict", f"{body.action} is not possible in the current state of {body.name}")
+            problem = f"{body.action} is not possible in the current state of {body.kind} {body.name}"
+            raise StatusError(409, "Conflict", f"{problem}: reload the page")
         planned_write = self._plan_write(obj, body.action, body.value)
         response = self._execute(_write_request(planned_write, request))
         if not isinstance(response, Response):

@@ -241,7 +241,7 @@ class _PatchedDocument:
     def _count_shifted_items(self, item_count: int) -> None:
         self._shifted_items += item_count
         if self._shifted_items > _SHIFTED_ITEMS_MAX:
-            raise OperationError(f"the patch shifts more than {_SHIFTED_ITEMS_MAX} list items")
+            raise OperationError(f"the patch shifts more than {_SHIFTED_ITEMS_MAX} list items; use a merge patch")
 
     def _copy_value(self, value: Any) -> Any:
         encoded_value = _encode_bounded_depth(value)

@@ -46,7 +46,7 @@ def negotiate_upgrade(
     if SPDY.lower() in protocol:
         return api_request.ProtocolUpgrade(SPDY, _spdy_protocol(request, spdy_protocols))
     raise api_request.bad_request(
-        f"unable to upgrade: {protocol or 'nothing'} is not supported; use {WEBSOCKET} or {SPDY}"
+        f"unable to upgrade: {protocol or 'an empty protocol'} is not supported; use {WEBSOCKET} or {SPDY}"
     )
 
 
