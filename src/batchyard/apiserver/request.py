@@ -181,7 +181,7 @@ def bad_request(message: str) -> StatusError:
     return StatusError(400, "BadRequest", message)
 
 
-def method_not_allowed() -> StatusError:
+def method_not_allowed_error() -> StatusError:
     """Return a 405 error for a method that the resource does not support."""
     return StatusError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
 
@@ -480,37 +480,43 @@ def _list_option_errors(query: Mapping[str, str]) -> Iterator[FieldError]:
     if match := query.get(_VERSION_MATCH, ""):
         resource_version = query.get("resourceVersion", "")
         if not resource_version:
-            yield _forbidden(_VERSION_MATCH, f"{_VERSION_MATCH} is forbidden unless resourceVersion is provided")
+            yield _forbidden_option_error(
+                _VERSION_MATCH, f"{_VERSION_MATCH} is forbidden unless resourceVersion is provided"
+            )
         if query.get("continue"):
-            yield _forbidden(_VERSION_MATCH, f"{_VERSION_MATCH} is forbidden when continue is provided")
+            yield _forbidden_option_error(_VERSION_MATCH, f"{_VERSION_MATCH} is forbidden when continue is provided")
         if match not in (_EXACT_MATCH, _NOT_OLDER):
-            yield _unsupported_match_fault(match, f'"{_EXACT_MATCH}", "{_NOT_OLDER}"')
+            yield _unsupported_match_error(match, f'"{_EXACT_MATCH}", "{_NOT_OLDER}"')
         if match == _EXACT_MATCH and resource_version == "0":
-            yield _forbidden(_VERSION_MATCH, f'{_VERSION_MATCH} "{_EXACT_MATCH}" is forbidden for resourceVersion "0"')
+            yield _forbidden_option_error(
+                _VERSION_MATCH, f'{_VERSION_MATCH} "{_EXACT_MATCH}" is forbidden for resourceVersion "0"'
+            )
     if _SEND_INITIAL_EVENTS in query:
-        yield _forbidden(_SEND_INITIAL_EVENTS, f"{_SEND_INITIAL_EVENTS} is forbidden for list")
+        yield _forbidden_option_error(_SEND_INITIAL_EVENTS, f"{_SEND_INITIAL_EVENTS} is forbidden for list")
 
 
 def _watch_option_errors(query: Mapping[str, str]) -> Iterator[FieldError]:
     version_match, requests_initial_events = query.get(_VERSION_MATCH, ""), _SEND_INITIAL_EVENTS in query
     if requests_initial_events and version_match != _NOT_OLDER:
-        yield _forbidden(_VERSION_MATCH, f"{_SEND_INITIAL_EVENTS} requires setting {_VERSION_MATCH} to {_NOT_OLDER}")
+        yield _forbidden_option_error(
+            _VERSION_MATCH, f"{_SEND_INITIAL_EVENTS} requires setting {_VERSION_MATCH} to {_NOT_OLDER}"
+        )
     if version_match:
         if not requests_initial_events:
-            yield _forbidden(
+            yield _forbidden_option_error(
                 _VERSION_MATCH, f"{_VERSION_MATCH} is forbidden for watch unless {_SEND_INITIAL_EVENTS} is provided"
             )
         if version_match != _NOT_OLDER:
-            yield _unsupported_match_fault(version_match, f'"{_NOT_OLDER}"')
+            yield _unsupported_match_error(version_match, f'"{_NOT_OLDER}"')
         if query.get("continue"):
-            yield _forbidden(_VERSION_MATCH, f"{_VERSION_MATCH} is forbidden when continue is provided")
+            yield _forbidden_option_error(_VERSION_MATCH, f"{_VERSION_MATCH} is forbidden when continue is provided")
 
 
-def _forbidden(field: str, problem: str) -> FieldError:
+def _forbidden_option_error(field: str, problem: str) -> FieldError:
     return FieldError(field, f"Forbidden: {problem}")
 
 
-def _unsupported_match_fault(version_match: str, supported_text: str) -> FieldError:
+def _unsupported_match_error(version_match: str, supported_text: str) -> FieldError:
     return FieldError(_VERSION_MATCH, f'Unsupported value: "{version_match}": supported values: {supported_text}')
 
 

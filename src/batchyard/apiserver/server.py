@@ -21,7 +21,7 @@ from batchyard.apiserver.request import (
     DeferredResponse,
     Response,
     StatusError,
-    method_not_allowed,
+    method_not_allowed_error,
 )
 from batchyard.apiserver.resources import ApiObjectStore, ResourcePath, Resources, conflict_error, parse_resource_path
 from batchyard.apiserver.serialization import ResponseForm, accepted_form, convert_to_form
@@ -143,7 +143,7 @@ class ApiServer:
         """Serve the JSON document that a function returns at a path, to users who are authorized for the path."""
         self._get_handlers[path] = lambda _: Response(200, compute_document())
 
-    def add_handler(self, path: str, handler: Callable[[ApiRequest], AnyResponse]) -> None:
+    def add_get_handler(self, path: str, handler: Callable[[ApiRequest], AnyResponse]) -> None:
         """Answer GET requests at a path with a handler, for users who are authorized for the path."""
         self._get_handlers[path] = handler
 
@@ -163,7 +163,7 @@ class ApiServer:
         """Set the executor that prepares large writes outside the server's thread."""
         self._write_executor = executor
 
-    def add_prefix(self, prefix: str, handler: Callable[[ApiRequest], AnyResponse]) -> None:
+    def add_prefix_handler(self, prefix: str, handler: Callable[[ApiRequest], AnyResponse]) -> None:
         """Answer GET requests below a path prefix with a handler, for users who are authorized for the path."""
         self._prefix_handlers[prefix] = handler
 
@@ -213,7 +213,7 @@ class ApiServer:
             return self._serve_document(request)
         if path.handlers is not None:
             if request.method not in path.handlers.by_method:
-                raise method_not_allowed()
+                raise method_not_allowed_error()
             if path.handlers.required_verb:
                 self._auth_filters.authorize(request, path, path.handlers.required_verb)
             return path.handlers.by_method[request.method](request, path.namespace, path.name)

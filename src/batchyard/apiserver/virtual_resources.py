@@ -16,7 +16,7 @@ from batchyard.api.validation import core as core_validation
 from batchyard.apiserver.built_in import BuiltInStrategy
 from batchyard.apiserver.openapi_definitions import schema_name
 from batchyard.apiserver.patch import MergeSchema, MergeSchemaMembers, merge_schema_of_kind
-from batchyard.apiserver.request import ApiRequest, Response, method_not_allowed
+from batchyard.apiserver.request import ApiRequest, Response, method_not_allowed_error
 from batchyard.apiserver.resources import EndpointHandlers, Resource, ResourcePath, not_found_error
 from batchyard.apiserver.selection import parse_selection
 from batchyard.apiserver.serialization import Representation
@@ -95,7 +95,7 @@ def computed_resource(
 
     def get(request: ApiRequest, namespace: str, name: str) -> Response:
         if request.has_flag("watch") and not name:
-            raise method_not_allowed()
+            raise method_not_allowed_error()
         path = ResourcePath(resource, served_kind.storage_version, namespace, name, "", served_kind.api_version)
         representation = Representation(request, path, now())
         if name:

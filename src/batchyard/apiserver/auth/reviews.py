@@ -22,7 +22,7 @@ from batchyard.apiserver.request import (
     UserInfo,
     bad_request,
     causes_of,
-    method_not_allowed,
+    method_not_allowed_error,
 )
 from batchyard.apiserver.resources import EndpointHandlers, Resource
 from batchyard.apiserver.serialization import read_body
@@ -71,12 +71,14 @@ class AccessReviews:
         user = _reviewed_user(kind, spec)
         if spec.get("nonResourceAttributes"):
             message = "disallowed on this kind of request"
-            raise _invalid_review(kind, rules.invalid("spec.nonResourceAttributes", {}, message, _ATTRIBUTES_REMEDY))
+            raise _invalid_review_error(
+                kind, rules.invalid("spec.nonResourceAttributes", {}, message, _ATTRIBUTES_REMEDY)
+            )
         requested_namespace = _string_field(_object_field(spec, "resourceAttributes"), "namespace")
         if requested_namespace != namespace:
             message = f"must match metadata.namespace: {namespace}"
             path = "spec.resourceAttributes.namespace"
-            raise _invalid_review(kind, rules.invalid(path, requested_namespace, message, "leave the field out"))
+            raise _invalid_review_error(kind, rules.invalid(path, requested_namespace, message, "leave the field out"))
         return self._decide_access(kind, user, spec)
 
     def _self_subject_rules_review(self, request: ApiRequest, spec: Obj, _namespace: str) -> Obj:
@@ -118,7 +120,7 @@ class AccessReviews:
                 else "exactly one of nonResourceAttributes or resourceAttributes must be specified"
             )
             field = "spec.nonResourceAttributes" if is_path_review else "spec.resourceAttributes"
-            raise _invalid_review(kind, rules.invalid(field, path_attributes, message, _ATTRIBUTES_REMEDY))
+            raise _invalid_review_error(kind, rules.invalid(field, path_attributes, message, _ATTRIBUTES_REMEDY))
         if is_path_review:
             verb, url_path = (_string_field(path_attributes, field) for field in ("verb", "path"))
             attributes = RequestAttributes(user, verb, path=url_path)
@@ -134,7 +136,7 @@ def _review_resource(group: str, kind: str, review_handler: ReviewHandler, *, na
 
     def create(request: ApiRequest, namespace: str, name: str) -> Response:
         if name:
-            raise method_not_allowed()
+            raise method_not_allowed_error()
         body = read_body(request).value
         if not isinstance(body, Mapping):
             raise bad_request("the request body is not an object")
@@ -157,7 +159,9 @@ def _check_metadata(kind: str, metadata: Mapping[str, Any], *, is_namespaced: bo
     forbidden_fields = {field: value for field, value in metadata.items() if value and field not in ignored_fields}
     if forbidden_fields:
         problem_text = "must be empty except for namespace" if is_namespaced else "must be empty"
-        raise _invalid_review(kind, rules.invalid("metadata", forbidden_fields, problem_text, "leave the field out"))
+        raise _invalid_review_error(
+            kind, rules.invalid("metadata", forbidden_fields, problem_text, "leave the field out")
+        )
 
 
 def check_kind(body: Mapping[str, Any], api_version: str, kind: str) -> None:
@@ -172,11 +176,11 @@ def _reviewed_user(kind: str, spec: Mapping[str, Any]) -> UserInfo:
     user, groups, extra = _string_field(spec, "user"), _string_list_field(spec, "groups"), _object_field(spec, "extra")
     if not user and not groups:
         message = "at least one of user or group must be specified"
-        raise _invalid_review(kind, rules.invalid("spec.user", user, message, "set spec.user or spec.groups"))
+        raise _invalid_review_error(kind, rules.invalid("spec.user", user, message, "set spec.user or spec.groups"))
     return UserInfo(user, groups, _string_field(spec, "uid"), tuple((k, _string_list_field(extra, k)) for k in extra))
 
 
-def _invalid_review(kind: str, fault: FieldError) -> StatusError:
+def _invalid_review_error(kind: str, fault: FieldError) -> StatusError:
     details = {"group": AUTHORIZATION, "kind": kind, "causes": causes_of((fault,))}
     return StatusError(422, "Invalid", f'{kind}.{AUTHORIZATION} "" is invalid: {fault}', details)
 
@@ -285,7 +289,7 @@ def _check_account_names(metadata: Any, namespace: str, name: str) -> None:
         value = metadata.get(field)
         if value and value != expected:
             message = f"must match the service account {field} if specified"
-            raise _invalid_token_request(
+            raise _invalid_token_request_error(
                 rules.invalid(f"metadata.{field}", value, message, "leave the field out"), name
             )
 
@@ -301,7 +305,9 @@ def _requested_lifetime(spec: Mapping[str, Any]) -> int:
         raise bad_request(f"{path} must be an integer")
     if not _LIFETIME_SECONDS_MIN <= lifetime <= _REQUESTED_SECONDS_MAX:
         limit_text = "less than 10 minutes" if lifetime < _LIFETIME_SECONDS_MIN else "larger than 2^32 seconds"
-        raise _invalid_token_request(rules.invalid(path, lifetime, f"may not specify a duration {limit_text}", remedy))
+        raise _invalid_token_request_error(
+            rules.invalid(path, lifetime, f"may not specify a duration {limit_text}", remedy)
+        )
     return lifetime
 
 
@@ -313,7 +319,7 @@ def _requested_audiences(spec: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(audiences)
 
 
-def _invalid_token_request(fault: FieldError, name: str = "") -> StatusError:
+def _invalid_token_request_error(fault: FieldError, name: str = "") -> StatusError:
     name_detail = {"name": name} if name else {}
     details = {**name_detail, "group": _GROUP, "kind": _KIND, "causes": causes_of((fault,))}
     return StatusError(422, "Invalid", f'{_KIND}.{_GROUP} "{name}" is invalid: {fault}', details)

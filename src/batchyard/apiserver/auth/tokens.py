@@ -170,7 +170,7 @@ class TokenIssuer:
         return kind == scheme.POD or "deletionTimestamp" not in obj["metadata"]
 
 
-def dashboard_token(
+def sign_dashboard_token(
     signer: Signer, user: UserInfo, now: Instant, expires_at: Instant, *, permits_actions: bool = False
 ) -> str:
     """Return a signed dashboard token of a user: for reading the dashboard, and if `permits_actions` for actions."""

@@ -207,7 +207,7 @@ class PagedLists:
         self._history = history
         self._held_lists: OrderedDict[tuple[str, str, int], Sequence[Obj]] = OrderedDict()
 
-    def page(self, request: ApiRequest, path: ResourcePath) -> ListPage:
+    def get_page(self, request: ApiRequest, path: ResourcePath) -> ListPage:
         """Return the requested page of a list. Raises StatusError if it is not available."""
         check_list_options(request)
         selection = parse_selection(request, path.served_kind)
@@ -390,7 +390,7 @@ class ReadHandler:
     def list(self, request: ApiRequest, path: ResourcePath) -> Response:
         """Return the objects of a resource, in pages if the request has a limit."""
         representation = Representation(request, path, self._now())
-        page = self._lists.page(request, path)
+        page = self._lists.get_page(request, path)
         return Response(200, representation.render_list(page.items, page.metadata))
 
     def watch(self, request: ApiRequest, path: ResourcePath) -> WatchStream:

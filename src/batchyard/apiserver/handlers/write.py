@@ -32,7 +32,7 @@ from batchyard.apiserver.request import (
     WriteOptions,
     bad_request,
     limit_of,
-    method_not_allowed,
+    method_not_allowed_error,
     parse_delete_options,
     parse_write_options,
 )
@@ -133,9 +133,9 @@ class WriteHandler:
     def handle(self, request: ApiRequest, path: resources.ResourcePath) -> Response:
         """Answer a write request for a resource. Raises StatusError on failure."""
         if path.served_kind.namespaced and not path.namespace:
-            raise method_not_allowed()  # a namespaced write needs a namespace
+            raise method_not_allowed_error()  # a namespaced write needs a namespace
         if path.subresource and request.method == "DELETE":
-            raise method_not_allowed()  # subresources cannot be deleted
+            raise method_not_allowed_error()  # subresources cannot be deleted
         if request.method == "DELETE":
             return self._delete(request, path) if path.name else self._delete_all(request, path)
         return self.store_prepared(self.prepare(request, path), path)
@@ -155,7 +155,7 @@ class WriteHandler:
             case ["PATCH", True]:
                 prepared_write = self._patch(request, path)
             case _:
-                raise method_not_allowed()
+                raise method_not_allowed_error()
         if len(_encode_json(prepared_write.write.obj)) > OBJECT_SIZE_MAX:
             raise StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {OBJECT_SIZE_MAX}")
         return prepared_write
@@ -265,7 +265,7 @@ class WriteHandler:
 
     def _delete_all(self, request: ApiRequest, path: resources.ResourcePath) -> Response:
         if not path.resource.supports_deletecollection:
-            raise method_not_allowed()
+            raise method_not_allowed_error()
         options = parse_delete_options(request, serialization.read_body(request).value)
         selection = parse_selection(request, path.served_kind)
         objs = self._objects.list(path.served_kind.constant, path.namespace or None)

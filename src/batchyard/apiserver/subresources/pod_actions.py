@@ -39,11 +39,11 @@ class PodContainers:
         """Return a pod. Raises StatusError if it does not exist."""
         pod_object = self._objects.get(Key(scheme.POD, namespace, name))
         if pod_object is None:
-            raise pod_not_found(name)
+            raise pod_not_found_error(name)
         return pod_object
 
 
-def pod_not_found(name: str) -> api_request.StatusError:
+def pod_not_found_error(name: str) -> api_request.StatusError:
     """Return the 404 error of a missing pod."""
     return api_request.StatusError(404, "NotFound", f'pods "{name}" not found', {"name": name, "kind": "pods"})
 
@@ -96,7 +96,7 @@ class BindingHandlers:
     def _bind(self, request: api_request.ApiRequest, namespace: str, name: str) -> api_request.Response:
         """Bind the pod that has the name of the Binding."""
         if name:
-            raise api_request.method_not_allowed()
+            raise api_request.method_not_allowed_error()
         return self._bind_pod(request, namespace, _read_binding(request))
 
     def _bind_named(self, request: api_request.ApiRequest, namespace: str, name: str) -> api_request.Response:
@@ -121,7 +121,7 @@ class BindingHandlers:
         node = _target_node_name(target_reference, name)
         pod = self._objects.get(Key(scheme.POD, namespace, name))
         if pod is None:
-            raise pod_not_found(name)
+            raise pod_not_found_error(name)
         _check_bindable(pod, metadata)
         bound_pod: Obj = with_path(pod, ("spec", "nodeName"), node)
         annotations = {**(pod["metadata"].get("annotations") or {}), **(metadata.get("annotations") or {})}
@@ -218,9 +218,9 @@ class EvictionHandler:
         options = options._replace(dry_run=options.dry_run or api_request.parse_write_options(request).dry_run)
         pod = self._objects.get(Key(scheme.POD, namespace, name))
         if pod is None:
-            raise pod_not_found(name)
+            raise pod_not_found_error(name)
         if unmet_precondition := options.unmet_precondition(pod):
-            raise _eviction_conflict(name, unmet_precondition)
+            raise _eviction_conflict_error(name, unmet_precondition)
         self._evict(pod, options)
         return api_request.Response(
             201, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
@@ -242,7 +242,7 @@ class EvictionHandler:
     def _write(self, write: Write, name: str, *, dry_run: bool) -> None:
         error = self._objects.attempt(write, dry_run=dry_run).error
         if error is not None:
-            raise _eviction_conflict(name, str(error))
+            raise _eviction_conflict_error(name, str(error))
 
 
 def _read_eviction(request: api_request.ApiRequest, namespace: str, name: str) -> Mapping[str, Any]:
@@ -277,5 +277,5 @@ def _refusal_error(refusal: EvictionRefusal) -> api_request.StatusError:
     return api_request.StatusError(refusal.code, refusal.reason, refusal.message, details)
 
 
-def _eviction_conflict(name: str, reason: str) -> api_request.StatusError:
+def _eviction_conflict_error(name: str, reason: str) -> api_request.StatusError:
     return api_request.StatusError(409, "Conflict", f'Operation cannot be fulfilled on pods "{name}": {reason}')

@@ -28,7 +28,7 @@ from batchyard.apiserver.request import (
     StatusError,
     UserInfo,
     bad_request,
-    method_not_allowed,
+    method_not_allowed_error,
 )
 from batchyard.apiserver.resources import (
     ApiObjectStore,
@@ -70,7 +70,7 @@ def decisions_resource(ledger: DecisionLedger, authorizer: Authorizer, now: Call
 
     def get(request: ApiRequest, namespace: str, name: str) -> Response:
         if request.has_flag("watch") and not name:
-            raise method_not_allowed()
+            raise method_not_allowed_error()
         path = ResourcePath(resource, DECISIONS_VERSION, namespace, name, "", _API_VERSION)
         representation = Representation(request, path, now())
         if name:

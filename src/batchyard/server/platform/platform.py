@@ -390,13 +390,15 @@ class EmbeddedPlatform:
         self._history = PlatformHistory(clock, scheduler_cache.cluster_queue_of)
         self._client.subscribe(self._history.observe)
         views = DashboardViews(self._client, scheduler_cache, self._history, PlatformTime(clock, speed))
-        self._server.add_prefix(DASHBOARD_FILES, StaticFileHandler(read_asset, HEADERS).respond)
-        self._server.add_prefix(DASHBOARD_MODELS_PATH, ModelHandler(views, security.rbac, self._commit, timers).respond)
+        self._server.add_prefix_handler(DASHBOARD_FILES, StaticFileHandler(read_asset, HEADERS).respond)
+        self._server.add_prefix_handler(
+            DASHBOARD_MODELS_PATH, ModelHandler(views, security.rbac, self._commit, timers).respond
+        )
 
     def _serve_actions(self, security: ServerSecurity, token_issuer: TokenIssuer) -> None:
         """Offer the dashboard's actions, and execute them as requests of their users."""
         actions = DashboardActions(self._client, security.auth_filters.authorizer, token_issuer, self._server.handle)
-        self._server.add_handler(DASHBOARD_ACTIONS_PATH, actions.offer)
+        self._server.add_get_handler(DASHBOARD_ACTIONS_PATH, actions.offer)
         self._server.add_post_handler(DASHBOARD_ACTIONS_PATH, actions.perform)
 
     def _status_document(self, status_report: StatusReport) -> Mapping[str, Any]:
