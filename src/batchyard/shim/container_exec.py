@@ -26,7 +26,7 @@ ProcessUser: TypeAlias = tuple[int, int, Sequence[int]]
 
 
 class RunningContainer(NamedTuple):
-    """The pid, user and settings with which another process can enter a running container or connect to it."""
+    """A running container, with the settings that other processes need to run commands in it or to connect to it."""
 
     name: str
     #: The pid of the container's first process in the machine's pid namespace.
@@ -46,9 +46,10 @@ class RunningContainer(NamedTuple):
 
 
 def execute(argv: Sequence[str], container: RunningContainer, timeout: float | None) -> tuple[int | None, bytes]:
-    """Run a command inside a container; return its exit code (None after a timeout), and stdout and stderr joined.
+    """Run a command inside a container for at most `timeout` seconds; return its exit code, and stdout before stderr.
 
-    This process cannot leave the container again. OSError if the container cannot be entered.
+    After a timeout, the command is killed, and the result is `(None, b"")`. If signal N ends the command, its exit code
+    is 128 + N. This process cannot leave the container again. OSError if the container cannot be entered.
     """
     cgroups.join_group(container.group)
     if container.has_own_namespaces:
@@ -75,16 +76,16 @@ def enter_container(pid: int) -> bool:
     The user namespace is entered last, because the other namespaces may belong to its parent. In the user namespace,
     this process becomes the first mapped uid and gid.
     """
-    process = os.pidfd_open(pid)
-    namespaces = [flag for name, flag in _NAMESPACE_FLAGS if _is_other_namespace(name, pid)]
+    pidfd = os.pidfd_open(pid)
+    namespace_flags = [flag for name, flag in _NAMESPACE_FLAGS if _is_other_namespace(name, pid)]
     first_ids = (_first_id(pid, "uid_map"), _first_id(pid, "gid_map")) if _is_other_namespace("user", pid) else None
     linux.leave_session_keyring()
     linux.forbid_tracing()
-    if namespaces:
-        linux.enter_namespaces(process, sum(namespaces))
+    if namespace_flags:
+        linux.enter_namespaces(pidfd, sum(namespace_flags))
     if first_ids:
-        linux.become_user_of(process, *first_ids)
-    return linux.NEWPID in namespaces
+        linux.become_user_of(pidfd, *first_ids)
+    return linux.NEWPID in namespace_flags
 
 
 def enter_network(pid: int) -> None:
@@ -95,13 +96,13 @@ def enter_network(pid: int) -> None:
 
 def user_of(pid: int) -> ProcessUser:
     """Return the effective uid and gid and the supplementary groups of process `pid`."""
-    ids: dict[str, list[int]] = {}
+    ids_by_field: dict[str, list[int]] = {}
     with open(f"/proc/{pid}/status", encoding="utf-8") as file:
         for line in file:
             name, _, id_list_text = line.partition(":")
             if name in {"Uid", "Gid", "Groups"}:
-                ids[name] = [int(id_text) for id_text in id_list_text.split()]
-    return ids["Uid"][1], ids["Gid"][1], ids["Groups"]
+                ids_by_field[name] = [int(id_text) for id_text in id_list_text.split()]
+    return ids_by_field["Uid"][1], ids_by_field["Gid"][1], ids_by_field["Groups"]
 
 
 def change_user(user: ProcessUser) -> None:
@@ -130,7 +131,7 @@ def _first_id(pid: int, name: str) -> int:
 
 
 def _execute_command(argv: Sequence[str], container: RunningContainer, stdout: int, stderr: int) -> NoReturn:
-    """In a forked child: connect stdout and stderr, become the container's user, and execute the command `argv`."""
+    """In a forked child: run `argv` as the container's user, with the pipes `stdout` and `stderr`."""
     try:
         os.setsid()
         for source, target in ((os.open("/dev/null", os.O_RDONLY), 0), (stdout, 1), (stderr, 2)):

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from batchyard.shim import linux, process_container, state_dir, stop
-from batchyard.shim import run as words
+from batchyard.shim import run as error_texts
 from batchyard.shim.container_exec import ProcessUser, RunningContainer, user_of
 from batchyard.shim.images import engine as engine_container
 from batchyard.shim.images import engines, image_kinds, rootfs_store, unpacking
@@ -31,7 +31,9 @@ from batchyard.shim.run import ShimRun
 def resolve_mounts(mounts: list[Mapping[str, Any]], pod: str, run_root: str) -> list[Mapping[str, Any]]:
     """Return a container's mounts with absolute source paths. ValueError if a subPath leads out of its volume.
 
-    The added field `isOfMachine` is true for a path of the machine, and false for the pod's own volumes.
+    `pod` is the path of the pod's directory. Subpaths of volumes and paths of the machine are bind-mounted below
+    `run_root` in a new mount namespace of this process. The added field `isOfMachine` is true for a path of the
+    machine, and false for the pod's own volumes.
     """
     resolved: list[Mapping[str, Any]] = [
         {**mount, "source": _absolute_source(mount["source"], pod), "isOfMachine": mount["source"].startswith("/")}
@@ -81,23 +83,24 @@ class LaunchedProcess(NamedTuple):
     #: The descriptors of the command's outputs, by name in the log (stdout, stderr); a terminal has only one.
     outputs: Mapping[str, int]
     #: The pipe from which the shim reads the command's status, as JSON lines.
-    status: int
+    status_pipe: int
     #: The pipe on which the command waits for permission to start; None if it does not wait.
     start_pipe: int | None
     #: A descriptor that keeps the command's input pipe open; None without an input pipe.
     stdin: int | None
     #: A descriptor that locks the unpacked image against removal; None for other images.
-    image: int | None
+    image_lock: int | None
 
-    def let_start(self, child: int, processes_max: int) -> None:
-        """Limit the number of processes by RLIMIT_NPROC if no control group does, and let the command start.
+    def let_start(self, child_pid: int, processes_max: int) -> None:
+        """Let a command that waits for permission start; first limit its number of processes, by RLIMIT_NPROC.
 
-        Linux counts a user's processes per user namespace, so the limit applies to this container only.
+        The command waits only if no control group has the limit. Linux counts a user's processes per user namespace, so
+        the limit applies to this container only.
         """
         if self.start_pipe is not None:
             process_limit = processes_max + cgroups.EXTRA_PROCESSES
             with suppress(ProcessLookupError):
-                resource.prlimit(child, resource.RLIMIT_NPROC, (process_limit, process_limit))
+                resource.prlimit(child_pid, resource.RLIMIT_NPROC, (process_limit, process_limit))
             os.write(self.start_pipe, b"1")
 
 
@@ -112,7 +115,7 @@ class _ChildStreams(NamedTuple):
 
 
 def launch_container(run: ShimRun, features: Features, group: CgroupPaths) -> LaunchedProcess:
-    """Fork the process that becomes a container's command. OSError if the preparation fails."""
+    """Fork the process that becomes a container's command; return its descriptors. OSError if the preparation fails."""
     image_folder = run.spec["image"].get("unpacked")
     image_lock_fd = rootfs_store.lock_image(run.node, image_folder) if image_folder else None
     _create_run_files(run)
@@ -161,7 +164,10 @@ def remove_engine_container(run: ShimRun, features: Features) -> None:
 
 
 def has_started(outer_pid: int, child_pid: int) -> bool:
-    """Return whether bubblewrap (`outer_pid`) has executed the command in the container that it started."""
+    """Return whether the container's first process, `child_pid`, has executed the command in a child process.
+
+    Until then, the child has the command line of bubblewrap, which is process `outer_pid`.
+    """
     outer_command = _read_command_line(outer_pid)
     return any(_read_command_line(pid) not in {b"", outer_command} for pid in stop.children_of(child_pid)[:1])
 
@@ -187,7 +193,10 @@ def describe_container(run: ShimRun, features: Features, pid: int, group: Cgroup
 
 
 def exec_user(run: ShimRun, pid: int, *, is_enclosed: bool) -> ProcessUser | None:
-    """Return the user for a command that enters a container; None if entering the container sets the user."""
+    """Return the user for a command that enters a container, given the pid of the container's first process.
+
+    None if entering the container sets the user, or if podman's container has ended.
+    """
     if runs_in_engine(run):
         with suppress(OSError, KeyError):  # the container may have ended
             return user_of(pid)
@@ -207,7 +216,10 @@ def running_environment(run: ShimRun, pid: int) -> dict[str, str]:
 
 
 def environment(run: ShimRun) -> dict[str, str]:
-    """Return the environment variables for a container and its image. ValueError if the image's user is unknown."""
+    """Return a container's environment variables: those of the spec override those of the sandbox and the image.
+
+    ValueError if the image's user is unknown.
+    """
     sandbox = _read_sandbox_file(run, "spec.json")
     base_variables = {"HOSTNAME": sandbox["hostname"]} if sandbox else {}
     base_variables |= {"TERM": "xterm"} if run.spec["tty"] else {}
@@ -258,9 +270,9 @@ def _open_streams(run: ShimRun) -> tuple[dict[str, int], _ChildStreams]:
 
 
 def _execute_in_child(run: ShimRun, features: Features, group: CgroupPaths, child_streams: _ChildStreams) -> NoReturn:
-    """In the forked child: become bubblewrap, or start the command otherwise; report a failure on the status pipe."""
+    """In the forked child: become bubblewrap or the command's subreaper; report a failure on the status pipe."""
     try:
-        run.release()
+        run.close_lock()
         for source, target in ((child_streams.stdin, 0), (child_streams.stdout, 1), (child_streams.stderr, 2)):
             os.dup2(source, target)
         change_stream_owner(run, features, range(3))
@@ -273,13 +285,16 @@ def _execute_in_child(run: ShimRun, features: Features, group: CgroupPaths, chil
             _execute_bubblewrap(run, features.bubblewrap, features, child_streams)
         process_container.run_process_subreaper(_plain_process_command(run), child_streams.status)
     except (OSError, ValueError) as failure:
-        status_line = {"error": words.format_start_error(str(failure))}
+        status_line = {"error": error_texts.format_start_error(str(failure))}
         os.write(child_streams.status, json.dumps(status_line).encode() + b"\n")
     os._exit(1)
 
 
 def change_stream_owner(run: ShimRun, features: Features, fds: Sequence[int]) -> None:
-    """Make the pod's Unix user the owner of its standard streams, so that it can reopen /dev/stdout, as runc does."""
+    """Make the pod's Unix user, if it has its own, the owner of the pipes and terminals in `fds`.
+
+    Containers can then reopen /dev/stdout, as with runc.
+    """
     if features.maps_users and runs_in_bubblewrap(run, features):
         owner = pod_unix_id(run.path.split("/")[1])
         for fd in fds:
@@ -288,7 +303,10 @@ def change_stream_owner(run: ShimRun, features: Features, fds: Sequence[int]) ->
 
 
 def apply_limits(limits: Mapping[str, Any], group: CgroupPaths) -> None:
-    """Move this process into a container's control group; if the group cannot limit memory, set RLIMIT_DATA instead."""
+    """Move this process into a container's control group.
+
+    If the group cannot limit memory, set RLIMIT_DATA to the memory limit instead.
+    """
     cgroups.join_group(group)
     if "memory" not in group and limits["memory"]:
         resource.setrlimit(resource.RLIMIT_DATA, (limits["memory"], limits["memory"]))
@@ -328,7 +346,10 @@ def _create_memory_file(content: bytes, name: str) -> int:
 
 
 def seccomp_program_of(run: ShimRun, features: Features) -> bytes | None:
-    """Return a container's seccomp filter as a BPF program; None if unconfined. ValueError if it cannot be compiled."""
+    """Return a container's seccomp filter as a BPF program; None if unconfined or if the node does not support seccomp.
+
+    ValueError if the profile cannot be compiled, or if it is a Localhost profile and the node does not support seccomp.
+    """
     profile: Mapping[str, str] = run.spec.get("seccomp") or {}
     if not features.has_seccomp:
         if profile.get("type") == "Localhost":
@@ -418,15 +439,20 @@ def _build_view(
         resolve_path = partial(unpacking.resolve_in_root, root)
         spec = nesting.attach_nested_mounts(spec, resolve_path, paths.run)
         return spec, bubblewrap.ContainerView(
-            {"/": unpacking.mount_writable_overlay(root, run_root)}, {}, lacks_folder=False, resolve_path=resolve_path
+            {"/": unpacking.mount_writable_overlay(root, run_root)},
+            {},
+            lacks_working_directory=False,
+            resolve_path=resolve_path,
         )
     resolve_path = partial(
         unpacking.resolve_in_folders, folders, image_kinds.program_links() | bubblewrap.CONTAINER_LINKS
     )
     spec = nesting.attach_nested_mounts(spec, resolve_path, paths.run)
-    lacks_folder = bubblewrap.lacks_folder(spec, folders)
+    lacks_working_directory = bubblewrap.lacks_working_directory(spec, folders)
     folder_sources = unpacking.add_mount_points(folders, bubblewrap.list_mount_points(spec), run_root)
-    return spec, bubblewrap.ContainerView(folder_sources, image_kinds.program_links(), lacks_folder, resolve_path)
+    return spec, bubblewrap.ContainerView(
+        folder_sources, image_kinds.program_links(), lacks_working_directory, resolve_path
+    )
 
 
 def _check_root_filesystem(root: str) -> None:

@@ -137,7 +137,10 @@ def _trial_options(node_path: str, node_cgroups: Cgroups | None) -> list[str]:
 
 
 def cgroup_options(group: str | None) -> list[str]:
-    """Return podman's options that put a container below the control group `group`, without one for conmon."""
+    """Return podman's options that put a container below the control group `group` (None: podman's default).
+
+    They also keep podman's monitor process (conmon) out of control groups of its own.
+    """
     return ["--cgroups", "no-conmon", "--cgroup-parent", group] if group else ["--cgroups", "no-conmon"]
 
 
@@ -187,7 +190,10 @@ def options(
 
 
 def write_env_file(environment: Mapping[str, str]) -> tuple[int, list[str]]:
-    """Write environment variables to an env-file in memory; return its descriptor, and assignments it cannot hold."""
+    """Write environment variables to an env-file in memory; return its descriptor and the other variables.
+
+    The other variables, which an env-file cannot hold, are returned as `NAME=value`.
+    """
     fd = os.memfd_create("environment", 0)
     other_variables = []
     for name, value in environment.items():
@@ -231,7 +237,7 @@ def _user_options(spec: Mapping[str, Any]) -> list[str]:
 
 
 def _mount_options(spec: Mapping[str, Any], paths: EngineContainerPaths) -> list[str]:
-    """Return podman's options that mount volumes, the sandbox's /etc files, and the termination-message file."""
+    """Return podman's options that mount volumes, /etc files, termination-message file and working directory."""
     termination_path = spec["terminationMessagePath"]
     mount_fields = [(mount["source"], mount["target"], mount["readOnly"]) for mount in spec["mounts"]]
     targets = {target for _, target, _ in mount_fields}

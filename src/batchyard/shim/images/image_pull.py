@@ -34,10 +34,10 @@ _ERROR_TEXT_BYTES = 1 << 16
 
 
 def export_image(engine: ContainerEngine, image: str, path: str, target: str) -> dict[str, Any]:
-    """Export an image from a container engine and unpack it into the directory `target`. OSError if that fails.
+    """Export an image from a container engine and unpack it into the directory `target`; return the result of `unpack`.
 
     Exporting needs a container. It is labeled with `path`, the image pull's path, so that the spawner can remove it if
-    this process is killed.
+    this process is killed. OSError if the export or the unpacking fails.
     """
     name = engine.container_name(path)
     create_options = ["--pull", "never", "--network", "none", "--name", name, *engine.label_options(path)]
@@ -117,7 +117,7 @@ def _apply_pull_policy(run: ShimRun, engine: ContainerEngine) -> None:
     name, pull_policy = run.spec["image"], run.spec["policy"]
     engine_image = engine.inspect_image(run.spec["reference"]) or engine.inspect_image(run.spec["named"])
     if engine_image is not None and pull_policy != _PULL_ALWAYS:
-        _report_success(run, engine, engine_image, f'Container image "{name}" already present on machine')
+        _complete_pull(run, engine, engine_image, f'Container image "{name}" already present on machine')
     elif pull_policy == _PULL_NEVER:
         message = f'Container image "{name}" is not present with pull policy of Never'
         _report_event(run, "Warning", "ErrImageNeverPull", message)
@@ -151,7 +151,7 @@ def _pull_if_needed(run: ShimRun, engine: ContainerEngine) -> None:
     now = linux.monotonic()
     durations_text = f"{_format_seconds(now - pull_started_at)} ({_format_seconds(now - started_at)} including waiting)"
     size_text = f"Image size: {image['size']} bytes."
-    _report_success(run, engine, image, f'Successfully pulled image "{name}" in {durations_text}. {size_text}')
+    _complete_pull(run, engine, image, f'Successfully pulled image "{name}" in {durations_text}. {size_text}')
 
 
 def _run_pull(run: ShimRun, engine: ContainerEngine) -> CommandResult:
@@ -160,7 +160,7 @@ def _run_pull(run: ShimRun, engine: ContainerEngine) -> CommandResult:
 
 
 def _unpack_if_needed(run: ShimRun, engine: ContainerEngine, image: Mapping[str, Any]) -> dict[str, str]:
-    """Unpack an image into the store, once, if its engine cannot run containers; return its name in the store."""
+    """Unpack an image into the store, once, if its engine cannot run containers; return the image's new fields."""
     if engine.runs_containers:
         return {}
     name = rootfs_store.store_name(image["id"])
@@ -216,7 +216,7 @@ def _format_seconds(seconds: float) -> str:
 
 def _cancel_pull_if_stopped(run: ShimRun) -> None:
     """Raise _PullCancelled if the kubelet has requested to stop the image pull or has removed its directory."""
-    if run.is_gone() or run.stop_request():
+    if run.is_gone() or run.read_stop_request():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # only once: the cleanup must not be interrupted
         raise _PullCancelled
 
@@ -228,7 +228,8 @@ def _report_event(run: ShimRun, kind: str, reason: str, message: str) -> None:
     _report_state(run, phase="Running", startedAt=linux.now(), warnings=[*previous_warnings, warning])
 
 
-def _report_success(run: ShimRun, engine: ContainerEngine, engine_image: Mapping[str, Any], message: str) -> None:
+def _complete_pull(run: ShimRun, engine: ContainerEngine, engine_image: Mapping[str, Any], message: str) -> None:
+    """Unpack the image if needed, and report `message` and the metadata of `engine_image` as the pull's result."""
     unpacking_fields = _unpack_if_needed(run, engine, engine_image)
     _report_event(run, "Normal", "Pulled", message)
     image = {
@@ -240,7 +241,7 @@ def _report_success(run: ShimRun, engine: ContainerEngine, engine_image: Mapping
 
 
 def _lacks_working_directory(engine: ContainerEngine, image: str, path: str) -> bool:
-    """Return whether the directory `path` is missing in an image, in which case the engine would not create it."""
+    """Return whether podman's image lacks a container's working directory `path`, which podman would not create."""
     if path in {"", "/"} or not engine.runs_containers:
         return False
     mount_result = engine.run_command("image", "mount", image)
@@ -364,13 +365,13 @@ _DETECTION_SECONDS = 60.0
 def start_image_helper(
     node: int, disabled_names: Collection[str], environment: Mapping[str, str]
 ) -> tuple[socket.socket, EngineSearchResult]:
-    """Fork a process that pulls images; return a socket for the paths of pull requests, and the engines it detected."""
+    """Fork the image helper; return a socket for the paths of pull requests, and the engines that it detected."""
     own_socket, helper_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with helper_socket:
         if os.fork() == 0:
             event_loop.run_child(
                 node,
-                "outside",
+                "image helper",
                 partial(
                     _serve_requests,
                     node,

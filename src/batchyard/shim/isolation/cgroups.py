@@ -128,7 +128,7 @@ def watch_for_oom(group: CgroupPaths) -> int | None:
 
 
 def remove_group(group: CgroupPaths, *, has_namesakes: bool = False) -> None:
-    """Kill all processes in a control group and its child groups, and remove these groups.
+    """Kill all processes in a control group and its child groups, and remove these groups; give up after 10 seconds.
 
     `has_namesakes`: a container runtime has also created groups of that name for controllers that are not used here.
     """

@@ -32,7 +32,10 @@ _INSTRUCTIONS_MAX: Final = 4096
 
 
 class ArgumentComparison(NamedTuple):
-    """A condition on a syscall's argument: `==`, `!=`, `<`, `<=`, `>`, `>=`, or `masked` (arg & value == second)."""
+    """A condition on a syscall's argument, counted from 0: `==`, `!=`, `<`, `<=`, `>`, `>=`, or `masked`.
+
+    `masked` means that the bits of the argument in the mask `value` equal `expected`.
+    """
 
     argument: int
     operator: str
@@ -59,9 +62,8 @@ class _Instruction(NamedTuple):
 def build_program(spans: Sequence[SyscallSpan], architecture: int, foreign_bit: int, foreign_action: int) -> bytes:
     """Return the BPF program for ranges of system calls, in ascending order.
 
-    `foreign_action` is the action for calls of another ABI.
-
-    ValueError if the program has too many instructions.
+    `foreign_action` is the action for calls of another ABI, which have another architecture, or `foreign_bit` in their
+    number. ValueError if the program has too many instructions.
     """
     steps = [
         _Instruction(_LOAD, _ARCHITECTURE_OFFSET),
@@ -138,7 +140,7 @@ def _comparison_steps(comparison: ArgumentComparison) -> list[_Instruction]:
 
 
 def _resolve_jumps(tests: list[_Instruction]) -> list[_Instruction]:
-    """Replace jump placeholders in BPF instructions: `_PASS` skips to the next test, `_FAIL` past the final return."""
+    """Replace jump placeholders: `_JUMP_PASS` skips to the next test, `_JUMP_FAIL` to the next decision."""
     resolved_steps = []
     for position, step in enumerate(tests):
         fail_distance = len(tests) - position
@@ -348,7 +350,10 @@ def compile_profile_file(path: str) -> bytes:
 
 
 def compile_profile(profile: SeccompProfile, processor: Processor) -> bytes:
-    """Compile a seccomp profile to a BPF program for one processor architecture."""
+    """Compile a seccomp profile to a BPF program for one processor architecture.
+
+    Rules for calls that the processor does not have are ignored. ValueError if the program has too many instructions.
+    """
     decisions_by_number: dict[int, list[tuple[Sequence[ArgumentComparison], int]]] = {}
     for rule in profile.rules:
         for name in rule.names:

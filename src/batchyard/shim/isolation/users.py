@@ -48,14 +48,17 @@ class PodUsers:
     """The Unix user of one pod, and id-mapped copies of the mounts that its containers see."""
 
     def __init__(self, pod: str, namespace: int, own_folder: str) -> None:
-        """Move this process into a new mount namespace; `namespace` is a descriptor of the pod's user namespace."""
+        """Move this process into a new mount namespace; `namespace` is a descriptor of the pod's user namespace.
+
+        Files in `own_folder`, the pod's directory, may be changed to the pod's owner.
+        """
         self.id = pod_unix_id(pod)
         self._namespace = namespace
         self._own_folder = own_folder
         self._copied_paths: dict[str, str] = {}
         self._copies: list[tuple[str, int]] = []
         linux.unshare(linux.NEWNS)
-        linux.make_mounts_private()
+        linux.isolate_later_mounts()
 
     def copy_mount(self, source: str, *, is_shared: bool = False, is_of_machine: bool = False) -> str:
         """Copy the mount of a file or directory, with mapped owners; return the copy's path, valid after `enter`.
@@ -83,7 +86,11 @@ class PodUsers:
         linux.become_user_of(self._namespace, 0, 0)
 
     def _copy_mapped_mount(self, source: str, is_shared: bool, is_of_machine: bool) -> int:
-        """Return a detached copy of a mount whose owners are mapped to the pod's user, or unchanged if that fails."""
+        """Return a detached copy of a mount whose owners are mapped to the pod's user.
+
+        If the filesystem does not support that, the copy is unchanged, and the pod's own files are changed to the pod's
+        owner.
+        """
         copied_mount_fd = linux.clone_mount(source)
         try:
             linux.map_owners(copied_mount_fd, self._create_shared_namespace() if is_shared else self._namespace)
@@ -99,7 +106,7 @@ class PodUsers:
 
 
 def change_owner(path: str, owner: int) -> None:
-    """Make `owner` the owner of all files of root in a directory tree.
+    """Make `owner` the user and group of all files in a directory tree that belong to root.
 
     Files are accessed relative to open directories, because a container may replace a directory by a symbolic link.
     """
