@@ -73,7 +73,7 @@ class NodeAutoProvisioner:
         """Return why no new node pool helps a pod: an invalid requirement, or reasons with numbers of node groups."""
         requirements = self.requirements(pod)
         if isinstance(requirements, cluster_objects.UnsatisfiableRequirements):
-            return requirements.why
+            return requirements.reason
         refusal_reasons = [
             reason
             for groups in self._possible_pool_groups(requirements, scale_up)

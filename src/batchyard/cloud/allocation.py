@@ -86,7 +86,7 @@ class MachineDemand:
 
 
 def demand_of(key: CapacityKey, pool: Obj | None, catalog: Catalog) -> MachineDemand:
-    """Return the demand of one machine with this capacity key; `pool` is its node pool, None if deleted."""
+    """Return what one machine with this capacity key uses; `pool` is its node pool, None if that was deleted."""
     if pool is None:
         return MachineDemand(catalog.machine(key.machine_type), key.zone, key.provisioning)
     spec = pool["spec"]
@@ -113,11 +113,11 @@ class CapacityPool:
         self._cluster = cluster
         self._catalog = catalog
         self._now = now
-        self._used: dict[MachineDemand, int] = {}
+        self._counts_by_demand: dict[MachineDemand, int] = {}
 
     def reserve(self, demand: MachineDemand, count: int = 1) -> None:
         """Count `count` more machines as using capacity."""
-        self._used[demand] = self._used.get(demand, 0) + count
+        self._counts_by_demand[demand] = self._counts_by_demand.get(demand, 0) + count
 
     def refusal(self, demand: MachineDemand, count: int = 1) -> AllocationRefusal | None:
         """Return GCE's error if `count` more machines exceed a quota or the capacity; otherwise None."""
@@ -130,7 +130,9 @@ class CapacityPool:
             requested_amount = count * _quota_usage(name, demand)
             if (
                 requested_amount
-                and requested_amount + sum(n * _quota_usage(name, used) for used, n in self._used.items()) > quota_limit
+                and requested_amount
+                + sum(n * _quota_usage(name, used_demand) for used_demand, n in self._counts_by_demand.items())
+                > quota_limit
             ):
                 region = self._cluster["spec"].get("region") or demand.zone.rpartition("-")[0]
                 message = f"Quota '{name}' exceeded.  Limit: {quota_limit}.0 in region {region}."
@@ -154,12 +156,12 @@ class CapacityPool:
         if not limit:
             message = f"Machine family {demand.machine.family} does not support compact placement."
             return AllocationRefusal(CONDITION_NOT_MET, message)
-        group_members = [used for used in self._used if used.placement_group == group]
-        other_zone = next((used.zone for used in group_members if used.zone != demand.zone), None)
+        group_members = [member for member in self._counts_by_demand if member.placement_group == group]
+        other_zone = next((member.zone for member in group_members if member.zone != demand.zone), None)
         if other_zone is not None:
             message = f"Compact placement group {group} has its machines in zone {other_zone}, not in {demand.zone}."
             return AllocationRefusal(CONDITION_NOT_MET, message)
-        if count + sum(self._used[used] for used in group_members) > limit:
+        if count + sum(self._counts_by_demand[member] for member in group_members) > limit:
             return AllocationRefusal(LIMIT_EXCEEDED, f"Compact placement group {group} holds at most {limit} machines.")
         return None
 
@@ -176,7 +178,7 @@ class CapacityPool:
         if preparation_start > self._now:
             message = f"GCE future reservation [{name}] has not started yet, start time: {format_time(begin)}"
             return AllocationRefusal(RESERVATION_NOT_READY, message, preparation_start)
-        if count + self._count_machines(lambda used: used.reservation == name) > reservation["count"]:
+        if count + self._count_machines(lambda used_demand: used_demand.reservation == name) > reservation["count"]:
             message = f"Specified reservation [{name}] does not have available resources for the request."
             return AllocationRefusal(RESERVATION_CAPACITY_EXCEEDED, message)
         return None
@@ -190,7 +192,7 @@ class CapacityPool:
         return None
 
     def _count_machines(self, matches_demand: Callable[[MachineDemand], bool]) -> int:
-        return sum(n for used, n in self._used.items() if matches_demand(used))
+        return sum(n for used_demand, n in self._counts_by_demand.items() if matches_demand(used_demand))
 
 
 def _quota_usage(quota_name: str, demand: MachineDemand) -> int:
@@ -234,7 +236,7 @@ class CapacityIndex:
         self._phases_by_request: dict[str, dict[str, str]] = {}
 
     @property
-    def in_use(self) -> Mapping[CapacityKey, int]:
+    def machine_counts(self) -> Mapping[CapacityKey, int]:
         """The number of machines in use, by capacity key (pool, zone, machine type, provisioning model)."""
         return self._machine_counts
 
@@ -257,7 +259,7 @@ class CapacityIndex:
         return sum(count for capacity_key, count in self._machine_counts.items() if capacity_key.pool == pool)
 
     def observe(self, event: WatchEvent) -> bool:
-        """Update the index from a watch event; return whether a pending request may succeed because of the event."""
+        """Update the index from a watch event; return whether a pending request can now make progress."""
         if event.key.kind == scheme.INSTANCE:
             may_allow_allocation = self._observe_instance(event)
         elif event.key.kind == scheme.RESIZE_REQUEST:
@@ -357,11 +359,11 @@ class Allocation:
         self._now = now
         self._catalog = catalog_of(cluster)
         self._capacity = CapacityPool(cluster, self._catalog, now)
-        for capacity_key, count in index.in_use.items():
+        for capacity_key, count in index.machine_counts.items():
             self._capacity.reserve(demand_of(capacity_key, self._find_pool(capacity_key.pool), self._catalog), count)
 
     def run(self) -> None:
-        """Allocate machines to all pending requests in order, or refuse them; the writes are in `writes`."""
+        """Allocate machines to all pending requests in order, or refuse them; add the resulting writes to `writes`."""
         for pending_request in sorted(self._pending_requests(), key=lambda pending_request: pending_request.sort_key):
             if pending_request.request is not None:
                 self._serve_resize_request(pending_request.request)
@@ -373,7 +375,7 @@ class Allocation:
         instances_by_slice_pool: dict[str, list[Obj]] = {}
         for name, pool_name in self._index.pending_instances.items():
             pool, instance = self._find_pool(pool_name), self._reader.get(Key(scheme.INSTANCE, "", name))
-            if pool is None or instance is None or not _may_instance_be_served(instance, pool):
+            if pool is None or instance is None or not _needs_machine(instance, pool):
                 continue
             if pool_properties.hosts_of_slice(pool, self._catalog) > 1:
                 instances_by_slice_pool.setdefault(pool_name, []).append(instance)
@@ -505,7 +507,7 @@ class Allocation:
             self.writes.append(UpdateStatus(with_status(request, status)))
 
 
-def _may_instance_be_served(instance: Obj, pool: Obj) -> bool:
+def _needs_machine(instance: Obj, pool: Obj) -> bool:
     """Return whether an Instance needs a machine: it is new, or failed in a pool without autoscaling."""
     phase = phase_of(instance)
     return not is_being_deleted(instance) and (
@@ -514,7 +516,7 @@ def _may_instance_be_served(instance: Obj, pool: Obj) -> bool:
 
 
 def _sort_key(obj: Obj) -> tuple[int, Instant, str]:
-    """Return the sort key of an Instance or ResizeRequest: Instances of a ResizeRequest first, then by age."""
+    """Return the sort key of an Instance or ResizeRequest: Instances of a ResizeRequest first, then by age and name."""
     metadata = obj["metadata"]
     return (0 if "resizeRequest" in obj["spec"] else 1, parse_time(metadata["creationTimestamp"]), metadata["name"])
 

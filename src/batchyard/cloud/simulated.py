@@ -11,7 +11,7 @@ from batchyard.base.instant import Duration, Instant, parse_duration
 from batchyard.cloud.allocation import CapacityController
 from batchyard.cloud.catalog import instances
 from batchyard.cloud.catalog.machine_types import catalog_of
-from batchyard.cloud.catalog.nodes import awaits_drivers, registered_node, set_ready
+from batchyard.cloud.catalog.nodes import awaits_drivers, registered_node, with_ready_condition
 from batchyard.cloud.catalog.pool_properties import machine_of, step_duration
 from batchyard.cloud.cluster_objects import only_cluster
 from batchyard.cloud.slices import PoolMembers, PoolPlan, plan_machines, plan_slice
@@ -139,7 +139,7 @@ class _Machine:
         name = node["metadata"]["name"]
         message = f"Node {name} status is now: NodeReady"
         event = EventRecord(meta.Key(scheme.NODE, "", name), "Normal", "NodeReady", message)
-        return ReconcileResult([UpdateStatus(set_ready(node, now))], [event], notice_at)
+        return ReconcileResult([UpdateStatus(with_ready_condition(node, now))], [event], notice_at)
 
     def _shut_down(self, now: Instant) -> ReconcileResult:
         """Wait until a deleted Instance has shut down; then delete its Node and remove its finalizer."""

@@ -1,5 +1,4 @@
-"""Decides which machines of a node pool to create and delete, also for a pool that is one TPU slice of several
-machines.
+"""Plans for the machines of node pools: which ones to create and delete, also for a pool that is one TPU slice.
 
 The machines of a slice are requested, stopped and deleted together. If one crashes, the whole slice is down: after the
 repair time all its machines are deleted, and a new slice is requested. New machines are requested only after the last

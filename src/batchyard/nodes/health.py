@@ -120,8 +120,8 @@ class Zones:
         if new_record is not None:
             self._add_node(name, new_record)
             changed_zones[new_record.zone] = None
-        are_states_changed = [self._zones[zone].update_state() for zone in changed_zones]
-        return any(are_states_changed)
+        have_states_changed = [self._zones[zone].update_state() for zone in changed_zones]
+        return any(have_states_changed)
 
     def unready_nodes(self) -> list[str]:
         """Return the names of all unready nodes."""
@@ -221,7 +221,10 @@ def resume_lease_heartbeats(lease: Obj, now: Instant) -> Obj:
 
 
 def lost_at(node: Obj, lease: Obj | None) -> Instant | None:
-    """Return when a node without a Ready condition or without heartbeats counts as lost; None for other nodes."""
+    """Return when a node without a Ready condition, or without heartbeats, counts as lost; None for other nodes.
+
+    The time may be in the future: it is the end of a grace period.
+    """
     if not readiness(node):
         return parse_time(node["metadata"]["creationTimestamp"]) + STARTUP_GRACE_PERIOD
     if lease is None or has_heartbeats(lease) or not is_lease_of(lease, node):
@@ -283,12 +286,13 @@ class NodeHealth:
     def _no_execute_key_to_set(self, node: Obj, now: Instant) -> tuple[str | None, Instant | None]:
         """Return the key of the NoExecute taint that a node must have now, or else the time when the taint is due.
 
-        The other value is None. Both are None if the node must not get the taint in its zone's present state.
+        The other value is None. Both are None if the node must not get the taint in its zone's present state. A new
+        taint is recorded for the rate limit of the zone.
         """
         key, name = conditions.no_execute_key(node), node["metadata"]["name"]
         if key is None or self._zones.are_all_zones_down():
             return None, None
-        if conditions.has_no_execute_taint(node):
+        if conditions.has_unready_taint(node):
             return key, None
         due_at = self._zones.next_taint_time(name)
         if due_at is None or due_at > now:

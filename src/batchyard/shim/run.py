@@ -26,7 +26,7 @@ class ShimRun:
         self.state: dict[str, Any] = {}
 
     def claim(self) -> bool:
-        """Lock this run for the calling shim and read its spec; return False on failure or if a shim has claimed it."""
+        """Lock this run for the calling shim and read its spec; return False if it was claimed before or on failure."""
         self.lock = state_dir.acquire_lock(self.folder, "lock")
         spec = state_dir.read_json(self.folder, "spec.json")
         if self.lock is None or spec is None:

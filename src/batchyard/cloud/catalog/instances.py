@@ -30,7 +30,8 @@ _NAME_LENGTH_MAX: Final = 16
 def new_instance(pool: Obj, zone: str, cluster: Obj, *, resize_request: Obj | None = None) -> dict[str, Any]:
     """Return a new Instance of a node pool in a zone.
 
-    A maximum run time in `resize_request` takes precedence over that of the pool.
+    A maximum run time in `resize_request` takes precedence over that of the pool. Without either, it is a week for the
+    provisioning models flex-start and queued.
     """
     spec, name = pool["spec"], pool["metadata"]["name"]
     provisioning = spec.get("provisioning", "standard")
@@ -99,7 +100,7 @@ def is_stopped(instance: Obj) -> bool:
 
 
 def in_phase(instance: Obj, phase: str, now: Instant, **fields: Any) -> dict[str, Any]:
-    """Return a copy of an Instance in a new phase since `now`, with extra status fields, without an earlier error."""
+    """Return a copy of an Instance that enters a phase at `now`: with `fields` in its status, without an old error."""
     status: Mapping[str, Any] = {**(instance.get("status") or {}), "phase": phase, "since": format_time(now), **fields}
     fields_to_keep = {field: value for field, value in status.items() if field in fields or field != "error"}
     return with_status(instance, fields_to_keep)

@@ -167,7 +167,7 @@ class VolumeSources(NamedTuple):
     """What volume contents are made from: an object reader, a token issuer, and the allowed hostPath directories."""
 
     reader: Reader
-    token: TokenIssuer
+    issue_token: TokenIssuer
     #: The machine's directories that pods may mount by hostPath.
     host_paths: Sequence[str] = ()
 
@@ -292,7 +292,7 @@ def _secret_files(source: Mapping[str, Any], pod: Obj, sources: VolumeSources, m
 
 
 def _entry_files(
-    source: Mapping[str, Any], config: errors.ConfigData | None, mode: int, error: str
+    source: Mapping[str, Any], config: errors.ConfigData | None, mode: int, error_text: str
 ) -> dict[str, VolumeFile]:
     """Return ConfigMap or Secret data as files: the keys in `items`, or all. InputError if a required key is absent."""
     contents_by_key: Mapping[str, bytes] = config.file_contents if config is not None else {}
@@ -303,7 +303,7 @@ def _entry_files(
         if item["key"] in contents_by_key:
             files[item["path"]] = VolumeFile(contents_by_key[item["key"]], _value_or_default(item.get("mode"), mode))
         elif not source.get("optional"):
-            raise errors.InputError(f"{error}: {item['key']}")
+            raise errors.InputError(f"{error_text}: {item['key']}")
     return files
 
 
@@ -334,7 +334,7 @@ def _token_file(source: Mapping[str, Any], pod: Obj, sources: VolumeSources, mod
     """Return a ServiceAccount token as a file; it is not world-readable if the pod's user or group is known."""
     service_account = pod["spec"].get("serviceAccountName") or "default"
     expiration_seconds = _value_or_default(source.get("expirationSeconds"), _TOKEN_EXPIRATION_SECONDS)
-    token = sources.token(_namespace(pod), service_account, source.get("audience") or "", expiration_seconds)
+    token = sources.issue_token(_namespace(pod), service_account, source.get("audience") or "", expiration_seconds)
     is_group_readable = shared_group(pod) is not None
     return {source["path"]: VolumeFile(token.encode(), 0o640 if is_group_readable else mode)}
 

@@ -27,7 +27,7 @@ from batchyard.cloud.catalog.machine_types import Catalog, MachineType, catalog_
 from batchyard.cloud.catalog.pool_properties import step_duration
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.client import Delete, Reader, Update, UpdateStatus, Write
-from batchyard.nodes.conditions import DrainOptions, drain, set_unschedulable
+from batchyard.nodes.conditions import DrainOptions, plan_drain, set_unschedulable
 from batchyard.scheduling.workload.lifecycle import is_finished
 from batchyard.sim import faults as fault_kinds
 from batchyard.sim.event_log import EventLog
@@ -247,7 +247,7 @@ class FaultInjector:
             return []
         submit_write(Update(set_unschedulable(node)))
         pods = [pod for pod in client.list(scheme.POD) if bound_node(pod) == action.node and not is_terminating(pod)]
-        for pod in drain(pods, _DRAIN_OPTIONS).evicted_pods:
+        for pod in plan_drain(pods, _DRAIN_OPTIONS).evicted_pods:
             submit_write(UpdateStatus(with_disruption(pod, DISRUPTION_BY_EVICTION, self._world.kernel.now())))
             submit_write(Delete(Key(scheme.POD, pod["metadata"]["namespace"], pod["metadata"]["name"])))
         if action.lasts is not None:
