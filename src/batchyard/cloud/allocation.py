@@ -32,7 +32,7 @@ from batchyard.cloud.catalog.instances import (
     phase_of,
 )
 from batchyard.cloud.catalog.machine_types import Catalog, MachineType, catalog_of
-from batchyard.cloud.cluster_objects import only_cluster
+from batchyard.cloud.cluster_objects import find_cluster
 from batchyard.cloud.slices import requests_own_slice
 from batchyard.interfaces.client import Create, Delete, EventType, Reader, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import ReconcileResult
@@ -107,7 +107,7 @@ def validation_refusal(key: CapacityKey, pool: Obj, catalog: Catalog) -> Allocat
 
 
 class CapacityPool:
-    """The cloud capacity in use, and checks of new machines against the Cluster's quotas, capacity and reservations."""
+    """Counts the capacity in use, and checks new machines against the Cluster's quotas, capacity and reservations."""
 
     def __init__(self, cluster: Obj, catalog: Catalog, now: Instant) -> None:
         self._cluster = cluster
@@ -549,7 +549,7 @@ class CapacityController:
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Allocate machines to all pending Instances and ResizeRequests in one pass, or refuse them."""
-        cluster = only_cluster(reader)
+        cluster = find_cluster(reader)
         if cluster is None:
             return ReconcileResult()
         allocation = Allocation(self._index, reader, cluster, now)

@@ -325,7 +325,7 @@ def _topology_errors(pool: Obj, catalog: Catalog) -> Iterator[FieldError]:
         yield FieldError("tpuTopology", problem, remedy)
 
 
-def only_cluster(reader: Reader) -> Obj | None:
+def find_cluster(reader: Reader) -> Obj | None:
     """Return the Cluster object, or None if there is none."""
     clusters = reader.list(scheme.CLUSTER)
     return clusters[0] if clusters else None

@@ -14,7 +14,7 @@ from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, annotation, with_metadata
 from batchyard.api.validation.cluster import changed_machine_fields
 from batchyard.base.instant import Instant
-from batchyard.cloud.cluster_objects import node_pool_of, only_cluster
+from batchyard.cloud.cluster_objects import find_cluster, node_pool_of
 from batchyard.interfaces.client import Create, Delete, EventType, Reader, Update, WatchEvent
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
 
@@ -39,7 +39,7 @@ class ClusterPoolsController:
 
         NodePools of removed rows are deleted. If the Cluster has no `spec.nodePools`, all NodePools stay as they are.
         """
-        cluster = only_cluster(reader)
+        cluster = find_cluster(reader)
         if cluster is None or "nodePools" not in cluster["spec"]:
             return ReconcileResult()
         applied_hashes = _applied_hashes(cluster)

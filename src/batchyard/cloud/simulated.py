@@ -13,7 +13,7 @@ from batchyard.cloud.catalog import instances
 from batchyard.cloud.catalog.machine_types import catalog_of
 from batchyard.cloud.catalog.nodes import awaits_drivers, registered_node, with_ready_condition
 from batchyard.cloud.catalog.pool_properties import machine_of, step_duration
-from batchyard.cloud.cluster_objects import only_cluster
+from batchyard.cloud.cluster_objects import find_cluster
 from batchyard.cloud.slices import PoolMembers, PoolPlan, plan_machines, plan_slice
 from batchyard.interfaces.client import Create, Delete, Reader, Update, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import Controller, EventRecord, ReconcileResult
@@ -40,7 +40,7 @@ class InstanceController:
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Move a machine to its next phase if that is due; otherwise requeue it at that time."""
-        instance, cluster = reader.get(key), only_cluster(reader)
+        instance, cluster = reader.get(key), find_cluster(reader)
         node = reader.get(meta.Key(scheme.NODE, "", key.name))
         if instance is None:
             return ReconcileResult(_delete_node_writes(node))
@@ -204,7 +204,7 @@ class NodePoolController:
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Create, replace or delete machines of a node pool as its spec requires; delete all if the pool is deleted."""
-        pool, cluster, members = reader.get(key), only_cluster(reader), self._members.instances_of(key.name)
+        pool, cluster, members = reader.get(key), find_cluster(reader), self._members.instances_of(key.name)
         if pool is None or "deletionTimestamp" in pool["metadata"]:
             writes: list[Write] = [Delete(member.key) for member in members.values() if not member.is_being_deleted]
             return ReconcileResult(writes if members else _remove_finalizer_writes(pool))

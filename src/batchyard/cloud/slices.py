@@ -16,11 +16,11 @@ from batchyard.base.instant import MINUTE, Instant
 from batchyard.cloud.catalog.instances import (
     CRASHED,
     FAILED,
+    creation_time_of,
     is_being_deleted,
     new_instance,
     phase_of,
     phase_start,
-    start_of,
     stops_at,
 )
 from batchyard.cloud.catalog.machine_types import catalog_of
@@ -160,7 +160,7 @@ class PoolPlan:
         if count <= 0:
             return
         instance = new_instance(self.pool, zone, self.cluster)
-        if self.now == start_of(self.cluster):
+        if self.now == creation_time_of(self.cluster):
             instance = with_metadata(instance, annotations={well_known.INITIAL_INSTANCE: "true"})
         self.creations += [Create(instance)] * count
 
@@ -230,7 +230,7 @@ _PARTIAL_SLICE_TIMEOUT: Final = MINUTE
 
 
 def plan_slice(plan: PoolPlan, members: Mapping[str, PoolMember], reader: Reader) -> None:
-    """Plan the next step of a node pool that is one TPU slice: complete it, or delete all its machines."""
+    """Plan the next step of a node pool that is one TPU slice: complete, stop or repair it, or delete its machines."""
     slice_hosts = list(members.values())
     crash_times = [host.phase_start for host in slice_hosts if host.phase == CRASHED]
     stop_times = [host.stops_at for host in slice_hosts if host.stops_at is not None]

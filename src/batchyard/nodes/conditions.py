@@ -144,11 +144,11 @@ def no_execute_key(node: Obj) -> str | None:
 
 
 def with_taints(node: Obj, no_execute_key_to_set: str | None, now: Instant) -> Obj:
-    """Return the node with the taints for its conditions and spec, and a NoExecute taint (None: without such a taint).
+    """Return the node with the taints for its conditions and spec, and the NoExecute taint for unready nodes, if any.
 
-    The NoExecute taints are those with the keys not-ready and unreachable. Taints of other clients stay, and existing
-    taints keep their positions. A NoExecute taint without `timeAdded` gets one, because toleration times count from
-    then.
+    `no_execute_key_to_set` is that taint's key: not-ready, unreachable, or None. Taints of other clients stay, and
+    existing taints keep their positions. A NoExecute taint without `timeAdded` gets one, because toleration times count
+    from then.
     """
     missing_taints = {(key, NO_SCHEDULE): key for key in _no_schedule_keys(node)}
     if no_execute_key_to_set is not None:

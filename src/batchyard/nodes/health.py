@@ -76,14 +76,14 @@ class _NodeRecord(NamedTuple):
 class _Zone:
     """The ready and unready nodes of a zone, with its disruption state."""
 
-    __slots__ = ("interval", "ready_count", "state", "tainted_at", "unready_nodes")
+    __slots__ = ("ready_count", "state", "taint_interval", "tainted_at", "unready_nodes")
 
     def __init__(self) -> None:
         self.ready_count = 0
         self.unready_nodes: dict[str, None] = {}
         self.tainted_at: Instant | None = None
         self.state = ZoneState.NORMAL
-        self.interval: Duration | None = None
+        self.taint_interval: Duration | None = None
 
     def record_taint(self, at: Instant) -> None:
         """Record the time at which a node of the zone got its NoExecute taint."""
@@ -91,10 +91,10 @@ class _Zone:
 
     def update_state(self) -> bool:
         """Update the zone's disruption state and interval between taints; return whether one of them changed."""
-        old_state = (self.state, self.interval)
+        old_state = (self.state, self.taint_interval)
         self.state = zone_state(self.ready_count, len(self.unready_nodes))
-        self.interval = eviction_interval(self.state, self.ready_count + len(self.unready_nodes))
-        return old_state != (self.state, self.interval)
+        self.taint_interval = eviction_interval(self.state, self.ready_count + len(self.unready_nodes))
+        return old_state != (self.state, self.taint_interval)
 
 
 class Zones:
@@ -136,12 +136,12 @@ class Zones:
         return are_all_zones_down(zone.state for zone in self._zones.values() if zone.ready_count or zone.unready_nodes)
 
     def next_taint_time(self, name: str) -> Instant | None:
-        """Return when a node may get its NoExecute taint (0: at once); None if its zone currently allows none."""
+        """Return when a node may get its NoExecute taint (0: at once); None for an unknown node or if no node may."""
         node = self._nodes.get(name)
         zone = None if node is None else self._zones[node.zone]
-        if zone is None or zone.interval is None:
+        if zone is None or zone.taint_interval is None:
             return None
-        return 0 if zone.tainted_at is None else zone.tainted_at + zone.interval
+        return 0 if zone.tainted_at is None else zone.tainted_at + zone.taint_interval
 
     def _add_node(self, name: str, node: _NodeRecord) -> None:
         zone = self._zones.setdefault(node.zone, _Zone())

@@ -64,10 +64,10 @@ def execute(argv: Sequence[str], container: RunningContainer, timeout: float | N
     if output_data is None:
         with suppress(ProcessLookupError):
             os.killpg(child_pid, signal.SIGKILL)
-    status = os.waitstatus_to_exitcode(os.waitpid(child_pid, 0)[1])
+    exit_status = os.waitstatus_to_exitcode(os.waitpid(child_pid, 0)[1])
     if output_data is None:
         return None, b""
-    return 128 - status if status < 0 else status, b"".join(output_data)
+    return 128 - exit_status if exit_status < 0 else exit_status, b"".join(output_data)
 
 
 def enter_container(pid: int) -> bool:

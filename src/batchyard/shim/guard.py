@@ -78,7 +78,7 @@ class PlatformWatchdog:
             self._check_event_loop()
 
     def _check_event_loop(self) -> None:
-        """If the server's event loop is blocked, log this and answer clients; if this stops the shutdown, kill it."""
+        """If the server's event loop is blocked, log this and answer clients; kill a server that cannot shut down."""
         last_progress_at, request_started_at, length = WATCHDOG_LAYOUT.unpack_from(self._memory)
         cpu_wait_seconds = self._read_cpu_wait_seconds()
         if last_progress_at != self._last_progress:

@@ -61,13 +61,15 @@ def _bind_checked_source(volume: str, path: str, target: str, source_name: str) 
     """Bind-mount `path` of a volume, or of the machine, at `target`, after a check that it stays in the volume."""
     volume_root, real_path = os.path.realpath(volume), path if volume == "/" else os.path.realpath(path)
     if volume != "/" and real_path != volume_root and not real_path.startswith(f"{volume_root}/"):
-        raise ValueError(f"mount source {source_name} leads out of its volume through a symbolic link")
+        raise ValueError(f"mount source {source_name} leads out of its volume through a symbolic link; remove the link")
     try:
         fd = nesting.open_path(volume_root, real_path.removeprefix(volume_root))
     except OSError as failure:
         if failure.errno != errno.ELOOP:
             raise
-        raise ValueError(f"mount source {source_name} leads out of its volume through a symbolic link") from failure
+        raise ValueError(
+            f"mount source {source_name} leads out of its volume through a symbolic link; remove the link"
+        ) from failure
     unpacking.make_mount_point(target, stat.S_ISDIR(os.fstat(fd).st_mode))
     linux.bind_mount(f"/proc/self/fd/{fd}", target)
     os.close(fd)
@@ -115,7 +117,7 @@ class _ChildStreams(NamedTuple):
 
 
 def launch_container(run: ShimRun, features: Features, group: CgroupPaths) -> LaunchedProcess:
-    """Fork the process that becomes a container's command; return its descriptors. OSError if the preparation fails."""
+    """Fork the process that becomes a container's command; return its pid and descriptors. OSError on failure."""
     image_folder = run.spec["image"].get("unpacked")
     image_lock_fd = rootfs_store.lock_image(run.node, image_folder) if image_folder else None
     _create_run_files(run)
@@ -141,7 +143,7 @@ def launch_container(run: ShimRun, features: Features, group: CgroupPaths) -> La
     return LaunchedProcess(pid, outputs, status_reader, start_pipe, stdin, image_lock_fd)
 
 
-def run_group(run: ShimRun) -> CgroupPaths:
+def control_group_of(run: ShimRun) -> CgroupPaths:
     """Return a container's control group, a child of its pod's group; empty if control groups are not available."""
     pod_group = _read_sandbox_file(run, "state.json").get("cgroup") or {}
     return {name: f"{path}/{run.spec['container']}-{run.spec['attempt']}" for name, path in pod_group.items()}
@@ -212,10 +214,10 @@ def running_environment(run: ShimRun, pid: int) -> dict[str, str]:
         with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
             environment_block = file.read()
     pairs = (entry.decode(errors="surrogateescape").partition("=") for entry in environment_block.split(b"\0") if entry)
-    return {name: value for name, _, value in pairs} or environment(run)
+    return {name: value for name, _, value in pairs} or container_environment(run)
 
 
-def environment(run: ShimRun) -> dict[str, str]:
+def container_environment(run: ShimRun) -> dict[str, str]:
     """Return a container's environment variables: those of the spec override those of the sandbox and the image.
 
     ValueError if the image's user is unknown.
@@ -226,16 +228,16 @@ def environment(run: ShimRun) -> dict[str, str]:
     spec_variables: Mapping[str, str] = run.spec["environment"]
     image = run.spec["image"]
     if "unpacked" in image:
-        image_variables = rootfs_store.image_metadata(run.node, image["unpacked"]).get("environment") or {}
-        image_defaults = image_kinds.environment({}) | {"HOME": _image_account(run).home} | image_variables
+        image_variables = rootfs_store.read_image_metadata(run.node, image["unpacked"]).get("environment") or {}
+        image_defaults = image_kinds.image_environment({}) | {"HOME": _image_account(run).home} | image_variables
     else:
-        image_defaults = image_kinds.environment(image) | {"HOME": "/root"}
+        image_defaults = image_kinds.image_environment(image) | {"HOME": "/root"}
     return image_defaults | base_variables | dict(spec_variables)
 
 
 def _image_account(run: ShimRun) -> users.ImageAccount:
     """Return the Unix account that runs an unpacked image's container, according to the image's /etc/passwd."""
-    metadata = rootfs_store.image_metadata(run.node, run.spec["image"]["unpacked"])
+    metadata = rootfs_store.read_image_metadata(run.node, run.spec["image"]["unpacked"])
     return users.resolve_account(run.spec["user"] or "", metadata.get("passwd") or "", metadata.get("group") or "")
 
 
@@ -315,7 +317,11 @@ def apply_limits(limits: Mapping[str, Any], group: CgroupPaths) -> None:
 def _execute_bubblewrap(run: ShimRun, program: str, features: Features, child_streams: _ChildStreams) -> NoReturn:
     """Prepare the container and execute bubblewrap, which is opened before this process loses access to its path."""
     executable_fd = os.open(program, os.O_RDONLY)
-    variables, user, seccomp_program = environment(run), _container_user(run), seccomp_program_of(run, features)
+    variables, user, seccomp_program = (
+        container_environment(run),
+        _container_user(run),
+        seccomp_program_of(run, features),
+    )
     has_pod_network = features.network is not None and run.spec["network"] == "pod"
     sandbox_pid = _enter_pod(run, _SHARED_NAMESPACES | linux.NEWNET if has_pod_network else _SHARED_NAMESPACES)
     linux.leave_session_keyring()
@@ -323,7 +329,7 @@ def _execute_bubblewrap(run: ShimRun, program: str, features: Features, child_st
     spec, container_view, paths = (
         _prepare_view_as_pod_user(run, spec, sandbox_pid) if features.maps_users else _prepare_view(run, spec)
     )
-    option_list = bubblewrap.options(spec, paths, container_view, variables)
+    option_list = bubblewrap.bubblewrap_options(spec, paths, container_view, variables)
     if child_streams.start_pipe is not None:
         option_list += ["--block-fd", str(child_streams.start_pipe), *bubblewrap.USER_NAMESPACE_OPTIONS]
     if seccomp_program is not None:
@@ -353,7 +359,7 @@ def seccomp_program_of(run: ShimRun, features: Features) -> bytes | None:
     profile: Mapping[str, str] = run.spec.get("seccomp") or {}
     if not features.has_seccomp:
         if profile.get("type") == "Localhost":
-            raise ValueError("this node does not support seccomp, which the container's Localhost profile requires")
+            raise ValueError("this node does not support seccomp: set another seccompProfile type than Localhost")
         return None
     match profile.get("type"):
         case "Unconfined":
@@ -413,14 +419,16 @@ def _prepare_engine_container(run: ShimRun, features: Features, group: CgroupPat
     """Enter the namespaces of the pod; return the container that podman must run. ValueError without podman."""
     engine, paths = features.container_engine, _container_paths(run)
     if engine is None:
-        raise ValueError(f"container engine {run.spec['image']['engine']} is no longer available on this node")
+        raise ValueError(
+            f"container engine {run.spec['image']['engine']} is no longer available on this node; install it again"
+        )
     sandbox_pid = _enter_pod(
         run, linux.NEWNS | linux.NEWUTS
     )  # the engine reads the hostname from its own UTS namespace
     spec = run.spec | {"mounts": resolve_mounts(run.spec["mounts"], paths.pod, f"{paths.run}/root")}
     engine_paths = engines.EngineContainerPaths(paths.sandbox, paths.run, sandbox_pid, run.path)
     environment_options = engines.write_env_file(run.spec["environment"])
-    container_options = engines.options(spec, engine_paths, engine, group, environment_options)
+    container_options = engines.podman_run_options(spec, engine_paths, engine, group, environment_options)
     return engine_container.EngineContainer(
         engine, engine.container_name(run.path), container_options, run.folder, bool(run.spec["tty"]), group
     )
@@ -481,7 +489,9 @@ def _plain_process_command(run: ShimRun) -> process_container.ProcessCommand:
     if spec["mounts"]:
         raise ValueError(f"the mount {spec['mounts'][0]['target']} requires bubblewrap: apt-get install bubblewrap")
     working_directory = spec["workingDir"] or "/"
-    return process_container.ProcessCommand(spec["argv"], environment(run), working_directory, _container_ids(run))
+    return process_container.ProcessCommand(
+        spec["argv"], container_environment(run), working_directory, _container_ids(run)
+    )
 
 
 def _container_user(run: ShimRun) -> Mapping[str, int] | None:

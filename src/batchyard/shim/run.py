@@ -122,10 +122,12 @@ def run_command(argv: Sequence[str], environment: Mapping[str, str], seconds: fl
     if output is None:
         with suppress(ProcessLookupError):
             os.killpg(child_pid, signal.SIGKILL)
-    status = os.waitstatus_to_exitcode(os.waitpid(child_pid, 0)[1])
+    exit_status = os.waitstatus_to_exitcode(os.waitpid(child_pid, 0)[1])
     if output is None:
         return CommandResult(None, "", f"{os.path.basename(argv[0])} did not answer within {seconds:g} seconds")
-    return CommandResult(128 - status if status < 0 else status, *(text.decode(errors="replace") for text in output))
+    return CommandResult(
+        128 - exit_status if exit_status < 0 else exit_status, *(text.decode(errors="replace") for text in output)
+    )
 
 
 def read_all(fds: list[int], timeout: float | None) -> list[bytes] | None:

@@ -152,7 +152,7 @@ _WARNINGS_MAX = 16
 
 
 class StateReporter:
-    """Reports a container's state: writes state.json, and notifies batchyard's server without waiting for it."""
+    """Reports a container's state: writes state.json, and notifies batchyard's server, usually without waiting."""
 
     def __init__(self, run: ShimRun, loop: ShimEventLoop) -> None:
         self._run = run
@@ -195,7 +195,7 @@ _MESSAGE_LOG_BYTES = 2048
 _MESSAGE_LOG_LINES = 80
 
 
-def termination_message(run: ShimRun, log: RotatingLog, exit_code: int) -> str:
+def read_termination_message(run: ShimRun, log: RotatingLog, exit_code: int) -> str:
     """Return a container's termination message: at most the last 4,096 bytes of the termination-message file.
 
     If the file is empty, the policy is FallbackToLogsOnError and the container failed, return at most the last 80 lines
@@ -245,7 +245,7 @@ class ContainerShim:
         self._reporter = StateReporter(run, self._loop)
         self._probe_workers = ProbeWorkers(run, self._loop)
         self._log = _open_log(run)
-        self._group = launch.run_group(run)
+        self._group = launch.control_group_of(run)
         self._outputs: dict[int, LogLineSplitter] = {}
         self._attached_clients = AttachedClients(self._loop, run.folder, self._set_output_reading)
         self._open_pipe_count = 0
@@ -473,7 +473,7 @@ class ContainerShim:
         # Kubernetes kills the whole container on an OOM kill (memory.oom.group), so the exit code is never 0.
         exit_code = _KILLED_CODE if self._exit_code is None or (is_oom and self._exit_code == 0) else self._exit_code
         reason = "OOMKilled" if is_oom else "Error" if exit_code else "Completed"
-        message = termination_message(self._run, self._log, exit_code)
+        message = read_termination_message(self._run, self._log, exit_code)
         return {
             "startedAt": started_at or self._pid_reported_at,
             "exitCode": exit_code,

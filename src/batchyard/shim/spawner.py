@@ -78,7 +78,7 @@ class _ExecSession:
         """Enter the container, start the exec command, and wait for its end."""
         pid = _read_first_pid(self._run)
         container_pidfd = os.pidfd_open(pid)
-        group, container_environment = launch.run_group(self._run), launch.running_environment(self._run, pid)
+        group, container_environment = launch.control_group_of(self._run), launch.running_environment(self._run, pid)
         user = launch.exec_user(self._run, pid, is_enclosed=True)
         leaf_group = cgroups.find_leaf_group(group) if launch.runs_in_engine(self._run) else group
         launch.apply_limits(self._run.spec["limits"], leaf_group)

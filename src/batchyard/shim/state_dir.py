@@ -93,7 +93,7 @@ def _remove_folder(base_fd: int, name: str) -> None:
         return
 
 
-def node_id(node: int) -> str:
+def ensure_node_id(node: int) -> str:
     """Return the machine-wide unique id of a node directory; create it on first use."""
     try:
         fd = os.open("id", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=node)

@@ -109,7 +109,7 @@ def in_phase(instance: Obj, phase: str, now: Instant, **fields: Any) -> dict[str
 # Reservations: machines that only the pools that name them may use, permanently or for a booked time (calendar mode).
 
 
-def start_of(cluster: Obj) -> Instant:
+def creation_time_of(cluster: Obj) -> Instant:
     """Return the creation time of the Cluster; reservation times are relative to it."""
     return parse_time(cluster["metadata"]["creationTimestamp"])
 
@@ -122,9 +122,9 @@ def find_reservation(cluster: Obj, name: str) -> Mapping[str, Any] | None:
 
 def begins_at(cluster: Obj, reservation: Mapping[str, Any]) -> Instant:
     """Return the time from which the machines of a reservation can be used."""
-    return reservation_window(reservation, start_of(cluster)).start
+    return reservation_window(reservation, creation_time_of(cluster)).start
 
 
 def ends_at(cluster: Obj, reservation: Mapping[str, Any]) -> Instant | None:
     """Return the time at which the machines of a reservation are reclaimed; None if never."""
-    return reservation_window(reservation, start_of(cluster)).end
+    return reservation_window(reservation, creation_time_of(cluster)).end

@@ -189,7 +189,7 @@ class ImageSources(NamedTuple):
     cache_bytes: int
 
 
-def image_of(start: ContainerStart, now: Instant) -> Mapping[str, Any] | ImageWait | ImageRequest:
+def resolve_pulled_image(start: ContainerStart, now: Instant) -> Mapping[str, Any] | ImageWait | ImageRequest:
     """Return the metadata of a container's pulled image, or the pull to wait for, or the pull to start."""
     container = start.container
     last_pull = container.images[-1] if container.images else None

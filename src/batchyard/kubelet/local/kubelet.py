@@ -70,7 +70,7 @@ def pod_events(
             yield from _problem_events(key, container, problem)
 
 
-def warnings_of(run: Obj, old: Obj | None) -> Iterator[EventRecord]:
+def warning_events(run: Obj, old: Obj | None) -> Iterator[EventRecord]:
     """Yield Events for the new warnings of a container's shim, such as failed probes."""
     pod = run["spec"]["pod"]
     last_reported_number = max((warning["n"] for warning in _run_warnings(old)), default=0)
@@ -238,7 +238,7 @@ class LocalKubelet:
         if not run_counts:
             del self._run_counts_by_pod[key]
         if event.type is not _DELETED and event.old is not None:
-            warnings = list(warnings_of(event.obj, event.old))
+            warnings = list(warning_events(event.obj, event.old))
             if warnings:
                 self._run_warnings.setdefault(key, []).extend(warnings)
         return key

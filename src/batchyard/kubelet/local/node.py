@@ -142,7 +142,7 @@ GPU: Final = "nvidia.com/gpu"
 
 
 class Gpu(NamedTuple):
-    """A GPU of this machine."""
+    """A GPU of this machine: its number and uuid, its model and memory, and its device files."""
 
     number: int
     uuid: str

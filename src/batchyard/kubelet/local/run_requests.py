@@ -23,9 +23,9 @@ from batchyard.kubelet.local.images import (
     ImageSources,
     ImageWait,
     find_image_mapping,
-    image_of,
     image_pull_request,
     parse_image_mapping,
+    resolve_pulled_image,
 )
 from batchyard.kubelet.local.names import hostname_of
 from batchyard.kubelet.local.node import GPU, Allocation, ContainerDevices, Gpu, allocate_devices, gpu_devices
@@ -480,7 +480,7 @@ class RunRequests:
         assert sandbox is not None, "a container is started only if its pod has a sandbox"
         try:
             mapping = find_image_mapping(start.container.spec.get("image") or "", settings.images, settings.engines)
-            image = image_of(start, now) if mapping.engine else {}
+            image = resolve_pulled_image(start, now) if mapping.engine else {}
             if isinstance(image, ImageRequest):
                 return image_pull_request(pod, start, mapping, image, ImageSources(reader, settings.cache_bytes))
             if isinstance(image, ImageWait):

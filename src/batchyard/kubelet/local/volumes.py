@@ -396,7 +396,7 @@ def _empty_dir_plan(pod: Obj, source: Mapping[str, Any], reader: Reader) -> Empt
 
 
 def _pod_memory_limit(pod: Obj) -> int:
-    """Return the memory limit of a pod in bytes; 0 if the pod or one of its containers has no limit."""
+    """Return the memory limit of a pod in bytes; 0 if the pod has none and at least one container has none either."""
     spec = pod["spec"]
     total_memory = pod_total_amounts(spec, container_limits).get("memory", 0)
     pod_level_limit = container_limits(spec).get("memory", 0)

@@ -14,7 +14,7 @@ from batchyard.base.instant import Duration, Instant, format_duration
 from batchyard.interfaces import containers
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
 from batchyard.interfaces.controller import Kernel, Ticket
-from batchyard.kubelet.simulated.durations import UNLIMITED_RUNTIME, RunPlan, plan_of
+from batchyard.kubelet.simulated.durations import UNLIMITED_RUNTIME, RunPlan, run_plan_of
 
 # The log of a simulated container is generated when it is read.
 #
@@ -148,7 +148,7 @@ class SimulatedContainers:
         """
         run = find_run(pod, container, previous=previous)
         assert run is not None, f"container {container} has no run: the caller must check find_run() first"
-        plan = _INIT_PLAN if _is_plain_init_container(pod, container) else plan_of(pod, self._reader, self._runtime)
+        plan = _INIT_PLAN if _is_plain_init_container(pod, container) else run_plan_of(pod, self._reader, self._runtime)
         log = SimulatedLog(pod, container, run, plan, self._kernel, previous=previous)
         if not log.is_over:
             self._register_log(key_of(pod), log)

@@ -55,7 +55,7 @@ class RunPlan(NamedTuple):
     checkpoint_every: Duration | None = None
 
 
-def plan_of(pod: meta.Obj, reader: Reader, default: Duration | None = None) -> RunPlan:
+def run_plan_of(pod: meta.Obj, reader: Reader, default: Duration | None = None) -> RunPlan:
     """Return the run time, exit code and checkpoint interval of a simulated pod's containers.
 
     `default` is the run time if no other source gives one, in place of the Cluster's default.

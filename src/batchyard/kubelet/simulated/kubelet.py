@@ -346,7 +346,7 @@ class SimulatedKubelets:
             return ReconcileResult(durations.remove_work_finalizer(pod))
         if is_terminal(pod):
             return ReconcileResult([Delete(key, grace=0, uid=pod["metadata"]["uid"])] if awaits_deletion(pod) else [])
-        plan = durations.plan_of(pod, reader, self._runtime)
+        plan = durations.run_plan_of(pod, reader, self._runtime)
         sim_pod = SimulatedPod(pod, machine, plan, self._delays)
         pod_event = next_pod_event(sim_pod, now)
         if pod_event is None or pod_event.at > now:
@@ -373,7 +373,7 @@ def _record_work_before_crash(pod: Obj, reader: Reader) -> list[Write]:
     instance = reader.get(Key(scheme.INSTANCE, "", bound_node(pod)))
     if instance is None or phase_of(instance) != CRASHED or running_since(pod) is None:
         return []
-    interval = durations.plan_of(pod, reader).checkpoint_every
+    interval = durations.run_plan_of(pod, reader).checkpoint_every
     return [] if interval is None else durations.record_work_at_loss(pod, phase_start(instance), interval, reader)
 
 

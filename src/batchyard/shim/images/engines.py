@@ -73,7 +73,13 @@ def _detect_podman(path: str, environment: Mapping[str, str], node: int) -> Cont
     if result.exit_code == 0:
         podman_env = {**environment, "CONTAINERS_CONF": _write_podman_settings(node)}
         engine = ContainerEngine(
-            PODMAN, path, name_and_version.split()[-1], (), podman_env, state_dir.node_id(node), runs_containers=False
+            PODMAN,
+            path,
+            name_and_version.split()[-1],
+            (),
+            podman_env,
+            state_dir.ensure_node_id(node),
+            runs_containers=False,
         )
         result = engine.run_command("info", "--format", "{{.Store.GraphRoot}}", seconds=2 * _ANSWER_TIMEOUT_SECONDS)
     return engine if result.exit_code == 0 else EngineFailure(name_and_version, last_line(result.errors))
@@ -89,7 +95,9 @@ def _detect_docker(path: str, environment: Mapping[str, str], node: int) -> Cont
             return EngineFailure(DOCKER, result.errors)
         docker_host = result.output.strip()
         docker_environment |= {"DOCKER_HOST": docker_host} if docker_host else {}
-    engine = ContainerEngine(DOCKER, path, "", (), docker_environment, state_dir.node_id(node), runs_containers=False)
+    engine = ContainerEngine(
+        DOCKER, path, "", (), docker_environment, state_dir.ensure_node_id(node), runs_containers=False
+    )
     result = engine.run_command("version", "--format", "{{.Server.Version}}", seconds=_ANSWER_TIMEOUT_SECONDS)
     version = result.output.strip()
     if result.exit_code == 0 and version:
@@ -162,7 +170,7 @@ class EngineContainerPaths(NamedTuple):
     path: str
 
 
-def options(
+def podman_run_options(
     spec: Mapping[str, Any],
     paths: EngineContainerPaths,
     engine: ContainerEngine,

@@ -34,10 +34,10 @@ _ERROR_TEXT_BYTES = 1 << 16
 
 
 def export_image(engine: ContainerEngine, image: str, path: str, target: str) -> dict[str, Any]:
-    """Export an image from a container engine and unpack it into the directory `target`; return the result of `unpack`.
+    """Export an image from a container engine and unpack it into the directory `target`; return its metadata.
 
-    Exporting needs a container. It is labeled with `path`, the image pull's path, so that the spawner can remove it if
-    this process is killed. OSError if the export or the unpacking fails.
+    The metadata is that of `unpacking.unpack`. Exporting needs a container. It is labeled with `path`, the image pull's
+    path, so that the spawner can remove it if this process is killed. OSError if the export or the unpacking fails.
     """
     name = engine.container_name(path)
     create_options = ["--pull", "never", "--network", "none", "--name", name, *engine.label_options(path)]
@@ -102,7 +102,9 @@ def supervise_pull(run: ShimRun, engines: Sequence[ContainerEngine]) -> None:
     _report_state(run, keeper=os.getpid(), phase="Starting", warnings=[])
     engine = next((engine for engine in engines if engine.kind == run.spec["engine"]), None)
     if engine is None:
-        _report_failure(run, "ErrImagePull", f"container engine {run.spec['engine']} is no longer on this node")
+        _report_failure(
+            run, "ErrImagePull", f"container engine {run.spec['engine']} is no longer on this node; install it again"
+        )
         return
     signal.signal(signal.SIGTERM, lambda *_: _cancel_pull_if_stopped(run))
     try:
@@ -146,7 +148,7 @@ def _pull_if_needed(run: ShimRun, engine: ContainerEngine) -> None:
             os.pwrite(lock_fd, str(linux.now()).encode(), 0)
     image = engine.inspect_image(run.spec["reference"])
     if image is None:
-        raise ValueError(f"image {name} was not found after the pull")
+        raise ValueError(f"image {name} is missing after its pull; the next attempt pulls it again")
     _unpack_if_needed(run, engine, image)
     now = linux.monotonic()
     durations_text = f"{_format_seconds(now - pull_started_at)} ({_format_seconds(now - started_at)} including waiting)"
@@ -221,10 +223,10 @@ def _cancel_pull_if_stopped(run: ShimRun) -> None:
         raise _PullCancelled
 
 
-def _report_event(run: ShimRun, kind: str, reason: str, message: str) -> None:
-    """Add a message of type `kind` (Normal or Warning) to the pull's state; the kubelet records it as an Event."""
+def _report_event(run: ShimRun, event_type: str, reason: str, message: str) -> None:
+    """Add a message of an Event type (Normal or Warning) to the pull's state; the kubelet records it as an Event."""
     previous_warnings = run.state.get("warnings") or []
-    warning = {"n": len(previous_warnings) + 1, "type": kind, "reason": reason, "message": message}
+    warning = {"n": len(previous_warnings) + 1, "type": event_type, "reason": reason, "message": message}
     _report_state(run, phase="Running", startedAt=linux.now(), warnings=[*previous_warnings, warning])
 
 
@@ -261,7 +263,7 @@ def _report_state(run: ShimRun, **changed_fields: object) -> None:
 
 def pod_group_prefix(node: int) -> str:
     """Return the machine-wide unique prefix of the control group names of this node's pods."""
-    return f"batchyard-{state_dir.node_id(node)}-"
+    return f"batchyard-{state_dir.ensure_node_id(node)}-"
 
 
 def remove_groups_of_run(node: int, features: Features, path: str) -> None:

@@ -78,7 +78,7 @@ def lock_image(node: int, name: str) -> int:
     raise OSError(f"unpacked image {name} was removed from the node's store; the next attempt unpacks it again")
 
 
-def image_metadata(node: int, name: str) -> dict[str, Any]:
+def read_image_metadata(node: int, name: str) -> dict[str, Any]:
     """Return an unpacked image's metadata (`bytes`, `passwd`, `group`, `environment`); empty if it is unreadable."""
     with suppress(OSError):
         image_fd = state_dir.open_folder(f"{STORE_FOLDER}/{name}", node)
@@ -108,7 +108,7 @@ def collect_garbage(node: int, bytes_max: float) -> None:
             continue
         with suppress(FileNotFoundError):
             used_at = os.stat(f"{name}/lock", dir_fd=roots_fd).st_mtime
-            images_by_use.append((used_at, name, int(image_metadata(node, name).get("bytes") or 0)))
+            images_by_use.append((used_at, name, int(read_image_metadata(node, name).get("bytes") or 0)))
     total_bytes = sum(size for _, _, size in images_by_use)
     for used_at, name, size in sorted(images_by_use):
         if (

@@ -105,7 +105,7 @@ class ContainerView(NamedTuple):
     resolve_path: Callable[[str], str]
 
 
-def options(
+def bubblewrap_options(
     spec: Mapping[str, Any], paths: ContainerPaths, container_view: ContainerView, environment: Mapping[str, str]
 ) -> list[str]:
     """Return bubblewrap's options for a container's spec (absolute mount sources), except those with descriptors."""

@@ -37,8 +37,10 @@ class Netlink:
 
     def create_bridge(self, name: str) -> None:
         """Create a bridge interface and bring it up."""
-        kind = _encode_attribute(_LINKINFO, _encode_attribute(_KIND, b"bridge"))
-        self._send_request(_NEWLINK, _CREATE | _EXCL, _link_header(up=True) + _text_attribute(_NAME, name) + kind)
+        link_info = _encode_attribute(_LINKINFO, _encode_attribute(_KIND, b"bridge"))
+        self._send_request(
+            _NEWLINK, _CREATE | _EXCL, _link_header(is_up=True) + _text_attribute(_NAME, name) + link_info
+        )
 
     def create_veth_pair(self, name: str, peer: str, peer_namespace: int) -> None:
         """Create a veth pair: one end `name`, and the end `peer` in the network namespace of a descriptor.
@@ -50,17 +52,17 @@ class Netlink:
         self._send_request(
             _NEWLINK,
             _CREATE | _EXCL,
-            _link_header(up=True) + _text_attribute(_NAME, name) + _encode_attribute(_LINKINFO, veth),
+            _link_header(is_up=True) + _text_attribute(_NAME, name) + _encode_attribute(_LINKINFO, veth),
         )
 
     def attach_to_bridge(self, name: str, bridge: str) -> None:
         """Attach a network interface to a bridge, and bring it up."""
         master_attribute = _number_attribute(_MASTER, self.interface_index(bridge))
-        self._send_request(_NEWLINK, 0, _link_header(up=True) + _text_attribute(_NAME, name) + master_attribute)
+        self._send_request(_NEWLINK, 0, _link_header(is_up=True) + _text_attribute(_NAME, name) + master_attribute)
 
     def bring_interface_up(self, name: str) -> None:
         """Bring a network interface up."""
-        self._send_request(_NEWLINK, 0, _link_header(up=True) + _text_attribute(_NAME, name))
+        self._send_request(_NEWLINK, 0, _link_header(is_up=True) + _text_attribute(_NAME, name))
 
     def remove_interface(self, name: str) -> None:
         """Delete a network interface."""
@@ -103,9 +105,9 @@ class Netlink:
         return b""
 
 
-def _link_header(up: bool = False) -> bytes:
+def _link_header(is_up: bool = False) -> bytes:
     """Return the header (struct ifinfomsg) of an rtnetlink request about an interface that an attribute names."""
-    return struct.pack("=BxHiII", socket.AF_UNSPEC, 0, 0, _INTERFACE_UP if up else 0, _INTERFACE_UP if up else 0)
+    return struct.pack("=BxHiII", socket.AF_UNSPEC, 0, 0, _INTERFACE_UP if is_up else 0, _INTERFACE_UP if is_up else 0)
 
 
 def _encode_attribute(kind: int, value: bytes) -> bytes:

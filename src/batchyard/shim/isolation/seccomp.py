@@ -75,7 +75,9 @@ def build_program(spans: Sequence[SyscallSpan], architecture: int, foreign_bit: 
         steps += [_Instruction(_IF_BITS, foreign_bit, 0, 1), _Instruction(_RETURN, foreign_action)]
     steps += _search_steps(spans)
     if len(steps) > _INSTRUCTIONS_MAX:
-        raise ValueError(f"the seccomp profile needs {len(steps)} BPF instructions (maximum {_INSTRUCTIONS_MAX})")
+        raise ValueError(
+            f"the seccomp profile needs {len(steps)} BPF instructions (maximum {_INSTRUCTIONS_MAX}); remove rules"
+        )
     return b"".join(struct.pack("=HBBI", s.code, s.skip_if_true, s.skip_if_false, s.value) for s in steps)
 
 

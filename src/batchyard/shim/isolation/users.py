@@ -147,7 +147,7 @@ def _upper_id_range() -> tuple[int, int]:
     range_start, end = max(_read_id_ranges(), key=lambda extent: extent[1] - extent[0], default=(0, 0))
     id_count = (end - range_start) // 4
     if id_count < 1:
-        raise OSError(0, "the user namespace of root maps too few ids to assign one to each pod")
+        raise OSError(0, "the user namespace of root maps too few ids to assign one to each pod; map more ids")
     return range_start + 2 * id_count, id_count
 
 
