@@ -23,13 +23,13 @@ from batchyard.cloud.catalog.instances import (
     PROVISIONING,
     RUNNING,
     STOPPING,
-    begins_at,
-    ends_at,
     find_reservation,
-    in_phase,
     is_being_deleted,
     new_instance,
     phase_of,
+    reservation_end,
+    reservation_start,
+    with_phase,
 )
 from batchyard.cloud.catalog.machine_types import Catalog, MachineType, catalog_of
 from batchyard.cloud.cluster_objects import find_cluster
@@ -167,13 +167,13 @@ class CapacityPool:
 
     def _reservation_refusal(self, demand: MachineDemand, name: str, count: int) -> AllocationRefusal | None:
         reservation = find_reservation(self._cluster, name)
-        end = None if reservation is None else ends_at(self._cluster, reservation)
+        end = None if reservation is None else reservation_end(self._cluster, reservation)
         if reservation is None or (end is not None and end <= self._now):
             return AllocationRefusal(RESERVATION_NOT_FOUND, f"Specified reservations [{name}] do not exist.")
         if (reservation["machineType"], reservation["zone"]) != (demand.machine.name, demand.zone):
             message = f"No available resources in specified reservations: [{name}] is of another machine type or zone."
             return AllocationRefusal(RESERVATION_INCOMPATIBLE, message)
-        begin = begins_at(self._cluster, reservation)
+        begin = reservation_start(self._cluster, reservation)
         preparation_start = begin - pool_properties.preparation_time(demand.machine, self._cluster, self._catalog)
         if preparation_start > self._now:
             message = f"GCE future reservation [{name}] has not started yet, start time: {format_time(begin)}"
@@ -254,7 +254,7 @@ class CapacityIndex:
         """Return the phases of the Instances that the ResizeRequest with this uid created, by Instance name."""
         return self._phases_by_request.get(request_uid) or {}
 
-    def machines_in_pool(self, pool: str) -> int:
+    def machine_count_in_pool(self, pool: str) -> int:
         """Return the number of machines in use in a node pool."""
         return sum(count for capacity_key, count in self._machine_counts.items() if capacity_key.pool == pool)
 
@@ -377,7 +377,7 @@ class Allocation:
             pool, instance = self._find_pool(pool_name), self._reader.get(Key(scheme.INSTANCE, "", name))
             if pool is None or instance is None or not _needs_machine(instance, pool):
                 continue
-            if pool_properties.hosts_of_slice(pool, self._catalog) > 1:
+            if pool_properties.slice_host_count(pool, self._catalog) > 1:
                 instances_by_slice_pool.setdefault(pool_name, []).append(instance)
             else:
                 yield MachineRequest(_sort_key(instance), (instance,), None)
@@ -392,8 +392,8 @@ class Allocation:
     def _is_slice_growing(self, pool_name: str, pending_count: int) -> bool:
         """Return whether more Instances of a TPU slice (the pool `pool_name`) will still be created."""
         pool = self._find_pool(pool_name)
-        host_count = 1 if pool is None else pool_properties.hosts_of_slice(pool, self._catalog)
-        if pool is None or pending_count + self._index.machines_in_pool(pool_name) >= host_count:
+        host_count = 1 if pool is None else pool_properties.slice_host_count(pool, self._catalog)
+        if pool is None or pending_count + self._index.machine_count_in_pool(pool_name) >= host_count:
             return False
         return pool_properties.is_autoscaled(pool) or requests_own_slice(pool, host_count)
 
@@ -410,7 +410,7 @@ class Allocation:
         refusal = self._refusal_for(capacity_key, pool, instances)
         if refusal is None:
             self._capacity.reserve(demand_of(capacity_key, pool, self._catalog), len(instances))
-            self.writes += [UpdateStatus(in_phase(instance, PROVISIONING, self._now)) for instance in instances]
+            self.writes += [UpdateStatus(with_phase(instance, PROVISIONING, self._now)) for instance in instances]
             return
         if not pool_properties.is_autoscaled(pool):
             self._retry_after_refusal(refusal)
@@ -418,11 +418,13 @@ class Allocation:
             self._fail_instance(instance, refusal)
 
     def _refusal_for(self, key: CapacityKey, pool: Obj, instances: Sequence[Obj]) -> AllocationRefusal | None:
-        hosts = pool_properties.hosts_of_slice(pool, self._catalog)
-        existing_count = self._index.machines_in_pool(key.pool)
+        host_count = pool_properties.slice_host_count(pool, self._catalog)
+        existing_count = self._index.machine_count_in_pool(key.pool)
         has_mixed_instances = any(capacity_key_of(instance) != key for instance in instances)
-        if hosts > 1 and (len(instances) + existing_count != hosts or has_mixed_instances):
-            message = f"A slice of {pool['spec']['tpuTopology']} requires {hosts} machines of one type in one zone."
+        if host_count > 1 and (len(instances) + existing_count != host_count or has_mixed_instances):
+            message = (
+                f"A slice of {pool['spec']['tpuTopology']} requires {host_count} machines of one type in one zone."
+            )
             return AllocationRefusal(INVALID_ARGUMENT, message)
         machine_demand = demand_of(key, pool, self._catalog)
         return validation_refusal(key, pool, self._catalog) or self._capacity.refusal(machine_demand, len(instances))
@@ -430,7 +432,7 @@ class Allocation:
     def _fail_instance(self, instance: Obj, refusal: AllocationRefusal) -> None:
         error = _status_error(refusal)
         if phase_of(instance) != FAILED or instance["status"].get("error") != error:
-            self.writes.append(UpdateStatus(in_phase(instance, FAILED, self._now, error=error)))
+            self.writes.append(UpdateStatus(with_phase(instance, FAILED, self._now, error=error)))
 
     def _retry_after_refusal(self, refusal: AllocationRefusal) -> None:
         """Bring the next allocation pass forward to the time at which the refusal ends, if known."""

@@ -13,7 +13,7 @@ from batchyard.api.views.pods import PodView
 from batchyard.base.counts import count_with_noun
 from batchyard.cloud.catalog.machine_types import Catalog, catalog_of
 from batchyard.cloud.catalog.nodes import node_template
-from batchyard.cloud.catalog.pool_properties import chips_in, has_its_accelerator, hosts_of_slice, zones_of
+from batchyard.cloud.catalog.pool_properties import chip_count_of, has_its_accelerator, slice_host_count, zones_of
 from batchyard.interfaces.client import Reader
 
 # The node requirements of pods that fit no pool, from their selectors, tolerations and requests, as in GKE.
@@ -317,8 +317,8 @@ def _topology_errors(pool: Obj, catalog: Catalog) -> Iterator[FieldError]:
             "tpuTopology", f"{machine.name} has no TPUs", "remove the field, or choose a machine type with TPUs"
         )
         return
-    chip_count, chips_per_machine = chips_in(topology), machine.accelerator.count
-    if chip_count % chips_per_machine or (chip_count != chips_per_machine and hosts_of_slice(pool, catalog) < 2):
+    chip_count, chips_per_machine = chip_count_of(topology), machine.accelerator.count
+    if chip_count % chips_per_machine or (chip_count != chips_per_machine and slice_host_count(pool, catalog) < 2):
         remedy = f"choose a topology whose chips are a multiple of {chips_per_machine}"
         chips_text = count_with_noun(chip_count, "chip")
         problem = f"topology {topology} has {chips_text}, but each {machine.name} has {chips_per_machine}"

@@ -87,7 +87,7 @@ class _Machine:
         if boot_due_at > now:
             return ReconcileResult(requeue_at=_earliest_instant(boot_due_at, stop_at))
         return ReconcileResult(
-            [UpdateStatus(instances.in_phase(self.instance, instances.BOOTING, now, startedAt=format_time(now)))]
+            [UpdateStatus(instances.with_phase(self.instance, instances.BOOTING, now, startedAt=format_time(now)))]
         )
 
     def _register(self, now: Instant, stop_at: Instant | None) -> ReconcileResult:
@@ -102,7 +102,7 @@ class _Machine:
             stop_at if max_run_duration is None else _earliest_instant(now + parse_duration(max_run_duration), stop_at)
         )
         stop_fields = {} if stop_at is None else {"stopAt": format_time(stop_at)}
-        writes: list[Write] = [UpdateStatus(instances.in_phase(self.instance, instances.RUNNING, now, **stop_fields))]
+        writes: list[Write] = [UpdateStatus(instances.with_phase(self.instance, instances.RUNNING, now, **stop_fields))]
         if self.node is None:
             writes.insert(0, Create(registered_node(self.instance, self.pool, self.cluster, now)))
         return ReconcileResult(writes)
@@ -110,12 +110,12 @@ class _Machine:
     def _reservation_end(self) -> Instant | None:
         """Return when the machine's reservation ends and reclaims it; None without a reservation or end."""
         reservation = self._reservation()
-        return None if reservation is None else instances.ends_at(self.cluster, reservation)
+        return None if reservation is None else instances.reservation_end(self.cluster, reservation)
 
     def _reservation_start(self) -> Instant:
         """Return when the machine's reservation starts (0 without one); the Node must not become ready earlier."""
         reservation = self._reservation()
-        return 0 if reservation is None else instances.begins_at(self.cluster, reservation)
+        return 0 if reservation is None else instances.reservation_start(self.cluster, reservation)
 
     def _reservation(self) -> Mapping[str, Any] | None:
         reservation_name = None if self.pool is None else self.pool["spec"].get("reservation")
@@ -125,7 +125,7 @@ class _Machine:
         """Set the Node to ready after its setup, and the Instance to Stopping 30 seconds before the machine stops."""
         notice_at = None if stop_at is None else stop_at - instances.PREEMPTION_NOTICE
         if notice_at is not None and notice_at <= now:
-            return ReconcileResult([UpdateStatus(instances.in_phase(self.instance, instances.STOPPING, now))])
+            return ReconcileResult([UpdateStatus(instances.with_phase(self.instance, instances.STOPPING, now))])
         node = self.node
         if node is None or not awaits_drivers(node):
             return ReconcileResult(requeue_at=notice_at)
@@ -214,7 +214,7 @@ class NodePoolController:
         if pool_with_finalizer is not pool:
             return ReconcileResult([Update(pool_with_finalizer)])
         pool_plan = PoolPlan(pool, cluster, now)
-        if pool_plan.hosts > 1:
+        if pool_plan.host_count > 1:
             plan_slice(pool_plan, members, reader)
         else:
             plan_machines(pool_plan, members, self._members.crashed_members(key.name))

@@ -24,7 +24,7 @@ from batchyard.cloud.catalog.instances import (
     stops_at,
 )
 from batchyard.cloud.catalog.machine_types import catalog_of
-from batchyard.cloud.catalog.pool_properties import hosts_of_slice, is_autoscaled, machine_of, repair_time, zones_of
+from batchyard.cloud.catalog.pool_properties import is_autoscaled, machine_of, repair_time, slice_host_count, zones_of
 from batchyard.interfaces.client import Create, Delete, EventType, Reader, UpdateStatus, WatchEvent, Write
 
 # The Instances and the ready Nodes of every pool, from watch events.
@@ -141,9 +141,9 @@ class PoolPlan:
         self.conditions = list((self.pool.get("status") or {}).get("conditions") or ())
 
     @property
-    def hosts(self) -> int:
+    def host_count(self) -> int:
         """How many machines of the pool are created and deleted together: above 1 for a multi-host TPU slice."""
-        return hosts_of_slice(self.pool, catalog_of(self.cluster))
+        return slice_host_count(self.pool, catalog_of(self.cluster))
 
     def has_condition(self, kind: str) -> bool:
         """Return whether a condition of the node pool is True."""
@@ -280,8 +280,8 @@ def _stop_hosts_together(plan: PoolPlan, hosts: list[PoolMember], stop_at: Insta
 
 def _request_missing_machines(plan: PoolPlan, hosts: list[PoolMember]) -> None:
     """Create the missing machines of a TPU slice; once all are created, update the node pool's conditions."""
-    if requests_own_slice(plan.pool, plan.hosts) and len(hosts) < plan.hosts:
-        plan.request_machines(zones_of(plan.pool, plan.cluster)[0], plan.hosts - len(hosts))
+    if requests_own_slice(plan.pool, plan.host_count) and len(hosts) < plan.host_count:
+        plan.request_machines(zones_of(plan.pool, plan.cluster)[0], plan.host_count - len(hosts))
     elif is_autoscaled(plan.pool) and not plan.has_condition(INITIALIZED):
         plan.set_condition(INITIALIZED, True, "MachinesAsked", "The initial machines of the pool have been requested")
     elif plan.has_condition(RECREATING):

@@ -194,7 +194,7 @@ class DrainOptions(NamedTuple):
     delete_emptydir_data: bool = False
 
 
-def set_unschedulable(node: Obj, unschedulable: bool = True) -> Obj:
+def with_unschedulable(node: Obj, unschedulable: bool = True) -> Obj:
     """Return the node with `spec.unschedulable` set to true, or removed if the argument is False."""
     if bool((node.get("spec") or {}).get("unschedulable")) == unschedulable:
         return node

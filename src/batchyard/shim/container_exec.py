@@ -41,7 +41,7 @@ class RunningContainer(NamedTuple):
     #: The container's seccomp program; None if it has none.
     seccomp_program: bytes | None
     #: A descriptor of a network namespace from which pods are reachable; None for the machine's network.
-    network: int | None
+    network_fd: int | None
     address: str
 
 
@@ -78,7 +78,9 @@ def enter_container(pid: int) -> bool:
     """
     pidfd = os.pidfd_open(pid)
     namespace_flags = [flag for name, flag in _NAMESPACE_FLAGS if _is_other_namespace(name, pid)]
-    first_ids = (_first_id(pid, "uid_map"), _first_id(pid, "gid_map")) if _is_other_namespace("user", pid) else None
+    first_ids = (
+        (_read_first_id(pid, "uid_map"), _read_first_id(pid, "gid_map")) if _is_other_namespace("user", pid) else None
+    )
     linux.leave_session_keyring()
     linux.forbid_tracing()
     if namespace_flags:
@@ -124,7 +126,7 @@ def drop_privileges_and_filter(seccomp_program: bytes | None) -> None:
         linux.install_seccomp_filter(seccomp_program)
 
 
-def _first_id(pid: int, name: str) -> int:
+def _read_first_id(pid: int, name: str) -> int:
     """Return the first id (as seen inside the user namespace) in `name`, the uid_map or gid_map of process `pid`."""
     with open(f"/proc/{pid}/{name}", encoding="utf-8") as file:
         return int(file.read().split()[0])

@@ -93,7 +93,7 @@ class LaunchedProcess(NamedTuple):
     #: A descriptor that locks the unpacked image against removal; None for other images.
     image_lock: int | None
 
-    def let_start(self, child_pid: int, processes_max: int) -> None:
+    def allow_start(self, child_pid: int, processes_max: int) -> None:
         """Let a command that waits for permission start; first limit its number of processes, by RLIMIT_NPROC.
 
         The command waits only if no control group has the limit. Linux counts a user's processes per user namespace, so
@@ -177,7 +177,7 @@ def has_started(outer_pid: int, child_pid: int) -> bool:
 def describe_container(run: ShimRun, features: Features, pid: int, group: CgroupPaths) -> RunningContainer:
     """Return what other processes need to enter a running container or connect to it, as probes and exec do."""
     sandbox_spec = _read_sandbox_file(run, "spec.json")
-    network_fd = features.network if run.spec["network"] == "pod" else None
+    network_fd = features.network_fd if run.spec["network"] == "pod" else None
     pod_address = sandbox_spec.get("address") if network_fd is not None else None
     is_enclosed = features.bubblewrap is not None or runs_in_engine(run)
     return RunningContainer(
@@ -189,7 +189,7 @@ def describe_container(run: ShimRun, features: Features, pid: int, group: Cgroup
         folder=run.spec["workingDir"] or "/",
         user=exec_user(run, pid, is_enclosed=is_enclosed),
         seccomp_program=seccomp_program_of(run, features),
-        network=network_fd,
+        network_fd=network_fd,
         address=pod_address.partition("/")[0] if pod_address else "127.0.0.1",
     )
 
@@ -322,7 +322,7 @@ def _execute_bubblewrap(run: ShimRun, program: str, features: Features, child_st
         _container_user(run),
         seccomp_program_of(run, features),
     )
-    has_pod_network = features.network is not None and run.spec["network"] == "pod"
+    has_pod_network = features.network_fd is not None and run.spec["network"] == "pod"
     sandbox_pid = _enter_pod(run, _SHARED_NAMESPACES | linux.NEWNET if has_pod_network else _SHARED_NAMESPACES)
     linux.leave_session_keyring()
     spec = run.spec | {"user": user}

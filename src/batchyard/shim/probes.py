@@ -143,8 +143,8 @@ def run_handler(handler: Mapping[str, Any], container: RunningContainer, timeout
     if "sleep" in handler:
         select.select([], [], [], handler["sleep"]["seconds"])
         return ProbeOutcome("success", "")
-    if container.network is not None:
-        linux.enter_namespaces(container.network, linux.NEWNET)
+    if container.network_fd is not None:
+        linux.enter_namespaces(container.network_fd, linux.NEWNET)
     if "httpGet" in handler:
         return _run_http_check(handler["httpGet"], container.address, timeout)
     if "tcpSocket" in handler:
@@ -428,10 +428,10 @@ class ContainerHealth:
         """Whether the container has started and its readiness probe, if any, has succeeded."""
         return self.started and self._is_ready
 
-    def begin(self) -> None:
+    def start_probes(self) -> None:
         """Start the probes of the container, which now runs."""
         for worker in self._workers.values():
-            worker.begin()
+            worker.start()
 
     def stop_for_termination(self) -> None:
         """Stop the liveness and startup probes, when the container is terminating."""
@@ -497,7 +497,7 @@ class _ProbeWorker:
         self._attempt_number = 0
         self._turn_number = 0
 
-    def begin(self) -> None:
+    def start(self) -> None:
         self._loop.call_later(self._probe.get("initialDelaySeconds", 0), partial(self._run_scheduled_attempt, 0))
 
     def run_attempt_early(self) -> None:

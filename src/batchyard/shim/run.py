@@ -38,7 +38,7 @@ class ShimRun:
         self.spec = spec
         return True
 
-    def write(self, **changed_fields: object) -> bool:
+    def write_state(self, **changed_fields: object) -> bool:
         """Change fields of the container's, sandbox's or pull's state and write state.json; return False on failure."""
         self.state |= changed_fields
         try:

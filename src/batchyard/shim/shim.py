@@ -43,7 +43,7 @@ class AttachedClients:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.bind(state_dir.socket_address(run_fd, "attach"))
 
-    def begin(self, terminal: int | None, stdin: int | None) -> None:
+    def start_accepting(self, terminal: int | None, stdin: int | None) -> None:
         """Start to accept attach clients, which can write to the container's terminal or stdin pipe, if any."""
         self._terminal, self._input = terminal, stdin
         self._socket.listen(_SOCKET_BACKLOG)
@@ -162,12 +162,12 @@ class StateReporter:
 
     def report_state(self, **changed_fields: object) -> None:
         """Write changed fields of the container's state, and notify batchyard's server."""
-        self.write(**changed_fields)
+        self.write_state(**changed_fields)
         self._announce_state(linux.monotonic() + _ANNOUNCE_SECONDS)
 
     def report_final(self, **changed_fields: object) -> None:
         """Write the container's final state; wait up to a second until batchyard's server accepts the notification."""
-        self.write(**changed_fields)
+        self.write_state(**changed_fields)
         self._run.announce(_ANNOUNCE_SECONDS)
 
     def warn(self, reason: str, message: str) -> None:
@@ -177,9 +177,9 @@ class StateReporter:
         self._warnings = [*self._warnings, warning][-_WARNINGS_MAX:]
         self.report_state(warnings=self._warnings)
 
-    def write(self, **changed_fields: object) -> None:
+    def write_state(self, **changed_fields: object) -> None:
         """Write changed fields of the container's state; on failure retry every second while its directory exists."""
-        while not self._run.write(**changed_fields) and not self._run.is_gone():
+        while not self._run.write_state(**changed_fields) and not self._run.is_gone():
             signal.sigtimedwait([], 1.0)
 
     def _announce_state(self, deadline: float) -> None:
@@ -265,7 +265,7 @@ class ContainerShim:
 
     def supervise(self) -> None:
         """Start the container's command; return when all its processes have ended and the end is reported."""
-        self._reporter.write(keeper=os.getpid(), phase="Starting", warnings=[])
+        self._reporter.write_state(keeper=os.getpid(), phase="Starting", warnings=[])
         self._loop.when_signalled(signal.SIGTERM, self._check_stop_request)
         self._loop.when_signalled(signal.SIGCHLD, self._reap_children)
         self._loop.call_later(_FOLDER_CHECK_SECONDS, self._stop_if_folder_removed)
@@ -286,7 +286,9 @@ class ContainerShim:
             self._outputs[fd] = LogLineSplitter(self._log, name)
             self._loop.when_readable(fd, partial(self._forward_output, fd, name))
         self._watch_for_oom()
-        self._attached_clients.begin(process.outputs["stdout"] if self._run.spec["tty"] else None, process.stdin)
+        self._attached_clients.start_accepting(
+            process.outputs["stdout"] if self._run.spec["tty"] else None, process.stdin
+        )
         self._loop.when_readable(process.status_pipe, partial(self._read_status, process.status_pipe))
 
     def _watch_for_oom(self) -> None:
@@ -354,7 +356,7 @@ class ContainerShim:
     def _handle_status(self, status_line: dict[str, Any]) -> None:
         if "child-pid" in status_line:
             self._first_pid, self._pid_reported_at = status_line["child-pid"], linux.now()
-            self._launched_process.let_start(self._first_pid, self._run.spec["limits"]["pids"])
+            self._launched_process.allow_start(self._first_pid, self._run.spec["limits"]["pids"])
             self._await_command_start(_FIRST_START_POLL_SECONDS)
         self._exit_code = status_line.get("exit-code", self._exit_code)
         self._start_error = status_line.get("error", self._start_error)
@@ -389,7 +391,7 @@ class ContainerShim:
             phase="Running", pid=first_pid, startedAt=linux.now(), started=is_started, ready=is_ready
         )
         if has_no_hook:
-            self._health.begin()
+            self._health.start_probes()
         else:
             attempt(post_start_hook, None, self._handle_hook_outcome)
         self._check_stop_request()
@@ -398,7 +400,7 @@ class ContainerShim:
         """Start the probes if the postStart hook succeeded; otherwise report that the hook failed."""
         if outcome.result in {"success", "warning"} and self._health:
             self._report_health()
-            self._health.begin()
+            self._health.start_probes()
         elif not self._has_no_children:
             self._reporter.warn("FailedPostStartHook", "PostStartHook failed")
             self._report_failure({"hook": "postStart", "message": outcome.text})

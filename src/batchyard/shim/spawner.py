@@ -233,7 +233,7 @@ _SHIM_END_TIMEOUT_SECONDS = 10.0
 
 def supervise_sandbox(run: ShimRun, features: Features) -> None:
     """Run a pod sandbox as its shim: create what containers share, wait for a stop request, and end containers."""
-    run.write(keeper=os.getpid(), phase="Starting")
+    run.write_state(keeper=os.getpid(), phase="Starting")
     group = _pod_group(run, features)
     try:
         user_namespace_fd = create_pod_user_namespace(run.path.split("/")[1]) if features.maps_users else None
@@ -300,7 +300,7 @@ def _kill_run(pod_fd: int, path: str) -> None:
 
 
 def _report_state(run: ShimRun, **changed_fields: object) -> None:
-    run.write(**changed_fields)
+    run.write_state(**changed_fields)
     run.announce(_ANNOUNCE_SECONDS)
 
 
@@ -320,8 +320,8 @@ def _create_shared_resources(run: ShimRun, features: Features, group: CgroupPath
         cgroups.create_group(group, {})
         cgroups.enable_controllers(features.cgroups.version, group)
     if features.has_namespaces:
-        if run.spec["network"] == "pod" and features.network is not None:
-            network.enter_pod_network(run.spec, features.network)
+        if run.spec["network"] == "pod" and features.network_fd is not None:
+            network.enter_pod_network(run.spec, features.network_fd)
         linux.unshare(linux.NEWNS | linux.NEWIPC | linux.NEWUTS)
         linux.isolate_later_mounts()
         bubblewrap.mask_sys_paths(os.readlink(f"/proc/self/fd/{run.node}") + f"/{bubblewrap.MASKS_FOLDER}")
@@ -467,7 +467,7 @@ class Spawner:
     def _clean_up_after_run(self, path: str) -> None:
         """Remove what an ended shim may have left: the podman container and control groups of the start at `path`."""
         engine = self._features.container_engine
-        if engine and image_pull.may_leave_container(self._node, path):
+        if engine and image_pull.may_have_left_container(self._node, path):
             self._run_in_child(path, partial(engine.remove_containers, engine.container_name(path)))
         image_pull.remove_groups_of_run(self._node, self._features, path)
 

@@ -101,10 +101,10 @@ def test_node_without_taints_has_no_taints_field() -> None:
 
 
 def test_cordoned_node_is_tainted_and_can_be_uncordoned() -> None:
-    closed = conditions.set_unschedulable(node())
+    closed = conditions.with_unschedulable(node())
     assert keys(conditions.with_taints(closed, None, make.NOW)) == [(well_known.UNSCHEDULABLE, "NoSchedule")]
-    assert conditions.set_unschedulable(closed) is closed
-    opened = conditions.set_unschedulable(closed, unschedulable=False)
+    assert conditions.with_unschedulable(closed) is closed
+    opened = conditions.with_unschedulable(closed, unschedulable=False)
     assert "unschedulable" not in opened["spec"]
 
 

@@ -79,9 +79,9 @@ def break_machine(folder: Path, name: str, *, is_reclaimed: bool) -> None:
         if is_reclaimed:
             if instance["spec"].get("provisioning") != "spot":
                 output.fail(f"batchyard: the machine of node {name} is not a Spot machine; use --crash, not --reclaim")
-            changed_instance = instances.in_phase(instance, instances.STOPPING, now, stopAt=format_time(stop_time))
+            changed_instance = instances.with_phase(instance, instances.STOPPING, now, stopAt=format_time(stop_time))
         else:
-            changed_instance = instances.in_phase(instance, instances.CRASHED, now)
+            changed_instance = instances.with_phase(instance, instances.CRASHED, now)
         owner.patch(f"{_INSTANCES_PATH}/{quote(name)}/status", {"status": changed_instance["status"]})
     message = f"is being reclaimed and stops at {format_second(stop_time)}"
     message = message if is_reclaimed else f"crashed at {format_second(now)}"

@@ -99,7 +99,7 @@ def is_stopped(instance: Obj) -> bool:
     return "stoppedAt" in (instance.get("status") or {})
 
 
-def in_phase(instance: Obj, phase: str, now: Instant, **fields: Any) -> dict[str, Any]:
+def with_phase(instance: Obj, phase: str, now: Instant, **fields: Any) -> dict[str, Any]:
     """Return a copy of an Instance that enters a phase at `now`: with `fields` in its status, without an old error."""
     status: Mapping[str, Any] = {**(instance.get("status") or {}), "phase": phase, "since": format_time(now), **fields}
     fields_to_keep = {field: value for field, value in status.items() if field in fields or field != "error"}
@@ -120,11 +120,11 @@ def find_reservation(cluster: Obj, name: str) -> Mapping[str, Any] | None:
     return next((reservation for reservation in reservations if reservation["name"] == name), None)
 
 
-def begins_at(cluster: Obj, reservation: Mapping[str, Any]) -> Instant:
+def reservation_start(cluster: Obj, reservation: Mapping[str, Any]) -> Instant:
     """Return the time from which the machines of a reservation can be used."""
     return reservation_window(reservation, creation_time_of(cluster)).start
 
 
-def ends_at(cluster: Obj, reservation: Mapping[str, Any]) -> Instant | None:
+def reservation_end(cluster: Obj, reservation: Mapping[str, Any]) -> Instant | None:
     """Return the time at which the machines of a reservation are reclaimed; None if never."""
     return reservation_window(reservation, creation_time_of(cluster)).end

@@ -48,15 +48,15 @@ def is_autoscaled(pool: Obj) -> bool:
     return pool["spec"].get("autoscaling") is not None
 
 
-def hosts_of_slice(pool: Obj, catalog: Catalog) -> int:
+def slice_host_count(pool: Obj, catalog: Catalog) -> int:
     """Return how many machines of a pool are created and deleted together: above 1 for a multi-host TPU slice."""
     accelerator, topology = catalog.machine(pool["spec"]["machineType"]).accelerator, pool["spec"].get("tpuTopology")
     if accelerator is None or accelerator.resource != well_known.TPU or not topology:
         return 1
-    return max(1, chips_in(topology) // accelerator.count)
+    return max(1, chip_count_of(topology) // accelerator.count)
 
 
-def chips_in(topology: str) -> int:
+def chip_count_of(topology: str) -> int:
     """Return the number of TPU chips in a topology such as 2x4 or 2x2x2."""
     return prod(int(side) for side in topology.split("x"))
 

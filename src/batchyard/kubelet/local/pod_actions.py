@@ -127,19 +127,19 @@ def observed_pod_state(pod: Obj, runs: Sequence[Obj]) -> PodState:
     runs_by_container, statuses, spec = group_runs_by_container(observed_runs), statuses_by_name(pod), pod["spec"]
     images = group_pulls_by_container(observed_runs)
 
-    def container(entry: Mapping[str, Any], role: ContainerRole) -> PodContainer:
+    def build_container(entry: Mapping[str, Any], role: ContainerRole) -> PodContainer:
         name: str = entry["name"]
         own_runs = runs_by_container.get(name, ())
         return PodContainer(entry, role, own_runs, sandbox_number, statuses.get(name) or {}, images.get(name, ()))
 
     init_containers = [
-        container(entry, ContainerRole.SIDECAR if entry.get("restartPolicy") == "Always" else ContainerRole.INIT)
+        build_container(entry, ContainerRole.SIDECAR if entry.get("restartPolicy") == "Always" else ContainerRole.INIT)
         for entry in spec.get("initContainers") or ()
     ]
     return PodState(
         pod,
         sandbox,
-        [*init_containers, *(container(entry, ContainerRole.MAIN) for entry in spec["containers"])],
+        [*init_containers, *(build_container(entry, ContainerRole.MAIN) for entry in spec["containers"])],
         last_sandbox_number + 1,
     )
 

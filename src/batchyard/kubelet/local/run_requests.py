@@ -508,7 +508,7 @@ def _resource_lists(pod: Obj) -> Iterator[Mapping[str, Any]]:
         yield from (resources.get(kind) or {} for kind in ("limits", "requests"))
 
 
-def node_settings(
+def parse_node_settings(
     settings: Mapping[str, Any], engines: Sequence[str] = (), profile_fault: Callable[[str], str] = accept_any_profile
 ) -> NodeSettings:
     """Return this machine's settings from `spec.local` of a Cluster; `engines` are the usable container engines.

@@ -67,7 +67,7 @@ class HostPathPlan:
     #: The hostPath type; '' for anything.
     type: str = ""
     #: The machine's directories that pods may mount as hostPath volumes.
-    allowed: tuple[str, ...] = field(default=(), compare=False)
+    allowed_folders: tuple[str, ...] = field(default=(), compare=False)
 
 
 VolumePlan: TypeAlias = VolumeFiles | EmptyDirPlan | HostPathPlan
@@ -187,7 +187,7 @@ def volume_plans_without_contents(pod: Obj, host_paths: Sequence[str]) -> dict[s
 
 def _plan_without_contents(volume: Mapping[str, Any], host_paths: Sequence[str]) -> VolumePlan:
     if volume.get("hostPath"):
-        return HostPathPlan(_normalize_host_path(volume["hostPath"]["path"]), allowed=tuple(host_paths))
+        return HostPathPlan(_normalize_host_path(volume["hostPath"]["path"]), allowed_folders=tuple(host_paths))
     kind = _volume_type(volume)
     return EmptyDirPlan((volume.get(kind) or {}).get("medium") == "Memory") if kind == "emptyDir" else VolumeFiles({})
 

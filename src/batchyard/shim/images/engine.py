@@ -80,7 +80,7 @@ class ContainerEngine(NamedTuple):
         if result.exit_code != 0:
             if result.exit_code is not None and any(text in result.errors for text in _MISSING_IMAGE_MESSAGES):
                 return None
-            raise OSError(last_line(result.errors))
+            raise OSError(extract_error_message(result.errors))
         return _parse_image(json.loads(result.output)[0])
 
     def pull(self, reference: str, credentials: Mapping[str, Any], config_folder: str) -> CommandResult:
@@ -104,7 +104,7 @@ class ContainerEngine(NamedTuple):
             os.close(auth_fd)
 
 
-def last_line(text: str) -> str:
+def extract_error_message(text: str) -> str:
     """Return the error message of an engine: the last line of its error output, without the prefix `Error: `.
 
     Lines that only refer to the help are skipped. If no line remains, the message states that there was no reason.

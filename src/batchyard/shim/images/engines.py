@@ -13,7 +13,14 @@ from typing import Any, NamedTuple
 from batchyard.shim import run as commands
 from batchyard.shim import state_dir
 from batchyard.shim.images import image_kinds
-from batchyard.shim.images.engine import DOCKER, PODMAN, ContainerEngine, find_program, format_entrypoint, last_line
+from batchyard.shim.images.engine import (
+    DOCKER,
+    PODMAN,
+    ContainerEngine,
+    extract_error_message,
+    find_program,
+    format_entrypoint,
+)
 from batchyard.shim.isolation import cgroups
 from batchyard.shim.isolation.cgroups import CgroupPaths, Cgroups
 
@@ -82,7 +89,7 @@ def _detect_podman(path: str, environment: Mapping[str, str], node: int) -> Cont
             runs_containers=False,
         )
         result = engine.run_command("info", "--format", "{{.Store.GraphRoot}}", seconds=2 * _ANSWER_TIMEOUT_SECONDS)
-    return engine if result.exit_code == 0 else EngineFailure(name_and_version, last_line(result.errors))
+    return engine if result.exit_code == 0 else EngineFailure(name_and_version, extract_error_message(result.errors))
 
 
 def _detect_docker(path: str, environment: Mapping[str, str], node: int) -> ContainerEngine | EngineFailure:
@@ -102,7 +109,7 @@ def _detect_docker(path: str, environment: Mapping[str, str], node: int) -> Cont
     version = result.output.strip()
     if result.exit_code == 0 and version:
         return engine._replace(version=version)
-    return EngineFailure(DOCKER, last_line(result.errors))
+    return EngineFailure(DOCKER, extract_error_message(result.errors))
 
 
 def _write_podman_settings(node: int) -> str:
@@ -123,7 +130,7 @@ def _find_working_runtime(node: int, engine: ContainerEngine, node_cgroups: Cgro
         result = candidate_engine.run_command("run", "--rm", *trial_options, "true", seconds=_TRIAL_TIMEOUT_SECONDS)
         if result.exit_code == 0:
             return candidate_engine
-        first_failure = first_failure or last_line(result.errors)
+        first_failure = first_failure or extract_error_message(result.errors)
     return first_failure
 
 

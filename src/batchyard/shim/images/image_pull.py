@@ -18,7 +18,7 @@ from typing import Any
 
 from batchyard.shim import event_loop, linux, state_dir
 from batchyard.shim.images import engines, image_kinds, rootfs_store, unpacking
-from batchyard.shim.images.engine import ContainerEngine, last_line
+from batchyard.shim.images.engine import ContainerEngine, extract_error_message
 from batchyard.shim.images.engines import EngineFailure, EngineSearchResult
 from batchyard.shim.isolation import cgroups
 from batchyard.shim.isolation.capabilities import Features
@@ -43,7 +43,7 @@ def export_image(engine: ContainerEngine, image: str, path: str, target: str) ->
     create_options = ["--pull", "never", "--network", "none", "--name", name, *engine.label_options(path)]
     create_result = engine.run_command("create", *create_options, image, _PLACEHOLDER_COMMAND)
     if create_result.exit_code != 0:
-        raise OSError(last_line(create_result.errors))
+        raise OSError(extract_error_message(create_result.errors))
     try:
         return _export_container(engine, name, target)
     finally:
@@ -70,7 +70,7 @@ def _export_container(engine: ContainerEngine, name: str, target: str) -> dict[s
     error_text = os.pread(error_fd, _ERROR_TEXT_BYTES, 0).decode(errors="replace")
     os.close(error_fd)
     if exit_code != 0 and error_text.strip():  # the export failed, which is why the archive ended
-        raise OSError(last_line(error_text))
+        raise OSError(extract_error_message(error_text))
     if failure is not None or exit_code != 0:
         raise failure or OSError(f"the image export of {engine.kind} failed with exit code {exit_code}")
     return metadata
@@ -143,7 +143,7 @@ def _pull_if_needed(run: ShimRun, engine: ContainerEngine) -> None:
                 pull_started_at = linux.monotonic()
                 pull_result = _run_pull(run, engine)
             if pull_result.exit_code != 0:
-                _report_failure(run, "ErrImagePull", last_line(pull_result.errors))
+                _report_failure(run, "ErrImagePull", extract_error_message(pull_result.errors))
                 return
             os.pwrite(lock_fd, str(linux.now()).encode(), 0)
     image = engine.inspect_image(run.spec["reference"])
@@ -167,7 +167,7 @@ def _unpack_if_needed(run: ShimRun, engine: ContainerEngine, image: Mapping[str,
         return {}
     name = rootfs_store.store_name(image["id"])
     with _FileLock(run, [rootfs_store.pull_lock_name(name)]):
-        if not rootfs_store.has_image(run.node, name):
+        if not rootfs_store.touch_image(run.node, name):
             with _FileLock(run, _SLOT_LOCK_NAMES):
                 maximum_bytes = max(0, run.spec["cacheBytes"] - image["size"])
                 rootfs_store.collect_garbage(run.node, maximum_bytes)
@@ -257,7 +257,7 @@ def _report_failure(run: ShimRun, reason: str, message: str) -> None:
 
 
 def _report_state(run: ShimRun, **changed_fields: object) -> None:
-    run.write(**changed_fields)
+    run.write_state(**changed_fields)
     run.announce(_ANNOUNCE_SECONDS)
 
 
@@ -291,7 +291,7 @@ def is_image_pull(path: str) -> bool:
     return path.split("/")[2:3] == ["images"]
 
 
-def may_leave_container(node: int, path: str) -> bool:
+def may_have_left_container(node: int, path: str) -> bool:
     """Return whether the container start at `path` may have left a podman container because its shim was killed."""
     with suppress(OSError):
         run_fd = state_dir.open_folder(path, node)

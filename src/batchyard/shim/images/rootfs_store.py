@@ -32,8 +32,8 @@ def root_path(node: str, name: str) -> str:
     return f"{node}/{STORE_FOLDER}/{name}/root"
 
 
-def has_image(node: int, name: str) -> bool:
-    """Return whether the store has an unpacked image, and count this as a use of the image for garbage collection."""
+def touch_image(node: int, name: str) -> bool:
+    """Mark an unpacked image as used now, for garbage collection; return whether the store has the image."""
     try:
         os.utime(f"{STORE_FOLDER}/{name}/lock", dir_fd=node)
     except FileNotFoundError:

@@ -66,8 +66,8 @@ class Features(NamedTuple):
     #: The connection to the network switch process, which ends when all connections are closed.
     switch: socket.socket | None
     #: A descriptor of the network namespace that pods are connected to; None if pods have no network of their own.
-    network: int | None
-    #: Why `network` is None.
+    network_fd: int | None
+    #: Why `network_fd` is None.
     network_failure: str
     #: The path of bubblewrap; None if it does not work on this machine.
     bubblewrap: str | None
@@ -109,11 +109,11 @@ def detect_features(node: int, disabled_names: Collection[str], detect_engines: 
         detect_engines(dict(os.environ)) if has_engines and needs_user_namespace else (None, EngineSearchResult())
     )
     if needs_user_namespace:
-        linux.become_user_namespace_root(switch_connection.user_namespace if switch_connection else None)
+        linux.become_user_namespace_root(switch_connection.user_namespace_fd if switch_connection else None)
         has_namespaces = True
     if has_namespaces and not switch_connection:
         switch_connection = switch.start_switch(node)
-    network = switch_connection.network if switch_connection and "network" not in disabled_names else None
+    network_fd = switch_connection.network_fd if switch_connection and "network" not in disabled_names else None
     network_failure_reason = switch_connection.failure if switch_connection else "namespaces cannot be created"
     bubblewrap_path = None if "bubblewrap" in disabled_names or not has_namespaces else find_program("bwrap")
     may_map_users = is_root and not needs_user_namespace and "users" not in disabled_names
@@ -133,7 +133,7 @@ def detect_features(node: int, disabled_names: Collection[str], detect_engines: 
         has_namespaces=has_namespaces,
         has_user_namespace=needs_user_namespace,
         switch=switch_connection.connection if switch_connection else None,
-        network=network,
+        network_fd=network_fd,
         network_failure=network_failure_reason,
         bubblewrap=bubblewrap_path if version else None,
         bubblewrap_version=version,
@@ -157,7 +157,7 @@ def features_document(features: Features) -> dict[str, object]:
         "isolated": is_isolated(features),
         "usersOfPods": features.maps_users,
         "seccomp": features.has_seccomp,
-        "podNetwork": features.network is not None,
+        "podNetwork": features.network_fd is not None,
         "cgroups": features.cgroups
         and {"version": features.cgroups.version, "controllers": sorted(features.cgroups.base_group)},
         "engines": [
@@ -173,7 +173,7 @@ def is_isolated(features: Features) -> bool:
 
     Without this isolation, only the owner of the node may run containers.
     """
-    has_bubblewrap_and_network = features.bubblewrap is not None and features.network is not None
+    has_bubblewrap_and_network = features.bubblewrap is not None and features.network_fd is not None
     return has_bubblewrap_and_network and features.has_seccomp and (features.maps_users or not features.is_root)
 
 
@@ -184,7 +184,7 @@ def missing_capabilities(features: Features) -> list[dict[str, str]]:
         "bubblewrap": features.bubblewrap is not None,
         "users of pods": features.maps_users or not features.is_root or features.bubblewrap is None,
         "seccomp": features.has_seccomp,
-        "pod network": features.network is not None,
+        "pod network": features.network_fd is not None,
         "cgroups": features.cgroups is not None,
         "container engine": bool(features.engines) or not features.engine_failures,
     }

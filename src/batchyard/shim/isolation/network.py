@@ -141,9 +141,9 @@ class SwitchConnection(NamedTuple):
     """
 
     connection: socket.socket
-    user_namespace: int
+    user_namespace_fd: int
     #: A descriptor of the pods' network namespace; None if pods have no network, for the reason in `failure`.
-    network: int | None
+    network_fd: int | None
     failure: str
 
 

@@ -59,7 +59,7 @@ class _Instruction(NamedTuple):
     skip_if_false: int = 0
 
 
-def build_program(spans: Sequence[SyscallSpan], architecture: int, foreign_bit: int, foreign_action: int) -> bytes:
+def build_bpf_program(spans: Sequence[SyscallSpan], architecture: int, foreign_bit: int, foreign_action: int) -> bytes:
     """Return the BPF program for ranges of system calls, in ascending order.
 
     `foreign_action` is the action for calls of another ABI, which have another architecture, or `foreign_bit` in their
@@ -366,7 +366,7 @@ def compile_profile(profile: SeccompProfile, processor: Processor) -> bytes:
     action_beyond_highest = _UNKNOWN_CALL if profile.default & _ACTION_MASK == _RET_ERRNO else profile.default
     spans = list(_merge_spans(decisions_by_number, profile.default, highest_number))
     spans.append(SyscallSpan(highest_number + 1, (((), action_beyond_highest),)))
-    return build_program(spans, processor.audit_number, processor.foreign_bit, _UNKNOWN_CALL)
+    return build_bpf_program(spans, processor.audit_number, processor.foreign_bit, _UNKNOWN_CALL)
 
 
 def _merge_spans(
