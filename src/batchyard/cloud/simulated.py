@@ -149,7 +149,7 @@ class _Machine:
         finalizer_removal = Update(meta.without_finalizer(self.instance, well_known.INSTANCE_FINALIZER))
         if instances.is_stopped(self.instance):
             return ReconcileResult([*_delete_node_writes(self.node), finalizer_removal])
-        # The last watch event carries the end of billing.
+        # The deletion event must include `stoppedAt`, the end of billing: the finalizer is removed after this update.
         stopped_instance = meta.with_path(self.instance, ("status", "stoppedAt"), format_time(now))
         finalizer_removal = Update(meta.with_metadata(finalizer_removal.obj, resourceVersion=None))
         return ReconcileResult([*_delete_node_writes(self.node), UpdateStatus(stopped_instance), finalizer_removal])

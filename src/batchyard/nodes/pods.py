@@ -47,7 +47,7 @@ class PodsByNode:
     def _remove_pod_key(self, node: str, key: Key) -> None:
         pods = self._by_node.get(node)
         if pods is None or key not in pods:
-            return  # after a restart, events may precede the index
+            return  # the index may lack a pod that changed before a restart
         del pods[key]
         if not pods:
             del self._by_node[node]

@@ -48,8 +48,9 @@ class RunningContainer(NamedTuple):
 def execute(argv: Sequence[str], container: RunningContainer, timeout: float | None) -> tuple[int | None, bytes]:
     """Run a command inside a container for at most `timeout` seconds; return its exit code, and stdout before stderr.
 
-    After a timeout, the command is killed, and the result is `(None, b"")`. If signal N ends the command, its exit code
-    is 128 + N. This process cannot leave the container again. OSError if the container cannot be entered.
+    Without a timeout (None), it may run forever. After a timeout, the command is killed, and the result is `(None,
+    b"")`. If signal N ends the command, its exit code is 128 + N. This process cannot leave the container again.
+    OSError if the container cannot be entered.
     """
     cgroups.join_group(container.group)
     if container.has_own_namespaces:

@@ -61,14 +61,16 @@ def _bind_checked_source(volume: str, path: str, target: str, source_name: str) 
     """Bind-mount `path` of a volume, or of the machine, at `target`, after a check that it stays in the volume."""
     volume_root, real_path = os.path.realpath(volume), path if volume == "/" else os.path.realpath(path)
     if volume != "/" and real_path != volume_root and not real_path.startswith(f"{volume_root}/"):
-        raise ValueError(f"mount source {source_name} leads out of its volume through a symbolic link; remove the link")
+        raise ValueError(
+            f"mount source {source_name} leads out of its volume through a symbolic link; use a path without links"
+        )
     try:
         fd = nesting.open_path(volume_root, real_path.removeprefix(volume_root))
     except OSError as failure:
         if failure.errno != errno.ELOOP:
             raise
         raise ValueError(
-            f"mount source {source_name} leads out of its volume through a symbolic link; remove the link"
+            f"mount source {source_name} leads out of its volume through a symbolic link; use a path without links"
         ) from failure
     unpacking.make_mount_point(target, stat.S_ISDIR(os.fstat(fd).st_mode))
     linux.bind_mount(f"/proc/self/fd/{fd}", target)

@@ -184,7 +184,7 @@ def make_user_namespace(uid_map: str, gid_map: str) -> int:
 
 def become_user_of(user_namespace: int, uid: int, gid: int) -> None:
     """Enter a user namespace, given as a descriptor, and become one of its users, without supplementary groups."""
-    with suppress(PermissionError):  # an unprivileged user's namespace forbids it, and has no other groups
+    with suppress(PermissionError):  # denied in unprivileged user namespaces, which map no other groups
         os.setgroups([])
     enter_namespaces(user_namespace, NEWUSER)
     os.setresgid(gid, gid, gid)

@@ -154,7 +154,7 @@ def _trial_options(node_path: str, node_cgroups: Cgroups | None) -> list[str]:
 def cgroup_options(group: str | None) -> list[str]:
     """Return podman's options that put a container below the control group `group` (None: podman's default).
 
-    They also keep podman's monitor process (conmon) out of control groups of its own.
+    They also prevent podman from creating a control group for its monitor process (conmon).
     """
     return ["--cgroups", "no-conmon", "--cgroup-parent", group] if group else ["--cgroups", "no-conmon"]
 

@@ -404,7 +404,7 @@ def _serve_requests(node: int, connection: socket.socket, detect_engines: Callab
         if os.fork() == 0:
             clean_up_containers = partial(remove_unsupervised_containers, node, engine)
             event_loop.run_child(node, f"containers of {engine.kind}", clean_up_containers)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # shims are not waited for
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps ended shims
     while path := connection.recv(_PATH_BYTES).decode(errors="replace"):
         if os.fork() == 0:
             connection.close()

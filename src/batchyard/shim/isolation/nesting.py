@@ -178,7 +178,9 @@ class _MountTree:
         except OSError as failure:
             if failure.errno != errno.ELOOP:
                 raise
-            message = f"the path of mount {mount.target} contains a symbolic link in another volume; remove the link"
+            message = (
+                f"the path of mount {mount.target} contains a symbolic link in another volume; use a path without links"
+            )
             raise ValueError(message) from failure
         linux.attach_mount_at(mount_fd, mount_point_fd)
         os.close(mount_point_fd)

@@ -32,9 +32,9 @@ _INSTRUCTIONS_MAX: Final = 4096
 
 
 class ArgumentComparison(NamedTuple):
-    """A condition on a syscall's argument, counted from 0: `==`, `!=`, `<`, `<=`, `>`, `>=`, or `masked`.
+    """A condition on a system call argument: `==`, `!=`, `<`, `<=`, `>`, `>=`, or `masked`.
 
-    `masked` means that the bits of the argument in the mask `value` equal `expected`.
+    `argument` is the argument's number, from 0. `masked` means that its bits in the mask `value` equal `expected`.
     """
 
     argument: int
@@ -429,9 +429,8 @@ def _parse_profile(document: Mapping[str, Any]) -> SeccompProfile:
         action = _parse_action(syscall_rule["action"], syscall_rule.get("errnoRet"))
         conditions = [_parse_condition(condition) for condition in syscall_rule.get("args") or ()]
         if len({condition.argument for condition in conditions}) < len(conditions):
-            rules += [
-                SeccompRule(names, action, [condition]) for condition in conditions
-            ]  # as in runc: any one of them suffices
+            # As in runc, one of several conditions on the same argument suffices.
+            rules += [SeccompRule(names, action, [condition]) for condition in conditions]
         else:
             rules.append(SeccompRule(names, action, conditions))
     return SeccompProfile(default_action, rules)

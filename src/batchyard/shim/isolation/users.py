@@ -17,8 +17,8 @@ from batchyard.shim.images import image_kinds
 #
 # A user namespace maps root in the container to the pod's id. The files that the container sees are id-mapped mounts,
 # which map the machine's root to that id. So files of pods belong to root on disk, and root in a container is an
-# unprivileged user on the machine. If a filesystem does not support id-mapped mounts, the owner of the pod's own files
-# is changed to its id. The container then has an ordinary user's rights to all other files.
+# unprivileged user on the machine. If a filesystem does not support id-mapped mounts, the pod's id becomes the owner of
+# the pod's own files. The container then has an ordinary user's rights to all other files.
 #
 # Sources: Documentation/filesystems/idmappings.rst of Linux; keps.k8s.io/127 (user namespaces); systemd's UIDS-GIDS.md,
 # which assigns no ids from 1879048192 to 2147352575.
@@ -50,7 +50,7 @@ class PodUsers:
     def __init__(self, pod: str, namespace: int, own_folder: str) -> None:
         """Move this process into a new mount namespace; `namespace` is a descriptor of the pod's user namespace.
 
-        Files in `own_folder`, the pod's directory, may be changed to the pod's owner.
+        `own_folder` is the pod's directory, whose files may get the pod's user as owner.
         """
         self.id = pod_unix_id(pod)
         self._namespace = namespace
@@ -88,8 +88,8 @@ class PodUsers:
     def _copy_mapped_mount(self, source: str, is_shared: bool, is_of_machine: bool) -> int:
         """Return a detached copy of a mount whose owners are mapped to the pod's user.
 
-        If the filesystem does not support that, the copy is unchanged, and the pod's own files are changed to the pod's
-        owner.
+        If the filesystem does not support that, the copy is not mapped, and the pod's user becomes the owner of the
+        pod's own files.
         """
         copied_mount_fd = linux.clone_mount(source)
         try:
