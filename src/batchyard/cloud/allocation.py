@@ -95,7 +95,10 @@ def demand_of(key: CapacityKey, pool: Obj | None, catalog: Catalog) -> MachineDe
 
 
 def validation_refusal(key: CapacityKey, pool: Obj, catalog: Catalog) -> AllocationRefusal | None:
-    """Return GCE's error for a machine request with an unknown machine type or accelerator; None if valid."""
+    """Return GCE's error for a machine request that can never succeed; None if the request is valid.
+
+    The machine type is unknown, or the machine cannot have the accelerators of its pool.
+    """
     if key.machine_type not in catalog.machines:
         message = f"Invalid value for field 'machineType': '{key.machine_type}'. There is no such machine type."
         return AllocationRefusal(INVALID_MACHINE_TYPE, message)

@@ -131,7 +131,10 @@ def is_system_label(key: str) -> bool:
 
 
 def _required_labels(pod: PodView) -> dict[str, str]:
-    """Return the labels that a pod's node must have, from the node selector and the first node affinity term."""
+    """Return the labels that a pod's node must have, from the node selector and the first node affinity term.
+
+    Of the affinity term, only expressions with the operator In and a single value count.
+    """
     required_labels = dict(pod.node_selector)
     for expression in pod.affinity[0].labels if pod.affinity else ():
         if expression.operator == "In" and len(expression.values) == 1:

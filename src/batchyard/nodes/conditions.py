@@ -139,7 +139,10 @@ def tainted_at(node: Obj) -> Instant | None:
 
 
 def no_execute_key(node: Obj) -> str | None:
-    """Return the key of the NoExecute taint that a node's Ready condition calls for; None if the node is ready."""
+    """Return the key of the NoExecute taint that a node's Ready condition calls for.
+
+    None if the node is ready or has no Ready condition.
+    """
     return _TAINT_KEY_BY_CONDITION.get((READY, readiness(node)))
 
 

@@ -107,7 +107,7 @@ class Zones:
         self._zones: dict[str, _Zone] = {}
 
     def observe(self, name: str, node: Obj | None) -> bool:
-        """Process a created, changed or deleted (None) node; report if a zone's state or taint interval changed."""
+        """Process a created, changed or deleted (None) node; return whether a zone's state or taint rate changed."""
         old_record, new_record = self._nodes.pop(name, None), None if node is None else _node_record(node)
         if new_record is not None:
             self._nodes[name] = new_record

@@ -128,7 +128,10 @@ class EndedPods:
         self._surplus_pods: dict[Key, None] = {}
 
     def observe(self, key: Key, pod: Obj | None) -> Iterator[Key]:
-        """Record a changed or deleted pod; yield the ended pods that exceed the limit from now on."""
+        """Record a changed or deleted pod; yield the ended pods that exceed the limit from now on.
+
+        The pod is recorded when the result is iterated.
+        """
         if pod is None:
             self._pods.pop(key, None)
             self._surplus_pods.pop(key, None)

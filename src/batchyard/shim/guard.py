@@ -132,7 +132,7 @@ class PlatformWatchdog:
         sys.stderr.flush()
 
     def _answer_clients(self, blocked_seconds: float) -> None:
-        """Accept and answer one HTTP client per listening socket, while the server's event loop is blocked."""
+        """Accept and answer at most one HTTP client per listening socket, while the server's event loop is blocked."""
         awaited_files: list[int | socket.socket] = [self._alive_pipe, *self.listeners]
         if not select.select(awaited_files, [], [], _CHECK_INTERVAL_SECONDS)[0]:
             return

@@ -152,12 +152,12 @@ def control_group_of(run: ShimRun) -> CgroupPaths:
 
 
 def runs_in_engine(run: ShimRun) -> bool:
-    """Return whether a container engine (podman) runs a container."""
+    """Return whether a container engine (podman) runs the container of `run`."""
     return image_kinds.is_run_by_engine(run.spec["image"])
 
 
 def runs_in_bubblewrap(run: ShimRun, features: Features) -> bool:
-    """Return whether bubblewrap runs a container."""
+    """Return whether bubblewrap runs the container of `run` on a node with these features."""
     return features.bubblewrap is not None and not runs_in_engine(run)
 
 

@@ -434,7 +434,7 @@ class ContainerHealth:
             worker.start()
 
     def stop_for_termination(self) -> None:
-        """Stop the liveness and startup probes, when the container is terminating."""
+        """Stop the liveness and startup probes, because the container is terminating."""
         self._is_terminating = True
 
     def should_run(self, kind: str) -> bool:

@@ -71,7 +71,7 @@ def pod_events(
 
 
 def warning_events(run: Obj, old: Obj | None) -> Iterator[EventRecord]:
-    """Yield Events for the new warnings of a container's shim, such as failed probes."""
+    """Yield Events for the warnings of a Run object, such as failed probes, that its previous version `old` lacks."""
     pod = run["spec"]["pod"]
     last_reported_number = max((warning["n"] for warning in _run_warnings(old)), default=0)
     for warning in _run_warnings(run):
