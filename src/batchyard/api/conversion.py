@@ -32,7 +32,10 @@ PREEMPTION_STRATEGIES: Final = (FINAL_SHARE, INITIAL_SHARE)
 
 
 def convert_configuration_to_storage(obj: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a v1beta1 Kueue Configuration whose defaults are set to v1beta2."""
+    """Convert a Kueue Configuration from v1beta1, with defaults already filled in, to v1beta2.
+
+    The fields queueVisibility and integrations.podOptions, which v1beta2 lacks, are dropped.
+    """
     configuration = {key: value for key, value in obj.items() if key not in {"queueVisibility", "fairSharing"}}
     wait_settings, fair_sharing = dict(configuration.pop("waitForPodsReady", {})), dict(obj.get("fairSharing") or {})
     if wait_settings.pop("enable", False):
@@ -168,10 +171,10 @@ def metadata_time_locations() -> TimeLocations:
 
 
 def restore_stored_times(sent_part: Any, shown_part: Any, kept_part: Any) -> Any:
-    """Return the sent part, with the stored microseconds restored in each timestamp that the client did not change.
+    """Return `sent_part` with the stored microseconds restored in each timestamp that the client did not change.
 
-    `sent_part`, `shown_part` and `kept_part` are the same part of the object as sent by the client, as shown to it
-    before, and as stored. A string that is equal in the first two is replaced by the stored string.
+    `sent_part`, `shown_part` and `stored_part` are the same part of an object as sent by a client, as returned to that
+    client before, and as stored. A string that is equal in the first two is replaced by the stored string.
     """
     if shown_part is kept_part:
         return sent_part

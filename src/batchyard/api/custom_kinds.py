@@ -19,7 +19,7 @@ TERMINATING: Final = "Terminating"
 #: The condition of a CustomResourceDefinition that declares a built-in kind again.
 BUILT_IN: Final = "BuiltIn"
 _API_VERSION_PATTERN: Final = re.compile(r"v([1-9][0-9]*)(?:(alpha|beta)([1-9][0-9]*))?")
-_LAST_CODE_POINT: Final = 0x10FFFF  # the highest code point
+_LAST_CODE_POINT: Final = 0x10FFFF
 _STABILITY_ORDER: Final = {"alpha": 0, "beta": 1, None: 2}
 
 

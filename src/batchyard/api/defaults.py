@@ -1,8 +1,7 @@
 """Default values of objects on creation, beyond the constant defaults of their schemas.
 
-Objects are never changed in place; an object that needs no defaults is returned itself. The defaults of pod templates
-are in the field tables (batchyard.api.schema). Pods get further defaults on creation, and Jobs
-also get Kueue's defaults (batchyard.admission_plugins.built_in).
+Objects are never changed in place. The defaults of pod templates are in the field tables (batchyard.api.schema). Pods
+get further defaults on creation, and Jobs also get Kueue's defaults (batchyard.admission_plugins.built_in).
 """
 
 import base64
@@ -36,7 +35,7 @@ def jobset_defaults(jobset: Obj) -> Obj:
 
 
 def _add_missing(fields: Mapping[str, Any], **defaults: Any) -> Mapping[str, Any]:
-    """Return the mapping, with each given default added where its field is missing or null."""
+    """Return the mapping, with each of `defaults` added where its field is missing or null."""
     missing_defaults = {name: value for name, value in defaults.items() if fields.get(name) is None}
     return {**fields, **missing_defaults} if missing_defaults else fields
 
@@ -436,7 +435,7 @@ _INITIAL_STATUS_BY_KIND: Final[Mapping[str, Obj]] = {
 
 
 def with_defaults(obj: Obj) -> dict[str, Any]:
-    """Return the object with the defaults and the initial status of its kind; the same object if nothing is missing."""
+    """Return the object with the defaults of its kind and, for some kinds without a controller, an initial status."""
     kind = group_kind(obj)
     apply_defaults, initial_status = _DEFAULTER_BY_KIND.get(kind), _INITIAL_STATUS_BY_KIND.get(kind)
     defaulted_object = apply_defaults(obj) if apply_defaults else obj

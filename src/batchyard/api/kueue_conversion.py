@@ -32,7 +32,7 @@ class PartLocation(Protocol):
         """Return the values of the fields of the ConversionPart in an object."""
 
     def write(self, obj: Obj, fragment: ObjectFragment) -> Obj:
-        """Return the object with the fields of the ConversionPart replaced by the given ones."""
+        """Return the object with the fields of the ConversionPart replaced by those in `fragment`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +116,10 @@ def reverse_part(part: ConversionPart) -> ConversionPart:
 
 
 def convert_parts(obj: Obj, parts: Sequence[ConversionPart], *, restored_from: str, saved_to: str) -> Obj:
-    """Convert the fields of ConversionParts in an object from their `old` to their `new` API version.
+    """Return the object with the fields of `parts` converted from their `old` to their `new` API version.
 
-    Original fields that a reverse conversion saved in the annotation `restored_from` are restored. Fields that the new
-    version cannot represent are saved in the annotation `saved_to`.
+    Original fields that a reverse conversion saved in the annotation `restored_from` are restored, unless the fields
+    have changed since then. Fields that the new version cannot represent are saved in the annotation `saved_to`.
     """
     original_fields, unrepresented_parts = _read_original_fields(obj, restored_from), {}
     for part in parts:

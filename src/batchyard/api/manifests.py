@@ -41,7 +41,7 @@ class DecodedObject(NamedTuple):
 def decode(obj: Any, namespace: str = DEFAULT_NAMESPACE) -> DecodedObject:
     """Decode and validate a new object; a namespaced object without a namespace gets `namespace`.
 
-    The given object is not changed. The decoded object has all defaults and is in its storage version.
+    `obj` is not changed. The decoded object has all defaults and is in its storage version.
     """
     decoded_object = decode_unvalidated(obj, namespace)
     if decoded_object.obj is None:
@@ -131,7 +131,10 @@ def _served_kinds_by_name() -> dict[str, ServedKind]:
 
 
 def _with_namespace_scope(info: ServedKind, obj: dict[str, Any], namespace: str, warnings: list[str]) -> dict[str, Any]:
-    """Return the object with a missing namespace added or, if its kind is cluster-scoped, the namespace removed."""
+    """Return the object with a missing namespace added or, if its kind is cluster-scoped, the namespace removed.
+
+    For a removed namespace that is not empty, add a warning to `warnings`.
+    """
     metadata = obj["metadata"]
     sent_namespace = metadata.get("namespace")
     if info.namespaced:
@@ -332,7 +335,6 @@ def _name_text(obj: Any) -> str:
 
 
 def _is_printable_word(text: str) -> bool:
-    """Return whether a text is one word of printable characters."""
     return bool(text) and text.isprintable() and " " not in text
 
 

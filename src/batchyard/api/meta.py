@@ -164,7 +164,7 @@ def with_condition(  # noqa: PLR0913 - the fields of a condition
 ) -> list[Condition]:
     """Return a list of status conditions with the condition of the given type replaced, or added at the end.
 
-    `lastTransitionTime` changes only if the status changes. Returns the same list if nothing changes.
+    A long message is cut. `lastTransitionTime` changes only with the status. If nothing changes, return the same list.
     """
     new_condition: dict[str, Any] = {"type": type, "status": "True" if status else "False"}
     if generation:
@@ -182,7 +182,7 @@ def with_condition(  # noqa: PLR0913 - the fields of a condition
 
 
 def truncate_message(message: str, bytes_max: int = MESSAGE_BYTES_MAX) -> str:
-    """Return the message cut to `bytes_max` bytes of UTF-8, by default the maximum length of a condition message."""
+    """Return the message; if it exceeds `bytes_max` bytes of UTF-8, its beginning and ` ...`, within that length."""
     if len(message) * 4 <= bytes_max:
         return message
     encoded_message = message.encode()
@@ -489,9 +489,9 @@ def _quantity_examples(text: str) -> str:
 
 @lru_cache(maxsize=65536, typed=True)
 def parse_quantity(value: str | int | float) -> int:
-    """Parse a resource quantity such as `500m` to an integer in billionths, rounded up; raise ValueError if malformed.
+    """Parse a resource quantity such as `500m` to an integer in billionths; raise ValueError if it is malformed.
 
-    Larger quantities than 2**63 - 1 are capped to this maximum, as in Kubernetes.
+    As in Kubernetes, fractions of a billionth round away from zero, and absolute values are capped at 2**63 - 1.
     """
     text = str(value)
     quantity_match = _QUANTITY_PATTERN.fullmatch(text) if len(text) <= QUANTITY_LENGTH_MAX else None
@@ -535,7 +535,7 @@ def is_unlimited(amount: int) -> bool:
 
 @lru_cache(maxsize=65536)
 def format_amount(resource: str, amount: int) -> str:
-    """Format an integer amount of a resource, as `amount` returns it, as a quantity in Kubernetes's canonical form."""
+    """Format an integer amount of a resource, as `amount` returns it, as a canonical quantity, or `<unlimited>`."""
     if is_unlimited(amount):
         return "<unlimited>"
     if resource == "cpu":
@@ -555,7 +555,7 @@ class QuantityFormat(StrEnum):
 
 @lru_cache(maxsize=65536, typed=True)
 def canonical_quantity(value: str | int | float) -> str:
-    """Return a resource quantity in canonical form, with the kind of suffix that it has (such as Ki or k)."""
+    """Return a resource quantity in canonical form, in the suffix format in which it is written (such as Ki or k)."""
     return format_quantity(parse_quantity(value), quantity_format(value))
 
 
@@ -567,11 +567,11 @@ def quantity_format(value: str | int | float) -> QuantityFormat:
     return QuantityFormat.EXPONENT if _EXPONENT_SUFFIX_PATTERN.search(text) else QuantityFormat.DECIMAL
 
 
-def format_quantity(nano: int, family: QuantityFormat) -> str:
-    """Format a number of billionths as a canonical resource quantity, with suffixes of the given format if possible."""
-    if family is QuantityFormat.BINARY and nano % NANO == 0 and abs(nano) >= 1024 * NANO:
+def format_quantity(nano: int, suffix_format: QuantityFormat) -> str:
+    """Format a number of billionths as a canonical resource quantity, in `suffix_format` if possible, else decimal."""
+    if suffix_format is QuantityFormat.BINARY and nano % NANO == 0 and abs(nano) >= 1024 * NANO:
         return _format_binary(nano // NANO)
-    return _format_exponential(nano, -9) if family is QuantityFormat.EXPONENT else _format_decimal(nano, -9)
+    return _format_exponential(nano, -9) if suffix_format is QuantityFormat.EXPONENT else _format_decimal(nano, -9)
 
 
 def _format_exponential(mantissa: int, exponent: int) -> str:

@@ -62,7 +62,7 @@ def namespace_policy(labels: Mapping[str, str]) -> PodSecurityPolicy:
     """Return the Pod Security policy that a namespace's labels set.
 
     An invalid level means `restricted` for enforce, and `privileged` for audit and warn. An invalid version means the
-    latest one. If only enforce is set, its level also applies to warn.
+    latest one. Without a label for its own level, warn gets the level of enforce.
     """
     if not any(label.startswith(LABEL_PREFIX) for label in labels):
         return PodSecurityPolicy()
@@ -114,7 +114,7 @@ def _is_policy_version(text: str) -> bool:
 
 
 def baseline_capabilities_violation(_metadata: Obj, spec: Obj) -> baseline.PodSecurityViolation | None:
-    """Report containers that add capabilities beyond the defaults of the container runtime."""
+    """Return a violation if containers add capabilities beyond the container runtime's defaults, else None."""
 
     def added_capabilities(container: Obj) -> set[str]:
         return {
@@ -125,11 +125,12 @@ def baseline_capabilities_violation(_metadata: Obj, spec: Obj) -> baseline.PodSe
     if not names:
         return None
     bad_capabilities = sorted(set().union(*map(added_capabilities, baseline.containers(spec))))
-    return baseline.PodSecurityViolation("non-default capabilities", _added_detail(names, bad_capabilities))
+    return baseline.PodSecurityViolation(
+        "non-default capabilities", _added_capabilities_detail(names, bad_capabilities)
+    )
 
 
-def _added_detail(names: Sequence[str], capabilities: Sequence[str]) -> str:
-    """Return the detail of a violation by containers that add capabilities."""
+def _added_capabilities_detail(names: Sequence[str], capabilities: Sequence[str]) -> str:
     subject = baseline.noun_with_names("container", names)
     return f"{subject} must not include {baseline.quote_values(capabilities)} in securityContext.capabilities.add"
 
@@ -153,7 +154,7 @@ _NET_BIND_SERVICE: Final = "NET_BIND_SERVICE"
 
 
 def privilege_escalation_violation(_metadata: Obj, spec: Obj) -> baseline.PodSecurityViolation | None:
-    """Report containers that do not set allowPrivilegeEscalation to false."""
+    """Return a violation if containers do not set allowPrivilegeEscalation to false, else None."""
     names = baseline.violating_containers(
         spec, lambda each: baseline.security_context(each).get("allowPrivilegeEscalation") is not False
     )
@@ -162,7 +163,7 @@ def privilege_escalation_violation(_metadata: Obj, spec: Obj) -> baseline.PodSec
 
 
 def restricted_capabilities_violation(_metadata: Obj, spec: Obj) -> baseline.PodSecurityViolation | None:
-    """Report containers that do not drop all capabilities, or add other ones than NET_BIND_SERVICE."""
+    """Return a violation if containers keep capabilities, or add other ones than NET_BIND_SERVICE, else None."""
 
     def added_capabilities(container: Obj) -> set[str]:
         return {*((baseline.security_context(container).get("capabilities") or {}).get("add") or ())} - {
@@ -181,12 +182,12 @@ def restricted_capabilities_violation(_metadata: Obj, spec: Obj) -> baseline.Pod
         )
     if adding_names:
         bad_capabilities = sorted(set().union(*map(added_capabilities, baseline.containers(spec))))
-        detail_texts.append(_added_detail(adding_names, bad_capabilities))
+        detail_texts.append(_added_capabilities_detail(adding_names, bad_capabilities))
     return baseline.PodSecurityViolation("unrestricted capabilities", "; ".join(detail_texts)) if detail_texts else None
 
 
 def volume_types_violation(_metadata: Obj, spec: Obj) -> baseline.PodSecurityViolation | None:
-    """Report volumes of types that the level `restricted` forbids, such as hostPath and nfs."""
+    """Return a violation if volumes have types that the level `restricted` forbids, such as nfs, else None."""
     volumes = spec.get("volumes") or ()
     bad_volumes = [volume for volume in volumes if not any(volume.get(field) is not None for field in _SAFE_VOLUMES)]
     # Kubernetes turns a volume without a source into an emptyDir before the check.
@@ -207,7 +208,10 @@ def _volume_type(volume: Obj) -> str:
 
 
 def run_as_non_root_violation(_metadata: Obj, spec: Obj) -> baseline.PodSecurityViolation | None:
-    """Report a pod or containers that may run as root: runAsNonRoot is false, or set to true by neither of them."""
+    """Return a violation if containers may run as root, else None.
+
+    runAsNonRoot must be false neither in the pod nor in a container, and true in the pod or in each container.
+    """
     reason, pod_value = "runAsNonRoot != true", baseline.security_context(spec).get("runAsNonRoot")
     false_names = baseline.violating_containers(
         spec, lambda each: baseline.security_context(each).get("runAsNonRoot") is False
@@ -222,7 +226,7 @@ def run_as_non_root_violation(_metadata: Obj, spec: Obj) -> baseline.PodSecurity
 
 
 def run_as_user_violation(_metadata: Obj, spec: Obj) -> baseline.PodSecurityViolation | None:
-    """Report the pod or the containers that set runAsUser to 0 (root)."""
+    """Return a violation if the pod or containers set runAsUser to 0 (root), else None."""
 
     def is_root(pod_or_container: Obj) -> bool:
         user = baseline.security_context(pod_or_container).get("runAsUser")
@@ -237,7 +241,10 @@ def run_as_user_violation(_metadata: Obj, spec: Obj) -> baseline.PodSecurityViol
 
 
 def missing_seccomp_violation(metadata: Obj, spec: Obj) -> baseline.PodSecurityViolation | None:
-    """Report containers without a seccomp profile of type RuntimeDefault or Localhost, set by them or by the pod."""
+    """Return a violation if seccomp profiles are missing or neither RuntimeDefault nor Localhost, else None.
+
+    A profile of the pod replaces the missing profiles of its containers.
+    """
     if (violation := baseline.seccomp_profile_violation(metadata, spec)) is not None:
         return violation
     if (
@@ -364,7 +371,7 @@ class PodSecurityViolations(NamedTuple):
 
 
 def evaluate_pod(policy: LevelVersion, metadata: Obj, spec: Obj) -> PodSecurityViolations:
-    """Check the metadata and spec of a pod or pod template against a Pod Security level and version."""
+    """Return the checks of a Pod Security level and version that the metadata and spec of a pod or template fail."""
     minor_version = LATEST_MINOR if policy.minor is None else min(policy.minor, LATEST_MINOR)
     check_results = (check(metadata, spec) for check in _check_functions(policy.level, minor_version))
     return PodSecurityViolations(policy, [violation for violation in check_results if violation is not None])

@@ -333,13 +333,16 @@ class TypeScope:
         self._types: dict[str, Mapping[str, Field]] = {}
 
     def fields(self, type_name: str) -> Mapping[str, Field]:
-        """Return the fields of an object type, sorted by name; raise KeyError if there is no such type."""
+        """Return the fields of an object type by field name, sorted; raise KeyError if there is no such type."""
         if type_name not in self._types:
             self._types[type_name] = self._read_type(type_name)
         return self._types[type_name]
 
     def scope_of(self, type_name: str) -> "tuple[TypeScope, str]":
-        """Resolve a type name such as `native.PodSpec` to the TypeScope `native` and the name PodSpec in it."""
+        """Resolve a type name to its TypeScope and its name there: `native.PodSpec` to `native` and `PodSpec`.
+
+        A name without a scope belongs to this TypeScope.
+        """
         if type_name.startswith(NATIVE_PREFIX):
             return load_scope(NATIVE), type_name.removeprefix(NATIVE_PREFIX)
         scope_name, slash, name = type_name.rpartition("/")

@@ -24,7 +24,7 @@ JOB_UID: Final = "kueue.x-k8s.io/job-uid"
 REPLACEMENT_FOR: Final = "kueue.x-k8s.io/workload-slice-replacement-for"
 RESOURCE_IN_USE: Final = "kueue.x-k8s.io/resource-in-use"
 
-# On ProvisioningRequests, and on their PodTemplates, that Kueue created.
+# On ProvisioningRequests that Kueue created, and on the PodTemplates of these.
 MANAGED: Final = "kueue.x-k8s.io/managed"
 
 # On pods.
@@ -146,9 +146,9 @@ ORPHAN_FINALIZER: Final = "orphan"
 INSTANCE_FINALIZER: Final = "cloud.batchyard.dev/instance"
 INITIAL_INSTANCE: Final = "cloud.batchyard.dev/initial"
 RESIZE_REQUEST_UID: Final = "cloud.batchyard.dev/resize-request-uid"
-# On its node pools: the finalizer until they have no machines.
+# On node pools of the simulated cloud: the finalizer until they have no machines.
 NODE_POOL_FINALIZER: Final = "cloud.batchyard.dev/node-pool"
-# On its Cluster: the hash of each row of spec.nodePools that was last applied to a NodePool, as JSON.
+# On its Clusters: the hash of each row of spec.nodePools that was last applied to a NodePool, as JSON.
 APPLIED_NODE_POOLS: Final = "cloud.batchyard.dev/applied-node-pools"
 
 #: On objects that the platform creates by default: a client that creates an object of that name replaces it.

@@ -43,11 +43,14 @@ _FLOAT_AS_INTEGER_LIMIT: Final = 1e21
 
 
 class BadScalarError(ValueError):
-    """Raised for a YAML scalar that does not match its tag or has no JSON equivalent. Message: `problem; remedy`."""
+    """A YAML scalar does not match its tag, is too large or has no JSON equivalent. Message: `problem; remedy`."""
 
 
 def scalar_value(text: str, tag: str | None, is_plain: bool) -> Any:
-    """Return the Python value of a YAML scalar, given its text, its tag if any, and whether it is unquoted (plain)."""
+    """Return the Python value of a YAML scalar from its text and tag, if any; raise BadScalarError if it is invalid.
+
+    `is_plain` is true for an unquoted scalar.
+    """
     if tag is None:
         return _plain_scalar_value(text) if is_plain else text
     name = tag.removeprefix(_TAG_PREFIX)
@@ -235,7 +238,7 @@ def _template_error(chunk: str, first_line: int) -> FieldError | None:
     if action is None:
         return None
     problem = f"the document is a template, not YAML: it contains {action[0]}"
-    remedy = "render it first, such as with `helm template CHART > manifests.yaml`, and use the result"
+    remedy = "render the template first, for example with `helm template CHART > manifests.yaml`, and use the result"
     return FieldError("", problem, remedy, line=first_line + chunk.count("\n", 0, action.start()))
 
 

@@ -36,9 +36,13 @@ _POD_RESOURCES: Final = frozenset(
     }
 )
 _SERVICE_RESOURCES: Final = frozenset({"count/services", "services", "services.nodeports", "services.loadbalancers"})
-#: Kinds whose objects are also counted under a bare plural name.
-_ALIASES: Final = {"configmaps": scheme.CONFIG_MAP, "resourcequotas": scheme.RESOURCE_QUOTA, "secrets": scheme.SECRET}
-_ALIAS_BY_KIND: Final = {kind: name for name, kind in _ALIASES.items()}
+#: Kinds whose objects are also counted under a bare plural name, by that name.
+_KIND_BY_ALIAS: Final = {
+    "configmaps": scheme.CONFIG_MAP,
+    "resourcequotas": scheme.RESOURCE_QUOTA,
+    "secrets": scheme.SECRET,
+}
+_ALIAS_BY_KIND: Final = {kind: name for name, kind in _KIND_BY_ALIAS.items()}
 #: Resources that batchyard does not have, so that their usage is always zero.
 _UNAVAILABLE_RESOURCES: Final = frozenset(
     {"persistentvolumeclaims", "count/persistentvolumeclaims", "requests.storage", "replicationcontrollers"}
@@ -64,7 +68,7 @@ def kind_of_resource(name: str) -> str | None:
         return scheme.SERVICE
     if name in _UNAVAILABLE_RESOURCES or _STORAGE_CLASS_INFIX in name:
         return ""
-    return _ALIASES.get(name) or _KIND_BY_COUNT_NAME.get(name)
+    return _KIND_BY_ALIAS.get(name) or _KIND_BY_COUNT_NAME.get(name)
 
 
 _KIND_BY_COUNT_NAME: Final = {object_count_names(info)[0]: info.constant for info in scheme.KINDS if info.namespaced}
@@ -121,8 +125,11 @@ def _usage_of_service(spec: Mapping[str, Any]) -> Usage:
     has_node_ports = kind == "NodePort" or (is_load_balancer and spec.get("allocateLoadBalancerNodePorts") is not False)
     node_port_count = len(ports) if has_node_ports else sum(1 for p in ports if is_load_balancer and p.get("nodePort"))
     object_counts = dict.fromkeys(("count/services", "services"), meta.NANO)
-    lb_amount = meta.NANO if is_load_balancer else 0
-    return object_counts | {"services.loadbalancers": lb_amount, "services.nodeports": node_port_count * meta.NANO}
+    load_balancer_amount = meta.NANO if is_load_balancer else 0
+    return object_counts | {
+        "services.loadbalancers": load_balancer_amount,
+        "services.nodeports": node_port_count * meta.NANO,
+    }
 
 
 def quantity_format_of(obj: meta.Obj, name: str) -> meta.QuantityFormat:
@@ -139,14 +146,17 @@ def quantity_format_of(obj: meta.Obj, name: str) -> meta.QuantityFormat:
 
 
 def unspecified_resources_message(pod: meta.Obj, limited_resources: Iterable[str]) -> str:
-    """Return the part of Kubernetes's message that lists limited resources a pod's containers omit; '' if none."""
+    """Return the part of Kubernetes's message that lists limited resources that a pod's containers omit.
+
+    '' if there are none, or if the pod sets resources as a whole.
+    """
     spec = pod["spec"]
     required_names = [name for name in _RESOURCES_TO_SPECIFY if name in set(limited_resources)]
     if not required_names or spec.get("resources"):
         return ""
     containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
     usages = {c["name"]: _usage_of_requests(container_requests(c), container_limits(c)) for c in containers}
-    container_names = {name: sorted(c for c, has in usages.items() if name not in has) for name in required_names}
+    container_names = {name: sorted(c for c, usage in usages.items() if name not in usage) for name in required_names}
     return "; ".join(
         f"{name} for: {','.join(containers)}" for name, containers in container_names.items() if containers
     )
@@ -320,7 +330,10 @@ class QuotaTallies:
         self._tallies: dict[str, dict[meta.Key, QuotaTally]] = {}
 
     def observe(self, event: WatchEvent) -> Sequence[meta.Key]:
-        """Update the quotas' usage from a watch event; return the keys of the quotas whose usage changed."""
+        """Update the quotas' usage from a watch event; return the keys of the quotas whose usage changed.
+
+        If a CRD changed, these are the quotas that limit unknown kinds: their usage is forgotten, to be counted again.
+        """
         key = event.key
         if key.kind == DEFINITION:
             return self._delete_incomplete_tallies()

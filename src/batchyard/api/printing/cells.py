@@ -69,7 +69,7 @@ def value_cell(*path: str, default: Any = None) -> Cell:
 
 
 def value_or_none_cell(*path: str) -> Cell:
-    """Return a table cell function for the value at a path of the object; it prints `<none>` for a missing value."""
+    """Return a table cell function for the value at a path of the object; it prints `<none>` if none or empty."""
     return lambda obj, _now: format_value(value_at(obj, *path) or NONE)
 
 
@@ -114,7 +114,7 @@ def containers_cell(field: str, *path: str) -> Cell:
 
 
 def labels_cell(*path: str) -> Cell:
-    """Return a table cell function for the labels at a path of the object."""
+    """Return a table cell function for the labels at a path of the object; `<none>` without labels."""
     return lambda obj, _now: format_labels(value_at(obj, *path) or {})
 
 
@@ -140,7 +140,7 @@ def format_selector(label_selector: Mapping[str, Any]) -> str:
 
 
 def value_at(obj: Obj, *path: str) -> Any:
-    """Return the value at a path of nested mappings in an object, or None."""
+    """Return the value at a path of nested mappings in an object, or None if there is none."""
     return _value_at(obj, path)
 
 

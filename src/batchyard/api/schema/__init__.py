@@ -4,7 +4,7 @@
     with_defaults           returns the object without nulls and with the defaults of its schema
     validate_and_default    validates and fills in defaults in one pass, to decode manifests
     fill_defaults           returns a value of a Kubernetes type such as PodSpec with its defaults
-    semantic_equality       returns the semantic comparison of values (SemanticEquality) for a kind
+    semantic_equality       returns the SemanticEquality of a kind, which compares values by meaning
 
 Rules across fields are in batchyard.api.validation, defaults of webhooks in batchyard.api.defaults. A pod template is
 validated by the schema of the CRD that contains it; in Jobs and PodTemplates, by Kubernetes's own schema.
@@ -72,10 +72,10 @@ class SemanticEquality:
 
     def __init__(self, type_scope: TypeScope, fill_defaults: DefaultsFiller) -> None:
         self._scope = type_scope
-        self._complete = fill_defaults
+        self._fill_defaults = fill_defaults
 
     def is_same(self, expression: str, value: Any, other_value: Any) -> bool:
-        """Return whether two values of a type, such as `PodTemplateSpec` or `[Toleration]`, have the same meaning."""
+        """Return whether two values of a type expression (`PodTemplateSpec`, `[Toleration]`) have the same meaning."""
         if value is other_value or value == other_value:
             return True
         field = Field(expression, False, {})
@@ -106,8 +106,8 @@ class SemanticEquality:
     def _normalize_object(self, type_name: str, value: Mapping[str, Any]) -> Any:
         type_scope, name = self._scope.scope_of(type_name)
         if name == _TYPE_WITH_DEFAULTS:
-            type_scope, value = load_scope(NATIVE), self._complete(name, value)
-        scope_equality = self if type_scope is self._scope else SemanticEquality(type_scope, self._complete)
+            type_scope, value = load_scope(NATIVE), self._fill_defaults(name, value)
+        scope_equality = self if type_scope is self._scope else SemanticEquality(type_scope, self._fill_defaults)
         return scope_equality._normalize_fields(name, value)
 
     def _normalize_fields(self, name: str, value: Mapping[str, Any]) -> Any:
@@ -187,7 +187,7 @@ class SchemaCompiler:
         return scalar_visitor(field.expression, field.constraints)
 
     def _element_visitor(self, field: Field) -> ValueVisitor:
-        """Return a function that validates the elements of a list or mapping, also where `visitor` returns a type."""
+        """Return the function that validates a list item or mapping value of the schema `field`."""
         visitor = self.visitor(field)
         if not isinstance(visitor, type):
             return visitor
@@ -390,7 +390,7 @@ def _list_flaws(items: list[Any], field: Field) -> SchemaViolations:
         flaws += (
             single_violation(f"Invalid value: {requirement}", "add the missing items")
             if items
-            else single_violation("Required value", f"it {requirement}")
+            else single_violation("Required value", f"the list {requirement}")
         )
     if len(items) > constraints.get("maxItems", len(items)):
         maximum = constraints["maxItems"]
@@ -539,7 +539,7 @@ def validate_and_default(info: ServedKind, version: str, obj: Obj, valid_obj: Ob
 def validate(info_or_type: ServedKind | str, obj: Mapping[str, Any]) -> list[FieldError]:
     """Return all structural errors of an object, in the version of its `apiVersion` or else the storage version.
 
-    Given the name of a Kubernetes type instead of a kind, such as `PodTemplateSpec`, `obj` is validated as that type.
+    If `info_or_type` is the name of a Kubernetes type, such as `PodTemplateSpec`, `obj` is validated as that type.
     """
     if isinstance(info_or_type, ServedKind):
         return validate_and_default(info_or_type, _version_of(info_or_type, obj), obj).faults
@@ -556,14 +556,14 @@ def with_defaults(info: ServedKind, obj: Obj) -> dict[str, Any]:
 
 
 def fill_defaults(type_name: str, value: Any) -> Any:
-    """Return a value of a Kubernetes type such as PodSpec with its defaults; unchanged if its structure is invalid."""
+    """Return a value of a Kubernetes type such as PodSpec with defaults, without nulls; unchanged if it is invalid."""
     result = _compiler(load_scope(NATIVE)).object_visitor(type_name)(value)
     return value if type(result) is SchemaViolations else result
 
 
 @cache
 def semantic_equality(constant: str) -> SemanticEquality:
-    """Return the semantic comparison of values for the types of a kind in its storage version."""
+    """Return the SemanticEquality that compares values of the types of a kind in its storage version."""
     info = kind_info(constant)
     return SemanticEquality(load_scope_for_kind(info, info.storage_version), fill_defaults)
 

@@ -48,7 +48,10 @@ _PATTERN_DESCRIPTIONS: Final = {
 
 
 def scalar_visitor(scalar_type: str, constraints: Mapping[str, Any]) -> VisitorOrType:
-    """Return the function that validates a scalar type, with constraints such as `minimum` or `pattern`."""
+    """Return the function that validates a scalar type with constraints such as `min` or `pattern`.
+
+    For a boolean, or a string without constraints, return the type itself.
+    """
     if scalar_type == "string":
         return _string_visitor(constraints) if constraints.keys() - {"default"} else str
     if scalar_type in _INTEGER_BITS:
@@ -61,7 +64,7 @@ def scalar_visitor(scalar_type: str, constraints: Mapping[str, Any]) -> VisitorO
 
 
 def plain_flaws(expected_type: type, value: Any) -> violations.SchemaViolations:
-    """Return the schema violation of a value that must be a string or a boolean but is not."""
+    """Return the violation of a value that is not of `expected_type` (`str` or `bool`), in a list."""
     if expected_type is bool:
         boolean_text = {"true": "true", "yes": "true", "false": "false", "no": "false"}.get(str(value).lower())
         remedy = f"write {boolean_text} without quotes" if boolean_text else ""
@@ -218,7 +221,10 @@ _CLIENT_IP_TIMEOUT_SECONDS: Final = 10800
 
 
 def default_pull_policy(image: str) -> str:
-    """Return the default imagePullPolicy: `Always` for an image tagged `latest` or untagged, else `IfNotPresent`."""
+    """Return the default imagePullPolicy of an image.
+
+    `Always` for a valid reference with the tag `latest`, or with neither tag nor digest; else `IfNotPresent`.
+    """
     image_match = _IMAGE_REFERENCE_PATTERN.fullmatch(image) if len(image) <= _IMAGE_REFERENCE_LENGTH_MAX else None
     if image_match is None:
         return "IfNotPresent"

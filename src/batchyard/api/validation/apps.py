@@ -34,7 +34,7 @@ _WEEKDAY_NAMES: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 
 
 class ScheduleError(Exception):
-    """Raised for an invalid CronJob schedule, with the message of Kubernetes's cron library."""
+    """A CronJob schedule is invalid; the message is that of Kubernetes's cron library."""
 
 
 class _FieldBounds(NamedTuple):
@@ -108,9 +108,9 @@ def _check_field_range(expression: str, bounds: _FieldBounds) -> None:
 
 
 def _parse_field_number(text: str, names: Mapping[str, int]) -> int:
-    value_by_name = names.get(text.lower())
-    if value_by_name is not None:
-        return value_by_name
+    named_value = names.get(text.lower())
+    if named_value is not None:
+        return named_value
     problem = ""
     significant_digits = text.lstrip("+-").lstrip("0")
     if not _INTEGER_PATTERN.fullmatch(text):

@@ -46,7 +46,7 @@ _IMMUTABLE_NODE_POOL_FIELDS: Final = (
 
 
 def node_pool_errors(pool: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate a NodePool: its metadata, size, provisioning, accelerators and placement."""
+    """Validate a NodePool: its metadata and the fields of its spec."""
     yield from rules.metadata_errors(pool)
     yield from pool_errors(pool.get("spec") or {}, "spec")
 
@@ -65,7 +65,7 @@ def changed_machine_fields(pool: SpecFields, old_pool: SpecFields) -> list[str]:
 
 
 def pool_errors(pool: SpecFields, path: str) -> Iterator[FieldError]:
-    """Validate a node pool's fields; `path` is where they are in a NodePool or a Cluster."""
+    """Validate a node pool's fields; `path` is their location in a NodePool or a Cluster."""
     yield from rules.label_errors(pool.get("labels"), f"{path}.labels")
     yield from pods.taint_errors(pool.get("taints") or (), f"{path}.taints")
     yield from _node_count_errors(pool, path)
@@ -87,15 +87,15 @@ def run_duration_errors(spec: SpecFields, path: str) -> Iterator[FieldError]:
 
 
 def _node_count_errors(pool: SpecFields, path: str) -> Iterator[FieldError]:
-    """Report a node pool without nodeCount and autoscaling, and invalid autoscaling bounds or a nodeCount outside."""
+    """Report a node pool without nodeCount and autoscaling, invalid autoscaling bounds, or a nodeCount outside them."""
     autoscaling, node_count = pool.get("autoscaling"), pool.get("nodeCount")
     if autoscaling is None:
         if node_count is None and pool.get("provisioning") != "queued":
             remedy = "set nodeCount to the number of nodes in each zone, or set autoscaling: {min: 0, max: 3}"
             yield rules.required(f"{path}.nodeCount", "a pool without autoscaling has a fixed size", remedy)
         return
-    contradictions = list(_autoscaling_bounds_errors(autoscaling, f"{path}.autoscaling"))
-    yield from contradictions or _initial_count_errors(pool, autoscaling, path)
+    bounds_errors = list(_autoscaling_bounds_errors(autoscaling, f"{path}.autoscaling"))
+    yield from bounds_errors or _initial_count_errors(pool, autoscaling, path)
 
 
 def _autoscaling_bounds_errors(autoscaling: SpecFields, path: str) -> Iterator[FieldError]:
@@ -352,12 +352,12 @@ def _auto_provisioning_limits_errors(limits: Sequence[SpecFields], path: str) ->
 def _operation_times_errors(operation_times: SpecFields, path: str) -> Iterator[FieldError]:
     """Report durations of a machine operation that are not in the order min, typical, max."""
     for field in _OPERATION_TIME_FIELDS:
-        if spread := operation_times.get(field):
-            minimum, typical, maximum = (parse_duration(spread[bound]) for bound in ("min", "typical", "max"))
+        if durations := operation_times.get(field):
+            minimum, typical, maximum = (parse_duration(durations[bound]) for bound in ("min", "typical", "max"))
             if not minimum <= typical <= maximum:
                 message = "must be in order: min, typical, max"
                 yield rules.invalid(
-                    f"{path}.{field}", spread, message, "use {min: 30s, typical: 60s, max: 90s}, for example"
+                    f"{path}.{field}", durations, message, "use {min: 30s, typical: 60s, max: 90s}, for example"
                 )
 
 
@@ -428,7 +428,10 @@ def _known_zone_errors(zone: str, spec: SpecFields, path: str) -> Iterator[Field
 
 
 def _reservation_errors(reservation: SpecFields, spec: SpecFields, path: str) -> Iterator[FieldError]:
-    """Report a reservation in an unknown zone, with a malformed start or end, or that does not end after its start."""
+    """Report a reservation in an unknown zone, with malformed times, or with an end that is not after its start.
+
+    A reservation with both end and duration, or a duration of 0, is reported too.
+    """
     yield from _known_zone_errors(reservation["zone"], spec, f"{path}.zone")
     is_malformed = False
     for field in ("start", "end"):
@@ -470,17 +473,19 @@ def _overbooking_errors(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
     reservations = cluster["spec"].get("reservations") or ()
     reservation_windows = [reservation_window(reservation, creation_instant) for reservation in reservations]
     for bookable in cluster["spec"].get("bookable") or ():
-        kind = bookable["machineType"], bookable["zone"]
-        same_kind_indexes = [i for i, each in enumerate(reservations) if (each["machineType"], each["zone"]) == kind]
-        for i in same_kind_indexes:
+        machine_type, zone = bookable["machineType"], bookable["zone"]
+        same_type_indexes = [
+            i for i, each in enumerate(reservations) if (each["machineType"], each["zone"]) == (machine_type, zone)
+        ]
+        for i in same_type_indexes:
             start = ReservationWindow(reservation_windows[i].start, reservation_windows[i].start + 1)
-            overlapping_indexes = [n for n in same_kind_indexes if n != i and reservation_windows[n].overlaps(start)]
+            overlapping_indexes = [n for n in same_type_indexes if n != i and reservation_windows[n].overlaps(start)]
             booked_count = sum(reservations[n]["count"] for n in (i, *overlapping_indexes))
             if booked_count > bookable["count"]:
-                names = ", ".join(reservations[n]["name"] for n in overlapping_indexes) or "no other reservation"
+                names = ", ".join(reservations[n]["name"] for n in overlapping_indexes)
                 bookable_text = count_with_noun(bookable["count"], "machine")
-                message = f"{bookable_text} of {kind[0]} can be booked in {kind[1]}, not {booked_count}"
-                remedy = f"lower count, or change start: {names} already has machines at that time"
+                message = f"{bookable_text} of {machine_type} can be booked in {zone}, not {booked_count}"
+                remedy = f"lower count, or choose a time that does not overlap with {names}" if names else "lower count"
                 yield rules.invalid(f"spec.reservations[{i}].count", reservations[i]["count"], message, remedy)
 
 

@@ -283,7 +283,7 @@ def pod_security_errors(context: Mapping[str, Any], path: str) -> Iterator[Field
 
 
 def container_security_errors(context: Mapping[str, Any], path: str, *, in_host_users: bool) -> Iterator[FieldError]:
-    """Validate a container's security context; `in_host_users`: whether the pod has no own user namespace."""
+    """Validate a container's security context; `in_host_users` means that the pod has no user namespace of its own."""
     yield from _common_security_errors(context, path)
     proc_mount = context.get("procMount")
     if proc_mount is not None and proc_mount not in _PROC_MOUNTS:
@@ -341,7 +341,7 @@ def _app_armor_errors(profile: Mapping[str, Any], path: str) -> Iterator[FieldEr
         if not profile_path:
             yield rules.required(item_path, "must be set when AppArmor type is Localhost", "give a profile name")
         elif len(profile_path.encode()) > _APP_ARMOR_PROFILE_LENGTH_MAX:
-            yield rules.too_long(item_path, _APP_ARMOR_PROFILE_LENGTH_MAX, "give a profile name")
+            yield rules.too_long(item_path, _APP_ARMOR_PROFILE_LENGTH_MAX, "shorten the profile name")
     elif profile_path is not None:
         message = "can only be set when AppArmor type is Localhost"
         yield rules.invalid(item_path, profile_path, message, "remove the field, or set type to Localhost")

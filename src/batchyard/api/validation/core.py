@@ -21,7 +21,7 @@ _SERVICE_ACCOUNT_ANNOTATION: Final = "kubernetes.io/service-account.name"
 
 
 def config_map_errors(config_map: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate a ConfigMap: its keys, and that its data has at most 1 MiB."""
+    """Validate a ConfigMap: its keys, unique in data and binaryData, and at most 1 MiB of data."""
     yield from rules.metadata_errors(config_map)
     data, binary_data = config_map.get("data") or {}, config_map.get("binaryData") or {}
     yield from _data_key_errors(data, "data")
@@ -41,7 +41,7 @@ def config_map_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> 
 
 
 def secret_errors(secret: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate a Secret: its keys, those that its type requires, and that its data has at most 1 MiB."""
+    """Validate a Secret: its keys, the keys and annotation that its type requires, and at most 1 MiB of data."""
     yield from rules.metadata_errors(secret)
     data = secret.get("data") or {}
     yield from _data_key_errors(data, "data")
@@ -213,7 +213,7 @@ def node_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterat
 
 
 def namespace_errors(namespace: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate a Namespace: its name is a DNS label, because it becomes part of host names."""
+    """Validate a Namespace: its metadata and finalizers; the name must be a DNS label, as it is part of host names."""
     yield from rules.metadata_errors(namespace)
     yield from rules.finalizer_errors((namespace.get("spec") or {}).get("finalizers") or (), "spec.finalizers")
 

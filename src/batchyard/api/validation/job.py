@@ -237,7 +237,7 @@ _NO_MATCH: Final = "`selector` does not match template `labels`"
 
 
 def selector_errors(job: Obj) -> Iterator[FieldError]:
-    """Validate the selector of a Job: a manual one must match the pod template, others what Kubernetes generates."""
+    """Validate a Job's selector: a manual one must match the template's labels, others what Kubernetes generates."""
     spec = job.get("spec") or {}
     labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
     if spec.get("manualSelector"):
@@ -408,10 +408,13 @@ def _index_errors(spec: Obj, path: str) -> Iterator[FieldError]:
 
 
 def _many_indexes_errors(parallelism: int | None, failed_indexes_max: int | None, path: str) -> Iterator[FieldError]:
-    """Report, for over 100,000 indexes, a missing maxFailedIndexes, and it or the parallelism above 10,000."""
+    """Report a missing maxFailedIndexes, and values of maxFailedIndexes and parallelism above 10,000.
+
+    This applies to Jobs with backoffLimitPerIndex and over 100,000 completions.
+    """
     if failed_indexes_max is None:
         message = f"must be specified when completions is above {_INDEXES_MAX}"
-        remedy = f"use at most {_MANY_INDEXES_LIMIT}"
+        remedy = f"set maxFailedIndexes to at most {_MANY_INDEXES_LIMIT}"
         yield rules.required(f"{path}.maxFailedIndexes", message, remedy)
     for field, value in (("parallelism", parallelism), ("maxFailedIndexes", failed_indexes_max)):
         if value is not None and value > _MANY_INDEXES_LIMIT:
@@ -538,5 +541,6 @@ def _topology_errors(job: Obj) -> Iterator[FieldError]:
     annotations = ((spec.get("template") or {}).get("metadata") or {}).get("annotations")
     if annotations:
         path = "spec.template.metadata.annotations"
-        elastic = is_elastic(job)
-        yield from topology.topology_request_errors(annotations, path, pods_running_at_once(spec), elastic=elastic)
+        yield from topology.topology_request_errors(
+            annotations, path, pods_running_at_once(spec), is_elastic_job=is_elastic(job)
+        )

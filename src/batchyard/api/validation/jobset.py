@@ -114,31 +114,34 @@ def _failure_rule_errors(rule: Obj, job_names: Sequence[str], path: str) -> Iter
 
 def _coordinator_errors(coordinator: Obj, job_by_name: Mapping[str, Obj]) -> Iterator[FieldError]:
     """Report a coordinator that is not a pod of an Indexed Job in the JobSet."""
-    name, index, pod = coordinator["replicatedJob"], coordinator.get("jobIndex", 0), coordinator.get("podIndex", 0)
+    name = coordinator["replicatedJob"]
+    job_index, pod_index = coordinator.get("jobIndex", 0), coordinator.get("podIndex", 0)
     job = job_by_name.get(name)
     if job is None:
         message = f"coordinator replicatedJob {name} does not exist"
         yield rules.invalid(f"{_COORDINATOR_PATH}.replicatedJob", name, message, f"use one of {', '.join(job_by_name)}")
         return
     replicas, spec = job.get("replicas", 1), job["template"].get("spec") or {}
-    if not 0 <= index < replicas:
-        message = f"coordinator job index {index} is invalid for replicatedJob {name}"
-        yield rules.invalid(f"{_COORDINATOR_PATH}.jobIndex", index, message, f"use an index from 0 to {replicas - 1}")
+    if not 0 <= job_index < replicas:
+        message = f"coordinator job index {job_index} is invalid for replicatedJob {name}"
+        remedy = f"use an index from 0 to {replicas - 1}"
+        yield rules.invalid(f"{_COORDINATOR_PATH}.jobIndex", job_index, message, remedy)
     completions = spec.get("completions")
     if spec.get("completionMode") != "Indexed" or completions is None:
         message = "job for coordinator pod must be indexed completion mode, and completions number must be set"
         remedy = f"set completionMode: Indexed and completions in replicatedJob {name}"
         yield rules.invalid(f"{_COORDINATOR_PATH}.replicatedJob", name, message, remedy)
-    elif not 0 <= pod < completions:
-        message = f"coordinator pod index {pod} is invalid for replicatedJob {name} job index {index}"
-        yield rules.invalid(f"{_COORDINATOR_PATH}.podIndex", pod, message, f"use an index from 0 to {completions - 1}")
+    elif not 0 <= pod_index < completions:
+        message = f"coordinator pod index {pod_index} is invalid for replicatedJob {name} job index {job_index}"
+        remedy = f"use an index from 0 to {completions - 1}"
+        yield rules.invalid(f"{_COORDINATOR_PATH}.podIndex", pod_index, message, remedy)
 
 
 def _coordinator_endpoint_errors(coordinator: Obj, spec: Obj, jobset_name: str) -> Iterator[FieldError]:
     """Report a coordinator whose host name is not a valid label value, because JobSet sets it as a label."""
-    job = f"{coordinator['replicatedJob']}-{coordinator.get('jobIndex', 0)}-{coordinator.get('podIndex', 0)}"
+    job_and_pod = f"{coordinator['replicatedJob']}-{coordinator.get('jobIndex', 0)}-{coordinator.get('podIndex', 0)}"
     subdomain = (spec.get("network") or {}).get("subdomain") or jobset_name
-    value = f"{jobset_name}-{job}.{subdomain}"
+    value = f"{jobset_name}-{job_and_pod}.{subdomain}"
     if messages := rules.label_value_errors(value):
         message = (
             f'spec will lead to invalid label value "{value}" for coordinator label "jobset.sigs.k8s.io/coordinator" '
@@ -313,8 +316,8 @@ def _replicated_job_errors(job: Obj, jobset_name: str, path: str) -> Iterator[Fi
     completions = spec.get("completions")
     if not name_errors and spec.get("completionMode") == "Indexed" and completions is not None:
         too_long_message = "JobSet name is too long, pod names generated for this JobSet will exceed 63 characters"
-        pod = f"{longest_job_name}-{max(completions - 1, 0)}{_GENERATED_POD_SUFFIX}"
-        name_errors.extend(_name_label_errors(pod, too_long_message, f"{path}.name", _SHORTEN_NAME_REMEDY))
+        longest_pod_name = f"{longest_job_name}-{max(completions - 1, 0)}{_GENERATED_POD_SUFFIX}"
+        name_errors.extend(_name_label_errors(longest_pod_name, too_long_message, f"{path}.name", _SHORTEN_NAME_REMEDY))
     yield from name_errors
 
 

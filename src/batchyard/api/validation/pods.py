@@ -380,17 +380,19 @@ def pod_template_kind_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
     yield from pod_template_errors(obj.get("template") or {}, "template")
 
 
-def pod_template_errors(template: Mapping[str, Any], path: str, claims: Sequence[str] = ()) -> Iterator[FieldError]:
-    """Validate a pod template at a path of another object; `claims` are names of volumes that the object adds to it."""
+def pod_template_errors(
+    template: Mapping[str, Any], path: str, claim_names: Sequence[str] = ()
+) -> Iterator[FieldError]:
+    """Validate a pod template at a path of another object, which adds the volumes `claim_names` to the template."""
     template_metadata, spec = template.get("metadata") or {}, template.get("spec") or {}
     yield from rules.label_errors(template_metadata.get("labels"), f"{path}.metadata.labels")
     yield from rules.annotation_errors(template_metadata.get("annotations"), f"{path}.metadata.annotations")
-    yield from _pod_spec_errors(spec, f"{path}.spec", claims)
+    yield from _pod_spec_errors(spec, f"{path}.spec", claim_names)
 
 
-def _pod_spec_errors(spec: Mapping[str, Any], path: str, claims: Sequence[str]) -> Iterator[FieldError]:
-    """Validate the spec of a pod or pod template at a path."""
-    volumes = dict.fromkeys([*(volume.get("name") or "" for volume in spec.get("volumes") or ()), *claims])
+def _pod_spec_errors(spec: Mapping[str, Any], path: str, claim_names: Sequence[str]) -> Iterator[FieldError]:
+    """Validate the spec of a pod or pod template, to which its owner adds the volumes `claim_names`."""
+    volumes = dict.fromkeys([*(volume.get("name") or "" for volume in spec.get("volumes") or ()), *claim_names])
     yield from volume_errors(spec.get("volumes") or (), f"{path}.volumes")
     yield from containers.containers_errors(spec, volumes, path)
     yield from rules.pod_resources_errors(spec.get("resources") or {}, f"{path}.resources")

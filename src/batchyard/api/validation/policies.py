@@ -70,12 +70,12 @@ def _limit_field_errors(limit: Mapping[str, Any], path: str) -> Iterator[FieldEr
 def _limit_amount_errors(limit: Mapping[str, Any], name: str, path: str) -> Iterator[FieldError]:
     """Report a LimitRange's minimum, maximum and default amounts of a resource that contradict each other."""
     amounts = {field: limit[field][name] for field in _LIMIT_RANGE_FIELDS if name in (limit.get(field) or ())}
-    for smaller, larger, reported, smaller_name, larger_name in _ORDERED_FIELD_PAIRS:
+    for smaller, larger, reported_field, smaller_name, larger_name in _ORDERED_FIELD_PAIRS:
         if smaller in amounts and larger in amounts and rules.exceeds_limit(amounts[smaller], amounts[larger]):
             minimum, maximum = rules.canonical_or_text(amounts[smaller]), rules.canonical_or_text(amounts[larger])
-            value = rules.canonical_or_text(amounts[_REPORTED_FIELD_BY_PAIR.get((smaller, larger), reported)])
+            value = rules.canonical_or_text(amounts[_REPORTED_FIELD_BY_PAIR.get((smaller, larger), reported_field)])
             message = f"{smaller_name} {minimum} is greater than {larger_name} {maximum}"
-            yield rules.invalid(f"{path}.{reported}[{name}]", value, message, f"use at most {maximum}")
+            yield rules.invalid(f"{path}.{reported_field}[{name}]", value, message, f"use at most {maximum}")
     yield from _limit_ratio_errors(amounts, name, path)
     can_overcommit = not is_extended(name) and not name.startswith("hugepages-")
     if not can_overcommit and "default" in amounts and "defaultRequest" in amounts:

@@ -23,11 +23,11 @@ def resource_group_errors(groups: ResourceGroups, *, kind: str, parent: str) -> 
 
     `parent` is the name of the ClusterQueue's cohort or of the Cohort's parent, '' if it has none.
     """
-    resources: dict[str, str] = {}
+    path_by_resource: dict[str, str] = {}
     path_by_flavor: dict[str, str] = {}
     for i, group in enumerate(groups):
         path = f"{_GROUPS_PATH}[{i}]"
-        yield from _covered_resources_errors(group["coveredResources"], path, resources)
+        yield from _covered_resources_errors(group["coveredResources"], path, path_by_resource)
         if any(len(flavor["resources"]) != len(group["coveredResources"]) for flavor in group["flavors"]):
             message = "flavors must have the same number of resources as the coveredResources"
             remedy = f"give each flavor exactly these resources: {', '.join(group['coveredResources'])}"

@@ -40,22 +40,22 @@ def mark_webhook(webhook: str, errors: Iterable[FieldError]) -> Iterator[FieldEr
 
 
 def invalid(path: str, value: Any, message: str, remedy: str) -> FieldError:
-    """Return the FieldError for an invalid value, which the message contains."""
+    """Return the FieldError for an invalid value, which the problem text shows."""
     return FieldError(path, f"Invalid value: {format_json(value)}: {message}", remedy)
 
 
 def invalid_without_value(path: str, message: str, remedy: str) -> FieldError:
-    """Return the FieldError for an invalid value, which the message does not contain."""
+    """Return the FieldError for an invalid value, which the problem text does not show."""
     return FieldError(path, f"Invalid value: {message}", remedy)
 
 
 def schema_rule_fault(path: str, schema_type: str, message: str, remedy: str) -> FieldError:
-    """Return the FieldError for a violated x-kubernetes-validations rule; it shows the value's type, not the value."""
+    """Return the FieldError for a violated x-kubernetes-validations rule; it shows the type of the value instead."""
     return invalid(path, schema_type, message, remedy)
 
 
 def immutable(path: str, value: Any, remedy: str = "") -> FieldError:
-    """Return the FieldError for a change of an immutable field."""
+    """Return the FieldError for a change of an immutable field; `value` is the new value."""
     return invalid(path, value, IMMUTABLE_MESSAGE, remedy or "keep the old value, or delete the object and recreate it")
 
 
@@ -194,12 +194,12 @@ def _compile_pattern(pattern: str) -> re.Pattern[str]:
 
 
 def _check_length(text: str, length_max: int) -> MessageTuple:
-    """Return an error message if a text has more than `length_max` bytes."""
+    """Return an error message if a text has more than `length_max` bytes, else ()."""
     return (f"must be no more than {length_max} characters",) if len(text.encode()) > length_max else ()
 
 
 def _check_pattern(text: str, pattern: str, rule_text: str, *examples: str) -> MessageTuple:
-    """Return an error message, with valid examples, if a text does not match a regular expression."""
+    """Return an error message, with valid examples, if a text does not match a regular expression, else ()."""
     if _matches(pattern, text):
         return ()
     shown_examples = ",  or ".join(f"'{example}'" for example in examples)
@@ -260,7 +260,7 @@ def dns1035_label_errors(text: str) -> MessageTuple:
 
 @memoized_if_short(maxsize=65536)
 def gke_name_errors(text: str) -> MessageTuple:
-    """Return the errors of the name of a GKE cluster or node pool: an RFC 1035 label of at most 40 characters."""
+    """Return the errors of a GKE cluster or node pool name: an RFC 1035 label of at most 40 characters; () if valid."""
     return _check_length(text, GKE_LENGTH_MAX) + _check_pattern(
         text, _DNS1035_LABEL_PATTERN, _DNS1035_RULE, "my-name", "abc-123"
     )
@@ -268,7 +268,7 @@ def gke_name_errors(text: str) -> MessageTuple:
 
 @memoized_if_short(maxsize=65536)
 def qualified_name_errors(text: str) -> MessageTuple:
-    """Return the errors of a label key, annotation key or resource name: a name with an optional prefix and '/'."""
+    """Return the errors of a label key, annotation key or resource name: `[prefix/]name`; () if valid."""
     domain_prefix, slash, name = text.rpartition("/")
     if "/" in domain_prefix:
         rule_text = f"a qualified name {_QUALIFIED_NAME_RULE}"
@@ -309,7 +309,7 @@ def env_name_errors(text: str) -> MessageTuple:
 
 
 def domain_path_errors(text: str) -> MessageTuple:
-    """Return the errors of a domain-prefixed path such as `acme.io/foo`, for `managedBy` and admission gates."""
+    """Return the errors of a domain-prefixed path such as `acme.io/foo` (`managedBy`, admission gates); () if valid."""
     domain, slash, path = text.partition("/")
     if not slash or not domain or not path:
         return ('must be a domain-prefixed path (such as "acme.io/foo")',)
@@ -317,7 +317,7 @@ def domain_path_errors(text: str) -> MessageTuple:
 
 
 def path_segment_errors(text: str) -> MessageTuple:
-    """Return the errors of the name of an RBAC role or binding, which must be a single URL path segment."""
+    """Return the errors of an RBAC role or binding name, which must be a single URL path segment; () if valid."""
     if text in {".", ".."}:
         return (f"may not be '{text}'",)
     return tuple(f"may not contain '{character}'" for character in "/%" if character in text)
@@ -347,7 +347,7 @@ def path_component_errors(path: str, field_path: str) -> Iterator[FieldError]:
 
 
 def file_errors(path: str, field_path: str) -> Iterator[FieldError]:
-    """Report a path of a file in a volume that is not relative, or starts with '..'."""
+    """Report a path of a file in a volume that is not relative, starts with '..', or contains NUL or '..'."""
     yield from local_path_errors(path, field_path)
     if path.startswith("..") and not path.startswith("../"):
         yield invalid(field_path, path, "must not start with '..'", "use a name that does not start with '..'")

@@ -425,7 +425,7 @@ def _class_update_errors(new: Mapping[str, Any] | None, old: Mapping[str, Any] |
 
 
 def _immutable_field_errors(new: Obj, old: Obj, field: str, value_if_absent: object) -> Iterator[FieldError]:
-    """Report the change of a field of the spec, which is immutable while quota is reserved."""
+    """Report the change of a spec field that is immutable while quota is reserved; `value_if_absent` is its default."""
     old_value, new_value = old["spec"].get(field, value_if_absent), new["spec"].get(field, value_if_absent)
     if old_value != new_value:
         message = f"{field} is immutable while workload quota reserved"

@@ -87,7 +87,7 @@ class HostPort(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeRules:
-    """What a pod requires of its node or prefers: node selector, node affinity and tolerations."""
+    """The constraints and preferences of a pod for its node: node selector, node affinity and tolerations."""
 
     node_selector: tuple[tuple[str, str], ...]
     #: The required terms of node affinity, one of which must match; None: no restriction.
@@ -166,8 +166,8 @@ def _with_assumed_requests(spec: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _with_assumed_container_requests(container: Mapping[str, Any]) -> Mapping[str, Any]:
     resources = container.get("resources") or _EMPTY_OBJECT
-    given_requests = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-    requests = {"cpu": _ASSUMED_CPU_REQUEST, "memory": _ASSUMED_MEMORY_REQUEST, **given_requests}
+    set_requests = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+    requests = {"cpu": _ASSUMED_CPU_REQUEST, "memory": _ASSUMED_MEMORY_REQUEST, **set_requests}
     return {**container, "resources": {"requests": requests}}
 
 

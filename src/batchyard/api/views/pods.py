@@ -330,10 +330,10 @@ def scheduled_at(pod: meta.Obj) -> Instant:
 
 
 def taint_eviction_time(pod: meta.Obj, taints: Sequence[Mapping[str, Any]]) -> Instant | None:
-    """Return when the NoExecute taints of its node evict a pod; None if the pod tolerates all of them forever.
+    """Return when `taints`, the NoExecute taints of a node, evict a pod; None if it tolerates all of them forever.
 
-    The shortest tolerationSeconds counts, from the time of the first taint or, if later, of the binding to the node. A
-    time in the past means now. Source: pkg/controller/tainteviction.
+    The shortest tolerationSeconds counts (0 for a taint that is not tolerated), from the time of the first taint or, if
+    later, of the binding to the node. A time in the past means now. Source: pkg/controller/tainteviction.
     """
     tolerated_seconds: list[int] = []
     tolerations = [(parse_toleration(t), t.get("tolerationSeconds")) for t in pod["spec"].get("tolerations") or ()]
@@ -382,7 +382,10 @@ def with_disruption(pod: meta.Obj, disruption: Disruption, now: Instant) -> meta
 
 
 def with_ready_false(pod: meta.Obj, now: Instant) -> meta.Obj:
-    """Return the pod with the condition Ready set to False, as on an unreachable node; reason and message are kept."""
+    """Return the pod with its condition Ready set to False, as on an unreachable node; reason and message are kept.
+
+    A pod without this condition is returned unchanged.
+    """
     condition = meta.find_condition(pod, READY)
     if condition is None:
         return pod
@@ -390,7 +393,7 @@ def with_ready_false(pod: meta.Obj, now: Instant) -> meta.Obj:
 
 
 def with_failed_phase(pod: meta.Obj, disruption: Disruption | None, now: Instant) -> meta.Obj:
-    """Return the pod with the phase Failed and the disruption that caused the failure; a terminal pod is unchanged."""
+    """Return the pod with the phase Failed and the condition of the disruption, if any; a terminal pod is unchanged."""
     if is_terminal(pod):
         return pod
     disrupted_pod = pod if disruption is None else with_disruption(pod, disruption, now)
@@ -425,7 +428,7 @@ def checkpoint_interval(objects: Iterable[meta.Obj | None]) -> Duration | None:
 
 
 def running_since(pod: meta.Obj) -> Instant | None:
-    """Return when the running containers of a pod started; None if the pod does not run."""
+    """Return when the first running container in a pod's status started; None if none runs."""
     if phase(pod) != RUNNING:
         return None
     for container in pod["status"].get("containerStatuses") or ():
@@ -482,7 +485,10 @@ def resumed_work(pod: meta.Obj) -> Duration:
 
 
 def with_resumption(pod: meta.Obj, resumed_from: ResumedWork | None, now: Instant) -> meta.Obj:
-    """Return the pod with its condition Resumed set, or removed if `resumed_from` is None; the same pod if equal."""
+    """Return the pod with its condition Resumed set, or removed if `resumed_from` is None or contains no work.
+
+    Returns the same object if the condition already states this work.
+    """
     if resumption(pod) == resumed_from:
         return pod
     other_conditions = [c for c in pod["status"].get("conditions") or () if c["type"] != RESUMED]
@@ -498,7 +504,7 @@ def saved_work(job: meta.Obj, pod_key: str) -> Duration:
 
 
 def most_saved_work(job: meta.Obj, pod_keys: Iterable[str]) -> ResumedWork | None:
-    """Return the most checkpointed work that a Job or JobSet stores under any of the given pod keys, or None."""
+    """Return the most checkpointed work that a Job or JobSet stores under any of `pod_keys`, or None if it has none."""
     saved_work = saved_work_by_pod_key(job)
     resumable_works = [
         ResumedWork(pod_key, work) for pod_key in pod_keys if (work := _parse_work_duration(saved_work.get(pod_key)))
@@ -513,7 +519,10 @@ def saved_work_by_pod_key(job: meta.Obj) -> Mapping[str, str]:
 
 
 def with_saved_work(job: meta.Obj, pod_key: str, work: Duration) -> meta.Obj:
-    """Return the Job or JobSet with the checkpointed work under a pod key replaced; the same object if unchanged."""
+    """Return the Job or JobSet with the checkpointed work under a pod key replaced, or removed if `work` is 0.
+
+    Returns the same object if the work is unchanged.
+    """
     saved_work = saved_work_by_pod_key(job)
     if _parse_work_duration(saved_work.get(pod_key)) == work:
         return job

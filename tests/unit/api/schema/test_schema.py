@@ -131,7 +131,7 @@ def test_unknown_field_is_reported_with_suggestion(edits: dict[str, Any], fault:
             {f"{GROUP}.flavors": None},
             f"{FLAVORS}: Required value; set the field to a list of objects with name, resources",
         ),
-        ({f"{GROUP}.flavors": []}, f"{FLAVORS}: Required value; it must have at least 1 item"),
+        ({f"{GROUP}.flavors": []}, f"{FLAVORS}: Required value; the list must have at least 1 item"),
         (
             {f"{GROUP}.flavors": "spot"},
             f"{FLAVORS}: Invalid value: \"spot\": must be a list; write one item on each line, starting with '- '",
