@@ -77,8 +77,10 @@ def with_default_spec(obj: Obj) -> Obj:
     """Return the object; a missing spec gets all default values, or becomes {} if the kind has required spec fields."""
     if "spec" in obj:
         return obj
-    info, obj_with_empty_spec = kind_info(group_kind(obj)), {**obj, "spec": {}}
-    return validate_and_default(info, info.storage_version, obj_with_empty_spec).obj or obj_with_empty_spec
+    served_kind, obj_with_empty_spec = kind_info(group_kind(obj)), {**obj, "spec": {}}
+    return (
+        validate_and_default(served_kind, served_kind.storage_version, obj_with_empty_spec).obj or obj_with_empty_spec
+    )
 
 
 def cluster_queue_defaults(obj: Obj) -> Obj:

@@ -445,7 +445,7 @@ def _expand_topology_assignment(assignment: Obj) -> Obj:
     return {**other_fields, "domains": expand_slices(assignment["slices"])}
 
 
-def _for_each_assignment(change_assignment: Callable[[Obj], Obj]) -> Callable[[ObjectFragment], ObjectFragment]:
+def _assignment_converter(change_assignment: Callable[[Obj], Obj]) -> Callable[[ObjectFragment], ObjectFragment]:
     """Return a ConversionPart's conversion that applies a function to the TopologyAssignment of every pod set."""
     return lambda fragment: {name: change_assignment(assignment) for name, assignment in fragment.items()}
 
@@ -472,7 +472,7 @@ WORKLOAD_PARTS: Final[Sequence[ConversionPart]] = (
         "status.admission.podSetAssignments.topologyAssignment",
         ItemFields(_POD_SET_ASSIGNMENTS_PATH, "topologyAssignment"),
         ItemFields(_POD_SET_ASSIGNMENTS_PATH, "topologyAssignment"),
-        _for_each_assignment(_compress_topology_assignment),
-        _for_each_assignment(_expand_topology_assignment),
+        _assignment_converter(_compress_topology_assignment),
+        _assignment_converter(_expand_topology_assignment),
     ),
 )

@@ -130,7 +130,6 @@ def controller_of(obj: Obj) -> Mapping[str, Any] | None:
 # Setters return a new list and share the unchanged conditions. Source: k8s.io/apimachinery api/meta/conditions.go; the
 # truncation of long messages: Kueue's pkg/util/api.
 
-
 MESSAGE_BYTES_MAX: Final = 32 * 1024
 _TRUNCATION_SUFFIX: Final = b" ..."
 
@@ -216,7 +215,7 @@ def event_count(event: Obj) -> int:
 class StatusDraft:
     """A mutable copy of an object's status, for several changes at once; `result` returns the changed object."""
 
-    __slots__ = ("_conditions_changed", "_generation", "_obj", "changed", "conditions", "now", "status", "time")
+    __slots__ = ("_conditions_changed", "_generation", "_obj", "changed", "conditions", "now", "status", "timestamp")
 
     def __init__(self, obj: Obj, now: Instant) -> None:
         self._obj = obj
@@ -226,7 +225,7 @@ class StatusDraft:
         #: The conditions by type, in the order of the status.
         self.conditions: dict[str, Condition] = {c["type"]: c for c in self.status.get("conditions") or ()}
         self.now = now
-        self.time = format_time(now)
+        self.timestamp = format_time(now)
         self.changed = False
 
     def result(self) -> Obj:
@@ -237,29 +236,29 @@ class StatusDraft:
             self.status["conditions"] = list(self.conditions.values())
         return {**self._obj, "status": self.status}
 
-    def is_true(self, kind: str) -> bool:
+    def is_true(self, condition_type: str) -> bool:
         """Return whether the status condition of the given type is True."""
-        condition = self.conditions.get(kind)
+        condition = self.conditions.get(condition_type)
         return condition is not None and condition["status"] == "True"
 
-    def set_condition(self, kind: str, holds: bool, reason: str, message: str, observed: bool = True) -> None:
+    def set_condition(self, condition_type: str, holds: bool, reason: str, message: str, observed: bool = True) -> None:
         """Set a status condition like apimachinery's SetStatusCondition; set observedGeneration only if `observed`."""
         status = "True" if holds else "False"
-        old = self.conditions.get(kind)
-        transition_time = self.time if old is None or old["status"] != status else old["lastTransitionTime"]
-        new: dict[str, Any] = {"type": kind, "status": status}
+        old = self.conditions.get(condition_type)
+        transition_time = self.timestamp if old is None or old["status"] != status else old["lastTransitionTime"]
+        new: dict[str, Any] = {"type": condition_type, "status": status}
         if observed and self._generation:
             new["observedGeneration"] = self._generation
         new["lastTransitionTime"] = transition_time
         new["reason"] = reason
         new["message"] = truncate_message(message)
         if new != old:
-            self.conditions[kind] = new
+            self.conditions[condition_type] = new
             self._conditions_changed = True
 
-    def drop_condition(self, kind: str) -> None:
+    def drop_condition(self, condition_type: str) -> None:
         """Remove the status condition of the given type, if there is one."""
-        if self.conditions.pop(kind, None) is not None:
+        if self.conditions.pop(condition_type, None) is not None:
             self._conditions_changed = True
 
     def set_field(self, name: str, value: object) -> None:
@@ -278,7 +277,6 @@ class StatusDraft:
 # Values of annotations and labels, parsed as Go parses them: integers, booleans, durations, slice layers.
 #
 # Validation and controllers share these functions, so that accepted values are interpreted in the same way.
-
 
 _TRUE_BOOLEAN_TEXTS: Final = ("1", "t", "T", "true", "TRUE", "True")
 _FALSE_BOOLEAN_TEXTS: Final = ("0", "f", "F", "false", "FALSE", "False")
@@ -381,7 +379,7 @@ class Selector:
         return not self.requirements or all(requirement.matches(labels) for requirement in self.requirements)
 
 
-def selector(obj: Mapping[str, Any] | None) -> Selector | None:
+def parse_selector(obj: Mapping[str, Any] | None) -> Selector | None:
     """Parse a metav1.LabelSelector; return None for None, which selects nothing."""
     if obj is None:
         return None
@@ -431,9 +429,9 @@ class AncestorSearch(NamedTuple):
     """The result of searching the owners of a job for the topmost one that Kueue manages."""
 
     #: The topmost ancestor with a queue name, which Kueue manages; None if there is none.
-    managed: Key | None
+    managed_key: Key | None
     #: A missing owner, because of which the search could not be completed.
-    missing: Key | None = None
+    missing_key: Key | None = None
 
 
 def find_managed_ancestor(job: Obj, find_object: Callable[[Key], Obj | None]) -> AncestorSearch:
@@ -447,7 +445,7 @@ def find_managed_ancestor(job: Obj, find_object: Callable[[Key], Obj | None]) ->
             managed_key = key_of(topmost_job)
     next_owner_key = controlling_job_key(topmost_job)
     if next_owner_key is not None and find_object(next_owner_key) is None:
-        return AncestorSearch(None, missing=next_owner_key)
+        return AncestorSearch(None, missing_key=next_owner_key)
     return AncestorSearch(managed_key)
 
 

@@ -121,7 +121,7 @@ def baseline_capabilities_violation(_metadata: Obj, spec: Obj) -> baseline.PodSe
             *((baseline.security_context(container).get("capabilities") or {}).get("add") or ())
         } - baseline.BASELINE_CAPABILITIES
 
-    names = baseline.violating_containers(spec, lambda container: bool(added_capabilities(container)))
+    names = baseline.violating_container_names(spec, lambda container: bool(added_capabilities(container)))
     if not names:
         return None
     bad_capabilities = sorted(set().union(*map(added_capabilities, baseline.containers(spec))))
@@ -155,7 +155,7 @@ _NET_BIND_SERVICE: Final = "NET_BIND_SERVICE"
 
 def privilege_escalation_violation(_metadata: Obj, spec: Obj) -> baseline.PodSecurityViolation | None:
     """Return a violation if containers do not set allowPrivilegeEscalation to false, else None."""
-    names = baseline.violating_containers(
+    names = baseline.violating_container_names(
         spec, lambda each: baseline.security_context(each).get("allowPrivilegeEscalation") is not False
     )
     detail = f"{baseline.noun_with_names('container', names)} must set securityContext.allowPrivilegeEscalation=false"
@@ -173,8 +173,8 @@ def restricted_capabilities_violation(_metadata: Obj, spec: Obj) -> baseline.Pod
     def keeps_capabilities(container: Obj) -> bool:
         return "ALL" not in ((baseline.security_context(container).get("capabilities") or {}).get("drop") or ())
 
-    keeping_names = baseline.violating_containers(spec, keeps_capabilities)
-    adding_names = baseline.violating_containers(spec, lambda container: bool(added_capabilities(container)))
+    keeping_names = baseline.violating_container_names(spec, keeps_capabilities)
+    adding_names = baseline.violating_container_names(spec, lambda container: bool(added_capabilities(container)))
     detail_texts = []
     if keeping_names:
         detail_texts.append(
@@ -213,12 +213,12 @@ def run_as_non_root_violation(_metadata: Obj, spec: Obj) -> baseline.PodSecurity
     runAsNonRoot must be false neither in the pod nor in a container, and true in the pod or in each container.
     """
     reason, pod_value = "runAsNonRoot != true", baseline.security_context(spec).get("runAsNonRoot")
-    false_names = baseline.violating_containers(
+    false_names = baseline.violating_container_names(
         spec, lambda each: baseline.security_context(each).get("runAsNonRoot") is False
     )
     if subject := baseline.violation_subject(false_names, by_pod=pod_value is False):
         return baseline.PodSecurityViolation(reason, f"{subject} must not set securityContext.runAsNonRoot=false")
-    unset_names = baseline.violating_containers(
+    unset_names = baseline.violating_container_names(
         spec, lambda each: baseline.security_context(each).get("runAsNonRoot") is None
     )
     detail = f"pod or {baseline.noun_with_names('container', unset_names)} must set securityContext.runAsNonRoot=true"
@@ -232,7 +232,7 @@ def run_as_user_violation(_metadata: Obj, spec: Obj) -> baseline.PodSecurityViol
         user = baseline.security_context(pod_or_container).get("runAsUser")
         return user is not None and user == 0
 
-    subject_text = baseline.violation_subject(baseline.violating_containers(spec, is_root), by_pod=is_root(spec))
+    subject_text = baseline.violation_subject(baseline.violating_container_names(spec, is_root), by_pod=is_root(spec))
     return (
         baseline.PodSecurityViolation("runAsUser=0", f"{subject_text} must not set runAsUser=0")
         if subject_text
@@ -252,7 +252,7 @@ def missing_seccomp_violation(metadata: Obj, spec: Obj) -> baseline.PodSecurityV
         and baseline.forbidden_seccomp_type(spec) is None
     ):
         return None
-    names = baseline.violating_containers(
+    names = baseline.violating_container_names(
         spec, lambda container: baseline.security_context(container).get("seccompProfile") is None
     )
     if not names:
@@ -283,7 +283,7 @@ class PodSecurityCheck(NamedTuple):
     #: The check of `baseline` that this check replaces; '' if none.
     replaces: str = ""
 
-    def at(self, minor: int) -> baseline.CheckPod | None:
+    def check_function(self, minor: int) -> baseline.CheckPod | None:
         """Return the function of this check for a minor version of Kubernetes; None if that version lacks the check."""
         return next((check for since, check in reversed(self.versions) if since <= minor), None)
 
@@ -358,16 +358,16 @@ class PodSecurityViolations(NamedTuple):
     """The Pod Security checks of a level and version that a pod fails."""
 
     policy: LevelVersion
-    found: Sequence[baseline.PodSecurityViolation]
+    violations: Sequence[baseline.PodSecurityViolation]
 
     def __str__(self) -> str:
         """Return a text such as `PodSecurity "baseline:latest": host namespaces (hostNetwork=true)`."""
-        return f'PodSecurity "{self.policy}": {", ".join(map(str, self.found))}'
+        return f'PodSecurity "{self.policy}": {", ".join(map(str, self.violations))}'
 
     @property
     def reasons(self) -> str:
         """The reasons of all violations, separated by commas, without the violating containers and fields."""
-        return ", ".join(violation.reason for violation in self.found)
+        return ", ".join(violation.reason for violation in self.violations)
 
 
 def evaluate_pod(policy: LevelVersion, metadata: Obj, spec: Obj) -> PodSecurityViolations:
@@ -383,7 +383,11 @@ def _check_functions(level: str, minor_version: int) -> Sequence[baseline.CheckP
     if level == PRIVILEGED:
         return ()
     levels = (BASELINE,) if level == BASELINE else (BASELINE, RESTRICTED)
-    available_checks = [check for check in _POD_CHECKS if check.level in levels and check.at(minor_version) is not None]
+    available_checks = [
+        check for check in _POD_CHECKS if check.level in levels and check.check_function(minor_version) is not None
+    ]
     replaced_names = {check.replaces for check in available_checks}
-    check_functions = (check.at(minor_version) for check in available_checks if check.name not in replaced_names)
+    check_functions = (
+        check.check_function(minor_version) for check in available_checks if check.name not in replaced_names
+    )
     return [function for function in check_functions if function is not None]

@@ -38,7 +38,7 @@ def security_context(pod_or_container: Obj) -> Mapping[str, Any]:
     return security_fields
 
 
-def violating_containers(spec: Obj, violates: Callable[[Mapping[str, Any]], bool]) -> list[str]:
+def violating_container_names(spec: Obj, violates: Callable[[Mapping[str, Any]], bool]) -> list[str]:
     """Return the names of a pod's containers for which `violates` returns true."""
     return [container["name"] for container in containers(spec) if violates(container)]
 
@@ -110,7 +110,7 @@ def app_armor_violation(metadata: Obj, spec: Obj) -> PodSecurityViolation | None
         profile_type: str = "" if profile is None else profile.get("type") or ""
         return profile_type if profile is not None and profile_type not in SECCOMP_PROFILE_TYPES else None
 
-    names = violating_containers(spec, lambda container: bad_type(container) is not None)
+    names = violating_container_names(spec, lambda container: bad_type(container) is not None)
     profile_types = {profile_type for part in (spec, *containers(spec)) if (profile_type := bad_type(part)) is not None}
     annotations = sorted(
         f"{name}={_quote_text_like_go(value)}"
@@ -146,7 +146,7 @@ def host_ports_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | No
     def host_port_texts(container: Obj) -> set[str]:
         return {str(port["hostPort"]) for port in container.get("ports") or () if port.get("hostPort")}
 
-    names = violating_containers(spec, lambda container: bool(host_port_texts(container)))
+    names = violating_container_names(spec, lambda container: bool(host_port_texts(container)))
     if not names:
         return None
     used_ports = sorted(set().union(*map(host_port_texts, containers(spec))))
@@ -158,7 +158,7 @@ def host_ports_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | No
 
 def probe_hosts_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Return a violation if probes or lifecycle hooks of containers set a host, else None."""
-    names = sorted(violating_containers(spec, lambda container: any(_hook_and_probe_hosts(container))))
+    names = sorted(violating_container_names(spec, lambda container: any(_hook_and_probe_hosts(container))))
     if not names:
         return None
     probe_hosts = sorted({host for container in containers(spec) for host in _hook_and_probe_hosts(container)})
@@ -181,7 +181,7 @@ def _hook_and_probe_hosts(container: Obj) -> Iterator[str]:
 
 def privileged_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Return a violation if containers are privileged, else None."""
-    names = violating_containers(spec, lambda container: security_context(container).get("privileged") is True)
+    names = violating_container_names(spec, lambda container: security_context(container).get("privileged") is True)
     detail = f"{noun_with_names('container', names)} must not set securityContext.privileged=true"
     return PodSecurityViolation("privileged", detail) if names else None
 
@@ -193,7 +193,7 @@ def proc_mount_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | No
         proc_mount_value: str | None = security_context(container).get("procMount")
         return "Default" if proc_mount_value is None else proc_mount_value
 
-    names = violating_containers(spec, lambda container: container_proc_mount(container) != "Default")
+    names = violating_container_names(spec, lambda container: container_proc_mount(container) != "Default")
     if not names:
         return None
     bad_mounts = sorted({container_proc_mount(container) for container in containers(spec)} - {"Default"})
@@ -217,7 +217,7 @@ def se_linux_check(types: frozenset[str] = _SE_LINUX_TYPES) -> CheckPod:
         return {field: value for field, value in fields.items() if (value not in types if field == "type" else value)}
 
     def check_pod(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-        names = violating_containers(spec, lambda container: bool(flaws(container)))
+        names = violating_container_names(spec, lambda container: bool(flaws(container)))
         if not names and not flaws(spec):
             return None
         all_flaws = [flaws(part) for part in (spec, *containers(spec))]
@@ -252,7 +252,7 @@ def forbidden_seccomp_type(pod_or_container: Obj) -> str | None:
 
 def seccomp_profile_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Return a violation if seccomp profiles have other types than RuntimeDefault and Localhost, else None."""
-    names = violating_containers(spec, lambda container: forbidden_seccomp_type(container) is not None)
+    names = violating_container_names(spec, lambda container: forbidden_seccomp_type(container) is not None)
     violating_subject = violation_subject(names, by_pod=forbidden_seccomp_type(spec) is not None)
     if not violating_subject:
         return None
@@ -279,7 +279,9 @@ def host_process_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | 
     def is_host_process(pod_or_container: Obj) -> bool:
         return (security_context(pod_or_container).get("windowsOptions") or {}).get("hostProcess") is True
 
-    violating_subject = violation_subject(violating_containers(spec, is_host_process), by_pod=is_host_process(spec))
+    violating_subject = violation_subject(
+        violating_container_names(spec, is_host_process), by_pod=is_host_process(spec)
+    )
     detail = f"{violating_subject} must not set securityContext.windowsOptions.hostProcess=true"
     return PodSecurityViolation("hostProcess", detail) if violating_subject else None
 

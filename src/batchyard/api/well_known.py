@@ -183,7 +183,7 @@ DISABLE_WAIT_FOR_PODS_READY: Final = "DisableWaitForPodsReady"
 FINAL_SHARE: Final = "LessThanOrEqualToFinalShare"
 INITIAL_SHARE: Final = "LessThanInitialShare"
 
-_ON: Final = """
+_GATES_ON_BY_DEFAULT: Final = """
     AdmissionFairSharing AdmissionGatedBy AssignQueueLabelsForPods CleanupProvisioningRequestsOnEviction
     DeferRayServiceFinalizationForRedisCleanup ElasticJobsViaWorkloadSlices FairSharingPreemptWithinNominal
     FairSharingPrioritizeNonBorrowing FinishOrphanedWorkloads FlavorFungibility
@@ -202,7 +202,7 @@ _ON: Final = """
     ValidateRayAndSparkJobUpdates VectorizedResourceRequests VisibilityOnDemand WorkloadIdentifierAnnotations
     WorkloadPriorityClassDefaulting WorkloadValidateResourcesAreNonNegative WorkloadValidationForPodSetMetadata
 """
-_OFF: Final = """
+_GATES_OFF_BY_DEFAULT: Final = """
     ConcurrentAdmission CustomMetricLabels DisableWaitForPodsReady ElasticJobsViaWorkloadSlicesWithTAS
     FailureRecoveryPolicy FastQuotaReleaseInPodIntegration KueueDRAIntegrationConsumableCapacity
     MultiKueueClusterProfile MultiKueueManagerQuotaAutomation MultiKueueOrchestratedPreemption
@@ -211,4 +211,7 @@ _OFF: Final = """
     TASRespectNodeAffinityPreferred UnadmittedWorkloadsExplicitStatus WorkloadRequestUseMergePatch
 """
 #: The feature gates of Kueue by name: whether each is enabled by default.
-GATES: Final[Mapping[str, bool]] = {**dict.fromkeys(_ON.split(), True), **dict.fromkeys(_OFF.split(), False)}
+GATES: Final[Mapping[str, bool]] = {
+    **dict.fromkeys(_GATES_ON_BY_DEFAULT.split(), True),
+    **dict.fromkeys(_GATES_OFF_BY_DEFAULT.split(), False),
+}

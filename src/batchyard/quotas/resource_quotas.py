@@ -71,7 +71,9 @@ def kind_of_resource(name: str) -> str | None:
     return _KIND_BY_ALIAS.get(name) or _KIND_BY_COUNT_NAME.get(name)
 
 
-_KIND_BY_COUNT_NAME: Final = {object_count_names(info)[0]: info.constant for info in scheme.KINDS if info.namespaced}
+_KIND_BY_COUNT_NAME: Final = {
+    object_count_names(served_kind)[0]: served_kind.constant for served_kind in scheme.KINDS if served_kind.namespaced
+}
 
 
 def _is_device(name: str) -> bool:
@@ -236,19 +238,19 @@ class QuotaTally:
         "_grace_period_ends",
         "_scopes",
         "_usage_by_object",
+        "count_names_by_kind",
         "is_complete",
-        "kinds",
         "spec",
-        "used",
+        "used_amounts",
     )
 
     def __init__(self, spec: meta.Obj, reader: Reader) -> None:
         self.spec = spec
-        self.used: dict[str, int] = {}
+        self.used_amounts: dict[str, int] = {}
         #: Whether the kind of every limited resource is known.
         self.is_complete = True
         #: The count names of each limited kind.
-        self.kinds: dict[str, tuple[str, ...]] = {}
+        self.count_names_by_kind: dict[str, tuple[str, ...]] = {}
         self._formats: dict[str, meta.QuantityFormat] = {}
         self._scopes = scopes_of(spec)
         self._usage_by_object: dict[meta.Key, Usage] = {}
@@ -259,17 +261,21 @@ class QuotaTally:
 
     def format_used_amount(self, name: str) -> str:
         """Return the used amount of a resource as a Kubernetes quantity."""
-        return meta.format_quantity(self.used[name], self._formats.get(name, meta.QuantityFormat.DECIMAL))
+        return meta.format_quantity(self.used_amounts[name], self._formats.get(name, meta.QuantityFormat.DECIMAL))
 
     def applies_to(self, obj: meta.Obj, kind: str) -> bool:
         """Return whether the quota limits the usage of an object: its kind is limited and the scopes match."""
-        return kind in self.kinds and is_in_scope(obj, kind, self._scopes)
+        return kind in self.count_names_by_kind and is_in_scope(obj, kind, self._scopes)
 
     def charged_usage(self, obj: meta.Obj, kind: str) -> Usage:
         """Return what an object uses of the resources that this quota limits."""
         if not self.applies_to(obj, kind):
             return {}
-        return {name: amount for name, amount in object_usage(obj, kind, self.kinds[kind]).items() if name in self.used}
+        return {
+            name: amount
+            for name, amount in object_usage(obj, kind, self.count_names_by_kind[kind]).items()
+            if name in self.used_amounts
+        }
 
     def count(self, key: meta.Key, obj: meta.Obj | None) -> bool:
         """Count an object (None: deleted); return whether the usage changes, now or at the end of a grace period."""
@@ -298,11 +304,11 @@ class QuotaTally:
         if new == old:
             return False
         for name, amount in old.items():
-            self.used[name] -= amount
+            self.used_amounts[name] -= amount
         for name, amount in new.items():
-            if not self.used[name] and obj is not None:
+            if not self.used_amounts[name] and obj is not None:
                 self._formats[name] = quantity_format_of(obj, name)
-            self.used[name] += amount
+            self.used_amounts[name] += amount
         return True
 
     def _register_resource(self, name: str, reader: Reader) -> None:
@@ -314,9 +320,9 @@ class QuotaTally:
             if served_kind is None:
                 self.is_complete = self.is_complete and not name.startswith(COUNT_PREFIX)
                 return
-        self.used[name] = 0
+        self.used_amounts[name] = 0
         if served_kind is not None:
-            self.kinds[served_kind.constant] = object_count_names(served_kind)
+            self.count_names_by_kind[served_kind.constant] = object_count_names(served_kind)
 
 
 def _custom_kinds(reader: Reader) -> Iterable[ServedKind]:
@@ -343,7 +349,9 @@ class QuotaTallies:
         if key.kind == scheme.RESOURCE_QUOTA and event.type is _DELETED:
             tallies.pop(key, None)
         obj = None if event.type is _DELETED else event.obj
-        return [quota for quota, tally in tallies.items() if key.kind in tally.kinds and tally.count(key, obj)]
+        return [
+            quota for quota, tally in tallies.items() if key.kind in tally.count_names_by_kind and tally.count(key, obj)
+        ]
 
     def tally(self, quota: meta.Obj, reader: Reader) -> QuotaTally:
         """Return the usage of a quota; on first use or after a spec change, count the Namespace's objects."""
@@ -353,7 +361,7 @@ class QuotaTallies:
         if existing_tally is not None and (existing_tally.spec is spec or existing_tally.spec == spec):
             return existing_tally
         tally = tallies[key] = QuotaTally(spec, reader)
-        for kind in tally.kinds:
+        for kind in tally.count_names_by_kind:
             for obj in reader.list(kind, key.namespace):
                 tally.count(meta.key_of(obj), obj)
         return tally
@@ -414,7 +422,7 @@ class QuotaAdmission:
             tally.release_expired_pods(parse_time(obj["metadata"]["creationTimestamp"]))
             if not tally.applies_to(obj, kind):
                 continue
-            if kind == scheme.POD and (unspecified := unspecified_resources_message(obj, tally.used)):
+            if kind == scheme.POD and (unspecified := unspecified_resources_message(obj, tally.used_amounts)):
                 raise _forbidden_error(obj, f"failed quota: {_quota_name(quota)}: must specify {unspecified}")
             charge = tally.charged_usage(obj, kind)
             old_charge = {} if old is None else tally.charged_usage(old, kind)
@@ -430,7 +438,7 @@ def _check_charge(obj: meta.Obj, quota_charge: _QuotaCharge) -> None:
     names = sorted(
         name
         for name, amount in quota_charge.additional_usage.items()
-        if tally.used[name] + amount > meta.parse_quantity(hard_limits[name])
+        if tally.used_amounts[name] + amount > meta.parse_quantity(hard_limits[name])
     )
     if names:
         requested_text = _format_amounts(
@@ -490,7 +498,7 @@ class ResourceQuotas:
         next_grace_end = tally.release_expired_pods(now)
         status = {
             "hard": dict((quota.get("spec") or {}).get("hard") or {}),
-            "used": {name: tally.format_used_amount(name) for name in tally.used},
+            "used": {name: tally.format_used_amount(name) for name in tally.used_amounts},
         }
         writes = [] if status == quota.get("status") else [UpdateStatus(meta.with_status(quota, status))]
         return ReconcileResult([*writes], requeue_at=None if next_grace_end is None else next_grace_end + 1)

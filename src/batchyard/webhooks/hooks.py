@@ -38,7 +38,7 @@ class OperatorWebhook(NamedTuple):
     """One webhook: its name, and the kind and operations that it handles."""
 
     name: str
-    info: ServedKind
+    served_kind: ServedKind
     operations: Sequence[str]
     mutates: bool
     #: Subresources that the webhook also handles.
@@ -47,12 +47,15 @@ class OperatorWebhook(NamedTuple):
     @property
     def resources(self) -> list[str]:
         """The plural resource names that the webhook handles, in the notation of webhook rules."""
-        return [self.info.plural, *(f"{self.info.plural}/{subresource}" for subresource in self.subresources)]
+        return [
+            self.served_kind.plural,
+            *(f"{self.served_kind.plural}/{subresource}" for subresource in self.subresources),
+        ]
 
     @property
     def handles_jobs_or_pods(self) -> bool:
         """Whether the webhook handles Jobs, JobSets or pods, which users create in every Namespace."""
-        return self.info.constant in {scheme.JOB, scheme.JOB_SET, scheme.POD}
+        return self.served_kind.constant in {scheme.JOB, scheme.JOB_SET, scheme.POD}
 
 
 _MUTATED_KINDS: Final = {
@@ -93,10 +96,10 @@ def _iterate_webhooks(enabled_groups: Sequence[str], *, mutates: bool) -> Iterat
 
 
 class ObjectQuery(NamedTuple):
-    """A query to the API server: for one object by its key, or for the pods of the Job with the uid `owner`."""
+    """A query to the API server: for one object by its key, or for the pods of the Job with the uid `owner_uid`."""
 
     key: Key
-    owner: str = ""
+    owner_uid: str = ""
 
 
 class ObjectNotFetched(Exception):  # noqa: N818 - named after the condition
@@ -104,7 +107,7 @@ class ObjectNotFetched(Exception):  # noqa: N818 - named after the condition
 
     def __init__(self, object_query: ObjectQuery) -> None:
         super().__init__(str(object_query))
-        self.question = object_query
+        self.query = object_query
 
 
 class FetchedObjects:

@@ -25,8 +25,8 @@ from batchyard.api.schema.scalars import (
     DefaultsComputer,
     ValueVisitor,
     VisitorOrType,
-    plain_flaws,
     scalar_visitor,
+    string_or_boolean_violation,
 )
 from batchyard.api.schema.violations import (
     MapKey,
@@ -194,7 +194,7 @@ class SchemaCompiler:
         expected_type = visitor
 
         def visit(value: Any) -> Any:
-            return value if type(value) is expected_type else plain_flaws(expected_type, value)
+            return value if type(value) is expected_type else string_or_boolean_violation(expected_type, value)
 
         return visit
 
@@ -250,7 +250,7 @@ class _Completion:
         if value is None:
             return None if name in self.nullable_fields else _REMOVED_VALUE
         assert isinstance(visitor, type)
-        return plain_flaws(visitor, value)
+        return string_or_boolean_violation(visitor, value)
 
     def complete_object(self, value: Mapping[str, Any], changed_fields: Mapping[str, Any]) -> Any:
         """Return the object with `changed_fields` replaced and defaults added; or all its schema violations."""
@@ -259,7 +259,7 @@ class _Completion:
             if result is _REMOVED_VALUE:
                 del new[name]
             elif type(result) is SchemaViolations:
-                flaws += result.below(name)
+                flaws += result.with_prefix(name)
         if not new.keys() >= self.required_fields.keys():
             flaws += self._missing_field_flaws(new)
         if flaws:
@@ -384,7 +384,7 @@ def _list_flaws(items: list[Any], field: Field) -> SchemaViolations:
     flaws, constraints = SchemaViolations(), field.constraints
     for index, item in enumerate(items):
         if type(item) is SchemaViolations:
-            flaws += item.below(index)
+            flaws += item.with_prefix(index)
     if len(items) < constraints.get("minItems", 0):
         requirement = f"must have at least {_count_items(constraints['minItems'])}"
         flaws += (
@@ -449,7 +449,7 @@ def _map_flaws(value: Mapping[str, Any], changed_values: Mapping[Any, Any], fiel
     flaws, constraints = SchemaViolations(), field.constraints
     for name, result in changed_values.items():
         if type(result) is SchemaViolations:
-            flaws += result.below(MapKey(name))
+            flaws += result.with_prefix(MapKey(name))
     if len(value) > constraints.get("maxProperties", len(value)):
         maximum = constraints["maxProperties"]
         problem = f"Too many: {len(value)}: must have at most {_count_items(maximum)}"
@@ -522,34 +522,34 @@ class SchemaResult(NamedTuple):
     faults: list[FieldError]
 
 
-def validate_and_default(info: ServedKind, version: str, obj: Obj, valid_obj: Obj | None = None) -> SchemaResult:
+def validate_and_default(served_kind: ServedKind, version: str, obj: Obj, valid_obj: Obj | None = None) -> SchemaResult:
     """Validate an object in a version of its kind, remove nulls and fill in the defaults of the schema, in one pass.
 
     Returns the same object if nothing changes; unchanged parts are shared. The returned object may share pod templates
     with other objects: objects are never changed in place. Parts that are identical (the same Python objects)
     to parts of `valid_obj`, an object already validated in this version, are not validated again.
     """
-    result = _root_visitor(info.constant, version)(obj, valid_obj)
+    result = _root_visitor(served_kind.constant, version)(obj, valid_obj)
     if type(result) is not SchemaViolations:
         return SchemaResult(result, []) if "metadata" in result else SchemaResult(None, [_MISSING_METADATA])
-    errors = _field_errors(result, load_scope_for_kind(info, version), info.kind)
+    errors = _field_errors(result, load_scope_for_kind(served_kind, version), served_kind.kind)
     return SchemaResult(None, errors if obj.get("metadata") is not None else [*errors, _MISSING_METADATA])
 
 
-def validate(info_or_type: ServedKind | str, obj: Mapping[str, Any]) -> list[FieldError]:
+def validate(kind_or_type: ServedKind | str, obj: Mapping[str, Any]) -> list[FieldError]:
     """Return all structural errors of an object, in the version of its `apiVersion` or else the storage version.
 
-    If `info_or_type` is the name of a Kubernetes type, such as `PodTemplateSpec`, `obj` is validated as that type.
+    If `kind_or_type` is the name of a Kubernetes type, such as `PodTemplateSpec`, `obj` is validated as that type.
     """
-    if isinstance(info_or_type, ServedKind):
-        return validate_and_default(info_or_type, _version_of(info_or_type, obj), obj).faults
-    result = _compiler(load_scope(NATIVE)).object_visitor(info_or_type)(obj)
-    return _field_errors(result, load_scope(NATIVE), info_or_type) if type(result) is SchemaViolations else []
+    if isinstance(kind_or_type, ServedKind):
+        return validate_and_default(kind_or_type, _version_of(kind_or_type, obj), obj).faults
+    result = _compiler(load_scope(NATIVE)).object_visitor(kind_or_type)(obj)
+    return _field_errors(result, load_scope(NATIVE), kind_or_type) if type(result) is SchemaViolations else []
 
 
-def with_defaults(info: ServedKind, obj: Obj) -> dict[str, Any]:
+def with_defaults(served_kind: ServedKind, obj: Obj) -> dict[str, Any]:
     """Return the object without nulls and with the defaults of its schema; raise InvalidObject if it is invalid."""
-    result = validate_and_default(info, _version_of(info, obj), obj)
+    result = validate_and_default(served_kind, _version_of(served_kind, obj), obj)
     if result.obj is None:
         raise InvalidObject(result.faults)
     return result.obj
@@ -564,21 +564,21 @@ def fill_defaults(type_name: str, value: Any) -> Any:
 @cache
 def semantic_equality(constant: str) -> SemanticEquality:
     """Return the SemanticEquality that compares values of the types of a kind in its storage version."""
-    info = kind_info(constant)
-    return SemanticEquality(load_scope_for_kind(info, info.storage_version), fill_defaults)
+    served_kind = kind_info(constant)
+    return SemanticEquality(load_scope_for_kind(served_kind, served_kind.storage_version), fill_defaults)
 
 
 _MISSING_METADATA = FieldError("metadata", "Required value", "add metadata with a name to the object")
 
 
-def _version_of(info: ServedKind, obj: Obj) -> str:
-    return info.version_of(str(obj.get("apiVersion"))) or info.storage_version
+def _version_of(served_kind: ServedKind, obj: Obj) -> str:
+    return served_kind.version_of(str(obj.get("apiVersion"))) or served_kind.storage_version
 
 
 @cache
 def _root_visitor(constant: str, version: str) -> RootVisitor:
-    info = kind_info(constant)
-    return _compiler(load_scope_for_kind(info, version)).root_visitor(info.kind)
+    served_kind = kind_info(constant)
+    return _compiler(load_scope_for_kind(served_kind, version)).root_visitor(served_kind.kind)
 
 
 @cache

@@ -63,7 +63,7 @@ def scalar_visitor(scalar_type: str, constraints: Mapping[str, Any]) -> VisitorO
     return _accept_any
 
 
-def plain_flaws(expected_type: type, value: Any) -> violations.SchemaViolations:
+def string_or_boolean_violation(expected_type: type, value: Any) -> violations.SchemaViolations:
     """Return the violation of a value that is not of `expected_type` (`str` or `bool`), in a list."""
     if expected_type is bool:
         boolean_text = {"true": "true", "yes": "true", "false": "false", "no": "false"}.get(str(value).lower())
@@ -114,7 +114,7 @@ def _string_visitor(constraints: Mapping[str, Any]) -> ValueVisitor:
 
     def visit(value: Any) -> Any:
         if type(value) is not str:
-            return plain_flaws(str, value)
+            return string_or_boolean_violation(str, value)
         result = cached_check_string(value)
         return value if type(result) is str else result
 

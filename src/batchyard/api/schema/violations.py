@@ -40,7 +40,7 @@ class SchemaViolations(list[SchemaViolation]):
 
     __slots__ = ()
 
-    def below(self, step: PathStep) -> "SchemaViolations":
+    def with_prefix(self, step: PathStep) -> "SchemaViolations":
         """Return the violations with `step` put before each path, which is then relative to the parent value."""
         return SchemaViolations(SchemaViolation((step, *flaw.path), *flaw[1:]) for flaw in self)
 

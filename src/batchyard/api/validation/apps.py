@@ -9,8 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme
 from batchyard.api.errors import FieldError
-from batchyard.api.meta import Obj, group_kind
-from batchyard.api.meta import selector as parsed_selector
+from batchyard.api.meta import Obj, group_kind, parse_selector
 from batchyard.api.schema import semantic_equality
 from batchyard.api.validation import job, pods, rules
 
@@ -319,7 +318,7 @@ def _selector_errors(selector: Mapping[str, Any] | None, labels: Mapping[str, st
     if not selector.get("matchLabels") and not selector.get("matchExpressions"):
         message = f"empty selector is invalid for {kind.lower()}"
         yield rules.invalid("spec.selector", selector, message, "add matchLabels with the labels of the pod template")
-    label_selector = None if errors else parsed_selector(selector)
+    label_selector = None if errors else parse_selector(selector)
     if label_selector is not None and not label_selector.matches(labels):
         message = "`selector` does not match template `labels`"
         yield rules.invalid(_TEMPLATE_LABELS, labels, message, "add the labels of the selector to the pod template")

@@ -11,7 +11,7 @@ from batchyard.api.errors import FieldError
 from batchyard.api.patterns import pattern_fault
 from batchyard.api.times import ReservationWindow, is_time, parse_time, parse_time_or_duration, reservation_window
 from batchyard.api.validation import job, pods, rules
-from batchyard.api.validation.job import topology_errors
+from batchyard.api.validation.job import tpu_topology_errors
 from batchyard.api.validation.rules import is_extended
 from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import HOUR, SECOND, parse_duration
@@ -73,7 +73,7 @@ def pool_errors(pool: SpecFields, path: str) -> Iterator[FieldError]:
     yield from run_duration_errors(pool, path)
     yield from _accelerator_errors(pool, path)
     yield from _placement_errors(pool, path)
-    yield from job.slice_errors(pool, path)
+    yield from job.tpu_slice_errors(pool, path)
 
 
 def run_duration_errors(spec: SpecFields, path: str) -> Iterator[FieldError]:
@@ -121,7 +121,7 @@ def _initial_count_errors(pool: SpecFields, autoscaling: SpecFields, path: str) 
     minimum, maximum, total_max = autoscaling.get("min", 0), autoscaling.get("max"), autoscaling.get("totalMax")
     if maximum is not None and not minimum <= zone_node_count <= maximum:
         message = f"must be between autoscaling.min and autoscaling.max, {minimum} and {maximum}"
-        yield rules.invalid(f"{path}.nodeCount", zone_node_count, message, f"give a number from {minimum} to {maximum}")
+        yield rules.invalid(f"{path}.nodeCount", zone_node_count, message, f"use a number from {minimum} to {maximum}")
     elif total_max is not None and total_count > total_max:
         message = f"must be at most autoscaling.totalMax, {total_max}, in all zones together: it is {total_count}"
         yield rules.invalid(f"{path}.nodeCount", zone_node_count, message, "lower nodeCount, or raise totalMax")
@@ -237,7 +237,7 @@ def budget_errors(budget: Mapping[str, Any]) -> Iterator[FieldError]:
         yield rules.forbidden("spec.acceleratorHours", "must not be set together with dollars", remedy)
     for field in amount_fields:
         if meta.parse_quantity(spec[field]) < 0:
-            yield rules.invalid(f"spec.{field}", spec[field], "must not be negative", "give 0 or more")
+            yield rules.invalid(f"spec.{field}", spec[field], "must not be negative", "use 0 or more")
     for index, threshold in enumerate(spec.get("thresholds") or ()):
         path = f"spec.thresholds[{index}]"
         if threshold.get("drain") and threshold["action"] != "Hold":
@@ -279,12 +279,12 @@ def _machine_type_errors(machine_type: SpecFields, path: str) -> Iterator[FieldE
             yield from rules.amount_errors(machine_type[field], f"{path}.{field}")
     for field in ("cpu", "memory"):
         if rules.parse_nano(machine_type[field]) == 0:
-            remedy = f"give the {field} of the machine"
+            remedy = f"specify the {field} of the machine"
             yield rules.invalid(f"{path}.{field}", machine_type[field], "must be greater than 0", remedy)
     sustained_cpu = machine_type.get("sustainedCpu")
     if sustained_cpu is not None and rules.exceeds_limit(sustained_cpu, machine_type["cpu"]):
         message = f"must be at most the machine's cpu, which is {rules.canonical_or_text(machine_type['cpu'])}"
-        remedy = "give the cpu that the machine can use permanently, or remove the field"
+        remedy = "specify the cpu that the machine can use permanently, or remove the field"
         yield rules.invalid(f"{path}.sustainedCpu", sustained_cpu, message, remedy)
     yield from _accelerator_device_errors(machine_type, path)
 
@@ -300,7 +300,7 @@ def _accelerator_device_errors(machine_type: SpecFields, path: str) -> Iterator[
         message = "must not be set without accelerator: it describes how the chips of the accelerator are arranged"
         yield rules.forbidden(f"{path}.topology", message, "remove topology, or set accelerator")
     elif topology:
-        yield from topology_errors(topology, f"{path}.topology", accelerator["count"])
+        yield from tpu_topology_errors(topology, f"{path}.topology", accelerator["count"])
 
 
 def _autoscaling_errors(autoscaling: SpecFields, path: str) -> Iterator[FieldError]:
@@ -389,7 +389,7 @@ def cluster_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Ite
     old_pools = {pool["name"]: pool for pool in old_spec.get("nodePools") or ()}
     for i, pool in enumerate(spec.get("nodePools") or ()):
         for field in changed_machine_fields(pool, old_pools.get(pool["name"], pool)):
-            remedy = "give the changed pool another name: it is created, and the old one is deleted"
+            remedy = "specify the changed pool another name: it is created, and the old one is deleted"
             yield rules.immutable(f"spec.nodePools[{i}].{field}", pool.get(field), remedy)
 
 

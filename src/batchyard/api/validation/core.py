@@ -139,7 +139,7 @@ def events_v1_errors(event: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a new Event of the API group `events.k8s.io` by the additional rules of this group."""
     yield from _event_series_errors(event)
     if not event.get("eventTime"):
-        yield rules.required("eventTime", "", "give the time of the event")
+        yield rules.required("eventTime", "", "specify the time of the event")
     if event.get("type") not in _EVENT_TYPES:
         yield rules.invalid("type", "", f"has invalid value: {event.get('type') or ''}", "use Normal or Warning")
     for field in _DEPRECATED_EVENT_FIELDS:
@@ -163,13 +163,13 @@ def _event_series_errors(event: Mapping[str, Any]) -> Iterator[FieldError]:
     if (event_series.get("count") or 0) < 2:
         yield rules.invalid("series.count", "", "should be at least 2", "remove series if the event occurred once")
     if not event_series.get("lastObservedTime"):
-        yield rules.required("series.lastObservedTime", "", "give the time of the last occurrence")
+        yield rules.required("series.lastObservedTime", "", "specify the time of the last occurrence")
 
 
 def _events_v1_field_errors(event: Mapping[str, Any]) -> Iterator[FieldError]:
     component = event.get("reportingComponent") or ""
     if not component:
-        yield rules.required("reportingComponent", "", "give the name of the component that reports the event")
+        yield rules.required("reportingComponent", "", "specify the name of the component that reports the event")
     for message in rules.qualified_name_errors(component):
         yield rules.invalid("reportingComponent", component, message, "use a name such as kubernetes.io/kubelet")
     for field in ("reportingInstance", "action", "reason"):

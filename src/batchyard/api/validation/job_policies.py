@@ -127,7 +127,7 @@ def _success_rule_errors(rule: Obj, completions: int, path: str) -> Iterator[Fie
         return
     count_path = f"{path}.succeededCount"
     if succeeded_count < 0:
-        yield rules.invalid(count_path, succeeded_count, rules.NEGATIVE_MESSAGE, "give 0 or more")
+        yield rules.invalid(count_path, succeeded_count, rules.NEGATIVE_MESSAGE, "use 0 or more")
     if succeeded_count > completions:
         message = f"must be less than or equal to {completions} (the number of specified completions)"
         yield rules.invalid(count_path, succeeded_count, message, f"use at most {completions}")

@@ -94,7 +94,7 @@ def _limit_ratio_errors(amounts: Mapping[str, Any], name: str, path: str) -> Ite
         rules.canonical_or_text(amounts["maxLimitRequestRatio"]),
     )
     if maximum_ratio < NANO:
-        yield rules.invalid(ratio_path, text, f"ratio {text} is less than 1", "give 1 or more")
+        yield rules.invalid(ratio_path, text, f"ratio {text} is less than 1", "use 1 or more")
     minimum, maximum = rules.parse_nano(amounts.get("min", "")), rules.parse_nano(amounts.get("max", ""))
     if minimum and maximum is not None and maximum_ratio * minimum > maximum * NANO:
         message = f"ratio {text} is greater than max/min = {maximum / minimum:f}"
@@ -295,7 +295,7 @@ def binding_errors(binding: Mapping[str, Any]) -> Iterator[FieldError]:
     if role_reference["kind"] not in role_kinds:
         yield rules.unsupported("roleRef.kind", role_reference["kind"], role_kinds)
     if not role_reference["name"]:
-        yield rules.required("roleRef.name", "", "give the name of the role to bind")
+        yield rules.required("roleRef.name", "", "specify the name of the role to bind")
     for message in rules.path_segment_errors(role_reference["name"]):
         yield rules.invalid("roleRef.name", role_reference["name"], message, "use the name of a role")
     for i, subject in enumerate(binding.get("subjects") or ()):
@@ -336,7 +336,7 @@ def _subject_errors(subject: Mapping[str, Any], path: str, *, is_namespaced: boo
     """Report a role binding's subject that is not a valid User or Group, or a ServiceAccount with its namespace."""
     kind, name, group = subject["kind"], subject["name"], subject.get("apiGroup", "")
     if not name:
-        yield rules.required(f"{path}.name", "", f"give the name of the {kind}")
+        yield rules.required(f"{path}.name", "", f"specify the name of the {kind}")
     if kind not in _SUBJECT_KINDS:
         yield rules.unsupported(f"{path}.kind", kind, _SUBJECT_KINDS)
     elif kind != "ServiceAccount":
@@ -348,4 +348,4 @@ def _subject_errors(subject: Mapping[str, Any], path: str, *, is_namespaced: boo
         if group:
             yield rules.unsupported(f"{path}.apiGroup", group, ("",))
         if not is_namespaced and not subject.get("namespace"):
-            yield rules.required(f"{path}.namespace", "", "give the namespace of the ServiceAccount")
+            yield rules.required(f"{path}.namespace", "", "specify the namespace of the ServiceAccount")

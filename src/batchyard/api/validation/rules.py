@@ -121,7 +121,7 @@ def amount_errors(value: Any, path: str) -> Iterator[FieldError]:
         message = "must be a quantity: a number with an optional suffix"
         yield invalid(path, value, message, "write it as 500m, 2, 1.5, 10Gi or 1e3")
     elif nano_amount < 0:
-        yield invalid(path, meta.canonical_quantity(value), NEGATIVE_MESSAGE, "give 0 or more")
+        yield invalid(path, meta.canonical_quantity(value), NEGATIVE_MESSAGE, "use 0 or more")
 
 
 def exceeds_limit(value: Any, limit: Any) -> bool:
@@ -373,7 +373,7 @@ _NAME_RULES: Final[Mapping[str, NameRule]] = {
 }
 ANNOTATIONS_BYTES_MAX: Final = 256 * 1024
 #: Kubernetes's own kinds, whose finalizers have stricter rules than those of custom kinds.
-_NATIVE_KINDS: Final = frozenset(info.constant for info in scheme.KINDS if is_native(info))
+_NATIVE_KINDS: Final = frozenset(served_kind.constant for served_kind in scheme.KINDS if is_native(served_kind))
 #: The kind Event: Events must not be owners of objects.
 _EVENT_KIND: Final = scheme.kind_info(scheme.EVENT)
 #: The finalizers without a prefix.

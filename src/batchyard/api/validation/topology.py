@@ -81,7 +81,7 @@ def _slice_annotation_errors(annotations: AnnotationMap, path: str, count: int) 
     value, item_path = annotations.get(SLICE_SIZE), f"{path}[{SLICE_SIZE}]"
     if value is None:
         if SLICE_TOPOLOGY in annotations:
-            remedy = "give the number of pods in a slice"
+            remedy = "specify the number of pods in a slice"
             yield rules.required(item_path, f"must be set when '{SLICE_TOPOLOGY}' is specified", remedy)
         return
     slice_size = parse_integer(value, bits=32)

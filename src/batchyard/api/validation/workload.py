@@ -59,10 +59,10 @@ def status_errors(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
         message = "clusterName and nominatedClusterNames are mutually exclusive"
         yield rules.schema_rule_fault("status", "object", message, "remove nominatedClusterNames: clusterName is set")
     if old is not None and old.get("status"):
-        yield from _update_errors(workload, old)
+        yield from _status_transition_errors(workload, old)
 
 
-def _update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
+def _status_transition_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Report forbidden changes of a Workload's status: reclaimable pods, admission, and pod set updates of checks."""
     if is_true(new, "QuotaReserved") and is_true(old, "QuotaReserved"):
         yield from _reclaimable_update_errors(new, old)
@@ -114,7 +114,7 @@ def _pod_set_assignment_errors(assignment: Obj, count_by_pod_set: Mapping[str, i
     for resource, value in (assignment.get("resourceUsage") or {}).items():
         if count > 0 and rules.parse_nano(value) is not None and quantity.amount(resource, value) % count:
             item_path = f"{path}.resourceUsage[{resource}]"
-            remedy = "give the amount that one pod uses times the count"
+            remedy = "specify the amount that one pod uses times the count"
             yield rules.invalid(item_path, rules.canonical_or_text(value), f"is not a multiple of {count}", remedy)
     if topology := assignment.get("topologyAssignment"):
         yield from topology_assignment.assignment_errors(topology, f"{path}.topologyAssignment")
@@ -275,7 +275,7 @@ def workload_errors(workload: Mapping[str, Any]) -> Iterator[FieldError]:
 def workload_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a Workload: most spec fields are immutable while quota is reserved."""
     yield from rules.metadata_errors(new)
-    yield from rules.mark_webhook(_WORKLOAD_WEBHOOK_NAME, _change_errors(new, old))
+    yield from rules.mark_webhook(_WORKLOAD_WEBHOOK_NAME, _webhook_update_errors(new, old))
 
 
 def workload_status_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -289,7 +289,7 @@ def _status_change_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Ite
     yield from cluster_name_update_errors(new, old, is_replacement=is_replacement)
 
 
-def _change_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+def _webhook_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a Workload by the rules of Kueue's webhook."""
     yield from _spec_errors(new)
     yield from _status_change_errors(new, old)
@@ -367,18 +367,18 @@ def _topology_request_errors(request: Mapping[str, Any], path: str) -> Iterator[
     slice_topology, slice_size = request.get("podSetSliceRequiredTopology"), request.get("podSetSliceSize")
     if slice_topology is not None and slice_size is None:
         message = "must be set when podSetSliceRequiredTopology is specified"
-        yield rules.required(f"{path}.podSetSliceSize", message, "give the number of pods in a slice")
+        yield rules.required(f"{path}.podSetSliceSize", message, "specify the number of pods in a slice")
     elif slice_topology is None and slice_size is not None:
         message = "may not be set when podSetSliceRequiredTopology is not specified"
         yield rules.forbidden(
             f"{path}.podSetSliceSize", message, "remove the field, or set podSetSliceRequiredTopology"
         )
     elif slice_size is not None and slice_size <= 0:
-        yield rules.invalid(f"{path}.podSetSliceSize", slice_size, "must be greater than 0", "give 1 or more")
+        yield rules.invalid(f"{path}.podSetSliceSize", slice_size, "must be greater than 0", "use 1 or more")
     for i, constraint in enumerate(request.get("podsetSliceRequiredTopologyConstraints") or ()):
         if constraint["size"] <= 0:
             item_path = f"{path}.podsetSliceRequiredTopologyConstraints[{i}].size"
-            yield rules.invalid(item_path, constraint["size"], "must be greater than 0", "give 1 or more")
+            yield rules.invalid(item_path, constraint["size"], "must be greater than 0", "use 1 or more")
 
 
 def _priority_class_errors(spec: Mapping[str, Any]) -> Iterator[FieldError]:

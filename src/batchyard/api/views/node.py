@@ -253,7 +253,7 @@ def _parse_node(obj: Obj) -> NodeView:
 # Values derived from a Job's spec.
 
 
-def pods_running_at_once(spec: Obj) -> int:
+def parallel_pod_count(spec: Obj) -> int:
     """Return the maximum number of pods of a Job that run at once: its parallelism, or its completions if fewer."""
     parallelism: int = spec.get("parallelism", 1)
     completions: int | None = spec.get("completions")

@@ -348,27 +348,31 @@ def taint_eviction_time(pod: meta.Obj, taints: Sequence[Mapping[str, Any]]) -> I
     return max(min(taint_added_times, default=0), scheduled_at(pod)) + min(tolerated_seconds) * SECOND
 
 
-def with_condition(pod: meta.Obj, kind: str, holds: bool, reason_pair: tuple[str, str], now: Instant) -> meta.Obj:
-    """Return the pod with a status condition set; `reason_pair` is its reason and message. Same object if unchanged."""
+def with_condition(
+    pod: meta.Obj, condition_type: str, holds: bool, reason_and_message: tuple[str, str], now: Instant
+) -> meta.Obj:
+    """Return the pod with a status condition set; the same object if the condition is unchanged."""
     status = pod.get("status") or {}
     conditions: list[Mapping[str, Any]] = status.get("conditions") or []
-    old = next((c for c in conditions if c["type"] == kind), None)
-    new = pod_condition(kind, holds, reason_pair, old, now)
+    old = next((c for c in conditions if c["type"] == condition_type), None)
+    new = pod_condition(condition_type, holds, reason_and_message, old, now)
     if new == old:
         return pod
     new_conditions = [*conditions, new] if old is None else [new if c is old else c for c in conditions]
     return meta.with_status(pod, {**status, "conditions": new_conditions})
 
 
-def pod_condition(kind: str, holds: bool, why: tuple[str, str], old: meta.Obj | None, now: Instant) -> dict[str, Any]:
-    """Build a status condition of a pod; `why` is its reason and message, which are left out if empty.
+def pod_condition(
+    condition_type: str, holds: bool, reason_and_message: tuple[str, str], old: meta.Obj | None, now: Instant
+) -> dict[str, Any]:
+    """Build a status condition of a pod; an empty reason or message is left out.
 
     If `old`, the previous condition, has the same status, its lastTransitionTime is kept.
     """
     status = "True" if holds else "False"
     transition_time = old["lastTransitionTime"] if old is not None and old["status"] == status else format_time(now)
-    new: dict[str, Any] = {"type": kind, "status": status, "lastTransitionTime": transition_time}
-    reason, message = why
+    new: dict[str, Any] = {"type": condition_type, "status": status, "lastTransitionTime": transition_time}
+    reason, message = reason_and_message
     if reason:
         new["reason"] = reason
     if message:
@@ -493,8 +497,11 @@ def with_resumption(pod: meta.Obj, resumed_from: ResumedWork | None, now: Instan
         return pod
     other_conditions = [c for c in pod["status"].get("conditions") or () if c["type"] != RESUMED]
     if resumed_from is not None and resumed_from.work:
-        why = (_RESUMED_REASON, f"{format_duration(resumed_from.work)}{_RESUMED_SEPARATOR}{resumed_from.pod_key}")
-        other_conditions.insert(0, pod_condition(RESUMED, True, why, None, now))
+        reason_and_message = (
+            _RESUMED_REASON,
+            f"{format_duration(resumed_from.work)}{_RESUMED_SEPARATOR}{resumed_from.pod_key}",
+        )
+        other_conditions.insert(0, pod_condition(RESUMED, True, reason_and_message, None, now))
     return meta.with_status(pod, {**pod["status"], "conditions": other_conditions})
 
 
