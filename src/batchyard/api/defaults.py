@@ -272,7 +272,7 @@ def _with_spec_fields(obj: Obj, default_fields: Mapping[str, Any], **fields: Any
 
 
 def _update_strategy_defaults(strategy: Mapping[str, Any] | None, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the update strategy, by default of type RollingUpdate; this type gets the given default settings."""
+    """Return the update strategy, by default of type RollingUpdate; this type gets the default `settings`."""
     typed_strategy = {"type": _ROLLING_UPDATE_TYPE, **(strategy or {})}
     if typed_strategy["type"] != _ROLLING_UPDATE_TYPE:
         return typed_strategy

@@ -296,7 +296,6 @@ def _pod_count_at(pod_counts: Obj, i: int) -> int:
 
 
 def _build_topology_slice(levels: Sequence[str], domains: Sequence[Obj]) -> dict[str, Any]:
-    """Return one TopologyAssignment slice for all the given domains."""
     pod_counts = [domain["count"] for domain in domains]
     are_counts_equal = all(count == pod_counts[0] for count in pod_counts)
     return {
@@ -319,7 +318,6 @@ def _encode_levels(level_values: Sequence[str]) -> dict[str, Any]:
 
 
 def _common_prefix(values: Sequence[str]) -> str:
-    """Return the longest common prefix of all given strings."""
     smallest, largest = min(values), max(values)
     prefix_length = next((i for i, (a, b) in enumerate(zip(smallest, largest, strict=False)) if a != b), len(smallest))
     return smallest[:prefix_length]
@@ -400,7 +398,6 @@ class ItemFields:
         return with_path(item, (*self.item_path, self.field), fragment.get(item.get("name", "main")))
 
     def _find_list_items(self, obj: Obj) -> list[Obj] | None:
-        """Return the object's list at `path`, or None if there is none."""
         items = _value_at(obj, self.path)
         return items if isinstance(items, list) else None
 

@@ -257,7 +257,7 @@ KINDS: Final[tuple[ServedKind, ...]] = (
 )
 
 _KIND_BY_CONSTANT: Final = {served_kind.constant: served_kind for served_kind in KINDS}
-_BY_NAME: Final = {
+_KIND_BY_API_VERSION_AND_NAME: Final = {
     (served_kind.api_version_for(version), served_kind.kind): served_kind
     for served_kind in KINDS
     for version in served_kind.versions
@@ -266,7 +266,7 @@ _BY_NAME: Final = {
 
 def find_kind(api_version: str, kind: str) -> ServedKind | None:
     """Return the kind that is served as `kind` in the given `apiVersion`, or None."""
-    return _BY_NAME.get((api_version, kind))
+    return _KIND_BY_API_VERSION_AND_NAME.get((api_version, kind))
 
 
 def kind_info(constant: str) -> ServedKind:

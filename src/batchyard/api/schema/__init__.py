@@ -270,7 +270,6 @@ class _Completion:
         return new
 
     def _missing_field_flaws(self, fields: Mapping[str, Any]) -> SchemaViolations:
-        """Return a schema violation for each required field that is missing."""
         missing_names = [name for name in self.required_fields if name not in fields and name not in self.defaults]
         return SchemaViolations(
             SchemaViolation((name,), "Required value", f"set the field to {self.required_fields[name]}")

@@ -278,12 +278,12 @@ def _machine_type_errors(machine_type: SpecFields, path: str) -> Iterator[FieldE
         if field in machine_type:
             yield from rules.amount_errors(machine_type[field], f"{path}.{field}")
     for field in ("cpu", "memory"):
-        if rules.parse_nano(machine_type[field]) == 0:
+        if rules.parse_nano_amount(machine_type[field]) == 0:
             remedy = f"specify the {field} of the machine"
             yield rules.invalid(f"{path}.{field}", machine_type[field], "must be greater than 0", remedy)
     sustained_cpu = machine_type.get("sustainedCpu")
     if sustained_cpu is not None and rules.exceeds_limit(sustained_cpu, machine_type["cpu"]):
-        message = f"must be at most the machine's cpu, which is {rules.canonical_or_text(machine_type['cpu'])}"
+        message = f"must be at most the machine's cpu, which is {rules.canonical_quantity_or_text(machine_type['cpu'])}"
         remedy = "specify the cpu that the machine can use permanently, or remove the field"
         yield rules.invalid(f"{path}.sustainedCpu", sustained_cpu, message, remedy)
     yield from _accelerator_device_errors(machine_type, path)

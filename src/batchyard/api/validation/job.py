@@ -79,7 +79,6 @@ def is_suspended(job: Obj) -> bool:
 
 
 def _job_labels(job: Obj) -> Mapping[str, str]:
-    """Return the labels of a Job; empty if it has none."""
     labels: Mapping[str, str] = job["metadata"].get("labels") or {}
     return labels
 
@@ -483,7 +482,6 @@ def _without_scheduling_fields(template: Obj) -> Obj:
 
 
 def _annotation(job: Obj, name: str) -> str | None:
-    """Return the value of an annotation of a Job, or None."""
     value: str | None = (job["metadata"].get("annotations") or {}).get(name)
     return value
 

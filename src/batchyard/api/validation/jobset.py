@@ -256,7 +256,7 @@ def _name_or_generated_name(jobset: Obj) -> str:
 
 
 def _job_spec(job: Obj) -> Obj:
-    """Return the Job spec in a replicated Job's template, with default completions and parallelism."""
+    """Return the Job spec in a replicated Job's template; with neither completions nor parallelism, both become 1."""
     spec: Obj = job["template"].get("spec") or {}
     if spec.get("completions") is None and spec.get("parallelism") is None:
         return {**spec, "completions": 1, "parallelism": 1}

@@ -68,7 +68,7 @@ def _volume_source_errors(field: str, source: Mapping[str, Any], path: str) -> I
         case "downwardAPI":
             yield from rules.file_mode_errors(source.get("defaultMode"), f"{path}.defaultMode")
             for item in source.get("items") or ():
-                yield from _downward_file_errors(item, path)
+                yield from _volume_file_errors(item, path)
         case "projected":
             yield from rules.file_mode_errors(source.get("defaultMode"), f"{path}.defaultMode")
             yield from _projected_source_errors(source.get("sources") or (), path)
@@ -92,10 +92,10 @@ def _key_to_path_errors(items: Sequence[Mapping[str, Any]], path: str) -> Iterat
         item_path = f"{path}[{i}]"
         if not item.get("key"):
             yield rules.required(f"{item_path}.key", "", "specify a key of the Secret or ConfigMap")
-        yield from _downward_file_errors(item, item_path)
+        yield from _volume_file_errors(item, item_path)
 
 
-def _downward_file_errors(item: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _volume_file_errors(item: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     if not item.get("path"):
         yield rules.required(f"{path}.path", "", _FILE_PATH_REMEDY)
     yield from rules.file_errors(item.get("path") or "", f"{path}.path")
@@ -118,7 +118,7 @@ def _projected_source_errors(sources: Sequence[Mapping[str, Any]], path: str) ->
                 file_path = f"{item_path}.{field}" if field == "downwardAPI" else f"{item_path}.{field}.items[{j}]"
                 if field != "downwardAPI" and not item.get("key"):
                     yield rules.required(f"{file_path}.key", "", "specify a key of the Secret or ConfigMap")
-                yield from _downward_file_errors(item, file_path)
+                yield from _volume_file_errors(item, file_path)
                 if (file := item.get("path") or "") and file in file_paths:
                     remedy = f"specify the files different paths: {file} occurs twice"
                     yield rules.invalid(path, projection.get("name") or file, "conflicting duplicate paths", remedy)
@@ -337,11 +337,11 @@ def toleration_errors(tolerations: Sequence[Mapping[str, Any]], path: str) -> It
             yield rules.invalid(f"{item_path}.operator", operator, message, "set a key, or set the operator to Exists")
         if operator not in _TOLERATION_OPERATORS:
             yield rules.unsupported(f"{item_path}.operator", operator, _TOLERATION_OPERATORS)
-        yield from _value_errors(toleration, operator, item_path)
+        yield from _toleration_value_errors(toleration, operator, item_path)
         yield from _toleration_effect_errors(toleration, item_path)
 
 
-def _value_errors(toleration: Mapping[str, Any], operator: str, path: str) -> Iterator[FieldError]:
+def _toleration_value_errors(toleration: Mapping[str, Any], operator: str, path: str) -> Iterator[FieldError]:
     """Report a toleration whose value is not a label value, or is set with the operator Exists."""
     value = toleration.get("value") or ""
     if operator == "Exists" and value:

@@ -101,13 +101,15 @@ def too_many(path: str, count: int, count_max: int, remedy: str) -> FieldError:
 # Rules of quantities.
 
 
-def parse_nano(value: str | int | float) -> int | None:
+def parse_nano_amount(value: str | int | float) -> int | None:
     """Parse a resource quantity to an integer in billionths; None if it is malformed."""
-    return None if isinstance(value, str) and len(value) > meta.QUANTITY_LENGTH_MAX else _parse_nano_cached(value)
+    return (
+        None if isinstance(value, str) and len(value) > meta.QUANTITY_LENGTH_MAX else _parse_nano_amount_cached(value)
+    )
 
 
 @lru_cache(maxsize=65536)
-def _parse_nano_cached(value: str | int | float) -> int | None:
+def _parse_nano_amount_cached(value: str | int | float) -> int | None:
     try:
         return meta.parse_quantity(value)
     except ValueError:
@@ -116,7 +118,7 @@ def _parse_nano_cached(value: str | int | float) -> int | None:
 
 def amount_errors(value: Any, path: str) -> Iterator[FieldError]:
     """Report a value that is not a resource quantity, or is negative."""
-    nano_amount = parse_nano(value)
+    nano_amount = parse_nano_amount(value)
     if nano_amount is None:
         message = "must be a quantity: a number with an optional suffix"
         yield invalid(path, value, message, "write it as 500m, 2, 1.5, 10Gi or 1e3")
@@ -126,13 +128,13 @@ def amount_errors(value: Any, path: str) -> Iterator[FieldError]:
 
 def exceeds_limit(value: Any, limit: Any) -> bool:
     """Return whether a resource quantity exceeds a limit; False if one of them is malformed."""
-    nano_amount, nano_limit = parse_nano(value), parse_nano(limit)
+    nano_amount, nano_limit = parse_nano_amount(value), parse_nano_amount(limit)
     return nano_amount is not None and nano_limit is not None and nano_amount > nano_limit
 
 
-def canonical_or_text(value: Any) -> str:
+def canonical_quantity_or_text(value: Any) -> str:
     """Return a resource quantity in Kubernetes's canonical form; a malformed one is returned as it is."""
-    return str(value) if parse_nano(value) is None else meta.canonical_quantity(value)
+    return str(value) if parse_nano_amount(value) is None else meta.canonical_quantity(value)
 
 
 # Validation of names, label keys and label values: each function returns Kubernetes's messages, none if valid.
@@ -553,7 +555,6 @@ def is_extended(name: str) -> bool:
 
 
 def _has_hugepages(*amounts: Mapping[str, Any]) -> bool:
-    """Return whether any of the given requests or limits contains hugepages."""
     return any(name.startswith("hugepages-") for each in amounts for name in each)
 
 
@@ -571,9 +572,9 @@ def resource_name_errors(name: str, path: str) -> Iterator[FieldError]:
 def _resource_value_errors(name: str, value: Any, path: str) -> Iterator[FieldError]:
     """Report a resource amount that is malformed or negative, or a fraction of an extended resource."""
     yield from amount_errors(value, path)
-    amount = parse_nano(value)
+    amount = parse_nano_amount(value)
     if amount is not None and amount % 10**9 and is_extended(name):
-        yield invalid(path, canonical_or_text(value), "must be an integer", "use an integer")
+        yield invalid(path, canonical_quantity_or_text(value), "must be an integer", "use an integer")
 
 
 def _resource_limit_errors(name: str, value: Any, limits: Mapping[str, Any], path: str) -> Iterator[FieldError]:
@@ -583,12 +584,12 @@ def _resource_limit_errors(name: str, value: Any, limits: Mapping[str, Any], pat
     if limit is None:
         if not can_overcommit:
             message = "Limit must be set for non overcommitable resources"
-            yield required(f"{path}.limits", message, f"set the limit of {name} to {canonical_or_text(value)}")
+            yield required(f"{path}.limits", message, f"set the limit of {name} to {canonical_quantity_or_text(value)}")
         return
-    request_text, limit_text = canonical_or_text(value), canonical_or_text(limit)
+    request_text, limit_text = canonical_quantity_or_text(value), canonical_quantity_or_text(limit)
     if can_overcommit and exceeds_limit(value, limit):
         message = f"must be less than or equal to {name} limit of {limit_text}"
         yield invalid(f"{path}.requests", request_text, message, f"request at most {limit_text}, or raise the limit")
-    elif not can_overcommit and parse_nano(value) != parse_nano(limit):
+    elif not can_overcommit and parse_nano_amount(value) != parse_nano_amount(limit):
         message = f"must be equal to {name} limit of {limit_text}"
         yield invalid(f"{path}.requests", request_text, message, f"set request and limit of {name} to the same amount")

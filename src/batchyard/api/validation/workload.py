@@ -112,16 +112,18 @@ def _pod_set_assignment_errors(assignment: Obj, count_by_pod_set: Mapping[str, i
     if name not in count_by_pod_set:
         yield rules.not_found(f"{path}.name", name, f"use the name of a podSet: {', '.join(count_by_pod_set)}")
     for resource, value in (assignment.get("resourceUsage") or {}).items():
-        if count > 0 and rules.parse_nano(value) is not None and quantity.amount(resource, value) % count:
+        if count > 0 and rules.parse_nano_amount(value) is not None and quantity.amount(resource, value) % count:
             item_path = f"{path}.resourceUsage[{resource}]"
             remedy = "specify the amount that one pod uses times the count"
-            yield rules.invalid(item_path, rules.canonical_or_text(value), f"is not a multiple of {count}", remedy)
+            yield rules.invalid(
+                item_path, rules.canonical_quantity_or_text(value), f"is not a multiple of {count}", remedy
+            )
     if topology := assignment.get("topologyAssignment"):
         yield from topology_assignment.assignment_errors(topology, f"{path}.topologyAssignment")
 
 
 def _reclaimable_pods_errors(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
-    """Report reclaimable pods of unknown pod sets, and counts above the pod set's.
+    """Report reclaimable pods of unknown pod sets, and more reclaimable pods than the pod set has.
 
     A larger count is valid if it is unchanged since before an elastic Workload shrank.
     """
@@ -253,7 +255,6 @@ def _gate_annotation(obj: Mapping[str, Any]) -> str:
 
 
 def _parse_admission_gates(value: str) -> list[str]:
-    """Parse the value of the annotation for admission gates to a list of names."""
     return [gate.strip() for gate in value.split(",")] if value.strip() else []
 
 
@@ -296,7 +297,9 @@ def _webhook_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> It
     yield from admission_gate_update_errors(new, old)
     if is_true(old, "QuotaReserved"):
         yield from _pod_set_update_errors(new["spec"].get("podSets") or (), old["spec"].get("podSets") or ())
-        yield from _class_update_errors(new["spec"].get("priorityClassRef"), old["spec"].get("priorityClassRef"))
+        yield from _priority_class_update_errors(
+            new["spec"].get("priorityClassRef"), old["spec"].get("priorityClassRef")
+        )
         if is_true(new, "QuotaReserved"):
             yield from _immutable_field_errors(new, old, "queueName", None)
     if is_true(old, "Admitted") and is_true(new, "Admitted"):
@@ -357,7 +360,7 @@ def _container_resources_errors(resources: Mapping[str, Any], path: str) -> Iter
                 yield rules.invalid(
                     f"{path}.{field}[{name}]", name, message, "remove the entry: Kueue counts pods itself"
                 )
-            amount = rules.parse_nano(value)
+            amount = rules.parse_nano_amount(value)
             if amount is None or amount < 0:
                 yield from rules.amount_errors(value, f"{path}.{field}[{name}]")
 
@@ -409,7 +412,7 @@ def _pod_set_update_errors(new: Sequence[Any], old: Sequence[Any]) -> Iterator[F
             yield rules.immutable(f"{_POD_SETS_PATH}.{i}", new_pod_set, remedy)  # Kueue writes this one path with a dot
 
 
-def _class_update_errors(new: Mapping[str, Any] | None, old: Mapping[str, Any] | None) -> Iterator[FieldError]:
+def _priority_class_update_errors(new: Mapping[str, Any] | None, old: Mapping[str, Any] | None) -> Iterator[FieldError]:
     """Report changes of the priority class while quota is reserved; only a WorkloadPriorityClass's name may change."""
     remedy, reserved_message = "wait until the Workload is evicted", "is immutable while workload quota reserved"
     if new is None or old is None:

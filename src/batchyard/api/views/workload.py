@@ -283,7 +283,7 @@ def _shared_pod_sets_of(objs: Sequence[Mapping[str, Any]]) -> _SharedPodSets:
 
 
 def _deduplicate_pod_sets(parsed_pod_sets: _SharedPodSets) -> _SharedPodSets:
-    """Return the cached pod sets equal to the given ones; if there are none, cache the given ones and return them."""
+    """Return the cached pod sets equal to `parsed_pod_sets`; if there are none, cache and return `parsed_pod_sets`."""
     if len(_pod_sets_by_value) >= _POD_SET_VALUES_MAX:
         _pod_sets_by_value.clear()
     return _pod_sets_by_value.setdefault((parsed_pod_sets.shape, parsed_pod_sets.pod_sets), parsed_pod_sets)
