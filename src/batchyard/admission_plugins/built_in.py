@@ -208,9 +208,9 @@ _PRIVILEGED_REVIEW: Final = PodSecurityReview(
 def check_pod(pod: meta.Obj, find_object: FindObject) -> None:
     """Raise Forbidden if a new pod violates the Pod Security level that its namespace enforces."""
     policy = pod_security.namespace_policy(_labels_of(pod, find_object))
-    violations = pod_security.evaluate_pod(policy.enforce, pod["metadata"], pod["spec"])
-    if violations.violations:
-        raise TemporarilyForbidden(f"{forbidden(pod)}: violates {violations}")
+    result = pod_security.evaluate_pod(policy.enforce, pod["metadata"], pod["spec"])
+    if result.violations:
+        raise TemporarilyForbidden(f"{forbidden(pod)}: violates {result}")
 
 
 def check_pod_change(new: meta.Obj, old: meta.Obj, find_object: FindObject) -> None:
@@ -282,9 +282,9 @@ def _namespace_warnings(new: meta.Obj, old: meta.Obj, objects: ObjectReader) -> 
     pods = _order_pods(objects.list(scheme.POD, name))
     pods_by_reasons: dict[str, list[str]] = {}
     for pod in pods[:PODS_MAX]:
-        violations = pod_security.evaluate_pod(new_level, pod["metadata"], pod["spec"])
-        if violations.violations:
-            pods_by_reasons.setdefault(violations.reasons, []).append(pod["metadata"]["name"])
+        result = pod_security.evaluate_pod(new_level, pod["metadata"], pod["spec"])
+        if result.violations:
+            pods_by_reasons.setdefault(result.reasons, []).append(pod["metadata"]["name"])
     warnings = []
     if len(pods) > PODS_MAX:
         checked_text = f"first {PODS_MAX} of {len(pods)} existing pods"

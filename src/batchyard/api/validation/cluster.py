@@ -389,7 +389,7 @@ def cluster_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Ite
     old_pools = {pool["name"]: pool for pool in old_spec.get("nodePools") or ()}
     for i, pool in enumerate(spec.get("nodePools") or ()):
         for field in changed_machine_fields(pool, old_pools.get(pool["name"], pool)):
-            remedy = "specify the changed pool another name: it is created, and the old one is deleted"
+            remedy = "give the changed pool another name: it is created, and the old one is deleted"
             yield rules.immutable(f"spec.nodePools[{i}].{field}", pool.get(field), remedy)
 
 

@@ -120,7 +120,7 @@ def _projected_source_errors(sources: Sequence[Mapping[str, Any]], path: str) ->
                     yield rules.required(f"{file_path}.key", "", "specify a key of the Secret or ConfigMap")
                 yield from _volume_file_errors(item, file_path)
                 if (file := item.get("path") or "") and file in file_paths:
-                    remedy = f"specify the files different paths: {file} occurs twice"
+                    remedy = f"give the files different paths: {file} occurs twice"
                     yield rules.invalid(path, projection.get("name") or file, "conflicting duplicate paths", remedy)
                 file_paths.add(file)
         if (token := source.get("serviceAccountToken")) is not None:
