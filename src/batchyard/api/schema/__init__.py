@@ -394,7 +394,7 @@ def _list_flaws(items: list[Any], field: Field) -> SchemaViolations:
     if len(items) > constraints.get("maxItems", len(items)):
         maximum = constraints["maxItems"]
         problem = f"Too many: {len(items)}: must have at most {_count_items(maximum)}"
-        flaws += single_violation(problem, f"remove {len(items) - maximum}")
+        flaws += single_violation(problem, f"remove {_count_items(len(items) - maximum)}")
     if "keys" in constraints or constraints.get("set"):
         flaws += _duplicate_flaws(items, constraints.get("keys"))
     return flaws
@@ -452,7 +452,7 @@ def _map_flaws(value: Mapping[str, Any], changed_values: Mapping[Any, Any], fiel
     if len(value) > constraints.get("maxProperties", len(value)):
         maximum = constraints["maxProperties"]
         problem = f"Too many: {len(value)}: must have at most {_count_items(maximum)}"
-        flaws += single_violation(problem, f"remove {len(value) - maximum}")
+        flaws += single_violation(problem, f"remove {_count_items(len(value) - maximum)}")
     return flaws
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 from batchyard.api.meta import canonical_quantity
 from batchyard.api.schema import violations
 from batchyard.api.times import convert_micro_time_to_utc, convert_to_utc
+from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import parse_duration
 from batchyard.base.memory import memoized_if_short
 
@@ -134,7 +135,7 @@ def _string_flaws(value: str, constraints: Mapping[str, Any]) -> Iterator[violat
             (), f"Invalid value: {violations.format_value(value)}: {requirement}", "write a longer value"
         )
     elif len(value) > constraints.get("maxLength", len(value)):
-        remedy = f"shorten the value by {len(value) - constraints['maxLength']}"
+        remedy = f"shorten the value by {count_with_noun(len(value) - constraints['maxLength'], 'character')}"
         yield violations.SchemaViolation(
             (), f"Too long: may not be more than {constraints['maxLength']} characters", remedy
         )

@@ -215,7 +215,9 @@ def _whole_slice_errors(pool: SpecFields, node_count: int, path: str) -> Iterato
     for field, count in _node_counts_by_field(pool).items():
         if count not in (0, node_count):
             message = f"must be 0 or {node_count}: a TPU slice {pool['tpuTopology']} has all of its nodes or none"
-            yield rules.invalid(f"{path}.{field}", count, message, f"use {node_count} (the number of hosts), or 0")
+            yield rules.invalid(
+                f"{path}.{field}", count, message, f"use {node_count} (the number of nodes in the slice), or 0"
+            )
 
 
 def _node_counts_by_field(pool: SpecFields) -> dict[str, int]:

@@ -277,7 +277,9 @@ def spread_errors(constraints: Sequence[Mapping[str, Any]], path: str) -> Iterat
             yield rules.unsupported(f"{item_path}.whenUnsatisfiable", unsatisfiable_action, _UNSATISFIABLE_ACTIONS)
         if (key, unsatisfiable_action) in seen_constraints:
             yield rules.duplicate(
-                f"{item_path}.{{topologyKey, whenUnsatisfiable}}", f"{{{key}, {unsatisfiable_action}}}", "remove one"
+                f"{item_path}.{{topologyKey, whenUnsatisfiable}}",
+                f"{{{key}, {unsatisfiable_action}}}",
+                "remove one of the two constraints",
             )
         seen_constraints[key, unsatisfiable_action] = None
         yield from rules.selector_errors(constraint.get("labelSelector"), f"{item_path}.labelSelector")

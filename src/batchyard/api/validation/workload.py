@@ -244,7 +244,7 @@ def admission_gate_update_errors(new: Mapping[str, Any], old: Mapping[str, Any])
         yield rules.forbidden(_GATES_PATH, "cannot add admission gate after creation", remedy)
     elif any(gate not in old_gates for gate in new_gates):
         yield rules.forbidden(
-            _GATES_PATH, "can only remove gates, not add new ones", f"use only gates from {old_gates}"
+            _GATES_PATH, "can only remove gates, not add new ones", f"use only the gates {', '.join(old_gates)}"
         )
 
 
