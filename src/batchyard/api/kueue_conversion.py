@@ -261,7 +261,7 @@ _TOPOLOGY_SLICES_MAX: Final = 1_000
 
 
 def compress_domains(levels: Sequence[str], domains: Sequence[Obj]) -> list[dict[str, Any]]:
-    """Return TopologyAssignment slices for a list of topology domains; a slice stores common value parts only once."""
+    """Return TopologyAssignment slices for topology domains; a slice stores common prefixes and suffixes only once."""
     by_prefix = [_build_topology_slice(levels, group) for group in _group_by_prefix(levels, domains)]
     if len(by_prefix) <= 1 or len(domains) > _DOMAINS_PER_SLICE_MAX:
         return by_prefix

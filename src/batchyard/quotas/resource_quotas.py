@@ -92,7 +92,7 @@ def object_usage(obj: meta.Obj, kind: str, count_names: Sequence[str]) -> Usage:
 
 
 def remaining_usage_after_grace(pod_usage: Usage) -> Usage:
-    """Return what a terminating pod still uses of quotas after its grace period: only its object count."""
+    """Return the part of a terminating pod's usage that remains after its grace period: only its object count."""
     return {_POD_COUNT: pod_usage[_POD_COUNT]} if _POD_COUNT in pod_usage else {}
 
 
@@ -177,8 +177,8 @@ def is_in_scope(obj: meta.Obj, kind: str, scopes: Sequence[meta.Requirement]) ->
     return not scopes or (kind == scheme.POD and all(_matches_scope(scope, obj) for scope in scopes))
 
 
-def is_ending(pod: meta.Obj) -> bool:
-    """Return whether a pod is in the quota scope Terminating: it has activeDeadlineSeconds."""
+def has_active_deadline(pod: meta.Obj) -> bool:
+    """Return whether a pod has activeDeadlineSeconds, which puts the pod in the quota scope Terminating."""
     return (pod["spec"].get("activeDeadlineSeconds") or -1) >= 0
 
 
@@ -186,9 +186,9 @@ def _matches_scope(scope: meta.Requirement, pod: meta.Obj) -> bool:
     spec = pod["spec"]
     match scope.key:
         case "Terminating":
-            return is_ending(pod)
+            return has_active_deadline(pod)
         case "NotTerminating":
-            return not is_ending(pod)
+            return not has_active_deadline(pod)
         case "BestEffort":
             return _is_best_effort(spec)
         case "NotBestEffort":
@@ -268,7 +268,7 @@ class QuotaTally:
         return kind in self.count_names_by_kind and is_in_scope(obj, kind, self._scopes)
 
     def charged_usage(self, obj: meta.Obj, kind: str) -> Usage:
-        """Return what an object uses of the resources that this quota limits."""
+        """Return the amounts of the limited resources that an object uses; {} if the quota does not apply to it."""
         if not self.applies_to(obj, kind):
             return {}
         return {
@@ -411,7 +411,7 @@ class QuotaAdmission:
         A Pod is checked only if the update adds or removes activeDeadlineSeconds.
         """
         quotas = reader.list(scheme.RESOURCE_QUOTA, new["metadata"].get("namespace", ""))
-        if quotas and (meta.group_kind(new) != scheme.POD or is_ending(new) != is_ending(old)):
+        if quotas and (meta.group_kind(new) != scheme.POD or has_active_deadline(new) != has_active_deadline(old)):
             self._check_usage(new, old, quotas, reader)
 
     def _check_usage(self, obj: meta.Obj, old: meta.Obj | None, quotas: Sequence[meta.Obj], reader: Reader) -> None:

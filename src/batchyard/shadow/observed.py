@@ -29,15 +29,8 @@ _WAITING_FOR_VICTIMS_TEXTS: Final = ("Pending the preemption of", "will fit afte
 #: All fields of a Workload that affect decisions.
 _DECISION_FIELDS: Final = attrgetter(
     *("generation", "shape", "queue", "queued", "active", "evicted", "finished", "admissible", "has_failed_check"),
-    *(
-        "requeue_blocked",
-        "requeue_at",
-        "quota_reserved",
-        "admitted",
-        "cluster_queue",
-        "reserved_at",
-        "admitted_pod_sets",
-    ),
+    *("requeue_blocked", "requeue_at", "quota_reserved", "admitted", "cluster_queue", "reserved_at"),
+    "admitted_pod_sets",
 )
 
 #: For each pod set its name, its pod count, and the flavor of each resource.

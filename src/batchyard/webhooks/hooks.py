@@ -123,7 +123,7 @@ class FetchedObjects:
         return objects[0] if objects else None
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
-        """Return the fetched pods that the Job with this uid owns."""
+        """Return the fetched pods of the Job with this uid; the namespace is always that of the reviewed object."""
         return self._fetched_objects(ObjectQuery(Key("", self._namespace, ""), uid))
 
     def _fetched_objects(self, query: ObjectQuery) -> Sequence[Obj]:

@@ -48,7 +48,10 @@ class PodTerm(NamedTuple):
     namespace_selector: Selector | None
 
     def selects(self, namespace: str, labels: Mapping[str, str], namespaces: Mapping[str, Mapping[str, str]]) -> bool:
-        """Return whether this term selects a pod by namespace and labels; `namespaces` maps Namespaces to labels."""
+        """Return whether this term selects a pod by its namespace and labels.
+
+        `namespaces` contains the labels of each Namespace, by name.
+        """
         if namespace not in self.namespaces and (
             self.namespace_selector is None
             or not self.namespace_selector.matches(namespaces.get(namespace, _NO_LABELS))
