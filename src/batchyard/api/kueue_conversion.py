@@ -94,7 +94,7 @@ def renamed_field_part(path: tuple[str, ...], old: str, new: str) -> ConversionP
 
 
 def old_field_part(path: tuple[str, ...], name: str, **defaults: Any) -> ConversionPart:
-    """Return the ConversionPart for a field that only the older version has; `defaults` may give its default value."""
+    """Return the ConversionPart for a field that only the older version has; `defaults`: its default value, if any."""
     old, new = MappingFields(path, (name,), defaults), MappingFields(path, ())
     return ConversionPart(".".join((*path, name)), old, new, _convert_to_empty_fragment, _convert_to_empty_fragment)
 

@@ -255,7 +255,7 @@ class Manifests:
 
 
 def is_deprecation(warning: str) -> bool:
-    """Return whether a warning about a manifest is that its API version is deprecated."""
+    """Return whether a warning about a manifest reports that its API version is deprecated."""
     return warning.endswith(tuple(served_kind.deprecation for served_kind in KINDS if served_kind.deprecation))
 
 

@@ -85,7 +85,7 @@ def with_metadata(obj: Obj, **fields: Any) -> dict[str, Any]:
 
 
 def finalizers_of(obj: Obj) -> Sequence[str]:
-    """Return the finalizers of an object."""
+    """Return the finalizers of an object; empty if it has none."""
     finalizers: Sequence[str] = obj["metadata"].get("finalizers") or ()
     return finalizers
 
@@ -514,7 +514,7 @@ def _power_of_ten(power_exponent: int) -> int:
 
 @lru_cache(maxsize=65536)
 def amount(resource: str, value: str | int | float) -> int:
-    """Convert a resource quantity to an integer, rounded up: thousandths for cpu, whole units for other resources."""
+    """Convert a quantity to an integer, rounded up: thousandths for cpu, else whole units; ValueError if malformed."""
     nano_unit = NANO // 1000 if resource == "cpu" else NANO
     return -(-parse_quantity(value) // nano_unit)
 
@@ -553,7 +553,7 @@ class QuantityFormat(StrEnum):
 
 @lru_cache(maxsize=65536, typed=True)
 def canonical_quantity(value: str | int | float) -> str:
-    """Return a resource quantity in canonical form, in the suffix format in which it is written (such as Ki or k)."""
+    """Return a resource quantity in canonical form, in its own suffix format; raise ValueError if it is malformed."""
     return format_quantity(parse_quantity(value), quantity_format(value))
 
 

@@ -133,7 +133,7 @@ def selector_cell(*path: str) -> Cell:
 
 
 def format_selector(label_selector: Mapping[str, Any]) -> str:
-    """Format a label selector in the syntax of `kubectl -l`, sorted by key."""
+    """Format a label selector in the syntax of `kubectl -l`, sorted by key; '' if it is empty."""
     terms = [(key, f"{key}={label_value}") for key, label_value in (label_selector.get("matchLabels") or {}).items()]
     terms += [(each["key"], _format_requirement(each)) for each in label_selector.get("matchExpressions") or ()]
     return ",".join(part for _, part in sorted(terms))

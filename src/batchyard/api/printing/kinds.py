@@ -66,7 +66,7 @@ def pod_status_text(obj: Obj, _now: Instant) -> str:
 
 
 def restart_text(obj: Obj, now: Instant) -> str:
-    """Return the number of container restarts of a pod, and the time since the last one: `2 (5m ago)`."""
+    """Return the number of container restarts of a pod, and the time since the last one: `2 (5m ago)` or `0`."""
     init_progress = _init_progress(obj)
     sidecar_names = _sidecar_names(obj)
     statuses = init_progress.statuses

@@ -173,7 +173,7 @@ class SchemaCompiler:
         return self._visitors[name]
 
     def visitor(self, field: Field) -> VisitorOrType:
-        """Return the function that validates values of a field; the type `str` or `bool` if any such value is valid."""
+        """Return the function that validates values of a field; the type itself if every string or boolean is valid."""
         is_native = self._scope.name == NATIVE
         if field.is_list:
             visitor = _list_visitor(self._element_visitor(field.element), field)

@@ -28,7 +28,7 @@ _SHOWN_VALUE_LENGTH_MAX: Final = 200
 
 
 def format_json(value: Any) -> str:
-    """Format a value for an error message as JSON, truncated if it is long."""
+    """Format a value for an error message as JSON, cut after 200 characters."""
     text = msgspec.json.encode(value).decode()
     return text if len(text) <= _SHOWN_VALUE_LENGTH_MAX else f"{text[:_SHOWN_VALUE_LENGTH_MAX]}..."
 
@@ -415,7 +415,7 @@ def _name_errors(metadata: Mapping[str, Any], name_rule: NameRule) -> Iterator[F
 
 
 def name_remedy(name: Any, name_rule: NameRule) -> str:
-    """Return the remedy for an invalid object name: a similar valid name."""
+    """Return the remedy for an invalid object name: a similar valid name, or the example `my-name`."""
     similar = re.sub(r"[^a-z0-9]+", "-", str(name).lower()).strip("-")[:GKE_LENGTH_MAX].rstrip("-")
     return f"use a name such as {format_json(similar if similar and not name_rule(similar) else 'my-name')}"
 

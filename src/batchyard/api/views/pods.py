@@ -330,7 +330,7 @@ def scheduled_at(pod: meta.Obj) -> Instant:
 
 
 def taint_eviction_time(pod: meta.Obj, taints: Sequence[Mapping[str, Any]]) -> Instant | None:
-    """Return when `taints`, the NoExecute taints of a node, evict a pod; None if it tolerates all of them forever.
+    """Return when `taints`, the NoExecute taints of a node, evict a pod; None if the pod tolerates them all forever.
 
     The shortest tolerationSeconds counts (0 for a taint that is not tolerated), from the time of the first taint or, if
     later, of the binding to the node. A time in the past means now. Source: pkg/controller/tainteviction.
@@ -449,7 +449,7 @@ def lost_work(start_time: Instant | None, interval: Duration | None, now: Instan
 
 
 def kept_work(start_time: Instant | None, interval: Duration | None, now: Instant) -> Duration:
-    """Return the run time that a pod keeps if it stops now: from its start to its last checkpoint."""
+    """Return the run time that a pod keeps if it stops now: from its start to its last checkpoint, else 0."""
     run_time = 0 if start_time is None else max(0, now - start_time)
     return run_time - lost_work(start_time, interval, now)
 
@@ -474,7 +474,7 @@ def saved_work_key(pod: meta.Obj) -> str:
 
 
 def resumption(pod: meta.Obj) -> ResumedWork | None:
-    """Return the checkpointed work with which a pod resumes, from its condition Resumed; None if it has none."""
+    """Return the checkpointed work with which a pod resumes, from its condition Resumed; None without the condition."""
     resumed_condition = meta.find_condition(pod, RESUMED)
     if resumed_condition is None:
         return None
@@ -483,7 +483,7 @@ def resumption(pod: meta.Obj) -> ResumedWork | None:
 
 
 def resumed_work(pod: meta.Obj) -> Duration:
-    """Return the checkpointed work that was done before a pod's containers started; 0 if it started from zero."""
+    """Return the checkpointed work that was done before a pod's containers started; 0 if the pod resumes no work."""
     resumed_from = resumption(pod)
     return 0 if resumed_from is None else resumed_from.work
 
@@ -511,7 +511,7 @@ def saved_work(job: meta.Obj, pod_key: str) -> Duration:
 
 
 def most_saved_work(job: meta.Obj, pod_keys: Iterable[str]) -> ResumedWork | None:
-    """Return the most checkpointed work that a Job or JobSet stores under any of `pod_keys`, or None if it has none."""
+    """Return the most checkpointed work that a Job or JobSet stores under any of `pod_keys`; None if there is none."""
     saved_work = saved_work_by_pod_key(job)
     resumable_works = [
         ResumedWork(pod_key, work) for pod_key in pod_keys if (work := _parse_work_duration(saved_work.get(pod_key)))

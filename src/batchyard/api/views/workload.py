@@ -109,7 +109,7 @@ class WorkloadView:
     _shared: "_SharedPodSets"
 
     def __init__(self, obj: Obj, old_view: "WorkloadView | None" = None) -> None:
-        """Parse a Workload. `old_view` is the view of an earlier revision with the same spec, which is then reused."""
+        """Parse a Workload. `old_view` is the view of an earlier revision with equal spec, if any, which saves work."""
         metadata, spec, status = obj["metadata"], obj["spec"], obj.get("status") or _NO_STATUS
         self.job_uid = (metadata.get("labels") or {}).get(well_known.JOB_UID, "")
         self.generation = metadata.get("generation", 0)
