@@ -353,7 +353,7 @@ def owner_of(pod: Obj, workload: Obj | None, accelerator_resource: str) -> PodOw
         return PodOwner(team, "", label(pod, well_known.CLUSTER_QUEUE) or "", queue_name, name)
     view = workload_view(workload)
     pod_set_name = label(pod, well_known.POD_SET)
-    flavors = next((each.flavors for each in view.holdings if each.name == pod_set_name), None) or {}
+    flavors = next((each.flavors for each in view.admitted_pod_sets if each.name == pod_set_name), None) or {}
     flavor_name = flavors.get(accelerator_resource) or flavors.get("cpu") or next(iter(flavors.values()), "")
     return PodOwner(team, flavor_name, view.cluster_queue, queue_name or view.queue.partition("/")[2], name)
 

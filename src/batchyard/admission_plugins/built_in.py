@@ -208,9 +208,9 @@ _PRIVILEGED_REVIEW: Final = PodSecurityReview(
 def check_pod(pod: meta.Obj, find_object: FindObject) -> None:
     """Raise Forbidden if a new pod violates the Pod Security level that its namespace enforces."""
     policy = pod_security.namespace_policy(_labels_of(pod, find_object))
-    violations = pod_security.evaluate_pod(policy.enforce, pod["metadata"], pod["spec"])
-    if violations.found:
-        raise TemporarilyForbidden(f"{forbidden(pod)}: violates {violations}")
+    result = pod_security.evaluate_pod(policy.enforce, pod["metadata"], pod["spec"])
+    if result.violations:
+        raise TemporarilyForbidden(f"{forbidden(pod)}: violates {result}")
 
 
 def check_pod_change(new: meta.Obj, old: meta.Obj, find_object: FindObject) -> None:
@@ -264,10 +264,10 @@ def _evaluate_modes(
     enforce_result, audit_result, warn_result = (pod_security.evaluate_pod(mode, metadata, spec) for mode in policy)
     if is_enforced:
         annotations["enforce-policy"] = str(policy.enforce)
-    if audit_result.found:
+    if audit_result.violations:
         annotations["audit-violations"] = f"would violate {audit_result}"
-    is_pod_denied = is_enforced and enforce_result.found
-    warnings = (f"would violate {warn_result}",) if warn_result.found and not is_pod_denied else ()
+    is_pod_denied = is_enforced and enforce_result.violations
+    warnings = (f"would violate {warn_result}",) if warn_result.violations and not is_pod_denied else ()
     return PodSecurityReview(warnings, {pod_security.LABEL_PREFIX + name: text for name, text in annotations.items()})
 
 
@@ -282,9 +282,9 @@ def _namespace_warnings(new: meta.Obj, old: meta.Obj, objects: ObjectReader) -> 
     pods = _order_pods(objects.list(scheme.POD, name))
     pods_by_reasons: dict[str, list[str]] = {}
     for pod in pods[:PODS_MAX]:
-        violations = pod_security.evaluate_pod(new_level, pod["metadata"], pod["spec"])
-        if violations.found:
-            pods_by_reasons.setdefault(violations.reasons, []).append(pod["metadata"]["name"])
+        result = pod_security.evaluate_pod(new_level, pod["metadata"], pod["spec"])
+        if result.violations:
+            pods_by_reasons.setdefault(result.reasons, []).append(pod["metadata"]["name"])
     warnings = []
     if len(pods) > PODS_MAX:
         checked_text = f"first {PODS_MAX} of {len(pods)} existing pods"
@@ -382,10 +382,10 @@ def queue_job(job: meta.Obj, find_object: FindObject, namespace_selector: meta.S
 def _has_managed_ancestor(job: meta.Obj, find_object: FindObject) -> bool:
     """Return whether Kueue manages an ancestor of a job; raise Forbidden if an ancestor is missing."""
     ancestor_search = meta.find_managed_ancestor(job, find_object)
-    if ancestor_search.missing is not None:
-        message = f'{ancestor_search.missing.kind} "{ancestor_search.missing.name}" not found'
+    if ancestor_search.missing_key is not None:
+        message = f'{ancestor_search.missing_key.kind} "{ancestor_search.missing_key.name}" not found'
         raise Forbidden(f'admission webhook "{_MUTATING_WEBHOOKS[job["kind"]]}" denied the request: {message}')
-    return ancestor_search.managed is not None
+    return ancestor_search.managed_key is not None
 
 
 def _suspend_queued_job(job: meta.Obj) -> meta.Obj:

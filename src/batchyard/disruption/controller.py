@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme
 from batchyard.api.custom_kinds import DEFINITION, is_served, kind_from_definition
-from batchyard.api.meta import Key, Obj, controller_of, find_condition, selector, with_status
+from batchyard.api.meta import Key, Obj, controller_of, find_condition, parse_selector, with_status
 from batchyard.api.scheme import find_kind
 from batchyard.api.times import format_time, parse_time
 from batchyard.api.views.pods import (
@@ -82,7 +82,7 @@ def spec_of(budget: Obj) -> Mapping[str, Any]:
 
 def selects_pod(budget: Obj, pod: Obj) -> bool:
     """Return whether a PodDisruptionBudget selects a pod of the same Namespace by its labels."""
-    label_selector = selector(spec_of(budget).get("selector"))
+    label_selector = parse_selector(spec_of(budget).get("selector"))
     return label_selector is not None and label_selector.matches(pod["metadata"].get("labels") or {})
 
 

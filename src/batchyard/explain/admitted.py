@@ -171,7 +171,7 @@ class AdmittedExplainer:
             text = f"{len(starting_pods)} of {pods_text} not ready{location_suffix}: {start_reason}"
             binding_limit = BindingLimit(STARTING, text, "Pod", _name_of(starting_pods[0]))
             return {"state": ADMITTED, "summary": text, "binding": binding_limit.document()}
-        expected_count = sum(holding.pods for holding in workload_view(workload).holdings)
+        expected_count = sum(holding.pods for holding in workload_view(workload).admitted_pod_sets)
         existing_text = f"{len(job_pods)} of " if expected_count > len(job_pods) else ""
         pods_text = count_with_noun(max(expected_count, len(job_pods)), "pod")
         summary = f"it has run since {admitted_at}: {existing_text}{pods_text}{location_suffix}"

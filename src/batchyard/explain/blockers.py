@@ -146,7 +146,7 @@ def pods_ready_binding(
 def blocked_views(scheduler_cache: SchedulerCache) -> list[WorkloadView]:
     """Return the Workloads that are admitted before all pending ones, once admitted pods are ready."""
     views = scheduler_cache.workload_cache.views()
-    return [view for view in views if view.waits_for == WAITING_FOR_PODS_READY and view.admissible]
+    return [view for view in views if view.pending_reason == WAITING_FOR_PODS_READY and view.admissible]
 
 
 def blocked_entry_binding(scheduler_cache: SchedulerCache, user: ExplanationUser) -> BindingLimit | None:
@@ -170,7 +170,7 @@ def binding_of_refusal(decision: Decision, scheduler_cache: SchedulerCache) -> B
         return None
     stay_reason, queue = decision.why, decision.head.queue
     if stay_reason.reason == messages.MISCONFIGURED:
-        is_workload_fault = decision.head.workload.over_limit or bool(decision.head.workload.out_of_bounds)
+        is_workload_fault = decision.head.workload.over_limit or bool(decision.head.workload.limit_range_violation)
         kind, name = ("Workload", decision.head.workload.name) if is_workload_fault else ("ClusterQueue", queue)
         return BindingLimit(MISCONFIGURED, stay_reason.message, kind, name)
     if (

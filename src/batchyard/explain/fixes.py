@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.api import well_known
 from batchyard.api.conversion import STORAGE_API_VERSION
-from batchyard.api.meta import Obj, annotation, quota_amount, selector, with_path
+from batchyard.api.meta import Obj, annotation, parse_selector, quota_amount, with_path
 from batchyard.api.times import format_second
 from batchyard.api.views.workload import (
     ClusterQueueView,
@@ -160,7 +160,7 @@ def _corrections(case: WaitingCase, cache: SchedulerCache) -> Iterator[_Correcti
         selection_text = f"make namespaceSelector select namespace {view.namespace}, for example with {{}}"
         text = f"ClusterQueue {queue.name}: {selection_text}"
         patch = json_patch("ClusterQueue", queue.name, [selector_operation])
-        yield _Correction(text, patch, lambda each: _with_queue(each, namespaces=selector({})))
+        yield _Correction(text, patch, lambda each: _with_queue(each, namespaces=parse_selector({})))
     yield from _flavor_corrections(queue.view, cache)
     yield from _check_corrections(case, queue.view, cache)
 

@@ -217,7 +217,7 @@ class ClusterRoleAggregation:
 
 def _is_role_aggregated(candidate_role: meta.Obj, aggregated_role: meta.Obj) -> bool:
     labels = candidate_role["metadata"].get("labels") or {}
-    selectors = map(meta.selector, aggregated_role["aggregationRule"]["clusterRoleSelectors"])
+    selectors = map(meta.parse_selector, aggregated_role["aggregationRule"]["clusterRoleSelectors"])
     return any(each is not None and each.matches(labels) for each in selectors)
 
 
@@ -425,7 +425,7 @@ class CustomResourceDefinitions:
             self._terminating.pop(info.constant, None)
             return [other_object for other_object, (group, _) in self._definitions.items() if group == info.group]
         self._definitions[key] = info.group, info.constant
-        if custom_kinds.is_definition_deleted(event.obj):
+        if custom_kinds.is_definition_terminating(event.obj):
             self._terminating[info.constant] = key
         return (key,)
 
@@ -434,7 +434,7 @@ class CustomResourceDefinitions:
         definition = reader.get(key)
         if definition is None:
             return ReconcileResult()
-        if custom_kinds.is_definition_deleted(definition):
+        if custom_kinds.is_definition_terminating(definition):
             return _delete_custom_objects(definition, reader, now)
         finalized_definition = meta.with_finalizer(definition, CRD_FINALIZER)
         if finalized_definition is not definition:
@@ -465,7 +465,7 @@ def _delete_custom_objects(definition: meta.Obj, reader: client.Reader, now: Ins
     writes: list[client.Write] = []
     if conditions is not status.get("conditions"):
         writes.append(client.UpdateStatus(meta.with_status(definition, {**status, "conditions": conditions})))
-    writes += [client.Delete(meta.key_of(obj)) for obj in objects if not custom_kinds.is_definition_deleted(obj)]
+    writes += [client.Delete(meta.key_of(obj)) for obj in objects if not custom_kinds.is_definition_terminating(obj)]
     return ReconcileResult(writes)
 
 

@@ -178,9 +178,9 @@ class JobReconciler:
         if not is_managed_namespace(key.namespace, self._managed_namespaces, reader.get):
             return ReconcileResult()
         job_ancestry = meta.find_managed_ancestor(job, reader.get)
-        if job_ancestry.managed is not None:
-            return self._sync_child_job(key, job, _unfinished_workloads(job_ancestry.managed, reader))
-        if job_ancestry.missing is not None or not meta.label(job, well_known.QUEUE_NAME):
+        if job_ancestry.managed_key is not None:
+            return self._sync_child_job(key, job, _unfinished_workloads(job_ancestry.managed_key, reader))
+        if job_ancestry.missing_key is not None or not meta.label(job, well_known.QUEUE_NAME):
             return ReconcileResult()
         is_suspended = self._integration.is_suspended(job)
         job_pass = _JobPass(key, job, self._integration.pod_sets(job), is_suspended, reader, now)

@@ -95,7 +95,9 @@ def make_finding(rule: LintRule, result: RuleResult) -> LintFinding:
         kind=manifest.obj["kind"],
         namespace=metadata.get("namespace", ""),
         name=metadata.get("name") or metadata.get("generateName", ""),
-        path=f"{manifest.at}.{result.path}" if manifest.at and result.path else manifest.at or result.path,
+        path=f"{manifest.item_path}.{result.path}"
+        if manifest.item_path and result.path
+        else manifest.item_path or result.path,
         problem=result.problem,
         fix=result.fix,
         patches=tuple(

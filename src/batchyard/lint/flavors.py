@@ -6,7 +6,7 @@ from typing import Final
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj
 from batchyard.api.schema.violations import find_nearest_name
-from batchyard.api.views.node import Taint, pods_running_at_once
+from batchyard.api.views.node import Taint, parallel_pod_count
 from batchyard.api.views.workload import ClusterQueueView, FlavorView
 from batchyard.base.counts import count_with_noun
 from batchyard.cloud.catalog.machine_types import Catalog, builtin_catalog, catalog_of
@@ -365,7 +365,7 @@ def tpu_topology_mismatch(config: Configuration) -> Iterator[RuleResult]:
             topology, chips_per_pod = _tpu_topology_and_chips(job, index)
             if not topology or not chips_per_pod:
                 continue
-            chips, pods = chip_count_of(topology), pods_running_at_once(job_spec)
+            chips, pods = chip_count_of(topology), parallel_pod_count(job_spec)
             if chips_per_pod < chips and pods * chips_per_pod == chips:
                 continue
             if chips_per_pod == chips:  # each pod uses a complete slice: any number of pods is valid

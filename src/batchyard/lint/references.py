@@ -176,7 +176,7 @@ def defined_twice(config: Configuration) -> Iterator[RuleResult]:
         submitted_at = annotation(manifest.obj, well_known.SUBMIT_AT)
         earlier_manifest = first_definitions.setdefault((key_of(manifest.obj), submitted_at), manifest)
         if earlier_manifest is not manifest:
-            problem = f"this object is also defined in {earlier_manifest.place()}: the version applied last counts"
+            problem = f"this object is also defined in {earlier_manifest.location()}: the version applied last counts"
             yield RuleResult(
                 manifest,
                 "metadata.name",

@@ -389,10 +389,12 @@ def lint_manifests(
 
     `state_names` holds the names of the sources that are cluster states. The Namespaces of their objects exist.
     """
-    repaired_documents = [(broken, repair) for broken in manifests.broken if (repair := repair_manifest(broken.value))]
-    repairs = [Manifest(obj, broken.source, broken.document, broken.at) for broken, (_, obj) in repaired_documents]
+    repaired_documents = [
+        (doc, repair) for doc in manifests.invalid_documents if (repair := repair_manifest(doc.value))
+    ]
+    repairs = [Manifest(obj, doc.source, doc.document, doc.item_path) for doc, (_, obj) in repaired_documents]
     objects = _sort_by_position([*as_user_manifests([*manifests.objects, *repairs])], source_names)
-    valid_forms = {(broken.source, broken.document, broken.at): value for broken, (value, _) in repaired_documents}
+    valid_forms = {(doc.source, doc.document, doc.item_path): value for doc, (value, _) in repaired_documents}
     findings = [*map(_file_finding, unreadable_files), *_document_findings(manifests, valid_forms)]
     findings += _cluster_findings(objects)
     findings = [finding for finding in findings if not rules or finding.rule in rules]
@@ -501,7 +503,7 @@ def _file_finding(fault: FileFault) -> LintFinding:
 
 def _document_findings(manifests: Manifests, valid_forms: Mapping[tuple[str, int, str], Obj]) -> Iterator[LintFinding]:
     """Yield findings for errors and warnings of the manifest reader, with the repaired object as patch if possible."""
-    non_manifests = {(broken.source, broken.document) for broken in manifests.broken if _is_not_manifest(broken.value)}
+    non_manifests = {(doc.source, doc.document) for doc in manifests.invalid_documents if _is_not_manifest(doc.value)}
     for source, document in sorted(non_manifests):
         error = FieldError(
             "", "the document is not a Kubernetes manifest and is ignored", "move the file out of the linted folder"
@@ -531,7 +533,7 @@ def _document_findings(manifests: Manifests, valid_forms: Mapping[tuple[str, int
         rule = _rule_of_fault(fault)
         finding = _make_finding(rule, fault.source, fault.document, (fault.kind, fault.name), fault.error)
         yield replace(finding, patches=(valid_forms[location],)) if location else finding
-    for warning in manifests.odd:
+    for warning in manifests.located_warnings:
         if warning.error.problem.startswith(_QUEUE_ANNOTATION):
             continue
         rule = "deprecated-version" if "deprecated" in warning.error.problem else "without-effect"
@@ -594,4 +596,4 @@ def _add_line_numbers(findings: Sequence[LintFinding], manifests: Manifests) -> 
 
 
 def _line_of_finding(finding: LintFinding, lines: DocumentLines | None) -> int:
-    return finding.line or (0 if lines is None else lines.of(finding.path))
+    return finding.line or (0 if lines is None else lines.line_of(finding.path))

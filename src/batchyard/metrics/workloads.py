@@ -240,7 +240,7 @@ def _unadmitted_reason(obj: Obj, view: WorkloadView) -> tuple[str, str, str] | N
         return None
     condition = find_condition(obj, lifecycle.ADMITTED)
     reason = "NoReservation" if condition is None else condition["reason"]
-    return view.queue, reason, "" if view.quota_reserved else (view.waits_for or "PendingEvaluation")
+    return view.queue, reason, "" if view.quota_reserved else (view.pending_reason or "PendingEvaluation")
 
 
 class _Eviction(NamedTuple):

@@ -326,8 +326,8 @@ def _webhook_entry(hook: hooks.OperatorWebhook, settings: InstallSettings) -> Ob
     path = hooks.MUTATE_PATH if hook.mutates else hooks.VALIDATE_PATH
     webhook_service_reference = {"name": settings.webhook_service, "namespace": settings.namespace, "path": path}
     admission_rule = {
-        "apiGroups": [hook.info.group],
-        "apiVersions": [hook.info.storage_version],
+        "apiGroups": [hook.served_kind.group],
+        "apiVersions": [hook.served_kind.storage_version],
         "operations": list(hook.operations),
         "resources": hook.resources,
     }
@@ -344,6 +344,6 @@ def _webhook_entry(hook: hooks.OperatorWebhook, settings: InstallSettings) -> Ob
         excluded_namespaces = [hooks.SYSTEM_NAMESPACE, settings.namespace]
         outside_operator = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": excluded_namespaces}
         webhook["namespaceSelector"] = {"matchExpressions": [outside_operator]}
-    if hook.info.constant == scheme.POD:
+    if hook.served_kind.constant == scheme.POD:
         webhook["objectSelector"] = {"matchExpressions": [{"key": hooks.JOB_SET_POD_LABEL, "operator": "Exists"}]}
     return webhook

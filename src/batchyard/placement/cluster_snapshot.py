@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush
 from types import TracebackType
 from typing import Final
 
-from batchyard.api.meta import Key, Obj, Selector, key_of, selector
+from batchyard.api.meta import Key, Obj, Selector, key_of, parse_selector
 from batchyard.api.views.node import NodeView
 from batchyard.api.views.pod_shape import NodeRules, PodShape
 from batchyard.api.views.pods import PodView
@@ -209,7 +209,7 @@ class PodDisruptionBudgets:
         """Add or update a PodDisruptionBudget."""
         key, status = key_of(obj), obj.get("status") or {}
         disrupted_pods: dict[str, None] = dict.fromkeys(status.get("disruptedPods") or ())
-        pod_selector = selector((obj.get("spec") or {}).get("selector"))
+        pod_selector = parse_selector((obj.get("spec") or {}).get("selector"))
         allowed_disruptions = status.get("disruptionsAllowed", 0)
         self._by_namespace.setdefault(key.namespace, {})[key] = _PodDisruptionBudget(
             pod_selector, allowed_disruptions, disrupted_pods

@@ -89,7 +89,7 @@ class TopologySpreadFilter:
     """Node filter for a pod's DoNotSchedule topology spread constraints, by the number of matching pods per domain."""
 
     def __init__(self, pod: PodView, nodes: Iterable[NodeInfo], placed_pods: PodAffinityIndex) -> None:
-        self._rules = [rule for rule in pod.shape.spread if rule.is_hard]
+        self._rules = [rule for rule in pod.shape.spread_rules if rule.is_hard]
         self._own_counts = [_own_pod_count(rule, pod) for rule in self._rules]
         self._domains: list[CountByNode] = [{} for _ in self._rules]
         pod_counts = [_count_selected_pods(rule, pod, placed_pods) for rule in self._rules]
@@ -119,7 +119,7 @@ def topology_skews(
     pod: PodView, feasible_nodes: Sequence[NodeInfo], nodes: Iterable[NodeInfo], placed_pods: PodAffinityIndex
 ) -> dict[str, int]:
     """Return each feasible node's skew by ScheduleAnyway constraints; nodes that lack a topology key are omitted."""
-    soft_rules = [rule for rule in pod.shape.spread if not rule.is_hard]
+    soft_rules = [rule for rule in pod.shape.spread_rules if not rule.is_hard]
     scored_nodes = [node for node in feasible_nodes if _has_all_keys(node, soft_rules)]
     skews = dict.fromkeys([node.name for node in scored_nodes], 0.0)
     for rule in soft_rules:
@@ -281,7 +281,7 @@ class PodFilters:
         self._static_results = nodes.candidate_cache.static_results(shape.rules)
         self._spread: TopologySpreadFilter | None = None
         self._affinity: PodAffinityFilter | None = None
-        if any(rule.is_hard for rule in shape.spread):
+        if any(rule.is_hard for rule in shape.spread_rules):
             self._spread = TopologySpreadFilter(pod, nodes, nodes.placed_pods)
         if shape.affinity or shape.anti_affinity or nodes.placed_pods.anti_affinity_terms:
             affinity_filter = PodAffinityFilter(pod, nodes)
@@ -321,9 +321,9 @@ class PodPreferences:
         self._pod = pod
         self._nodes = nodes
         self._static_results = candidate_nodes.static_results
-        has_affinity_preferences = bool(pod.shape.preferred or nodes.placed_pods.preferred_terms)
+        has_affinity_preferences = bool(pod.shape.preferred_terms or nodes.placed_pods.preferred_terms)
         self._domain_scores = affinity_scores(pod, nodes) if has_affinity_preferences else {}
-        self._has_soft_spread = any(not rule.is_hard for rule in pod.shape.spread)
+        self._has_soft_spread = any(not rule.is_hard for rule in pod.shape.spread_rules)
         self.is_empty = not (
             self._static_results.affinity_weights
             or self._static_results.taint_counts

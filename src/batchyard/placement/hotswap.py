@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, TypeAlias
 from batchyard.api import meta, scheme, well_known
 from batchyard.api.times import parse_time
 from batchyard.api.views import pods as lifecycle
-from batchyard.api.views.node import pods_running_at_once
+from batchyard.api.views.node import parallel_pod_count
 from batchyard.api.views.pods import PodView, checkpoint_interval, is_terminal, is_terminating, lost_work, running_since
 from batchyard.api.views.workload import workload_view
 from batchyard.base.counts import count_with_noun, select_verb
@@ -48,7 +48,7 @@ def missing_followers(leader: meta.Obj, reader: Reader) -> int:
     job = None if owner is None else reader.get(meta.owner_key(owner, leader["metadata"].get("namespace", "")))
     if owner is None or job is None or job["metadata"]["uid"] != owner["uid"]:
         return 0
-    expected_count, completions = pods_running_at_once(job["spec"]), job["spec"].get("completions")
+    expected_count, completions = parallel_pod_count(job["spec"]), job["spec"].get("completions")
     if completions is not None:
         expected_count = min(expected_count, completions - (job.get("status") or {}).get("succeeded", 0))
     owned_objects = reader.owned_by(owner["uid"], job["metadata"].get("namespace", ""))

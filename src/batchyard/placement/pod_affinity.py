@@ -100,7 +100,7 @@ class PodAffinityIndex:
             _add_count(self.anti_affinity_terms, term, node_name, count_change)
         for term in shape.affinity:
             _add_count(self.preferred_terms, (term, _REQUIRED_WEIGHT), node_name, count_change)
-        for weight, term in shape.preferred:
+        for weight, term in shape.preferred_terms:
             _add_count(self.preferred_terms, (term, weight), node_name, count_change)
 
 
@@ -213,7 +213,7 @@ class PodAffinityFilter:
 def affinity_scores(pod: PodView, affinity_context: AffinityContext) -> dict[Domain, int]:
     """Return each topology domain's score by the preferred affinity of a pod and of placed pods; may be negative."""
     domain_scores: dict[Domain, int] = {}
-    for weight, term in pod.shape.preferred:
+    for weight, term in pod.shape.preferred_terms:
         node_counts: CountByNode = {}
         for other, node_name in affinity_context.placed_pods.selected_pods(term.selector):
             if term.selects(other.namespace, other.labels, affinity_context.namespaces):

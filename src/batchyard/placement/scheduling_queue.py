@@ -39,7 +39,7 @@ def is_affected_by(pod: PodView, other_pod: PodView, nodes: ClusterSnapshot) -> 
     for term in (*pod.shape.affinity, *pod.shape.anti_affinity):
         if term.selects(other_pod.namespace, other_pod.labels, nodes.namespaces):
             return True
-    for rule in pod.shape.spread:
+    for rule in pod.shape.spread_rules:
         if (
             other_pod.namespace == pod.namespace
             and rule.selector is not None

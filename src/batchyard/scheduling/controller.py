@@ -148,7 +148,7 @@ class BlockedCycle:
         if not self._is_first_cycle:
             return heads
         self._is_first_cycle = False
-        views = [view for view in self._cache.workload_cache.views() if view.waits_for == WAITING_FOR_PODS_READY]
+        views = [view for view in self._cache.workload_cache.views() if view.pending_reason == WAITING_FOR_PODS_READY]
         current_heads = [self._head_of(view) for view in views]
         return [head for head in current_heads if head is not None] or heads
 
@@ -341,7 +341,7 @@ class Scheduler:
         if event.key.kind != scheme.WORKLOAD or event.type is EventType.DELETED:
             return False
         view = workload_view(event.obj)
-        if view.waits_for != PENDING_EVALUATION or not is_evaluation_awaited(event.obj):
+        if view.pending_reason != PENDING_EVALUATION or not is_evaluation_awaited(event.obj):
             return False
         reason = self._cache.no_fit_reason(view)
         if reason:

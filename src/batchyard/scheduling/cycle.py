@@ -246,8 +246,8 @@ class Cycle:
             )
         elif head.workload.over_limit:
             why = InadmissibleReason(messages.MISCONFIGURED, text=_over_limit_message(head.workload))
-        elif head.workload.out_of_bounds:
-            why = InadmissibleReason(messages.MISCONFIGURED, text=head.workload.out_of_bounds)
+        elif head.workload.limit_range_violation:
+            why = InadmissibleReason(messages.MISCONFIGURED, text=head.workload.limit_range_violation)
         else:
             return None
         return StayPending(head, why, requeue_reason, head.last_assignment)

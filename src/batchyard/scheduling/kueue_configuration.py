@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from batchyard.api.errors import FieldError
-from batchyard.api.meta import Selector, selector
+from batchyard.api.meta import Selector, parse_selector
 from batchyard.api.well_known import DISABLE_WAIT_FOR_PODS_READY, GATES
 from batchyard.base.instant import SECOND, Duration, parse_duration
 from batchyard.scheduling.cycle import SchedulingPolicy
@@ -45,7 +45,7 @@ def managed_namespaces(
 ) -> Selector | None:
     """Return the selector of the Namespaces whose jobs are managed; by default, all but kube-system and Kueue's own."""
     exclusion = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system", kueue_namespace]}
-    return selector(namespace_selector or {"matchExpressions": [exclusion]})
+    return parse_selector(namespace_selector or {"matchExpressions": [exclusion]})
 
 
 @dataclass(frozen=True, slots=True)

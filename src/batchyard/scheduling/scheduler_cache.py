@@ -235,7 +235,7 @@ class WorkloadCache:
             return
         usage: dict[int, int] = {}
         assigned_frs: dict[int, None] = {}
-        for holding in view.holdings:
+        for holding in view.admitted_pod_sets:
             resource_amounts = dict(holding.usage)
             for resource, flavor in holding.flavors.items():
                 fr = self.snapshot.id_of(flavor, resource)

@@ -29,7 +29,8 @@ _WAITING_FOR_VICTIMS_TEXTS: Final = ("Pending the preemption of", "will fit afte
 #: All fields of a Workload that affect decisions.
 _DECISION_FIELDS: Final = attrgetter(
     *("generation", "shape", "queue", "queued", "active", "evicted", "finished", "admissible", "has_failed_check"),
-    *("requeue_blocked", "requeue_at", "quota_reserved", "admitted", "cluster_queue", "reserved_at", "holdings"),
+    *("requeue_blocked", "requeue_at", "quota_reserved", "admitted", "cluster_queue", "reserved_at"),
+    "admitted_pod_sets",
 )
 
 #: For each pod set its name, its pod count, and the flavor of each resource.
@@ -93,7 +94,7 @@ def split_event(event: WatchEvent) -> Iterator[ObservedChange]:
 
 def observed_admission(view: WorkloadView) -> ObservedAdmission:
     """Return the quota reservation in a Workload's status as Kueue's decision."""
-    pod_sets = ((each.name, each.pods, tuple(sorted(each.flavors.items()))) for each in view.holdings)
+    pod_sets = ((each.name, each.pods, tuple(sorted(each.flavors.items()))) for each in view.admitted_pod_sets)
     return ObservedAdmission(view.key, view.cluster_queue, tuple(sorted(pod_sets)))
 
 

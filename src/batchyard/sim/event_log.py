@@ -206,7 +206,7 @@ def _reservation_fields(view: WorkloadView) -> dict[str, Any]:
     return {
         "workload": view.key,
         "clusterQueue": view.cluster_queue,
-        "podSets": [{"name": h.name, "count": h.pods, "flavors": dict(h.flavors)} for h in view.holdings],
+        "podSets": [{"name": h.name, "count": h.pods, "flavors": dict(h.flavors)} for h in view.admitted_pod_sets],
     }
 
 

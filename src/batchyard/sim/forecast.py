@@ -402,7 +402,7 @@ def _extrapolate_start(run: _ForkRun, queue: str, position: int) -> Duration | N
 
 def _describe_held_quota(view: WorkloadView) -> str:
     amounts: dict[str, int] = {}
-    for holding in view.holdings:
+    for holding in view.admitted_pod_sets:
         for resource, amount in holding.usage:
             amounts[resource] = amounts.get(resource, 0) + amount
     return " and ".join(

@@ -267,7 +267,8 @@ class _GuidePlan:
         for applied in self.files[PLATFORM_FILES]:
             self._read_file(*applied)
         if platform:
-            self._manifests.odd.clear()  #  no warnings: a rendered platform contains kinds that are not simulated
+            # No warnings: a rendered platform contains kinds that are not simulated.
+            self._manifests.located_warnings.clear()
 
     def add(self, step: GuideStep) -> None:
         """Read the manifest files of a step, and plan when each is applied."""
@@ -324,7 +325,7 @@ class _GuidePlan:
                 obj = with_path(obj, ("metadata", "annotations", well_known.RUNTIME), runtime)
             self._manifests.objects.append(replace(manifest, obj=obj))
         self._manifests.faults += manifests.faults
-        self._manifests.odd += manifests.odd
+        self._manifests.located_warnings += manifests.located_warnings
 
 
 @cache

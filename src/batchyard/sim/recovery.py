@@ -252,7 +252,7 @@ def _has_ended(event: WatchEvent) -> bool:
 def _full_pod_count(workload: WorkloadView) -> int:
     """Return how many pods a Workload has when all of them run."""
     if workload.quota_reserved:
-        return sum(holding.pods for holding in workload.holdings)
+        return sum(holding.pods for holding in workload.admitted_pod_sets)
     return sum(workload.counts)
 
 

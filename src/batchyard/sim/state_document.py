@@ -294,7 +294,7 @@ def _line_by_key(text: str) -> dict[Key, int]:
         lines = DocumentLines(document.text, document.line)
         for index, (item_path, obj) in enumerate(_objects_of(document.value)[0]):
             for known_object in _known_object(obj)[0]:
-                line = document.line + 1 + index if has_object_per_line else lines.of(item_path)
+                line = document.line + 1 + index if has_object_per_line else lines.line_of(item_path)
                 line_by_key.setdefault(key_of(known_object), line)
     return line_by_key
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from batchyard.api.conversion import TimeLocations, metadata_time_locations
-from batchyard.api.custom_kinds import DEFINITION, is_definition_deleted, is_served, kind_from_definition
+from batchyard.api.custom_kinds import DEFINITION, is_definition_terminating, is_served, kind_from_definition
 from batchyard.api.errors import FieldError
 from batchyard.api.manifests import DecodedObject
 from batchyard.api.meta import Obj
@@ -240,13 +240,13 @@ def _serves_a_version(definition: Obj) -> bool:
 def _resource_key(definition: Obj) -> tuple[Any, ...]:
     """Return a key that changes if a CustomResourceDefinition requires a new Resource."""
     metadata = definition["metadata"]
-    return metadata["uid"], metadata.get("generation"), is_definition_deleted(definition)
+    return metadata["uid"], metadata.get("generation"), is_definition_terminating(definition)
 
 
 def _custom_resource(definition: Obj, objects: ApiObjectStore, now: Callable[[], Instant]) -> Resource:
     """Return the resource that serves the objects of a CustomResourceDefinition."""
     served_kind, versions = kind_from_definition(definition), definition["spec"]["versions"]
-    strategy = CustomStrategy(served_kind, versions, is_terminating=is_definition_deleted(definition))
+    strategy = CustomStrategy(served_kind, versions, is_terminating=is_definition_terminating(definition))
     stored_subresources = ("status",) if served_kind.has_status else ()
     scale_subresources = [(each.get("subresources") or {}).get("scale") for each in versions]
     scale_subresource = next(filter(None, scale_subresources), None)

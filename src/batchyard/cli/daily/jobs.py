@@ -14,7 +14,7 @@ from batchyard.api import scheme, well_known
 from batchyard.api.amounts import readable_amount
 from batchyard.api.meta import Obj, controller_of, controlling_job_key, find_condition, is_true, label
 from batchyard.api.times import parse_time
-from batchyard.api.views.node import pods_running_at_once
+from batchyard.api.views.node import parallel_pod_count
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import Instant
 from batchyard.cli.daily.cluster import ClusterClient, ClusterRequestError
@@ -100,7 +100,7 @@ class JobEntry:
         """The number of pods that run at once, as the Workload or the Job requests it; 0 if it is unknown."""
         if self.workload is not None:
             return sum(pod_set.get("count", 1) for pod_set in self.workload["spec"].get("podSets") or ())
-        return pods_running_at_once(self.job["spec"]) if self.job is not None and self.kind == "Job" else 0
+        return parallel_pod_count(self.job["spec"]) if self.job is not None and self.kind == "Job" else 0
 
     @property
     def priority(self) -> int:

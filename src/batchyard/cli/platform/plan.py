@@ -80,7 +80,7 @@ def _room_findings(source: PlatformSource, platform: PlatformModel, lines: Docum
             problem=fault.problem,
             fix=fault.remedy,
         )
-        yield MergedFinding(finding, [_object_name(finding)], lines.of(fault.path))
+        yield MergedFinding(finding, [_object_name(finding)], lines.line_of(fault.path))
 
 
 def _is_idle(rendered_object: RenderedObject) -> bool:
@@ -106,8 +106,8 @@ def _line_of_finding(
         path = _queue_class_path(queue_class, platform)
     field = finding.path.removeprefix("spec.")
     if finding.kind == _CLUSTER_KIND:
-        return lines.of(f"{path}.{field}")
-    return lines.of(f"{path}.{field.partition('.')[0]}") if field else lines.of(path)
+        return lines.line_of(f"{path}.{field}")
+    return lines.line_of(f"{path}.{field.partition('.')[0]}") if field else lines.line_of(path)
 
 
 def _queue_class_path(name: str, platform: PlatformModel) -> str:

@@ -99,7 +99,9 @@ def _event_document(inputs: ViewInputs, access: NamespaceAccess, mark: WorkloadM
 
 def _pod_set_document(view: WorkloadView, pod_set_index: int) -> ViewJson:
     pod_set = view.pod_sets[pod_set_index]
-    quota_holding = next((each for each in view.holdings if each.name == pod_set.name and not view.finished), None)
+    quota_holding = next(
+        (each for each in view.admitted_pod_sets if each.name == pod_set.name and not view.finished), None
+    )
     amounts = {resource: amount for resource, amount in pod_set.template.requests if resource != "pods"}
     requests_text = {resource: data_source.format_resource_amount(resource, amounts[resource]) for resource in amounts}
     document: ViewJson = {"name": pod_set.name, "count": pod_set.count, "requests": requests_text}

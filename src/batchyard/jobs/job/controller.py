@@ -366,7 +366,7 @@ class PodClaims:
 
 def is_selected(pod: meta.Obj, job: meta.Obj) -> bool:
     """Return whether the selector of a Job matches a pod."""
-    job_selector = meta.selector(with_selector(job)["spec"].get("selector"))
+    job_selector = meta.parse_selector(with_selector(job)["spec"].get("selector"))
     return job_selector is not None and job_selector.matches(pod["metadata"].get("labels") or {})
 
 

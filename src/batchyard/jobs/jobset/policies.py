@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from batchyard.api.meta import Obj, with_path
 from batchyard.api.patterns import matches_anywhere
 from batchyard.api.times import format_time, parse_time
-from batchyard.api.views.node import pods_running_at_once
+from batchyard.api.views.node import parallel_pod_count
 from batchyard.base.instant import Instant
 from batchyard.jobs.jobset import spec
 from batchyard.jobs.jobset.spec import (
@@ -58,7 +58,7 @@ def are_all_ready(jobset: Obj, counts_by_name: dict[str, ReplicatedJobCounts]) -
 def _is_ready(job: Obj) -> bool:
     """Return whether ready plus succeeded pods of a Job reach the number of pods that it runs at once."""
     status = job.get("status") or {}
-    return bool(status.get("succeeded", 0) + status.get("ready", 0) >= pods_running_at_once(job["spec"]))
+    return bool(status.get("succeeded", 0) + status.get("ready", 0) >= parallel_pod_count(job["spec"]))
 
 
 _NORMAL_EVENT: Final = "Normal"

@@ -251,9 +251,9 @@ def _runtime_classes(obj: Obj) -> list[str]:
 def _limited_view(obj: Obj, limits: NamespaceLimits) -> WorkloadView:
     adjusted_workload = with_default_resources(obj, limits)
     view = WorkloadView(adjusted_workload)
-    view.out_of_bounds = describe_limit_violations(adjusted_workload, limits)
+    view.limit_range_violation = describe_limit_violations(adjusted_workload, limits)
     pods, priority, pod_counts = view.shape
-    view.shape = pods + view.out_of_bounds.encode(), priority, pod_counts  # two cases: within or out of bounds
+    view.shape = pods + view.limit_range_violation.encode(), priority, pod_counts  # two cases: within or out of bounds
     return view
 
 

@@ -467,7 +467,7 @@ class WorkloadLifecycle:
             return not view.admitted or has_time_limit or awaits_ready_pods or not queue_index.is_open(view)
         if "admission" in status:
             return True
-        has_scheduler_reason = view.waits_for is None or view.waits_for in pending_reason.SCHEDULER_REASONS
+        has_scheduler_reason = view.pending_reason is None or view.pending_reason in pending_reason.SCHEDULER_REASONS
         return not has_scheduler_reason or not queue_index.is_open(view, to_all=True)
 
 

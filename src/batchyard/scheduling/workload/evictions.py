@@ -142,10 +142,10 @@ def _reset_checks(draft: meta.StatusDraft) -> None:
     """Reset an evicted Workload's admission checks to Pending, and close its preemption gates (MultiKueue)."""
     status = draft.status
     if status.get("admissionChecks"):
-        checks = [lifecycle.reset_check(check, draft.time) for check in status["admissionChecks"]]
+        checks = [lifecycle.reset_check(check, draft.timestamp) for check in status["admissionChecks"]]
         draft.set_field("admissionChecks", checks)
     if status.get("preemptionGates"):
-        closed_gate_fields = {"position": "Closed", "lastTransitionTime": draft.time}
+        closed_gate_fields = {"position": "Closed", "lastTransitionTime": draft.timestamp}
         draft.set_field("preemptionGates", [{**gate, **closed_gate_fields} for gate in status["preemptionGates"]])
 
 

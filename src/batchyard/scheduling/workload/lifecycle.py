@@ -295,7 +295,7 @@ def reserve_quota(
         checks_by_name = {check["name"]: check for check in draft.status.get("admissionChecks") or ()}
         draft.drop_fields("admissionChecks")
         if checks:
-            required_checks = [checks_by_name.get(name) or new_check(name, draft.time) for name in checks]
+            required_checks = [checks_by_name.get(name) or new_check(name, draft.timestamp) for name in checks]
             draft.set_field("admissionChecks", required_checks)
     cluster_queue = admission["clusterQueue"]
     draft.set_condition(QUOTA_RESERVED, True, "QuotaReserved", f"Quota reserved in ClusterQueue {cluster_queue}")

@@ -488,7 +488,7 @@ class Webhooks:
                 try:
                     return _json_response(decide(review, self._groups, FetchedObjects(namespace_of(review), fetched)))
                 except ObjectNotFetched as unknown:
-                    fetched[unknown.question] = await self._look_up_objects(unknown.question)
+                    fetched[unknown.query] = await self._look_up_objects(unknown.query)
         except InvalidReview as invalid:
             return web.Response(status=400, text=str(invalid))
         except LookupFailed as failed:
@@ -497,11 +497,11 @@ class Webhooks:
 
     async def _look_up_objects(self, object_query: ObjectQuery) -> Sequence[Obj]:
         """List the objects that an admission review depends on (RBAC allows no get). Raises LookupFailed."""
-        kind = scheme.POD if object_query.owner else object_query.key.kind
+        kind = scheme.POD if object_query.owner_uid else object_query.key.kind
         served_kind = kind_info(kind)
         field_selector_query = f"fieldSelector=metadata.name={object_query.key.name}"
-        if object_query.owner:
-            field_selector_query = f"labelSelector={well_known.CONTROLLER_UID}={object_query.owner}"
+        if object_query.owner_uid:
+            field_selector_query = f"labelSelector={well_known.CONTROLLER_UID}={object_query.owner_uid}"
         path = transport.object_path(served_kind, served_kind.storage_version, object_query.key.namespace)
         request = transport.HttpRequest("GET", f"{path}?{field_selector_query}", timeout=_LOOKUP_TIMEOUT)
         response = await self._transport.ask_with_retries(request)

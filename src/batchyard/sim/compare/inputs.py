@@ -92,15 +92,15 @@ def _work_difference(
         name = _describe_object(manifest)
         counterpart = unmatched_work.pop(name, None)
         if counterpart is None:
-            yield FileFault(manifest.place(), FieldError("", f"{name} is in {a.name}, but not in {b.name}", remedy))
+            yield FileFault(manifest.location(), FieldError("", f"{name} is in {a.name}, but not in {b.name}", remedy))
             return
         path = _first_difference(manifest.obj, counterpart.obj)
         if path is not None:
             problem = f"this field of {name} differs between {a.name} and {b.name}"
-            yield FileFault(manifest.place(path), FieldError(path, problem, remedy))
+            yield FileFault(manifest.location(path), FieldError(path, problem, remedy))
             return
     for name, manifest in unmatched_work.items():
-        yield FileFault(manifest.place(), FieldError("", f"{name} is in {b.name}, but not in {a.name}", remedy))
+        yield FileFault(manifest.location(), FieldError("", f"{name} is in {b.name}, but not in {a.name}", remedy))
         return
     if not work_a:
         yield FileFault(f"{a.name}, {b.name}", FieldError("", _NO_WORK, "give a load for both with --trace"))

@@ -216,7 +216,7 @@ def holds_quota(view: workload_views.WorkloadView) -> bool:
 def held_amounts_of(view: workload_views.WorkloadView) -> Amounts:
     """Return the amounts in the admission status of a Workload, by flavor and resource."""
     held_amounts: dict[QuotaKey, int] = {}
-    for holding in view.holdings:
+    for holding in view.admitted_pod_sets:
         for resource, amount in holding.usage:
             quota_key = holding.flavors[resource], resource
             held_amounts[quota_key] = held_amounts.get(quota_key, 0) + amount

@@ -6,7 +6,14 @@ from typing import Any, Final
 from batchyard.api import meta, scheme, well_known
 from batchyard.api.meta import Key, Obj, controller_of, is_true, key_of, label
 from batchyard.api.views.pods import FAILED, RUNNING, SUCCEEDED, phase, pod_view
-from batchyard.api.views.workload import ClusterQueueView, Holding, PodSet, ResourceGroup, WorkloadView, workload_view
+from batchyard.api.views.workload import (
+    AdmittedPodSet,
+    ClusterQueueView,
+    PodSet,
+    ResourceGroup,
+    WorkloadView,
+    workload_view,
+)
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, flavor_mismatch
@@ -151,7 +158,7 @@ class AdmittedHasAssignment(Invariant):
             for fault in self._find_faults(view, _assignments(event.obj)):
                 self.violate(f"{view.key}: {fault}", event.key)
 
-    def _find_faults(self, view: WorkloadView, assignments: Sequence[Holding]) -> Iterator[str]:
+    def _find_faults(self, view: WorkloadView, assignments: Sequence[AdmittedPodSet]) -> Iterator[str]:
         queue = self.states.queue_of(view)
         if queue is None or queue.name != view.cluster_queue:
             yield f"it has quota in {view.cluster_queue}, but its LocalQueue {view.queue} has another ClusterQueue"
@@ -164,7 +171,9 @@ class AdmittedHasAssignment(Invariant):
         for pod_set, pod_count, holding in zip(view.pod_sets, view.counts, assignments, strict=True):
             yield from self._pod_set_errors(queue, pod_set, pod_count, holding)
 
-    def _pod_set_errors(self, queue: ClusterQueueView, pod_set: PodSet, count: int, holding: Holding) -> Iterator[str]:
+    def _pod_set_errors(
+        self, queue: ClusterQueueView, pod_set: PodSet, count: int, holding: AdmittedPodSet
+    ) -> Iterator[str]:
         count_min = count if pod_set.min_count is None else min(count, pod_set.min_count)
         if not count_min <= holding.pods <= count:
             yield f"{holding.pods} pods of pod set {pod_set.name} are assigned; {count_min} to {count} are allowed"
@@ -181,7 +190,7 @@ class AdmittedHasAssignment(Invariant):
         if any(resource not in covered for resource in holding.flavors):
             yield f"pod set {pod_set.name} has flavors for {sorted(holding.flavors)}; covered: {sorted(covered)}"
 
-    def _group_errors(self, group: ResourceGroup, pod_set: PodSet, holding: Holding) -> Iterator[str]:
+    def _group_errors(self, group: ResourceGroup, pod_set: PodSet, holding: AdmittedPodSet) -> Iterator[str]:
         flavors = sorted({holding.flavors[resource] for resource in group.resources if resource in holding.flavors})
         if len(flavors) > 1:
             yield f"pod set {pod_set.name} has several flavors of one resource group: {flavors}"
@@ -193,10 +202,10 @@ class AdmittedHasAssignment(Invariant):
                 yield f"pod set {pod_set.name} may not use flavor {flavor}: {obstacle}"
 
 
-def _assignments(obj: Obj) -> list[Holding]:
+def _assignments(obj: Obj) -> list[AdmittedPodSet]:
     """Return the pod set assignments in the admission status of a Workload."""
     return [
-        Holding(
+        AdmittedPodSet(
             assignment["name"],
             assignment.get("count", 0),
             assignment.get("flavors") or {},

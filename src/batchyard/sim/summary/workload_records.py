@@ -160,7 +160,7 @@ class WorkloadRecords:
 def _held_amounts(view: WorkloadView) -> dict[FlavorResource, int]:
     """Return the amounts of quota that a Workload holds, by ClusterQueue, flavor and resource."""
     amounts_held: dict[FlavorResource, int] = {}
-    for pod_set in view.holdings:
+    for pod_set in view.admitted_pod_sets:
         for resource, amount in pod_set.usage:
             at = view.cluster_queue, pod_set.flavors.get(resource, ""), resource
             amounts_held[at] = amounts_held.get(at, 0) + amount
