@@ -27,7 +27,7 @@ from batchyard.scheduling.workload.adjustments import MissingPriorityClass, reso
 from batchyard.scheduling.workload.lifecycle import is_finished
 from batchyard.sim.event_log import Event, Record, event_of
 from batchyard.sim.recovery import RunAccounting
-from batchyard.sim.result import Result, RunEnding, WorkloadCounts, rejected_write
+from batchyard.sim.result import Result, RunEnding, WorkloadCounts, describe_rejected_write
 from batchyard.sim.scenario import (
     VIRTUAL_TIME_MAX,
     FileFault,
@@ -176,8 +176,8 @@ class Simulation:
             ending=run_ending,
             events=(),
             loops=tuple(world.loops),
-            refused=tuple(rejected_write(*refused) for refused in world.refused),
-            missed=tuple(world.missed),
+            refused=tuple(describe_rejected_write(*each) for each in world.rejected_writes),
+            missed=tuple(world.missed_faults),
             warnings=(),
             counts=_count_workloads(workloads, world.waits, self._finished_earlier),
             objects={**{kind: world.objects(kind) for kind in KINDS_SHOWN}, scheme.POD: _pods_shown(world)},

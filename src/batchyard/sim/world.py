@@ -198,11 +198,11 @@ class World:
         self.client = LocalClient(self.store, self.kernel, seed, chain.rules())
         self.loops: list[PreemptionLoop] = []
         #: The writes of users that the API rejected, each with its error.
-        self.refused: list[tuple[Write, ApiError]] = []
+        self.rejected_writes: list[tuple[Write, ApiError]] = []
         #: The Jobs and bare pods whose pods the API rejected, by the cause, in the order of their first rejection.
         self.rejected_pods: dict[str, dict[Key, None]] = {}
         #: The faults whose target did not exist at their time.
-        self.missed: list[ScheduledFault] = []
+        self.missed_faults: list[ScheduledFault] = []
         self._stop_on_loop = stop_on_loop
         #: The manifest that users applied last, by object.
         self._applied: dict[Key, Obj] = {} if state is None else dict(state.applied)
@@ -280,7 +280,7 @@ class World:
 
     def record_missed_fault(self, fault: ScheduledFault) -> None:
         """Record a fault of the scenario that had no effect because its target did not exist."""
-        self.missed.append(fault)
+        self.missed_faults.append(fault)
 
     def _restart(self) -> None:
         """Restart the platform once all earlier watch events are delivered, and pass it all stored objects."""
@@ -321,22 +321,22 @@ class World:
             self._update(stored_object, last_applied or {}, obj)
 
     def _update(self, stored_object: Obj, last_applied: Obj, obj: Obj) -> None:
-        """Change a stored object as a newly applied manifest requires; record a rejected update in `refused`."""
+        """Change a stored object as a newly applied manifest requires; add a rejected update to `rejected_writes`."""
         new_object = merge_applied(stored_object, last_applied, obj)
         faults = validate_update(new_object, stored_object)
         if faults:
-            self.refused.append((Update(new_object), InvalidObject(faults)))
+            self.rejected_writes.append((Update(new_object), InvalidObject(faults)))
         else:
             self._applied[key_of(obj)] = obj
             self.submit(Update(new_object))
 
     def submit(self, write: Write) -> None:
-        """Submit a write as a user; if the API server rejects it, record it in `refused`."""
+        """Submit a write as a user; if the API server rejects it, record it in `rejected_writes`."""
 
         def on_result(result: WriteResult) -> None:
             if result.error is None:
                 return
-            self.refused.append((write, result.error))
+            self.rejected_writes.append((write, result.error))
             if isinstance(write, Create) and group_kind(write.obj) == scheme.POD:
                 self._record_rejected_pod(key_of(write.obj), str(result.error))
 

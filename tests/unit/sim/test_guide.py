@@ -71,7 +71,7 @@ def test_all_work_of_guide_completes(folder: Path) -> None:
     guide, steps = play_guide(folder)
     assert guide.unfinished_jobs() == []
     assert set(steps["all-completed"].rows.values()) == {GuideRow()}
-    assert guide.world.refused == []
+    assert guide.world.rejected_writes == []
 
 
 @folders

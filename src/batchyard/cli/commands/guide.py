@@ -30,7 +30,7 @@ from batchyard.provision.model import PlatformModel
 from batchyard.provision.render import render
 from batchyard.sim.guide import Guide, GuideObservation, examples_folder, played_steps, pool_of, unfinished_of
 from batchyard.sim.recovery import RunAccounting
-from batchyard.sim.result import Reporter, rejected_write
+from batchyard.sim.result import Reporter, describe_rejected_write
 from batchyard.sim.scenario import InvalidScenario
 
 # The output rows of a guide by name, without object names and ages, which differ between runs.
@@ -155,8 +155,8 @@ def _print_guide(
 def _report_run(observations: Sequence[GuideObservation], guide: PlayedGuide, *, is_complete: bool) -> None:
     """Print the rejected writes of a simulation, and how far the run agrees with the guide."""
     if isinstance(guide, Guide):
-        for write, error in guide.world.refused:
-            output.report_line(f"rejected write: {rejected_write(write, error)}")
+        for write, error in guide.world.rejected_writes:
+            output.report_line(f"rejected write: {describe_rejected_write(write, error)}")
     _report_agreement(observations, guide, is_complete=is_complete)
 
 
