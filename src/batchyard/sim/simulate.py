@@ -204,7 +204,7 @@ class Simulation:
         last_step_time = max((self._start + step.at for step in self.scenario.steps), default=self._start)
         last_charge_time = self._start if self._accounting is None else self._accounting.ledger.charged_until
         last_change_times = map(_last_change_time, (*workloads, *self.world.objects(scheme.JOB)))
-        return max((last_step_time, self.world.log.last, last_charge_time, *last_change_times))
+        return max((last_step_time, self.world.log.last_record_at, last_charge_time, *last_change_times))
 
 
 def _to_events(sinks: Sequence[Callable[[Event], None]]) -> Callable[[Record], None]:
