@@ -297,7 +297,7 @@ def _make_comparison_lines(runs: ComparedRuns) -> list[ComparisonLine]:
         _make_line("Workloads waiting", runs, a.watch.workload_records.waiting, b.watch.workload_records.waiting),
         _make_line("Workloads with quota", runs, a.watch.workload_records.running, b.watch.workload_records.running),
     ]
-    used_by_run = [sum_curves(run, run.watch.workload_records.used, lambda at: at[2]) for run in (a, b)]
+    used_by_run = [sum_curves(run, run.watch.workload_records.used, lambda quota_key: quota_key[2]) for run in (a, b)]
     empty_curve = Curve(a.start_time)
     for name in sorted({**used_by_run[0], **used_by_run[1]}):
         line = _make_line(f"{name} in use", runs, *(curves.get(name, empty_curve) for curves in used_by_run))

@@ -82,7 +82,7 @@ class RunWatch:
         self.workload_records = WorkloadRecords(world.start, self._queue_of)
         self.machines = MachineUsage(world.start)
         #: The nominal quota over time by ClusterQueue or Cohort, flavor and resource; Cohorts are named `Cohort/NAME`.
-        self.nominal: dict[FlavorResource, Curve] = {}
+        self.nominal_quota: dict[FlavorResource, Curve] = {}
         self._quotas: dict[Key, dict[FlavorResource, int]] = {}
         self.observe(initial_events)
         world.client.subscribe(self.observe)
@@ -112,8 +112,8 @@ class RunWatch:
         if new_amounts == old_amounts:
             return
         for sign, amounts in ((-1, old_amounts), (1, new_amounts)):
-            for at, amount in amounts.items():
-                self.nominal.setdefault(at, Curve(self._start_time)).add(sign * amount, now)
+            for quota_key, amount in amounts.items():
+                self.nominal_quota.setdefault(quota_key, Curve(self._start_time)).add(sign * amount, now)
         self._quotas[event.key] = new_amounts
 
 
@@ -144,10 +144,10 @@ class WatchedSimulation:
         return list(self.watch.workload_records.workload_records.values())
 
     def wait_time(self, workload_record: WorkloadRecord) -> Duration:
-        """Return how long a Workload was without quota in total, up to `waits_until`."""
+        """Return how long a Workload waited for quota in total, up to its deletion or `waits_until`."""
         end = workload_record.deleted_at if workload_record.deleted_at is not None else self.waits_until
         return self.result.waits.wait_time(workload_record.obj, end)
 
     def waited_seconds(self, workload_record: WorkloadRecord) -> float:
-        """Return how many seconds a Workload was without quota in total, up to `waits_until`."""
+        """Return how many seconds a Workload waited for quota in total, up to its deletion or `waits_until`."""
         return duration_seconds(self.wait_time(workload_record))

@@ -27,7 +27,7 @@ class WorkloadRecord:
     obj: Obj
     created_at: Instant
     cluster_queue: str = ""
-    #: The time of the first quota reservation, and the begin of the current reservation.
+    #: The time of the first quota reservation, and the start of the current reservation.
     first_start: Instant | None = None
     reserved_since: Instant | None = None
     finished_at: Instant | None = None
@@ -88,7 +88,7 @@ class WorkloadRecords:
         self.shortage_duration: Duration = 0
 
     def advance(self, now: Instant) -> None:
-        """Extend the usage integrals up to now with the current amounts."""
+        """Extend the usage integrals up to `now` with the current amounts, if any Workload waits."""
         duration, self._advanced_to = now - self._advanced_to, now
         if duration > 0 and self.waiting.value:
             self.shortage_duration += duration
@@ -128,12 +128,12 @@ class WorkloadRecords:
             return
         team = self._team(workload_record)
         for sign, amounts in ((-1, workload_record.held_amounts), (1, amounts_held)):
-            for at, amount in amounts.items():
-                if at not in self.used:
-                    self.used[at] = Curve(self._start_time)
-                self.used[at].add(sign * amount, now)
-                team.held[at[2]] = team.held.get(at[2], 0) + sign * amount
-                team.requested[at[2]] = team.requested.get(at[2], 0) + sign * amount
+            for quota_key, amount in amounts.items():
+                if quota_key not in self.used:
+                    self.used[quota_key] = Curve(self._start_time)
+                self.used[quota_key].add(sign * amount, now)
+                team.held[quota_key[2]] = team.held.get(quota_key[2], 0) + sign * amount
+                team.requested[quota_key[2]] = team.requested.get(quota_key[2], 0) + sign * amount
         workload_record.held_amounts = amounts_held
         if amounts_held:
             workload_record.flavors = ", ".join(sorted({flavor for _, flavor, _ in amounts_held}))
@@ -162,6 +162,6 @@ def _held_amounts(view: WorkloadView) -> dict[FlavorResource, int]:
     amounts_held: dict[FlavorResource, int] = {}
     for pod_set in view.holdings:
         for resource, amount in pod_set.usage:
-            at = view.cluster_queue, pod_set.flavors.get(resource, ""), resource
-            amounts_held[at] = amounts_held.get(at, 0) + amount
+            quota_key = view.cluster_queue, pod_set.flavors.get(resource, ""), resource
+            amounts_held[quota_key] = amounts_held.get(quota_key, 0) + amount
     return amounts_held
