@@ -34,8 +34,8 @@ from batchyard.sim.scenario import (
     Scenario,
     Source,
     make_scenario,
+    parse_run_duration,
     read_sources,
-    run_length,
 )
 from batchyard.sim.state import State
 from batchyard.sim.world import StoppedByLoop, WaitTracker, World, do_nothing, ignore_record
@@ -96,17 +96,22 @@ def simulate(
         sinks.append(events)
     scenario, warnings = read_scenario(sources)
     sink = _to_events(sinks) if sinks else ignore_record
-    options = SimulationOptions(None if until is None else run_length(until), seed, OnLoop(on_preemption_loop), sink)
+    options = SimulationOptions(
+        None if until is None else parse_run_duration(until), seed, OnLoop(on_preemption_loop), sink
+    )
     simulation = Simulation(scenario, options)
     simulation.advance()
     return replace(simulation.result(), events=tuple(kept_events), warnings=tuple(warnings))
 
 
 def read_scenario(sources: Iterable[Source]) -> tuple[Scenario, Sequence[str]]:
-    """Return the scenario in files, folders, texts and objects, with the warnings about it."""
-    unread: list[FileFault] = []
-    manifests = read_manifests(read_sources(sources, unread))
-    return make_scenario(manifests, unread), manifests.warnings
+    """Return the scenario in files, folders, texts and objects, and the warnings about the manifests.
+
+    Raise InvalidScenario with all errors.
+    """
+    source_errors: list[FileFault] = []
+    manifests = read_manifests(read_sources(sources, source_errors))
+    return make_scenario(manifests, source_errors), manifests.warnings
 
 
 class Simulation:

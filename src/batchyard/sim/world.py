@@ -210,7 +210,7 @@ class World:
         self.missed_faults: list[ScheduledFault] = []
         self._stop_on_loop = stop_on_loop
         #: The manifest that users applied last, by object.
-        self._applied: dict[Key, Obj] = {} if state is None else dict(state.applied)
+        self._last_applied_manifests: dict[Key, Obj] = {} if state is None else dict(state.last_applied_manifests)
         self.log = EventLog(self.start, self.kernel.now, sink)
         self.waits = WaitTracker(self.client)
         #: The client that injects faults between the platform and the store, if the scenario needs one.
@@ -236,7 +236,7 @@ class World:
     def state(self) -> State:
         """Return the current objects as a state; everything scheduled for this instant must be done."""
         objects = {key_of(obj): obj for kind in self.store.kinds() for obj in self.store.list(kind)}
-        return State(self.kernel.now(), self.store.revision, objects, dict(self._applied))
+        return State(self.kernel.now(), self.store.revision, objects, dict(self._last_applied_manifests))
 
     def _load_state(self, state: State) -> None:
         """Pass the objects of the initial state as watch events to all components that need them."""
@@ -318,9 +318,9 @@ class World:
             self.submit(Create(obj))
             return
         key = key_of(obj)
-        stored_object, last_applied = self.client.get(key), self._applied.get(key)
+        stored_object, last_applied = self.client.get(key), self._last_applied_manifests.get(key)
         if stored_object is None:
-            self._applied[key] = obj
+            self._last_applied_manifests[key] = obj
             self.submit(Create(obj))
         elif obj != last_applied:
             self._update(stored_object, last_applied or {}, obj)
@@ -332,7 +332,7 @@ class World:
         if errors:
             self.rejected_writes.append((Update(new_object), InvalidObject(errors)))
         else:
-            self._applied[key_of(obj)] = obj
+            self._last_applied_manifests[key_of(obj)] = obj
             self.submit(Update(new_object))
 
     def submit(self, write: Write) -> None:

@@ -179,7 +179,7 @@ def test_until_overrides_horizon_of_scenario() -> None:
         pytest.param(-1, "-1 is not a valid run length", id="before the start"),
         pytest.param(float("nan"), "nan is not a valid run length", id="not a number"),
         pytest.param(1e9, "ten years", id="too long"),
-        pytest.param(float("inf"), "the run length inf is more than ten years; give a shorter one", id="for ever"),
+        pytest.param(float("inf"), "the run length inf is more than ten years; use a shorter one", id="for ever"),
         pytest.param("99999999h", "99999999h is more than ten years", id="a text that is too long"),
         pytest.param("soon", "no", id="another text"),
     ],
