@@ -267,8 +267,8 @@ class _GuidePlan:
                 for path in (_rendered_files(platform) if platform else self._platform_files(folder))
             ]
         }
-        for applied in self.files[PLATFORM_FILES]:
-            self._read_file(*applied)
+        for applied_file in self.files[PLATFORM_FILES]:
+            self._read_file(*applied_file)
         if platform:
             self._manifests.odd.clear()  #  no warnings: a rendered platform contains kinds that are not simulated
 
@@ -284,10 +284,10 @@ class _GuidePlan:
                 job_files.append(AppliedFile(path, at))
                 at += APPLY_INTERVAL
             at += ROUND_INTERVAL
-        for applied in setup_files:
-            self._read_file(*applied)
-        for applied in job_files:
-            self._read_file(*applied, step.runtime)
+        for applied_file in setup_files:
+            self._read_file(*applied_file)
+        for applied_file in job_files:
+            self._read_file(*applied_file, step.runtime)
         self.files[step.name] = [*setup_files, *job_files]
 
     def _cluster(self) -> Obj | None:

@@ -49,8 +49,8 @@ class FleetUsage:
 
     def __init__(self, now: Instant) -> None:
         self.node_count = 0
-        self.total = {resource: Gauge(now) for resource in RESOURCES}
-        self.used = {resource: Gauge(now) for resource in RESOURCES}
+        self.capacity_gauges = {resource: Gauge(now) for resource in RESOURCES}
+        self.usage_gauges = {resource: Gauge(now) for resource in RESOURCES}
 
 
 class TraceWatch:
@@ -74,7 +74,7 @@ class TraceWatch:
         self.fragmentation = Gauge(self._advanced_to)
         self.points: list[FleetPoint] = []
         #: Pods without a node, by uid.
-        self.waiting: dict[str, PodView] = {}
+        self.waiting_pods: dict[str, PodView] = {}
         #: By name, when a pod of the trace was bound, or the scheduler's message if it was deleted before.
         self.bound_at: dict[str, Instant] = {}
         self.unplaced_messages: dict[str, str] = {}
@@ -95,14 +95,18 @@ class TraceWatch:
         self._update_fragmentation()
         first_point = self._advanced_to + (self._start_time - self._advanced_to) % self._interval
         for at in range(first_point, now, self._interval):
-            used = {resource: gauge.value for resource, gauge in self.fleets[ALL_NODES].used.items()}
-            self.points.append(FleetPoint(at, used, self.fragmentation.value, len(self.waiting)))
+            used = {resource: gauge.value for resource, gauge in self.fleets[ALL_NODES].usage_gauges.items()}
+            self.points.append(FleetPoint(at, used, self.fragmentation.value, len(self.waiting_pods)))
         self._advanced_to = now
 
     def end(self, now: Instant) -> None:
         """Complete the observed numbers at the end of the simulation."""
         self.advance(now)
-        gauges = [gauge for fleet in self.fleets.values() for gauge in (*fleet.total.values(), *fleet.used.values())]
+        gauges = [
+            gauge
+            for fleet in self.fleets.values()
+            for gauge in (*fleet.capacity_gauges.values(), *fleet.usage_gauges.values())
+        ]
         for gauge in (self.fragmentation, *gauges):
             gauge.set(gauge.value, now)
 
@@ -129,7 +133,7 @@ class TraceWatch:
     def _count_node(self, view: NodeView, sign: int) -> None:
         for fleet in self._fleets_of(view):
             fleet.node_count += sign
-            for resource, gauge in fleet.total.items():
+            for resource, gauge in fleet.capacity_gauges.items():
                 gauge.add(sign * view.allocatable.get(RESOURCES[resource], 0), self._advanced_to)
 
     def _fleets_of(self, view: NodeView) -> list[FleetUsage]:
@@ -146,7 +150,7 @@ class TraceWatch:
         if pod.node_name or is_gone:
             self._end_wait(pod)
         elif not pod.is_terminal:
-            self.waiting[pod.uid] = pod
+            self.waiting_pods[pod.uid] = pod
         is_on_node = bool(pod.node_name) and not is_gone and not pod.is_terminal
         if is_on_node and pod.uid not in self._node_by_pod:
             self._add_pod(pod)
@@ -154,7 +158,7 @@ class TraceWatch:
             self._remove_pod(pod.uid)
 
     def _end_wait(self, pod: PodView) -> None:
-        waiting_pod = self.waiting.pop(pod.uid, None)
+        waiting_pod = self.waiting_pods.pop(pod.uid, None)
         if pod.namespace != NAMESPACE or waiting_pod is None:
             return
         if pod.node_name:
@@ -181,7 +185,7 @@ class TraceWatch:
         for fleet in self._fleets_of(node.view):
             for resource, amount in pod.requests:
                 if resource in _NAME_BY_RESOURCE:
-                    fleet.used[_NAME_BY_RESOURCE[resource]].add(sign * amount, self._advanced_to)
+                    fleet.usage_gauges[_NAME_BY_RESOURCE[resource]].add(sign * amount, self._advanced_to)
 
     # --- fragmentation ---
 
@@ -388,7 +392,7 @@ def _api_name(name: str) -> str:
 
 def _pod_counts(pods: Sequence[TracedPod], watch: TraceWatch, length: Duration) -> PodCounts:
     bound_or_deleted = [*watch.bound_at, *watch.unplaced_messages]
-    waiting_count = sum(pod.namespace == NAMESPACE for pod in watch.waiting.values())
+    waiting_count = sum(pod.namespace == NAMESPACE for pod in watch.waiting_pods.values())
     return PodCounts(
         total=len(pods),
         placed_here=len(watch.bound_at),
@@ -442,7 +446,7 @@ def _unplaced_reasons(pods: Sequence[TracedPod], watch: TraceWatch) -> list[Unpl
     """Return why pods of the trace were not placed: each reason with its number of pods, most frequent first."""
     message_by_pod = dict(watch.unplaced_messages)
     message_by_pod |= {
-        pod.name: pod.unschedulable_message for pod in watch.waiting.values() if pod.namespace == NAMESPACE
+        pod.name: pod.unschedulable_message for pod in watch.waiting_pods.values() if pod.namespace == NAMESPACE
     }
     count_by_reason: dict[str, int] = {}
     for pod in pods:
@@ -466,10 +470,10 @@ def _usage_rows(model: str, fleet: FleetUsage, length: Duration) -> list[Usage]:
             model=model,
             nodes=fleet.node_count,
             resource=resource,
-            total=fleet.total[resource].peak,
-            mean=_fraction(fleet.used[resource].mean(now), fleet.total[resource].mean(now)),
-            peak=_fraction(fleet.used[resource].peak, fleet.total[resource].peak),
-            peak_at=duration_seconds(fleet.used[resource].peak_at - EPOCH),
+            total=fleet.capacity_gauges[resource].peak,
+            mean=_fraction(fleet.usage_gauges[resource].mean(now), fleet.capacity_gauges[resource].mean(now)),
+            peak=_fraction(fleet.usage_gauges[resource].peak, fleet.capacity_gauges[resource].peak),
+            peak_at=duration_seconds(fleet.usage_gauges[resource].peak_at - EPOCH),
             mean_there=None,
             peak_there=None,
         )
@@ -498,10 +502,10 @@ def _requested_amount(shape: TracedPodShape, resource: str) -> int:
 
 
 def _point_rows(watch: TraceWatch) -> list[PointRow]:
-    total_gauges = watch.fleets[ALL_NODES].total
+    capacity_gauges = watch.fleets[ALL_NODES].capacity_gauges
     rows = []
     for point in watch.points:
-        cpu, memory, gpu = [_fraction(point.used[resource], total_gauges[resource].peak) for resource in RESOURCES]
+        cpu, memory, gpu = [_fraction(point.used[resource], capacity_gauges[resource].peak) for resource in RESOURCES]
         rows.append(PointRow(duration_seconds(point.at - EPOCH), cpu, memory, gpu, point.fragmentation, point.waiting))
     return rows
 

@@ -297,10 +297,19 @@ def _make_comparison_lines(runs: ComparedRuns) -> list[ComparisonLine]:
     """Return the chart lines of both runs: waiting Workloads, Workloads with quota, and usage of each resource."""
     a, b = runs.a, runs.b
     lines = [
-        _make_line("Workloads waiting", runs, a.watch.workload_records.waiting, b.watch.workload_records.waiting),
-        _make_line("Workloads with quota", runs, a.watch.workload_records.running, b.watch.workload_records.running),
+        _make_line(
+            "Workloads waiting", runs, a.watch.workload_records.waiting_curve, b.watch.workload_records.waiting_curve
+        ),
+        _make_line(
+            "Workloads with quota",
+            runs,
+            a.watch.workload_records.quota_holder_curve,
+            b.watch.workload_records.quota_holder_curve,
+        ),
     ]
-    used_by_run = [sum_curves(run, run.watch.workload_records.used, lambda quota_key: quota_key[2]) for run in (a, b)]
+    used_by_run = [
+        sum_curves(run, run.watch.workload_records.usage_curves, lambda quota_key: quota_key[2]) for run in (a, b)
+    ]
     empty_curve = Curve(a.start_time)
     for name in sorted({**used_by_run[0], **used_by_run[1]}):
         line = _make_line(f"{name} in use", runs, *(curves.get(name, empty_curve) for curves in used_by_run))

@@ -246,14 +246,16 @@ def series_document(run: WatchedSimulation) -> list[dict[str, Any]]:
     series has the means over 120 equal intervals of the run.
     """
     records, end = run.watch.workload_records, run.result.now
-    series = [_series("Workloads pending", "count", records.waiting.means(end, INTERVAL_COUNT), "waiting")]
-    series.append(_series("Workloads with quota", "count", records.running.means(end, INTERVAL_COUNT), "running"))
+    series = [_series("Workloads pending", "count", records.waiting_curve.means(end, INTERVAL_COUNT), "waiting")]
+    series.append(
+        _series("Workloads with quota", "count", records.quota_holder_curve.means(end, INTERVAL_COUNT), "running")
+    )
     series.append(_series("mean wait of Workloads that start", "seconds", _waits_over_time(run), "waiting"))
     quota = run_tables.sum_curves(run, run.watch.nominal_quota, lambda quota_key: quota_key[2])
-    used = run_tables.sum_curves(run, records.used, lambda quota_key: quota_key[2])
+    used = run_tables.sum_curves(run, records.usage_curves, lambda quota_key: quota_key[2])
     series += _share_series("quota in use", quota, used, run)
     machines = run.watch.machines
-    by_resource = [_by_resource(curves, run) for curves in (machines.total, machines.used)]
+    by_resource = [_by_resource(curves, run) for curves in (machines.allocatable_curves, machines.request_curves)]
     return series + _share_series("of nodes requested", by_resource[0], by_resource[1], run)
 
 

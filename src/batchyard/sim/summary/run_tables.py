@@ -140,7 +140,7 @@ def overall_figures(run: WatchedSimulation) -> Figures:
     figure_values["cutShort"] = sum(record.evicted_duration for record in run.workload_records) / HOUR
     if costs is not None:
         end = run.result.now
-        figure_values["nodes"] = sum(curve.mean_and_peak(end)[0] for curve in run.watch.machines.nodes.values())
+        figure_values["nodes"] = sum(curve.mean_and_peak(end)[0] for curve in run.watch.machines.node_curves.values())
         figure_values["machineHours"] = machine_hours(run.result)
         figure_values["lostHours"] = sum(line.machine_hours for line in costs.by_team if line.use == LOST)
         figure_values["cost"] = costs.cents / 100
@@ -258,7 +258,7 @@ def quota_figures(run: WatchedSimulation, group_of: Callable[[FlavorResource], s
     `group_of` returns the group of a quota, '' to omit the quota. Groups with neither quota nor use are omitted.
     """
     nominal = sum_curves(run, run.watch.nominal_quota, group_of)
-    used = sum_curves(run, run.watch.workload_records.used, group_of)
+    used = sum_curves(run, run.watch.workload_records.usage_curves, group_of)
     empty_curve, rows = Curve(run.start_time), {}
     for name in sorted({**nominal, **used}):
         mean_nominal, nominal_peak = nominal.get(name, empty_curve).mean_and_peak(run.result.now)
@@ -291,8 +291,8 @@ def machines_table(run: WatchedSimulation) -> FigureTable:
 
 def _machine_figures(run: WatchedSimulation) -> dict[str, Figures]:
     machine_usage, end, figures_by_row = run.watch.machines, run.result.now, {}
-    for (pool, resource), curve in sorted(machine_usage.total.items()):
-        allocatable, used_curve = curve.mean_and_peak(end)[0], machine_usage.used.get((pool, resource))
+    for (pool, resource), curve in sorted(machine_usage.allocatable_curves.items()):
+        allocatable, used_curve = curve.mean_and_peak(end)[0], machine_usage.request_curves.get((pool, resource))
         mean_request = 0.0 if used_curve is None else used_curve.mean_and_peak(end)[0]
         figures_by_row[f"{pool or _NO_POOL} {resource}"] = {
             "allocatable": to_display_units(resource, allocatable),
@@ -309,7 +309,7 @@ def pools_table(run: WatchedSimulation) -> FigureTable:
 def _pool_figures(run: WatchedSimulation) -> dict[str, Figures]:
     costs = run.result.costs
     figures_by_pool: dict[str, Figures] = {}
-    for pool, curve in sorted(run.watch.machines.nodes.items()):
+    for pool, curve in sorted(run.watch.machines.node_curves.items()):
         mean, peak = curve.mean_and_peak(run.result.now)
         lines = () if costs is None else [line for line in costs.by_pool if line.pool == pool]
         figures_by_pool[pool or _NO_POOL] = {"nodes": mean, "peakNodes": peak, **_cost_figures(lines)}
