@@ -146,7 +146,7 @@ class CurrentObjects:
 
 
 class LifecycleCheck:
-    """Compares Kueue's evictions and requeues with those of batchyard's Workload controller."""
+    """Compares Kueue's evictions, requeues and admissions with what batchyard's Workload controller would do."""
 
     def __init__(self, settings: ShadowSettings, has_arrived: Callable[[Instant], bool]) -> None:
         """`has_arrived` reports whether the shadow has received all watch events up to a time."""
@@ -241,7 +241,7 @@ class LifecycleCheck:
                 )
 
     def _describe_state(self, key: Key) -> str:
-        """Return, as text for a message, the Workload and queue fields that decide about its eviction or requeue."""
+        """Return, as text for a message, the fields that decide about a Workload's eviction or requeue."""
         workload = self._current.objects.get(key)
         local_queue = workload and self._current.get(
             Key(scheme.LOCAL_QUEUE, key.namespace, str(workload["spec"].get("queueName")))
@@ -332,7 +332,7 @@ class LifecycleCheck:
 
 
 def _has_visible_effect(workload: Obj, condition_type: str) -> bool:
-    """Return whether setting this condition to True would visibly change the Workload's state."""
+    """Return whether setting the condition `condition_type` to True would visibly change a Workload's state."""
     if condition_type == lifecycle.EVICTED:
         return is_true(workload, lifecycle.QUOTA_RESERVED)  # without a reservation no quota is released
     if condition_type != evictions.REQUEUED:

@@ -230,7 +230,7 @@ class DivergenceDetector(DecisionReplay):
         """Return an earlier decision of batchyard that may explain why Kueue's later decision was not predicted.
 
         `change_number` is the backlog number of Kueue's decision. The result is batchyard's decision with its cohort
-        tree; None if Kueue made all earlier decisions too.
+        tree; None if there is no such decision.
         """
         pending = self.backlog.items[change_number]
         tree, kueue_choice = self._tree_of(pending), pending.change.decision

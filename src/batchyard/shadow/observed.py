@@ -189,7 +189,7 @@ class ChangeBacklog:
         return pending_change
 
     def first_decision_of(self, workload: str) -> int | None:
-        """Return the number of a Workload's first relevant change if that is a decision of Kueue; otherwise None."""
+        """Return the number of a Workload's first change that is not idle, if it is a decision; otherwise None."""
         change_number = self._first_relevant_change(Key(scheme.WORKLOAD, *workload.split("/", 1)))
         return change_number if change_number in self.decision_numbers else None
 
@@ -206,7 +206,7 @@ class ChangeBacklog:
         return next((number for number in change_numbers if not self.items[number].change.is_idle), None)
 
     def first_decisions(self) -> Iterator[int]:
-        """Yield the numbers of Kueue's decisions that no earlier relevant change of the same Workload precedes."""
+        """Yield the numbers of Kueue's decisions that are the first change, except idle ones, of their Workload."""
         return (number for number in list(self.decision_numbers) if self.is_first_of_object(number))
 
     def evictions_for(self, uid: str) -> dict[int, ObservedPreemption]:

@@ -130,7 +130,10 @@ class DecisionReplay(ShadowState):
         return has_completed_decision or has_changed
 
     def _compare_with_kueue(self, tree: str, decisions: Sequence[Decision]) -> bool:
-        """Complete a cohort tree's predicted decisions if Kueue made them all, and return True; else keep them open."""
+        """Complete a cohort tree's predicted decisions if Kueue made all of them, otherwise record them as unmatched.
+
+        Return whether they were completed.
+        """
         effective_decisions = [each for each in decisions if is_effective(each)]
         if all(self._changes_for(each) is not None for each in effective_decisions):
             self._complete_decisions(tree, decisions)

@@ -129,7 +129,7 @@ class SchedulerModel:
         return queue_and_tree[0].head_of(workload)
 
     def may_be_late(self, head: Head, since: Instant) -> bool:
-        """Return whether a Workload ahead of `head` became inadmissible at or after `since`: Kueue may still try it."""
+        """Return whether Kueue may still try a Workload before `head`, one that was parked at or after `since`."""
         return self.index.queue_manager.pending[head.queue].has_parked_predecessor(head.workload.key, since)
 
     def requeue_parked(self, head: Head) -> None:
@@ -395,7 +395,10 @@ class ShadowState:
         return self.model.tree_of_queue(queue) or queue
 
     def _tree_of(self, pending: observed.PendingChange) -> str:
-        """Return the cohort tree that a pending change affects; `*` if it affects all trees."""
+        """Return the cohort tree that a pending change affects; `*` if it affects all trees.
+
+        Without a tree, that is the name of the Workload or ClusterQueue.
+        """
         event = pending.change.event
         if event.key.kind == scheme.WORKLOAD:
             return self.model.tree_of(str(event.key), event.obj) or str(event.key)

@@ -54,7 +54,7 @@ def _node_records(event: WatchEvent) -> Iterator[EventFields]:
 
 
 def _pod_records(event: WatchEvent) -> Iterator[EventFields]:
-    """Yield a record if a pod is unschedulable, bound, preempted, ended, or deleted before its end."""
+    """Yield records if a pod becomes unschedulable, is bound or preempted, ends, or is deleted before its end."""
     node, old_pod = bound_node(event.obj), event.old
     if not node:
         message = _unschedulable_message(event.obj)

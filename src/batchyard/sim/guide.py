@@ -211,7 +211,7 @@ class Guide:
             yield GuideObservation(step, now, queues, world.kernel.now(), world.objects(scheme.NODE))
 
     def _wait_for_all(self, step: GuideStep) -> None:
-        """Run the simulation until all Jobs have ended and added nodes are removed, or a time limit is reached."""
+        """Run the simulation until all Jobs have completed and added nodes are removed, or a time limit is reached."""
         world = self.world
         world.run_until(step.starts_at)
         while self.unfinished_jobs() and world.now() < RUN_LENGTH_MAX:
@@ -234,7 +234,7 @@ class Guide:
         return EPOCH
 
     def unfinished_jobs(self) -> Sequence[Obj]:
-        """Return the stored Jobs that have not completed."""
+        """Return the stored Jobs without a completion time; failed Jobs have none either."""
         return unfinished_of(self.objects(scheme.JOB))
 
 
@@ -246,7 +246,7 @@ def has_run_time(obj: Obj, cluster: Obj | None) -> bool:
 
 
 def unfinished_of(jobs: Sequence[Obj]) -> Sequence[Obj]:
-    """Return the Jobs that have not completed."""
+    """Return the Jobs without a completion time; failed Jobs have none either."""
     return [job for job in jobs if not (job.get("status") or {}).get("completionTime")]
 
 
@@ -296,7 +296,7 @@ class _GuidePlan:
         return next((obj for obj in objects if group_kind(obj) == scheme.CLUSTER), None)
 
     def scenario(self) -> tuple[Scenario, Sequence[str]]:
-        """Return the scenario of all files, with the warnings; raise InvalidScenario with all errors."""
+        """Return the scenario of all files, and the warnings about them; raise InvalidScenario with all errors."""
         return make_scenario(self._manifests, self._source_errors), self._manifests.warnings
 
     def _platform_files(self, folder: Path) -> list[Path]:

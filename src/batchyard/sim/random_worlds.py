@@ -121,7 +121,7 @@ def scenario_of(
 
 
 def random_objects(draws: RandomSource, bounds: WorldBounds) -> tuple[bool, list[ObjectDict]]:
-    """Return whether fair sharing is on, and random manifests in the order of a manifest file."""
+    """Return whether fair sharing is on, and random manifests, in the order in which a file lists them."""
     plan = QueueWorldPlan(RandomChoices(draws))
     plan.fair_sharing = plan.rng.draw_bool(35) if bounds.fair_sharing is None else bounds.fair_sharing
     _make_flavors(plan)

@@ -260,7 +260,7 @@ def _full_pod_count(workload: WorkloadView) -> int:
 
 
 def _became_true(event: WatchEvent, kind: str, reason: str) -> bool:
-    """Return whether a watch event sets a condition to True for a given reason."""
+    """Return whether a watch event sets the condition `kind` to True with this reason."""
     condition = find_condition(event.obj, kind)
     if condition is None or condition["status"] != "True" or condition.get("reason") != reason:
         return False

@@ -284,7 +284,7 @@ def unknown_run_times(scenario: Scenario) -> UnknownRunTimes:
 
 
 def _has_run_time(job: Obj, cluster: Obj | None) -> bool:
-    """Return whether a job, or each of its pod templates, has a run time."""
+    """Return whether a job has a run time: its own, one in the Cluster, or one for each of its pod templates."""
     metadata = job["metadata"]
     name = f"{metadata.get('namespace') or ''}/{metadata.get('name') or metadata.get('generateName', '')}"
     if durations.annotated_runtime(job) is not None or durations.named_runtime(cluster, [name]) is not None:

@@ -138,7 +138,10 @@ def simulate_start(
     seed: int = 0,
     finish: Callable[[Simulation], None] = run_to_end,
 ) -> RunRecord:
-    """Simulate `start`, with `change` unless it is None; `finish` runs the simulation, and may observe it."""
+    """Simulate `start`, with `change` unless it is None, for `run_length` from the start of the change.
+
+    `finish` runs the simulation to its end, and may observe it.
+    """
     scenario = start.scenario
     if change is not None:
         later_steps = [step._replace(at=start.at + step.at) for step in change.steps]

@@ -164,7 +164,7 @@ class RepeatedFigure:
 
 
 def repeat_figure(figure: Figure, values: Sequence[ValuePair]) -> RepeatedFigure | None:
-    """Return a figure's means over all seeds, given its value pair for each seed.
+    """Return a figure's means and mean difference over all seeds, from its values in both runs for each seed.
 
     Return None if there are fewer than two seeds, or if a value is unknown.
     """

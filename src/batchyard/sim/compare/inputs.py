@@ -92,7 +92,7 @@ def _make_side_scenario(side: Manifests, load: Manifests, faults: list[ManifestF
 def _work_difference(
     a: ComparedConfiguration, b: ComparedConfiguration, work_a: Sequence[Manifest], work_b: Sequence[Manifest]
 ) -> Iterator[FileFault]:
-    """Yield an error for the first difference between the jobs, pods and Workloads of both configurations."""
+    """Yield an error for the first difference between the work of both configurations, or if they have no work."""
     unmatched_work = {_describe_object(manifest): manifest for manifest in work_b}
     remedy = "use the same work in both configurations, or pass one load for both with --trace"
     for manifest in work_a:
@@ -141,7 +141,7 @@ def _first_difference(a: Any, b: Any, path: str = "") -> str | None:
 def _horizon_difference(
     a: ComparedConfiguration, b: ComparedConfiguration, scenarios: Sequence[Scenario], horizon: Duration | None
 ) -> Iterator[FileFault]:
-    """Yield an error if both scenarios have different horizons (simulated times), because runs must be equally long."""
+    """Yield an error if the scenarios have different horizons and `horizon` is None: runs must be equally long."""
     horizon_a, horizon_b = [scenario.horizon for scenario in scenarios]
     if horizon is None and horizon_a != horizon_b:
         error = FieldError("spec.horizon", "the scenarios have different horizons", "set --until")

@@ -134,7 +134,7 @@ def correct_waits(calibration: Calibration, tracker_names: Iterable[str], waits:
 
 
 def sort_waits(waits: Waits) -> Waits:
-    """Return corrected waits in ascending order and without negative values, ready to be shown."""
+    """Return corrected waits in ascending order and without negative values; unknown waits (None) are last."""
     known_waits = sorted(max(0.0, wait) for wait in waits if wait is not None)
     return (*known_waits, *[None] * (len(waits) - len(known_waits)))
 

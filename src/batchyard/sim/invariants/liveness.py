@@ -191,7 +191,11 @@ class NothingIsStuck(Invariant):
     name = "nothing_is_stuck"
 
     def finish(self) -> None:
-        """Check all pending Workloads, provided that no more events are scheduled."""
+        """Check pending Workloads, provided that no more events are scheduled.
+
+        In StrictFIFO queues, and in queues with a quota for pods, only the first Workload is checked. Cohort trees in a
+        preemption loop, or with another StrictFIFO queue that has pending Workloads, are skipped.
+        """
         if self.world_view.world.kernel.pending_count():
             return
         waiting_workloads = self._waiting_workloads()
