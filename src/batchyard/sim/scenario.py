@@ -315,12 +315,18 @@ def make_scenario(
         raise InvalidScenario([*source_errors, *faults])
     initial_machines = [] if cluster is None or existing_cluster is not None else initial_objects(cluster)
     objects_by_time[0] = [*initial_machines, *objects_by_time.get(0, [])]
-    times = sorted({**dict.fromkeys(objects_by_time), **dict.fromkeys(deleted_keys_by_time)})
-    steps = [
-        ScenarioStep(at, sorted(objects_by_time.get(at, ()), key=_is_not_namespace), deleted_keys_by_time.get(at, ()))
-        for at in times
-    ]
+    steps = _make_steps(objects_by_time, deleted_keys_by_time)
     return Scenario(steps, counts=count_by_kind, cluster=cluster, **scenario_fields)
+
+
+def _make_steps(
+    objects_by_time: Mapping[Duration, Sequence[Obj]], deleted_keys_by_time: Mapping[Duration, Sequence[Key]]
+) -> list[ScenarioStep]:
+    """Return a step for each time, in ascending order; Namespaces are applied before other objects."""
+    return [
+        ScenarioStep(at, sorted(objects_by_time.get(at, ()), key=_is_not_namespace), deleted_keys_by_time.get(at, ()))
+        for at in sorted({**dict.fromkeys(objects_by_time), **dict.fromkeys(deleted_keys_by_time)})
+    ]
 
 
 def _duplicate_error(kind: str) -> FieldError:
