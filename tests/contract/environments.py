@@ -64,7 +64,7 @@ class SimulatedEnvironment:
         self._until += int(step.lasts * SECOND)
         self.world.run_until(self._until)
         self.world.settle()
-        assert not self.world.refused
+        assert not self.world.rejected_writes
         return outcome(self.world.objects)
 
 

@@ -113,7 +113,7 @@ def test_quota_values_match_definition(forest: QuotaTrees) -> None:
             figures_of = (
                 defined.subtree_quota,
                 defined.local_quota,
-                defined.used,
+                defined.usage,
                 defined.potential_available,
                 defined.available,
             )
@@ -168,7 +168,7 @@ def test_added_usage_reduces_available_quota_by_same_amount(forest: QuotaTrees, 
 def test_fit_and_borrowing_follow_from_subtree_quota(forest: QuotaTrees, pair: QuotaKey, amount: int) -> None:
     fr, defined = forest.snapshot.id_of(*pair), forest.defined
     for name, node in forest.nodes().items():
-        used, subtree = defined.used(name, pair), defined.subtree_quota(name, pair)
+        used, subtree = defined.usage(name, pair), defined.subtree_quota(name, pair)
         own = max(0, defined.local_quota(name, pair) - used)
         assert is_borrowing_with(node, fr, amount) == (used + amount > subtree)
         assert is_within_nominal(node, (fr,)) == (used <= subtree)
@@ -197,10 +197,10 @@ def test_quota_is_found_in_lowest_fitting_subtree(forest: QuotaTrees, pair: Quot
         path = defined.path(f"queue/{name}")
         wanted, place = amount, path[-1]
         for place in reversed(path):
-            if defined.used(place, pair) + wanted <= defined.subtree_quota(place, pair) or place == path[0]:
+            if defined.usage(place, pair) + wanted <= defined.subtree_quota(place, pair) or place == path[0]:
                 break
-            wanted -= max(0, defined.local_quota(place, pair) - defined.used(place, pair))
-        is_found = defined.used(place, pair) + wanted <= defined.subtree_quota(place, pair)
+            wanted -= max(0, defined.local_quota(place, pair) - defined.usage(place, pair))
+        is_found = defined.usage(place, pair) + wanted <= defined.subtree_quota(place, pair)
         expected = height(defined, place), len(path) > 1 and place != path[0] if is_found else False
         assert lowest_fitting_height(queue.node, fr, amount) == expected
 

@@ -300,7 +300,7 @@ def flavor_keys(cluster_queue: Obj) -> Iterator[Key]:
 
 def print_unread_kinds(state: State) -> None:
     """Print which kinds a cluster state lacks because the user who read it had no permission to list them."""
-    for line in consequences_of(state.unread):
+    for line in consequences_of(state.unread_kinds):
         output.report_line(f"batchyard: no permission to list {line}")
 
 

@@ -476,7 +476,7 @@ class LocalClient:
             self._collector.orphan(stored_object["metadata"]["uid"], key.namespace)
         uid = stored_object["metadata"]["uid"]
         in_foreground = write.propagation is _FOREGROUND and self._collector.owned_by(uid, key.namespace)
-        grace_seconds = deletion_grace(stored_object, write.grace)
+        grace_seconds = deletion_grace(stored_object, write.grace_period_seconds)
         if not in_foreground and not grace_seconds and not stored_object["metadata"].get("finalizers"):
             return target_store.delete(key)
         finalizers = (FOREGROUND_FINALIZER,) if in_foreground else ()

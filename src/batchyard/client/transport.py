@@ -372,8 +372,8 @@ def _body_excerpt(body: bytes) -> str:
 
 def _delete_options(write: Delete) -> Obj:
     fields: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": write.propagation.value}
-    if write.grace is not None:
-        fields["gracePeriodSeconds"] = write.grace
+    if write.grace_period_seconds is not None:
+        fields["gracePeriodSeconds"] = write.grace_period_seconds
     if write.uid is not None:
         fields["preconditions"] = {"uid": write.uid}
     return fields

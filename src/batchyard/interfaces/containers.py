@@ -44,7 +44,7 @@ class ContainerLog(Protocol):
         """Whether unread log lines exist. A long log is read in parts, with a notification for each part."""
 
     def skip_to_last(self, lines: int) -> None:
-        """Skip log lines before the last `lines` ones, as far as possible; to be called before the first read."""
+        """Skip the log lines before the last `lines` lines, as far as possible; call this before the first `read`."""
 
     def read(self) -> Sequence[LogLine]:
         """Return unread log lines, oldest first; before the first read, all retained lines are unread."""

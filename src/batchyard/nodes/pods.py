@@ -98,7 +98,7 @@ class PodGarbageCollector:
         if pod is None or pods.has_only_finalizers_left(pod):
             return ReconcileResult()
         if self._ended.is_surplus(key):
-            return ReconcileResult([Delete(key, grace=0, uid=pod["metadata"]["uid"])])
+            return ReconcileResult([Delete(key, grace_period_seconds=0, uid=pod["metadata"]["uid"])])
         name = pods.bound_node(pod)
         node = reader.get(Key(scheme.NODE, "", name)) if name else None
         if name and node is None:
@@ -162,4 +162,4 @@ def _remove_pod(pod: Obj, disruption: pods.Disruption | None, now: Instant) -> R
         return ReconcileResult([UpdateStatus(failed_pod)])
     metadata = pod["metadata"]
     key = Key(scheme.POD, metadata.get("namespace") or "", metadata["name"])
-    return ReconcileResult([Delete(key, grace=0, uid=metadata["uid"])])
+    return ReconcileResult([Delete(key, grace_period_seconds=0, uid=metadata["uid"])])

@@ -397,7 +397,7 @@ class Hotswap:
         if failed_pod is not pod and now < (removable_at := _removable_at(node, pod)):
             return ReconcileResult(requeue_at=removable_at)
         if failed_pod is pod:
-            return ReconcileResult([Delete(key, grace=0, uid=pod["metadata"]["uid"])])
+            return ReconcileResult([Delete(key, grace_period_seconds=0, uid=pod["metadata"]["uid"])])
         event = EventRecord(key, "Warning", "NodeLost", f"Node {name} is lost: the pod is removed")
         return ReconcileResult([UpdateStatus(failed_pod)], [event])
 

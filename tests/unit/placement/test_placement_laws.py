@@ -83,7 +83,7 @@ def remove(stage: Stage, names: list[str]) -> None:
     """Delete pods without grace period."""
     for name in names:
         if stage.client.get(Key(scheme.POD, "team", name)) is not None:
-            stage._submit(Delete(Key(scheme.POD, "team", name), grace=0))
+            stage._submit(Delete(Key(scheme.POD, "team", name), grace_period_seconds=0))
     stage.settle()
 
 

@@ -29,7 +29,7 @@ from batchyard.cli.missing_objects import NamespacedName, not_found_text
 from batchyard.cli.output import render_document
 from batchyard.client.transport import HttpRequest, decode_object, failure_reason, object_path
 from batchyard.server.operator.aiohttp_transport import HttpTransport
-from batchyard.sim.forecast import HORIZON, NO_START, ForecastOptions, forecasts
+from batchyard.sim.forecast import HORIZON, NO_START, ForecastOptions, forecast_workloads
 from batchyard.sim.state import State
 from batchyard.sim.whatif import SUBJECT_KINDS, subject_document, workload_of
 
@@ -127,7 +127,7 @@ def _forecast_locally(request: EtaRequest, subject: Key) -> Mapping[str, Any]:
     name = workload_of(state.objects, subject)
     if name is None:
         output.fail(_missing_workload_text(request, subject, state))
-    forecasts_by_name = forecasts(state, [name], request.forecast_options)
+    forecasts_by_name = forecast_workloads(state, [name], request.forecast_options)
     if name not in forecasts_by_name:
         output.fail(f"batchyard: {kind_info(subject.kind).singular} {subject} has ended: there is nothing to forecast")
     return forecasts_by_name[name].document(subject_document(subject))
@@ -166,7 +166,7 @@ def _forecast_all_locally(request: EtaRequest) -> list[Mapping[str, Any]]:
     except SOURCE_ERRORS as error:
         output.fail(f"batchyard: {error}")
     names = _pending_workload_keys(state.of_kind(scheme.WORKLOAD), request)
-    forecasts_by_name = forecasts(state, names, request.forecast_options)
+    forecasts_by_name = forecast_workloads(state, names, request.forecast_options)
     subject_by_name = {name: Key(scheme.WORKLOAD, *name.split("/", 1)) for name in forecasts_by_name}
     return [forecasts_by_name[name].document(subject_document(subject)) for name, subject in subject_by_name.items()]
 

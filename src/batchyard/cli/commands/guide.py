@@ -30,7 +30,7 @@ from batchyard.provision.model import PlatformModel
 from batchyard.provision.render import render
 from batchyard.sim.guide import Guide, GuideObservation, examples_folder, played_steps, pool_of, unfinished_of
 from batchyard.sim.recovery import RunAccounting
-from batchyard.sim.result import Reporter, rejected_write
+from batchyard.sim.result import Reporter, describe_rejected_write
 from batchyard.sim.scenario import InvalidScenario
 
 # The output rows of a guide by name, without object names and ages, which differ between runs.
@@ -40,11 +40,11 @@ class PlayedGuide(Protocol):
     """A run of the reference architecture's guide, in a simulation or on a live platform."""
 
     @property
-    def initial(self) -> Mapping[str, int]:
+    def initial_node_counts(self) -> Mapping[str, int]:
         """The number of nodes of each pool before the first step."""
 
     @property
-    def began(self) -> Instant:
+    def start_time(self) -> Instant:
         """The virtual time at which the guide's run began."""
 
     def now(self) -> Instant:
@@ -114,7 +114,7 @@ def run(
     if report is not None:
         write_report(report, reporter.html(guide.now(), accounting.cost_statement(guide.now())))
     if live_speed is None and output_format is Output.TABLE:
-        output.write(format_story(observations, preemption_totals, guide.initial, guide.began))
+        output.write(format_story(observations, preemption_totals, guide.initial_node_counts, guide.start_time))
         _report_run(observations, guide, is_complete=step is None)
         output.write(format_next_steps())
         return
@@ -155,8 +155,8 @@ def _print_guide(
 def _report_run(observations: Sequence[GuideObservation], guide: PlayedGuide, *, is_complete: bool) -> None:
     """Print the rejected writes of a simulation, and how far the run agrees with the guide."""
     if isinstance(guide, Guide):
-        for write, error in guide.world.refused:
-            output.report_line(f"rejected write: {rejected_write(write, error)}")
+        for write, error in guide.world.rejected_writes:
+            output.report_line(f"rejected write: {describe_rejected_write(write, error)}")
     _report_agreement(observations, guide, is_complete=is_complete)
 
 
@@ -181,7 +181,9 @@ def _format_guide(
 ) -> str:
     """Format the results of all steps and the final Jobs; JSON and YAML also contain the report on the live run."""
     if output_format.is_table:
-        return "".join([*(_step_table(observation, guide.began) for observation in observations), _jobs_table(guide)])
+        return "".join(
+            [*(_step_table(observation, guide.start_time) for observation in observations), _jobs_table(guide)]
+        )
     document = _guide_document(observations, guide)
     return render_document(document if live_doc is None else {**document, "live": live_doc}, output_format)
 
@@ -245,7 +247,7 @@ def _guide_document(observations: Sequence[GuideObservation], guide: PlayedGuide
     """Return the results of the steps and Jobs as a JSON document, in the format of the guide's published figures."""
     now = guide.now()
     return {
-        "initialNodes": guide.initial,
+        "initialNodes": guide.initial_node_counts,
         "steps": [
             {
                 "name": observation.step.name,

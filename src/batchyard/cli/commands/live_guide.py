@@ -45,7 +45,7 @@ from batchyard.sim.guide import (
     Guide,
     GuideObservation,
     GuideStep,
-    is_timed,
+    has_run_time,
     ready_by_pool,
     unfinished_of,
 )
@@ -288,9 +288,9 @@ class LiveGuide:
         self._stops_clock = stops_clock
         #: The moment of the latest reading.
         self._last_reading = self._current_moment()
-        self.initial: Mapping[str, int] = {}
+        self.initial_node_counts: Mapping[str, int] = {}
         #: The instant at which the guide began; the times of the steps are relative to it.
-        self.began: Instant = 0
+        self.start_time: Instant = 0
         #: The lateness of all Jobs and readings.
         self.timings = Timings([])
 
@@ -299,7 +299,7 @@ class LiveGuide:
         self.timings = Timings([step.name for step in steps])
         self._kubectl.run("apply", "-f", "-", input_text="\n".join(map(json.dumps, self._documents_of(PLATFORM_FILES))))
         kubectl_stream = self._prepare_step(steps[0])
-        self.began = self._start_instant()
+        self.start_time = self._start_instant()
         for step, next_step in zip_longest(steps, steps[1:]):
             finished_at = self._create_jobs_or_wait(step, kubectl_stream)
             now, queues = self._read_settled_queues(step, finished_at + parse_duration(step.looks.queues))
@@ -320,7 +320,7 @@ class LiveGuide:
     def _start_instant(self) -> Instant:
         """Record the initial ready nodes of each pool; return the next whole minute since the Cluster's creation."""
         self._last_reading = self._current_moment()
-        self.initial = ready_by_pool(self.objects(scheme.NODE))
+        self.initial_node_counts = ready_by_pool(self.objects(scheme.NODE))
         (cluster,) = self.objects(scheme.CLUSTER)
         created_at = parse_time(cluster["metadata"]["creationTimestamp"])
         return created_at - (created_at - self._current_moment().now) // MINUTE * MINUTE
@@ -367,7 +367,7 @@ class LiveGuide:
             return self._wait_until_idle(step)
         manifest_files = self._files[step.name]
         due_jobs = [
-            (self.began + instant, document)
+            (self.start_time + instant, document)
             for path, instant in manifest_files
             for document in _read_documents(path)
             if document["kind"] in _JOB_KINDS
@@ -400,7 +400,7 @@ class LiveGuide:
         self, step: GuideStep, due_jobs: Sequence[_DueJob], kubectl_stream: KubectlStream
     ) -> Sequence[Instant]:
         """Create each Job at its due time without stopping the clock; return the creation times."""
-        started_at, wall_started_at = self._wait_for_moment(self.began + step.starts_at).now, wall_clock()
+        started_at, wall_started_at = self._wait_for_moment(self.start_time + step.starts_at).now, wall_clock()
         for due_at, document in due_jobs:
             self._wait_for_duration(due_at - started_at - int((wall_clock() - wall_started_at) * self._platform.speed))
             kubectl_stream.write_document(_with_run_time(document, step.runtime, self._cluster))
@@ -413,15 +413,15 @@ class LiveGuide:
 
     def _wait_until_idle(self, step: GuideStep) -> Instant:
         """Wait until all Jobs have ended and the added nodes are removed, or a limit; return the virtual time."""
-        instant = started_at = self.began + step.starts_at
+        instant = started_at = self.start_time + step.starts_at
         while (
             unfinished_jobs := unfinished_of(self._objects_at(self._wait_for_moment(instant), scheme.JOB))
-        ) and instant < self.began + RUN_LENGTH_MAX:
+        ) and instant < self.start_time + RUN_LENGTH_MAX:
             instant += MINUTE
         for job in unfinished_jobs:
             name = job["metadata"]["name"]
             self.timings.note(Timing(step.name, "end of Job", name, instant - started_at, is_reached=False))
-        deadline, initial_node_count = instant + SHRINKING_TIME_MAX, sum(self.initial.values())
+        deadline, initial_node_count = instant + SHRINKING_TIME_MAX, sum(self.initial_node_counts.values())
         started_at = instant
         while (
             count := len(self._objects_at(self._wait_for_moment(instant), scheme.NODE))
@@ -480,7 +480,7 @@ def _read_documents(path: Path) -> Sequence[dict[str, Any]]:
 
 def _with_run_time(document: dict[str, Any], runtime: str, cluster: Obj | None) -> dict[str, Any]:
     """Return a Job manifest with this run time, unless the manifest or the Cluster already sets a run time."""
-    if is_timed(document, cluster):
+    if has_run_time(document, cluster):
         return document
     metadata = document["metadata"]
     annotations = {**(metadata.get("annotations") or {}), well_known.RUNTIME: runtime}

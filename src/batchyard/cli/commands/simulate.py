@@ -45,14 +45,14 @@ from batchyard.sim.compare.result_view import (
 from batchyard.sim.event_log import Record
 from batchyard.sim.result import Reporter, Result, RunEnding
 from batchyard.sim.run_time_rules import parse_run_time_rules, unknown_run_times, with_run_times
-from batchyard.sim.scenario import FileFault, InvalidScenario, Scenario, make_scenario, run_length
+from batchyard.sim.scenario import FileFault, InvalidScenario, Scenario, make_scenario, parse_run_duration
 from batchyard.sim.simulate import OnLoop as WhenLooping
 from batchyard.sim.simulate import Simulation, SimulationOptions
 from batchyard.sim.state import State
 from batchyard.sim.summary.run_summary import SummaryGrouping, summarize_run
 from batchyard.sim.summary.run_watch import RunWatch, WatchedSimulation
 from batchyard.sim.trace_report import TraceReport, TraceRun
-from batchyard.sim.traces import NAMESPACE, Trace, add_manifests, parse_load, read_trace
+from batchyard.sim.traces import NAMESPACE, Trace, merge_trace, parse_load, read_trace
 from batchyard.sim.whatif import start_from_state
 from batchyard.sim.world import ignore_record, undefined_namespaces
 
@@ -227,7 +227,7 @@ def _with_requested_run_times(scenario: Scenario, request: SimulateRequest) -> S
     except OSError as error:
         output.fail(f"{path}: cannot be read: {error.strerror}; choose another file with --runtimes")
     timed_scenario, unused_rules = with_run_times(scenario, rules, request.seed)
-    unused_lines = [f"{rule.place}: {rule.pattern!r} is the first match of no job" for rule in unused_rules]
+    unused_lines = [f"{rule.location}: {rule.pattern!r} is the first match of no job" for rule in unused_rules]
     for line in first_lines(unused_lines, "runtimes"):
         output.report_line(line)
     return timed_scenario
@@ -319,7 +319,7 @@ def run_trace(folder: Path, load: Fraction, request: SimulateRequest) -> None:
     """Replay a cluster trace with its arrival rate times `load`, and print a report; exit with 1 on failure."""
     trace = _read_trace_or_exit(folder, load)
     has_manifests = bool(request.paths or request.cluster)
-    scenario = add_manifests(trace, requested_scenario(request)) if has_manifests else None
+    scenario = merge_trace(trace, requested_scenario(request)) if has_manifests else None
     with options_of(request) as options:
         replay = TraceRun(trace, options, scenario)
         result = run_to_end(replay.simulation)
@@ -361,7 +361,7 @@ def _without_trace(result: Result) -> Result:
 def parse_run_length(text: str) -> Duration:
     """Parse the maximum virtual time of a simulation run; raise BadParameter if the text is malformed."""
     try:
-        return run_length(text)
+        return parse_run_duration(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 

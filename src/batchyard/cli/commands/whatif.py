@@ -153,8 +153,8 @@ def _parse_object_key(text: str) -> Key:
 def _workload_row(row: WorkloadDifference) -> list[str]:
     timeline_without, timeline_with = row.without, row.changed
     effect = row.effect
-    if row.sooner and effect in {"sooner", "later"}:
-        effect = f"{format_go_duration(abs(row.sooner))} {effect}"
+    if row.sooner_by and effect in {"sooner", "later"}:
+        effect = f"{format_go_duration(abs(row.sooner_by))} {effect}"
     preemptor = (
         ""
         if timeline_with is None

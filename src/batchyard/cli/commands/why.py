@@ -20,7 +20,7 @@ from batchyard.cli.missing_objects import NamespacedName, ask_for_role_text, not
 from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, Output, select_kubeconfig
 from batchyard.cli.output import render_document
 from batchyard.client.transport import object_path
-from batchyard.sim.scenario import run_length
+from batchyard.sim.scenario import parse_run_duration
 
 # The `why` document as text: summary, facts, quota table, quota holders, nodes, suggested changes.
 
@@ -325,7 +325,7 @@ def explain_in_simulation(subject: Subject, question: SimulatedQuestion, output_
     options = SimulationOptions(until, question.seed, sink=lambda _: None, state=state)
     simulation = Simulation(scenario, options)
     simulation.advance()
-    end = simulation.world.log.last - (EPOCH if state is None else state.at)
+    end = simulation.world.log.last_record_at - (EPOCH if state is None else state.at)
     simulation.result()
     if question.at is not None and simulation.world.kernel.next_instant() is None and end < question.at:
         message = f"the run ends at {format_age(end)}, before --at {format_age(question.at)}: this is its end"
@@ -392,7 +392,7 @@ def _format_answer(document: Mapping[str, Any], output_format: Output) -> str:
 
 def _parse_moment(text: str) -> Duration:
     try:
-        return run_length(text)
+        return parse_run_duration(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 

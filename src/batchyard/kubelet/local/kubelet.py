@@ -289,7 +289,7 @@ class LocalKubelet:
             return ReconcileResult(stop_writes)
         metadata = pod["metadata"]
         key = Key(scheme.POD, metadata["namespace"], metadata["name"])
-        return ReconcileResult([Delete(key, grace=0, uid=metadata["uid"])])
+        return ReconcileResult([Delete(key, grace_period_seconds=0, uid=metadata["uid"])])
 
     def _advance_pod(self, pod: Obj, runs: Sequence[Obj], reader: Reader, now: Instant) -> ReconcileResult:
         key = Key(scheme.POD, pod["metadata"]["namespace"], pod["metadata"]["name"])

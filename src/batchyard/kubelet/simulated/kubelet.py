@@ -345,7 +345,9 @@ class SimulatedKubelets:
         if is_terminal(pod) and durations.is_kept_by_finalizer(pod):
             return ReconcileResult(durations.remove_work_finalizer(pod))
         if is_terminal(pod):
-            return ReconcileResult([Delete(key, grace=0, uid=pod["metadata"]["uid"])] if awaits_deletion(pod) else [])
+            return ReconcileResult(
+                [Delete(key, grace_period_seconds=0, uid=pod["metadata"]["uid"])] if awaits_deletion(pod) else []
+            )
         plan = durations.run_plan_of(pod, reader, self._runtime)
         sim_pod = SimulatedPod(pod, machine, plan, self._delays)
         pod_event = next_pod_event(sim_pod, now)

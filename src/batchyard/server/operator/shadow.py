@@ -77,7 +77,9 @@ class ShadowPage:
         start_time = divergence.at if divergence.since is None else divergence.since
         divergence_identity = divergence.divergence_type.value, divergence.workload, divergence.message
         self._comparison.recent_divergences.appendleft(
-            SchedulerDivergence(divergence.at, start_time, *divergence_identity, divergence.why(), divergence.hints)
+            SchedulerDivergence(
+                divergence.at, start_time, *divergence_identity, divergence.explanation(), divergence.hints
+            )
         )
         self._hub.touch()
 
@@ -257,7 +259,7 @@ def _with_pods_ready(shadow_settings: ShadowSettings, kueue_settings: KueueSetti
         return shadow_settings
     is_creation_ordered = settings.requeuing_timestamp is RequeuingTimestamp.CREATION
     blocked_periods = BlockedPeriods() if settings.block_admission else None
-    return shadow_settings._replace(is_by_creation=is_creation_ordered, blocked_periods=blocked_periods)
+    return shadow_settings._replace(is_ordered_by_creation=is_creation_ordered, blocked_periods=blocked_periods)
 
 
 def _handle_loop_exception(shadow: Shadow, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
