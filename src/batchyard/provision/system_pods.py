@@ -91,7 +91,7 @@ def pool_bounds(pool: Part, cluster: Part) -> tuple[int, int]:
 
 
 def _auto_provisioned_supplies(platform: PlatformModel, catalog: Catalog) -> Iterator[MachineSupply]:
-    """Yield the machines that node auto-provisioning can create, as many as the flavors have accelerator quota for."""
+    """Yield the machines that auto-provisioning can create within its limits and the flavors' accelerator quota."""
     limits = _accelerator_limits(platform)
     quota_by_type: dict[tuple[str, str], int] = {}
     for flavor in platform.flavors:
@@ -168,7 +168,7 @@ _NODES_REMEDY: Final = (
 
 
 class SystemPod(NamedTuple):
-    """The pods of one system Deployment: their number, and the requested quantities of each by resource."""
+    """The pods of one system Deployment: their number, and the requests of one pod as quantities by resource."""
 
     name: str
     replicas: int
@@ -208,7 +208,10 @@ def system_pods(platform: PlatformModel) -> Sequence[SystemPod]:
 
 
 def system_pod_errors(platform: PlatformModel) -> Iterator[FieldError]:
-    """Yield an error if the system pods and GKE's own pods do not fit on the untainted nodes together."""
+    """Yield an error if the system pods and GKE's own pods do not fit on the untainted nodes together.
+
+    There is no error if the cluster is not on GKE, or if node auto-provisioning can add nodes.
+    """
     cluster = platform.cluster
     if cluster is None or platform.google is None or _provisions_nodes(cluster):
         return

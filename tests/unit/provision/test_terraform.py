@@ -327,7 +327,7 @@ def test_builds_can_be_disabled() -> None:
     ],
 )
 def test_hcl_values_are_written_like_terraform_fmt(values: dict[str, Any], text: str) -> None:
-    assert pools.assignments(values) == text
+    assert pools.format_assignments(values) == text
 
 
 IMAGES = """{project: my-project, images: [

@@ -101,7 +101,7 @@ def _line_of_finding(
     if rendered_object is None:
         return 0
     path = rendered_object.path
-    queue_class = next((queue.of_class for queue in platform.queues if queue.path == path), "")
+    queue_class = next((queue.class_name for queue in platform.queues if queue.path == path), "")
     if finding.kind == _CLUSTER_QUEUE_KIND and queue_class:
         path = _queue_class_path(queue_class, platform)
     field = finding.path.removeprefix("spec.")

@@ -73,7 +73,7 @@ def service(platform: PlatformModel, server: HttpServer) -> Obj:
     return obj_of(scheme.SERVICE, platform.name, server.name, NAMESPACE, spec=spec)
 
 
-def account(platform: PlatformModel, name: str) -> Obj:
+def service_account(platform: PlatformModel, name: str) -> Obj:
     """Return a ServiceAccount in the monitoring namespace."""
     return obj_of(scheme.SERVICE_ACCOUNT, platform.name, name, NAMESPACE)
 
@@ -89,7 +89,7 @@ def role_ref(kind: str, name: str) -> Mapping[str, str]:
 
 
 def deployment(platform: PlatformModel, server: HttpServer) -> Obj:
-    """Return the Deployment of a server; its strategy Recreate prevents that two pods use the same data."""
+    """Return the Deployment of a server, with the strategy Recreate: two pods never use the same data."""
     labels = {**labels_of(platform.name), NAME_LABEL: server.name}
     metadata: dict[str, Any] = {"labels": labels}
     if server.configuration:
@@ -181,7 +181,7 @@ def kube_state_metrics_objects(platform: PlatformModel, stack: MonitoringStack) 
     )
     role, subjects = role_ref("ClusterRole", name), subjects_of(KUBE_STATE_METRICS_NAME)
     return [
-        account(platform, KUBE_STATE_METRICS_NAME),
+        service_account(platform, KUBE_STATE_METRICS_NAME),
         obj_of(scheme.CLUSTER_ROLE, platform.name, name, rules=rules),
         obj_of(scheme.CLUSTER_ROLE_BINDING, platform.name, name, roleRef=role, subjects=subjects),
         deployment(platform, server),
@@ -216,7 +216,7 @@ def prometheus_objects(platform: PlatformModel, stack: MonitoringStack) -> list[
     files = _configuration_files(platform)
     server = _prometheus_server(stack, files)
     return [
-        account(platform, PROMETHEUS_NAME),
+        service_account(platform, PROMETHEUS_NAME),
         *(_pod_list_rbac(platform, NAMESPACE) if platform.engine is PlatformEngine.KUEUE else ()),
         config_map(platform, _CONFIG_MAP_NAME, files),
         deployment(platform, server),
@@ -298,8 +298,8 @@ def _keep_only(label: str, value: str) -> Part:
     return {"source_labels": [label], "regex": value, "action": "keep"}
 
 
-def access_objects(platform: PlatformModel) -> list[Obj]:
-    """Return the RBAC objects that let the stack's Prometheus find the engine's pods and read Kueue's metrics."""
+def prometheus_access_objects(platform: PlatformModel) -> list[Obj]:
+    """Return the RBAC objects with which the stack's Prometheus lists the engine's pods, and reads Kueue's metrics."""
     objects = _pod_list_rbac(platform, ENGINE_NAMESPACES[platform.engine])
     if platform.engine is PlatformEngine.KUEUE:
         name, role = f"{platform.name}-{PROMETHEUS_NAME}-kueue", role_ref("ClusterRole", _KUEUE_READER_ROLE)
@@ -424,8 +424,8 @@ def stack_objects(platform: PlatformModel) -> Sequence[RenderedObject]:
 
 
 def stack_access(platform: PlatformModel) -> Sequence[Obj]:
-    """Return the RBAC objects that Prometheus needs in the engine's namespace; empty if the platform has no stack."""
-    return [] if platform.monitoring.stack is None else access_objects(platform)
+    """Return the RBAC objects with which Prometheus scrapes the engine's pods; empty if the platform has no stack."""
+    return [] if platform.monitoring.stack is None else prometheus_access_objects(platform)
 
 
 def stack_requests(platform: PlatformModel) -> Mapping[str, Mapping[str, str]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from batchyard.provision.images import ImageRecipe, image_recipes
-from batchyard.provision.model import Google, PlatformModel
+from batchyard.provision.model import GoogleSettings, PlatformModel
 from batchyard.provision.steps import model, probe_parsers
 from batchyard.provision.steps.cluster import ManifestPart
 from batchyard.provision.terraform.files import destroy_targets
@@ -20,6 +20,7 @@ class Tool(NamedTuple):
 
     name: str
     version_command: tuple[str, ...]
+    #: The path of the version in the JSON document, as keys.
     field: tuple[str, ...]
     minimum: tuple[int, ...]
     remedy: str
@@ -116,7 +117,7 @@ def terraform(*arguments: str, limit_seconds: int = 600) -> model.StepCommand:
     return model.command("terraform", f"-chdir={TERRAFORM_FOLDER}", *arguments, limit_seconds=limit_seconds)
 
 
-def state_bucket(platform: PlatformModel, google: Google) -> str:
+def state_bucket(platform: PlatformModel, google: GoogleSettings) -> str:
     """Return the name of the bucket that stores Terraform's state."""
     return google.state_bucket or f"{google.project}-{platform.name}-state"
 
@@ -160,7 +161,7 @@ def account_steps(project: str) -> list[model.PlatformStep]:
 
 
 def project_steps(project: str) -> list[model.PlatformStep]:
-    """Return steps that require a billing account of the project, and enable the APIs that later steps use."""
+    """Return steps that enable the APIs which later steps use, and that require a billing account of the project."""
     return [
         _enable_apis_step(project),
         model.requirement_step(
@@ -195,7 +196,7 @@ def _enable_apis_step(project: str) -> model.PlatformStep:
     )
 
 
-def bucket_steps(platform: PlatformModel, google: Google) -> list[model.PlatformStep]:
+def bucket_steps(platform: PlatformModel, google: GoogleSettings) -> list[model.PlatformStep]:
     """Return steps that create the bucket for Terraform's state and enable object versioning."""
     name = state_bucket(platform, google)
     url = f"gs://{name}"
@@ -242,7 +243,7 @@ def bucket_steps(platform: PlatformModel, google: Google) -> list[model.Platform
     ]
 
 
-def require_state_bucket_step(platform: PlatformModel, google: Google) -> model.PlatformStep:
+def require_state_bucket_step(platform: PlatformModel, google: GoogleSettings) -> model.PlatformStep:
     """Return a step that requires the bucket with Terraform's state, without which Terraform knows no resources."""
     name = state_bucket(platform, google)
     return model.requirement_step(
@@ -278,12 +279,12 @@ def apply_step() -> model.PlatformStep:
                 terraform(
                     "plan", *_QUIET_OPTIONS, _LOCK_OPTION, "-detailed-exitcode", f"-out={PLAN_FILE}", limit_seconds=1800
                 ),
-                probe_parsers.plan_is_empty,
+                probe_parsers.parse_terraform_plan,
             ),
         ),
         consent=model.Consent(
             "Terraform: {seen}. Its resources are billed by the hour; `batchyard platform plan` shows the cost.",
-            destroys_where=r"[1-9]\d* to destroy",
+            destroys_pattern=r"[1-9]\d* to destroy",
         ),
         retry=model.Retry(3, 60, _TRANSIENT_ERRORS),
         is_checked=False,
@@ -295,7 +296,7 @@ def apply_step() -> model.PlatformStep:
 
 
 def image_steps(
-    platform: PlatformModel, google: Google, all_parts: Sequence[ManifestPart]
+    platform: PlatformModel, google: GoogleSettings, all_parts: Sequence[ManifestPart]
 ) -> Iterator[model.PlatformStep]:
     """Yield steps that build or copy the platform's images, and that require other images in the project to exist."""
     recipes = image_recipes(platform)
@@ -307,7 +308,7 @@ def image_steps(
         if image not in built_images:
             name = image.rpartition("/")[2].partition(":")[0].partition("@")[0]
             yield model.requirement_step(
-                f"image-{name}", f"{image} exists", _has_image(image), f"push it: podman push {image}"
+                f"image-{name}", f"{image} exists", _image_probe(image), f"push it: podman push {image}"
             )
 
 
@@ -319,7 +320,7 @@ def _image_step(recipe: ImageRecipe) -> model.PlatformStep:
         f"image-{recipe.short_name}",
         recipe.summary,
         commands=(login_command, model.command("sh", "-ceu", script, limit_seconds=_IMAGE_LIMIT)),
-        probes=(_has_image(recipe.reference),),
+        probes=(_image_probe(recipe.reference),),
         retry=model.Retry(2, 20, _TRANSIENT_ERRORS),
         remedy=(
             "this machine needs podman or docker, and access to the image's sources; or push the image from "
@@ -328,13 +329,13 @@ def _image_step(recipe: ImageRecipe) -> model.PlatformStep:
     )
 
 
-def _has_image(image: str) -> model.Probe:
+def _image_probe(image: str) -> model.Probe:
     arguments = ("gcloud", "artifacts", "docker", "images", "describe", image, "--format=value(image_summary.digest)")
     return model.Probe(model.command(*arguments), probe_parsers.prints_anything("no image"))
 
 
 def credentials_step(
-    platform: PlatformModel, google: Google, kubeconfig: str, ready_command: model.StepCommand
+    platform: PlatformModel, google: GoogleSettings, kubeconfig: str, ready_command: model.StepCommand
 ) -> model.PlatformStep:
     """Return a step that writes the cluster's credentials to a kubeconfig; it is done if the API server accepts them.
 
@@ -356,7 +357,7 @@ def credentials_step(
 
 def protection_step(is_unprotecting: bool) -> model.PlatformStep:
     """Return a step that requires the cluster's deletion protection to be off, or turns it off (`is_unprotecting`)."""
-    protection_probe = model.Probe(terraform("show", "-json", "-no-color"), nothing_is_protected)
+    protection_probe = model.Probe(terraform("show", "-json", "-no-color"), parse_protection)
     if not is_unprotecting:
         return model.requirement_step(
             "unprotected",
@@ -375,8 +376,11 @@ def protection_step(is_unprotecting: bool) -> model.PlatformStep:
     )
 
 
-def destroy_step(google: Google) -> model.PlatformStep:
-    """Return a step that runs `terraform destroy` for the platform's resources."""
+def destroy_step(google: GoogleSettings) -> model.PlatformStep:
+    """Return a step that destroys the platform's Terraform resources.
+
+    With `keepRepository`, the image repositories and the enabled APIs are kept.
+    """
     target_arguments = destroy_targets(google)
     options = (*_QUIET_OPTIONS, _LOCK_OPTION, *target_arguments, f"-out={DESTROY_PLAN_FILE}")
     plan_command = terraform("plan", "-destroy", *options, limit_seconds=1800)
@@ -398,8 +402,8 @@ def destroy_step(google: Google) -> model.PlatformStep:
     )
 
 
-def nothing_is_protected(command_output: model.CommandOutput) -> model.ProbeResult:
-    """Check the output of `terraform show -json`; the check succeeds if no cluster has deletion protection."""
+def parse_protection(command_output: model.CommandOutput) -> model.ProbeResult:
+    """Return the probe result of `terraform show -json`: success if no resource has deletion protection."""
     document = command_output.document()
     if document is None:
         return model.ProbeResult(False, command_output.main_error)
