@@ -111,7 +111,7 @@ def limit_named_workloads(
     return limited_accounts
 
 
-def specs_of(
+def cost_record_specs(
     lines: Mapping[AccountKey, RecordedAmount],
     reclassified_usage: Mapping[tuple[Instant, AccountKey], RecordedAmount],
     unpriced_pools: Iterable[tuple[str, str]],
@@ -127,8 +127,8 @@ def specs_of(
     return specs
 
 
-def checkpoint(specs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the spec of the checkpoint record: the CostRecord specs of all namespaces merged."""
+def checkpoint_spec(specs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the spec of the checkpoint record: the CostRecord specs of all namespaces (`specs`) merged."""
     merged_fields: dict[str, Any] = {
         field: [line for spec in specs.values() for line in spec.get(field) or ()] for field in ("lines", "settled")
     }
@@ -146,7 +146,7 @@ def make_cost_record(namespace: str, name: str, time_span: tuple[Instant, Instan
     }
 
 
-def hour_name(begin: Instant) -> str:
+def hour_record_name(begin: Instant) -> str:
     """Return the name that all CostRecords of an hour have, such as `hour-2026-11-22-10`."""
     text = format_time(begin)
     return f"hour-{text[:10]}-{text[11:13]}"
@@ -173,7 +173,7 @@ def parse_cost_record(obj: Obj) -> ParsedCostRecord:
     )
 
 
-def is_open(obj: Obj) -> bool:
+def is_checkpoint(obj: Obj) -> bool:
     """Return whether a CostRecord is the checkpoint `open`, whose lines other CostRecords also contain."""
     metadata = obj["metadata"]
     return bool(metadata["name"] == CHECKPOINT.name and metadata["namespace"] == PLATFORM)
@@ -294,7 +294,7 @@ _BILLED_PHASES = (BOOTING, RUNNING, STOPPING)
 
 
 class PodOwner(NamedTuple):
-    """What a pod's cost is charged to: its namespace, and its Workload's queues, flavor and name ('' if unknown)."""
+    """The owner of a pod's cost: the pod's namespace, and its Workload's queues, flavor and name ('' if unknown)."""
 
     team: str
     flavor: str = ""
@@ -326,7 +326,7 @@ def ready_since(node: Obj) -> Instant | None:
 
 
 def bound_at(pod: Obj) -> Instant | None:
-    """Return when a pod was bound to its node; None if its status has no such time."""
+    """Return when a pod was bound to its node, or else its startTime; None if its status has neither."""
     condition = find_condition(pod.get("status") or {}, "PodScheduled")
     if condition is not None and condition["status"] == "True" and condition.get("lastTransitionTime"):
         return _parse_optional_time(condition["lastTransitionTime"])
@@ -334,7 +334,7 @@ def bound_at(pod: Obj) -> Instant | None:
 
 
 def ended_at(pod: Obj) -> Instant | None:
-    """Return when the last container of a pod ended; None if a container's end is not recorded."""
+    """Return when the last container of a pod ended; None if a container's end, or no container, is recorded."""
     container_states = [each.get("state") or {} for each in (pod.get("status") or {}).get("containerStatuses") or ()]
     end_times = [(state.get("terminated") or {}).get("finishedAt") for state in container_states]
     known_end_times = [end for end in end_times if end is not None]
@@ -342,7 +342,7 @@ def ended_at(pod: Obj) -> Instant | None:
 
 
 def owner_of(pod: Obj, workload: Obj | None, accelerator_resource: str) -> PodOwner:
-    """Return what a pod's cost is charged to: its namespace, and the queues, flavor and name of its Workload.
+    """Return the owner of a pod's cost: the pod's namespace, and the queues, flavor and name of its Workload.
 
     If the Workload is None, the queues and the name come from the pod's labels and annotations.
     """
@@ -414,9 +414,9 @@ class CostReport:
 
 def make_cost_report(objects: Iterable[Obj], dimension: str, begin: Instant, end: Instant) -> CostReport:
     """Return a cost report by team, queue or another dimension, from all CostRecords that overlap a time span."""
-    unreplaced_cost_records = unreplaced_records([parse_cost_record(obj) for obj in objects if not is_open(obj)])
+    unreplaced_cost_records = unreplaced_records([parse_cost_record(obj) for obj in objects if not is_checkpoint(obj)])
     chosen_records = [each for each in unreplaced_cost_records if each.begin < end and each.through > begin]
-    lines = _add_unaccounted_cost(reclassified_lines(unreplaced_cost_records, chosen_records), chosen_records)
+    lines = _add_unaccounted_cost(corrected_lines(unreplaced_cost_records, chosen_records), chosen_records)
     amount_by_row_and_use: dict[tuple[str, str], RecordedAmount] = {}
     for account_key, amount in lines.items():
         cell = _row_name(account_key, dimension), account_key.use
@@ -433,7 +433,7 @@ def make_cost_report(objects: Iterable[Obj], dimension: str, begin: Instant, end
 
 
 def unreplaced_records(records: Sequence[ParsedCostRecord]) -> Sequence[ParsedCostRecord]:
-    """Return the CostRecords without those that a longer record of the same namespace covers."""
+    """Return the CostRecords, grouped by namespace, without those that a longer record of the namespace covers."""
     kept_records_by_namespace: dict[str, list[ParsedCostRecord]] = {}
     for each in sorted(records, key=lambda each: (each.begin, each.begin - each.end)):
         kept_records = kept_records_by_namespace.setdefault(each.namespace, [])
@@ -442,10 +442,10 @@ def unreplaced_records(records: Sequence[ParsedCostRecord]) -> Sequence[ParsedCo
     return [each for kept_records in kept_records_by_namespace.values() for each in kept_records]
 
 
-def reclassified_lines(
+def corrected_lines(
     records: Iterable[ParsedCostRecord], chosen_records: Sequence[ParsedCostRecord]
 ) -> dict[AccountKey, RecordedAmount]:
-    """Return the summed lines of the chosen CostRecords, corrected by the reclassified usage in all given records."""
+    """Return the summed lines of `chosen_records`, corrected by the reclassified usage in all `records`."""
     lines, _ = merge_records(chosen_records)
     chosen_spans = [(each.namespace, each.begin, each.end) for each in chosen_records]
     chosen_record_ids = {id(each) for each in chosen_records}

@@ -10,13 +10,13 @@ from batchyard.accounting.records import (
     RecordedAmount,
     amounts_of,
     combined_spec,
+    cost_record_specs,
     cost_report_document,
-    hour_name,
+    hour_record_name,
     limit_named_workloads,
     make_cost_record,
     make_cost_report,
     parse_cost_record,
-    specs_of,
 )
 from batchyard.api.meta import Obj
 from batchyard.api.times import parse_time
@@ -39,9 +39,10 @@ def hour(
 ) -> list[Obj]:
     """Return the records of one hour; `at` counts hours after ten."""
     begin = TEN + at * HOUR
-    specs = specs_of(lines, settled or {}, [])
+    specs = cost_record_specs(lines, settled or {}, [])
     return [
-        make_cost_record(ns, hour_name(begin), (begin, begin + HOUR), begin + HOUR, spec) for ns, spec in specs.items()
+        make_cost_record(ns, hour_record_name(begin), (begin, begin + HOUR), begin + HOUR, spec)
+        for ns, spec in specs.items()
     ]
 
 

@@ -5,10 +5,10 @@ from batchyard.accounting.controller import DAY, DAY_RECORD_RETENTION, HOUR_RECO
 from batchyard.accounting.records import (
     PLATFORM,
     RecordedAmount,
-    hour_name,
+    cost_record_specs,
+    hour_record_name,
     make_cost_record,
     make_cost_report,
-    specs_of,
 )
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, key_of
@@ -39,8 +39,8 @@ class HourlyRecords:
                     HOUR, 0, 1_000_000 + number
                 )
             }
-            for namespace, spec in specs_of(lines, {}, []).items():
-                obj = make_cost_record(namespace, hour_name(begin), (begin, begin + HOUR), begin + HOUR, spec)
+            for namespace, spec in cost_record_specs(lines, {}, []).items():
+                obj = make_cost_record(namespace, hour_record_name(begin), (begin, begin + HOUR), begin + HOUR, spec)
                 self.client.submit([Create(obj)], ignore)
         self.kernel.run()
 
