@@ -90,7 +90,10 @@ def provisioning_details(request: Obj, resize_request: Obj, group: NodeGroup) ->
 
 
 def result_condition(resize_request: Obj | None) -> request_pods.ConditionText | None:
-    """Return the ProvisioningRequest condition that its ResizeRequest implies; None while the latter is open."""
+    """Return the condition of a ProvisioningRequest that its ResizeRequest (None: it is missing) implies.
+
+    While the ResizeRequest is open, this is the condition for the cloud's last failed attempt; None without one.
+    """
     if resize_request is None:
         return request_pods.MISSING_RESIZE_REQUEST
     status = resize_request.get("status") or {}
@@ -203,11 +206,13 @@ class QueuedRequest:
             return ReconcileResult(requeue_at=self._next_scan_time())
         missing_names = [key.name for key in template_keys(self._request) if self._reader.get(key) is None]
         if missing_names:
-            condition = request_pods.missing_templates(self._request, missing_names, is_final=not self._may_retry())
+            condition = request_pods.missing_templates_condition(
+                self._request, missing_names, is_final=not self._may_retry()
+            )
             return self._set_retry_condition(condition)
         if self._resize_request is not None:
             return self._accept_request(self._resize_request)
-        option = self._choose_group()
+        option = self._choose_scale_up()
         if isinstance(option, request_pods.ConditionText):
             condition = option._replace(type=request_pods.ACCEPTED, status=False) if self._may_retry() else option
             return self._set_retry_condition(condition)
@@ -217,7 +222,7 @@ class QueuedRequest:
         pool: list[Write] = [Create(option.group.pool)] if option.is_new_pool else []
         return ReconcileResult([*pool, Create(new_resize_request(self._request, option.group, len(option.nodes)))])
 
-    def _choose_group(self) -> ScaleUpOption | request_pods.ConditionText:
+    def _choose_scale_up(self) -> ScaleUpOption | request_pods.ConditionText:
         context = self._loop_context
         pods = requested_pods(self._request, self._reader)
         assert pods is not None, "_request_machines checks that all pod templates exist"
@@ -228,7 +233,7 @@ class QueuedRequest:
             failures = FailedMachines(self._index, self._reader, context)
             upcoming_cluster = UpcomingCluster(self._index, self._reader, context, failures)
             upcoming_cluster.prepare()
-            return request_pods.choose_group(pods, upcoming_cluster.scale_up, provisioner)
+            return request_pods.choose_scale_up(pods, upcoming_cluster.scale_up, provisioner)
 
     def _accept_request(self, resize_request: Obj) -> ReconcileResult:
         """Set the condition Accepted with details of the node group; if the group is gone, delete the ResizeRequest."""
@@ -259,14 +264,17 @@ class QueuedRequest:
 
     # --- after provisioning ---
 
-    def _set_condition_after(self, kind: str, wait: Duration, condition: request_pods.ConditionText) -> ReconcileResult:
-        """Set `condition` once `wait` has passed since the condition `kind` became True; requeue until then."""
-        due_at = (request_pods.transition_time(self._request, kind) or self._now) + wait
+    def _set_condition_after(
+        self, condition_type: str, wait: Duration, condition: request_pods.ConditionText
+    ) -> ReconcileResult:
+        """Set `condition` once `wait` has passed since the condition `condition_type` changed; requeue until then."""
+        due_at = (request_pods.transition_time(self._request, condition_type) or self._now) + wait
         return self._set_condition(condition) if due_at <= self._now else ReconcileResult(requeue_at=due_at)
 
-    def _delete_after_retention(self, kind: str) -> ReconcileResult:
-        """Delete the ProvisioningRequest 7 days after its final condition `kind`; requeue until then."""
-        due_at = (request_pods.transition_time(self._request, kind) or self._now) + request_pods.RETENTION_TIME
+    def _delete_after_retention(self, condition_type: str) -> ReconcileResult:
+        """Delete the ProvisioningRequest 7 days after its final condition; requeue until then."""
+        finished_at = request_pods.transition_time(self._request, condition_type) or self._now
+        due_at = finished_at + request_pods.RETENTION_TIME
         return ReconcileResult([Delete(self._key)]) if due_at <= self._now else ReconcileResult(requeue_at=due_at)
 
     def _clean_up_resize_request(
@@ -473,6 +481,6 @@ class ProvisioningRequests:
         """Return the key of the ProvisioningRequest whose capacity a bound pod consumes; nothing if there is none."""
         if event.type is EventType.DELETED or not event.obj["spec"].get("nodeName"):
             return ()
-        request = request_pods.consumed_request(event.obj)
-        key = Key(scheme.PROVISIONING_REQUEST, event.key.namespace, request)
-        return (key,) if request and key in self._index.requests else ()
+        request_name = request_pods.consumed_request_name(event.obj)
+        key = Key(scheme.PROVISIONING_REQUEST, event.key.namespace, request_name)
+        return (key,) if request_name and key in self._index.requests else ()
