@@ -136,7 +136,7 @@ class _JobPass(NamedTuple):
 
 
 class JobReconciler:
-    """Controller that manages the Workloads of one kind of job, and starts and stops these jobs accordingly."""
+    """Controller that manages the Workloads of one kind of job, and starts and stops the jobs as these are admitted."""
 
     rank = 0
     kinds = (
@@ -200,17 +200,21 @@ class JobReconciler:
         workload_key = workloads.prebuilt_key(job_pass.job)
         if workload_key is not None:
             return self._manage_prebuilt_workload(job_pass, job_pass.reader.get(workload_key))
-        match, old_workloads = None, []
+        matching_workload, old_workloads = None, []
         for workload in self._relations.workloads_of(job_pass.key, job_pass.reader):
-            if match is None and workloads.matches(workload, job_pass.job, job_pass.pod_sets, job_pass.suspended):
-                match = workload
+            if matching_workload is None and workloads.matches(
+                workload, job_pass.job, job_pass.pod_sets, job_pass.suspended
+            ):
+                matching_workload = workload
             else:
                 old_workloads.append(workload)
-        if match is None:
+        if matching_workload is None:
             stop_result = self._stop_unmatched_job(job_pass, old_workloads)
             return stop_result or self._replace_unmatched(job_pass, old_workloads) or self._create_workload(job_pass)
-        stop_result = self._delete_unmatched(job_pass, old_workloads) or self._sync_workload(job_pass, match)
-        return stop_result or self._sync_job(job_pass, match)
+        stop_result = self._delete_unmatched(job_pass, old_workloads) or self._sync_workload(
+            job_pass, matching_workload
+        )
+        return stop_result or self._sync_job(job_pass, matching_workload)
 
     def _manage_prebuilt_workload(self, job_pass: _JobPass, workload: meta.Obj | None) -> ReconcileResult:
         """Keep a job and its prebuilt Workload in sync, after setting the job as owner of the Workload.

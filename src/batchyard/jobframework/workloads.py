@@ -195,7 +195,10 @@ def _merge_lists(base: Sequence[Mapping[str, Any]], added_list: Sequence[Mapping
 def are_pod_sets_equivalent(
     pod_sets: Sequence[Mapping[str, Any]], other_pod_sets: Sequence[Mapping[str, Any]], ignore_tolerations: bool
 ) -> bool:
-    """Return whether two lists of pod sets have equal counts, containers and, unless ignored, tolerations."""
+    """Return whether two lists of pod sets have equal counts, minimum counts, containers and tolerations.
+
+    With `ignore_tolerations`, tolerations are not compared.
+    """
     pairs = zip(pod_sets, other_pod_sets, strict=True)
     return len(pod_sets) == len(other_pod_sets) and all(_are_equivalent(a, b, ignore_tolerations) for a, b in pairs)
 
@@ -413,7 +416,7 @@ def _admitted_pod_sets(workload: meta.Obj) -> list[Mapping[str, Any]]:
 
 
 class JobCompletion(NamedTuple):
-    """How a finished job ended: whether it succeeded, and the message of its condition."""
+    """The result of a finished job: whether the job succeeded, and the message of its terminal condition."""
 
     succeeded: bool
     message: str
@@ -452,7 +455,7 @@ class GenericJob(Protocol):
         """Return the next write that stops a job and restores its pod templates; None if the job is stopped."""
 
 
-def condition_true(job: meta.Obj, *condition_types: str) -> Mapping[str, Any] | None:
+def find_true_condition(job: meta.Obj, *condition_types: str) -> Mapping[str, Any] | None:
     """Return the first condition of a job that is True and has one of the `condition_types`; None if there is none."""
     conditions = (job.get("status") or {}).get("conditions") or ()
     return next((c for c in conditions if c["type"] in condition_types and c["status"] == "True"), None)

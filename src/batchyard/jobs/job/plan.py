@@ -87,7 +87,7 @@ class JobOutcome(NamedTuple):
 
     @property
     def interim_condition_type(self) -> str:
-        """The condition type set while the Job's pods still end: SuccessCriteriaMet or FailureTarget."""
+        """The type of the condition set until all pods of the Job have ended: SuccessCriteriaMet or FailureTarget."""
         return SUCCESS_CRITERIA_MET if self.succeeded else FAILURE_TARGET
 
     @property
@@ -197,7 +197,10 @@ class JobConditions:
         return list(self._conditions.values())
 
     def set(self, kind: str, holds: bool, reason: str, message: str) -> bool:
-        """Set a condition of the Job to True or False; return whether its status, reason or message changed."""
+        """Set a condition of the Job to True, or an existing one to False.
+
+        Return whether the condition's status, reason or message changed.
+        """
         old = self._conditions.get(kind)
         fields = {"type": kind, "status": "True" if holds else "False", "reason": reason, "message": message}
         if (old is None and not holds) or (old is not None and fields.items() <= old.items()):

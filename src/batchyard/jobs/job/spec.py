@@ -66,7 +66,7 @@ def job_spec(job: Obj) -> JobSpec:
     )
 
 
-def is_ours(job: Obj) -> bool:
+def is_managed_by_job_controller(job: Obj) -> bool:
     """Return whether the Job's `managedBy` is unset or names this controller."""
     return job["spec"].get("managedBy") in (None, JOB_CONTROLLER)
 
@@ -163,7 +163,7 @@ def index_count(spans: Spans) -> int:
 
 
 def contains(spans: Spans, index: int) -> bool:
-    """Return whether a completion index is in a set, given as ranges."""
+    """Return whether a completion index is in a set of completion indexes."""
     position = bisect_right(spans, (index, index))
     return (position > 0 and spans[position - 1][1] >= index) or (position < len(spans) and spans[position][0] == index)
 
@@ -175,14 +175,14 @@ def count_common(a: Spans, b: Spans) -> int:
 
 def unused_indexes(spans: Spans, count: int, completions: int) -> list[int]:
     """Return the lowest `count` completion indexes, below `completions`, that are not in the set."""
-    found_indexes: list[int] = []
+    free_indexes: list[int] = []
     candidate_index = 0
     for first, last in (*spans, (completions, completions)):
-        found_indexes += range(candidate_index, min(first, candidate_index + count - len(found_indexes)))
-        if len(found_indexes) == count:
+        free_indexes += range(candidate_index, min(first, candidate_index + count - len(free_indexes)))
+        if len(free_indexes) == count:
             break
         candidate_index = max(candidate_index, last + 1)
-    return found_indexes
+    return free_indexes
 
 
 def _merge_spans(spans: list[tuple[int, int]]) -> Spans:
@@ -318,7 +318,7 @@ class JobPod:
 
 
 def job_pods(pods: Iterable[Obj]) -> list[JobPod]:
-    """Return, for each of the given pods, the properties that the Job controller uses."""
+    """Return the properties of the pods that the Job controller uses, in the order of `pods`."""
     return [_job_pod(pod) for pod in pods]
 
 
