@@ -16,13 +16,13 @@ UNKNOWN_NAMESPACE: Final = "unknown-namespace"
 
 
 class Severity(StrEnum):
-    """How serious the problem of a lint finding is."""
+    """The severity of a lint finding."""
 
     #: The configuration can never work.
     ERROR = "error"
-    #: It behaves differently than written, or works only under a condition.
+    #: The configuration behaves differently than written, or works only under a condition.
     WARNING = "warning"
-    #: It has no effect, or is worth knowing.
+    #: A part of the configuration has no effect, or the user should know something about it.
     NOTE = "note"
 
 

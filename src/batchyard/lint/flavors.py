@@ -156,9 +156,11 @@ def _has_quota_for_all_jobs(config: Configuration, view: ClusterQueueView, flavo
 
 def _hard_taints(machine_group: MachineGroup) -> list[Taint]:
     """Return the NoSchedule and NoExecute taints that the machine group has in all its zones."""
-    template_a, *others = machine_group.templates
+    first_template, *other_templates = machine_group.templates
     return [
-        t for t in template_a.taints if t.effect in _HARD_EFFECTS and all(t in template.taints for template in others)
+        t
+        for t in first_template.taints
+        if t.effect in _HARD_EFFECTS and all(t in template.taints for template in other_templates)
     ]
 
 
@@ -477,9 +479,9 @@ def topology_ignored(config: Configuration) -> Iterator[RuleResult]:
             annotations = (template.get("metadata") or {}).get("annotations") or {}
             key = next((key for key in _TOPOLOGY_ANNOTATIONS if key in annotations), None)
             if key is not None:
-                place = f"{path}.metadata.annotations[{key}]"
-                yield RuleResult(job.manifest, place, f"{key}: {_TOPOLOGY_PROBLEM}", _TOPOLOGY_FIX)
+                field_path = f"{path}.metadata.annotations[{key}]"
+                yield RuleResult(job.manifest, field_path, f"{key}: {_TOPOLOGY_PROBLEM}", _TOPOLOGY_FIX)
         for index, pod_set in enumerate(() if job.is_job else job.obj["spec"]["podSets"]):
             if pod_set.get("topologyRequest"):
-                place = f"spec.podSets[{index}].topologyRequest"
-                yield RuleResult(job.manifest, place, _TOPOLOGY_PROBLEM, _TOPOLOGY_FIX)
+                field_path = f"spec.podSets[{index}].topologyRequest"
+                yield RuleResult(job.manifest, field_path, _TOPOLOGY_PROBLEM, _TOPOLOGY_FIX)

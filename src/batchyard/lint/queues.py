@@ -190,11 +190,15 @@ def uncovered_resource(config: Configuration) -> Iterator[RuleResult]:
 def exceeds_quota(config: Configuration) -> Iterator[RuleResult]:
     """Report each pod set that requests more than its ClusterQueue could get with all quota of its cohort free."""
     for pod_set in config.pod_sets:
-        excesses = [fact for fact in pod_set.assignment.rejections if isinstance(fact, ExceedsMaxCapacity)]
+        excesses = [
+            rejection for rejection in pod_set.assignment.rejections if isinstance(rejection, ExceedsMaxCapacity)
+        ]
         if excesses and not pod_set.assignment.unavailable and pod_set.assignment.mode is FlavorAssignmentMode.NO_FIT:
-            reasons = "; ".join(_format_exceeded_quota(fact) for fact in excesses[:_REASONS_SHOWN_MAX])
+            reasons = "; ".join(_format_exceeded_quota(rejection) for rejection in excesses[:_REASONS_SHOWN_MAX])
             problem = f"{pod_set.subject} can never be admitted in ClusterQueue {pod_set.queue.name}: {reasons}"
-            nearest = min(excesses, key=lambda fact: fact.assumed_usage + fact.request - fact.capacity)
+            nearest = min(
+                excesses, key=lambda rejection: rejection.assumed_usage + rejection.request - rejection.capacity
+            )
             missing_amount = format_amount(nearest.resource, nearest.assumed_usage + nearest.request - nearest.capacity)
             fix = (
                 f"run fewer or smaller pods in parallel, or give flavor {nearest.flavor} {missing_amount} more"
@@ -206,11 +210,15 @@ def exceeds_quota(config: Configuration) -> Iterator[RuleResult]:
 def no_matching_flavor(config: Configuration) -> Iterator[RuleResult]:
     """Report each pod set that may use no flavor of its ClusterQueue because of taints or node selectors."""
     for pod_set in config.pod_sets:
-        facts = pod_set.assignment.rejections
-        if pod_set.assignment.unavailable or pod_set.assignment.mode is not FlavorAssignmentMode.NO_FIT or not facts:
+        rejections = pod_set.assignment.rejections
+        if (
+            pod_set.assignment.unavailable
+            or pod_set.assignment.mode is not FlavorAssignmentMode.NO_FIT
+            or not rejections
+        ):
             continue
-        if all(isinstance(fact, str) for fact in facts):
-            reasons = "; ".join(map(str, facts[:_REASONS_SHOWN_MAX]))
+        if all(isinstance(rejection, str) for rejection in rejections):
+            reasons = "; ".join(map(str, rejections[:_REASONS_SHOWN_MAX]))
             queue = pod_set.queue.name
             problem = f"no flavor of ClusterQueue {queue} matches {pod_set.subject}: {reasons}. It waits forever"
             fix = "tolerate the taint or change the node selector in the pod template, or choose another queue"
@@ -289,10 +297,10 @@ def _report_node_mismatches(config: Configuration, rule: str) -> Iterator[RuleRe
         yield RuleResult(pod_set.job.manifest, pod_set.path, problem, mismatch.fix, severity=severity)
 
 
-def _format_exceeded_quota(fact: ExceedsMaxCapacity) -> str:
-    requested_amount = format_amount(fact.resource, fact.assumed_usage + fact.request)
-    capacity_text = format_amount(fact.resource, fact.capacity)
-    return f"{requested_amount} {fact.resource} requested, at most {capacity_text} in flavor {fact.flavor}"
+def _format_exceeded_quota(rejection: ExceedsMaxCapacity) -> str:
+    requested_amount = format_amount(rejection.resource, rejection.assumed_usage + rejection.request)
+    capacity_text = format_amount(rejection.resource, rejection.capacity)
+    return f"{requested_amount} {rejection.resource} requested, at most {capacity_text} in flavor {rejection.flavor}"
 
 
 # Rules on preemption and fair sharing: policies without effect, contradictions, and endless loops.

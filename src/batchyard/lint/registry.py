@@ -256,7 +256,7 @@ RULES_BY_NAME: Final = {rule.name: rule for rule in RULES}
 
 
 def run_rules(config: Configuration, names: Collection[str] = ()) -> Iterator[LintFinding]:
-    """Run the lint rules with the given names (all rules if empty) and yield their findings."""
+    """Run the lint rules in `names` (all rules if empty), in the order of RULES, and yield their findings."""
     for rule in RULES:
         if rule.check is not None and (not names or rule.name in names):
             for result in rule.check(config):
@@ -275,7 +275,7 @@ _REPAIRS_MAX: Final = 6
 
 
 def repair_manifest(value: Any) -> tuple[Mapping[str, Any], dict[str, Any]] | None:
-    """Remove the invalid fields of a manifest; return the result with its decoded object, or None if still invalid."""
+    """Return a manifest without its invalid fields, and its decoded object; None if it cannot be repaired."""
     for _ in range(_REPAIRS_MAX):
         if not isinstance(value, Mapping):
             return None
@@ -370,7 +370,7 @@ class LintReport(NamedTuple):
 
 
 def lint(sources: Iterable[Source], rules: Collection[str] = ()) -> LintReport:
-    """Check the manifests in `sources` with the named lint rules (all if empty) and return a report."""
+    """Check the manifests in `sources` with the lint rules named in `rules` (all if empty) and return a report."""
     unreadable_files: list[FileFault] = []
     texts = list(read_sources(sources, unreadable_files))
     names = [name for name, _ in texts]
@@ -385,7 +385,7 @@ def lint_manifests(
     rules: Collection[str] = (),
     state_names: Collection[str] = (),
 ) -> LintReport:
-    """Check parsed manifests with the named lint rules (all if empty) and return a report.
+    """Check parsed manifests with the lint rules named in `rules` (all if empty) and return a report.
 
     `state_names` holds the names of the sources that are cluster states. The Namespaces of their objects exist.
     """

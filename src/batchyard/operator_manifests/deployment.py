@@ -78,7 +78,7 @@ def selector_labels(settings: InstallSettings) -> Mapping[str, str]:
 
 
 def with_labels(obj: Mapping[str, Any], settings: InstallSettings, name: str = "", namespace: str = "") -> Obj:
-    """Return an object with the operator's labels, and with the given name or else the name of the installation."""
+    """Return an object with the operator's labels, and with `name` or else the name of the installation."""
     metadata: dict[str, Any] = {"name": name or settings.name, "labels": dict(selector_labels(settings))}
     if namespace:
         metadata["namespace"] = namespace
@@ -93,7 +93,7 @@ WEBHOOK_PORT: Final = 10250
 #: The user id of the unprivileged user in the container image.
 _UNPRIVILEGED_USER_ID: Final = 65532
 #: How long a terminating pod still answers webhooks, by the preStop sleep action of Kubernetes 1.30.
-_TERMINATION_DELAY_SECONDS: Final = 5  # seconds
+_TERMINATION_DELAY_SECONDS: Final = 5
 #: The file name of Kueue's Configuration in the ConfigMap.
 CONFIGURATION_KEY: Final = "controller_manager_config.yaml"
 _CONFIGURATION_FOLDER: Final = "/etc/batchyard"
@@ -257,8 +257,8 @@ def _services(settings: InstallSettings) -> Iterator[Obj]:
     metrics_port = {"name": "metrics", "port": HEALTH_PORT, "targetPort": "health"}
     yield _service(settings, f"{settings.name}-metrics", metrics_port)
     if has_webhooks(settings):
-        metrics_port = {"name": "webhooks", "port": _HTTPS_PORT, "targetPort": "webhooks"}
-        yield _service(settings, settings.webhook_service, metrics_port)
+        webhook_port = {"name": "webhooks", "port": _HTTPS_PORT, "targetPort": "webhooks"}
+        yield _service(settings, settings.webhook_service, webhook_port)
 
 
 def _service(settings: InstallSettings, name: str, port: dict[str, Any]) -> Obj:
@@ -302,7 +302,7 @@ def _scrape_configuration(settings: InstallSettings) -> Iterator[Obj]:
 
 
 _WEBHOOK_API_VERSION: Final = "admissionregistration.k8s.io/v1"
-_WEBHOOK_TIMEOUT_SECONDS: Final = 10  # seconds
+_WEBHOOK_TIMEOUT_SECONDS: Final = 10
 
 
 def webhooks(settings: InstallSettings) -> Sequence[Obj]:

@@ -21,7 +21,10 @@ _AUTOSCALER_GROUP: Final = "autoscaling.x-k8s.io"
 
 
 def crd_objects(settings: InstallSettings) -> Sequence[Obj]:
-    """Return the CRDs: with all versions if webhooks can convert them, otherwise only with the stored version."""
+    """Return the CRDs: with all versions if webhooks can convert them, otherwise only with the stored version.
+
+    Empty if the settings exclude the CRDs.
+    """
     if not settings.definitions:
         return []
     conversion_service = ConversionService(settings.webhook_service, settings.namespace, CONVERT_PATH)
@@ -55,19 +58,19 @@ _UPDATE_VERBS: Final = ("get", "update")
 
 
 def rbac_objects(settings: InstallSettings) -> Sequence[Obj]:
-    """Return the operator's ServiceAccount with its roles and bindings, and Kueue's ClusterRoles for users."""
+    """Return the operator's ServiceAccount with its roles and bindings, and Kueue's user roles if enabled."""
     service_account = {"apiVersion": "v1", "kind": "ServiceAccount"}
     namespace_role = {"apiVersion": f"{_RBAC_GROUP}/v1", "kind": "Role", "rules": list(_namespace_rules(settings))}
     cluster_role = {"apiVersion": f"{_RBAC_GROUP}/v1", "kind": "ClusterRole", "rules": cluster_rules(settings)}
     namespace = settings.namespace
-    unlabelled_objects = [
+    operator_objects = [
         with_labels(service_account, settings, namespace=namespace),
         with_labels(cluster_role, settings),
         with_labels(_role_binding(settings, "ClusterRole"), settings),
         with_labels(namespace_role, settings, namespace=namespace),
         with_labels(_role_binding(settings, "Role"), settings, namespace=namespace),
     ]
-    return [*unlabelled_objects, *(_user_roles() if settings.user_roles else ())]
+    return [*operator_objects, *(_user_roles() if settings.user_roles else ())]
 
 
 def cluster_rules(settings: InstallSettings) -> list[Obj]:
