@@ -365,11 +365,11 @@ class Budgets:
         queue_names = frozenset(budget["spec"].get("queues") or ())
         spent_amount = running_amount = recent_amount = 0
         for span in usage_spans:
-            for (queue, runs), amount in span.usage.items():
+            for (queue, is_running), amount in span.usage.items():
                 if span.begin < period.begin or (queue_names and queue not in queue_names):
                     continue
                 spent_amount += amount[amount_field_index]
-                running_amount += amount[amount_field_index] if runs else 0
+                running_amount += amount[amount_field_index] if is_running else 0
                 recent_amount += amount[amount_field_index] if span.begin >= now - DAY else 0
         total_hourly_rate = committed_amount = 0
         ledger = self._costs.ledger

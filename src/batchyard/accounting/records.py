@@ -48,8 +48,8 @@ _KEY_FIELDS: Final = ("pool", "provisioning", "namespace", "use", "flavor", "clu
 class RecordedAmount(NamedTuple):
     """An amount in a CostRecord: node and accelerator time in microseconds, and cost in millionths of a dollar."""
 
-    node: int = 0
-    accelerators: int = 0
+    node_time: int = 0
+    accelerator_time: int = 0
     microdollars: int = 0
 
     def plus(self, addend: "RecordedAmount", factor: int = 1) -> "RecordedAmount":
@@ -88,7 +88,9 @@ def accounts_of(lines: Mapping[AccountKey, RecordedAmount]) -> dict[AccountKey, 
     """Return the lines of a CostRecord as cost accounts."""
     return {
         account_key: CostAccount(
-            amount.node * WHOLE_MACHINE, amount.accelerators * WHOLE_MACHINE, amount.microdollars * _MICRODOLLAR
+            amount.node_time * WHOLE_MACHINE,
+            amount.accelerator_time * WHOLE_MACHINE,
+            amount.microdollars * _MICRODOLLAR,
         )
         for account_key, amount in lines.items()
     }
@@ -395,7 +397,8 @@ class CostReportRow:
 class CostReport:
     """A cost report: its rows, its time span, and the node pools without prices."""
 
-    by: str
+    #: The dimension of the rows, such as team or queue.
+    dimension: str
     #: The time span of the included records; None without records.
     begin: Instant | None
     through: Instant | None
@@ -464,7 +467,7 @@ def cost_report_document(cost_report: CostReport) -> dict[str, Any]:
     return {
         "apiVersion": "cost.batchyard.dev/v1alpha1",
         "kind": "CostReport",
-        "by": cost_report.by,
+        "by": cost_report.dimension,
         "from": None if cost_report.begin is None else format_time(cost_report.begin),
         "through": None if cost_report.through is None else format_time(cost_report.through),
         "currency": "USD",
@@ -547,7 +550,8 @@ def _make_report_rows(cells: Mapping[tuple[str, str], RecordedAmount]) -> list[C
     report_rows = []
     for name, cents_by_use in cents_by_use_by_row.items():
         amounts = [cells[name, use] for use in cents_by_use]
-        nodes, accelerator_time = sum(each.node for each in amounts), sum(each.accelerators for each in amounts)
-        report_rows.append(CostReportRow(name, nodes / HOUR, accelerator_time / HOUR, cents_by_use))
+        node_time = sum(each.node_time for each in amounts)
+        accelerator_time = sum(each.accelerator_time for each in amounts)
+        report_rows.append(CostReportRow(name, node_time / HOUR, accelerator_time / HOUR, cents_by_use))
     order_of_special_rows = {UNUSED: 1, NO_RECORD: 2}
     return sorted(report_rows, key=lambda row: (order_of_special_rows.get(row.name, 0), -row.total, row.name))

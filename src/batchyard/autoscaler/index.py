@@ -162,16 +162,16 @@ class ScalingIndex:
         return True
 
     def _observe_pool(self, event: WatchEvent) -> bool:
-        name, old = event.key.name, self.pools.get(event.key.name)
+        name, old_pool = event.key.name, self.pools.get(event.key.name)
         if event.type is _DELETED:
             self.pools.pop(name, None)
             self.groups.pop(name, None)
             return True
         self.pools[name] = event.obj
         if (
-            old is not None
-            and old["spec"] is event.obj["spec"]
-            and _is_being_deleted(old) == _is_being_deleted(event.obj)
+            old_pool is not None
+            and old_pool["spec"] is event.obj["spec"]
+            and _is_being_deleted(old_pool) == _is_being_deleted(event.obj)
         ):
             return False
         self._set_groups(name, event.obj)
@@ -292,10 +292,10 @@ class ScalingIndex:
 
 
 def _node_record(node: Obj) -> NodeRecord:
-    viewed_node = node_view(node)
-    taint_values = {taint.key: taint.value for taint in viewed_node.taints}
+    view = node_view(node)
+    taint_values = {taint.key: taint.value for taint in view.taints}
     return NodeRecord(
-        view=viewed_node,
+        view=view,
         pool=label(node, well_known.NODE_POOL) or "",
         is_upcoming=awaits_drivers(node),
         is_scale_down_disabled=annotation(node, well_known.SCALE_DOWN_DISABLED) == "true",

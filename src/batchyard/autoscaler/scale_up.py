@@ -43,11 +43,15 @@ class PendingUnit(NamedTuple):
 def units_of(pods: Iterable[PodView]) -> list[PendingUnit]:
     """Group pending pods by gang, and pods without a gang by priority; return the groups by priority, then age."""
     pods_by_gang: dict[str, list[PodView]] = {}
-    single_pods: dict[int, list[PodView]] = {}
+    single_pods_by_priority: dict[int, list[PodView]] = {}
     for pod in pods:
-        (pods_by_gang.setdefault(pod.gang, []) if pod.gang else single_pods.setdefault(pod.priority, [])).append(pod)
+        (
+            pods_by_gang.setdefault(pod.gang, []) if pod.gang else single_pods_by_priority.setdefault(pod.priority, [])
+        ).append(pod)
     pending_units = [PendingUnit(sorted(members, key=_sort_key), is_gang=True) for members in pods_by_gang.values()]
-    pending_units += [PendingUnit(sorted(members, key=_sort_key), is_gang=False) for members in single_pods.values()]
+    pending_units += [
+        PendingUnit(sorted(members, key=_sort_key), is_gang=False) for members in single_pods_by_priority.values()
+    ]
     return sorted(pending_units, key=lambda pending_unit: _sort_key(pending_unit.pods[0]))
 
 
@@ -174,7 +178,7 @@ class _Packing:
         self._group = group
         self._count_max = node_count_max
         self._nodes = nodes
-        self._start_index: dict[PodKind, int] = {}
+        self._start_index_by_kind: dict[PodKind, int] = {}
         self.pods_by_node: list[list[PodView]] = []
 
     def pack(self, pods: Sequence[PodView]) -> Sequence[PodView]:
@@ -183,16 +187,16 @@ class _Packing:
 
     def _place(self, pod: PodView) -> bool:
         kind = kind_of(pod, self._nodes)
-        start_index = self._start_index.get(kind, 0) if kind is pod.shape else 0
+        start_index = self._start_index_by_kind.get(kind, 0) if kind is pod.shape else 0
         while start_index < len(self.pods_by_node) or self._add_node():
             name = _simulated_node_name(self._group, start_index)
             if not _misfit_reasons(pod, name, self._nodes):
                 self._nodes.add_pod(pod, name)
                 self.pods_by_node[start_index].append(pod)
-                self._start_index[kind] = start_index
+                self._start_index_by_kind[kind] = start_index
                 return True
             start_index += 1
-        self._start_index[kind] = start_index
+        self._start_index_by_kind[kind] = start_index
         return False
 
     def _add_node(self) -> bool:
@@ -238,10 +242,12 @@ def spread_nodes(groups: Sequence[NodeGroup], count: int, fleet: NodeGroupsState
 
 def _spread_by_capacity(increases: dict[NodeGroup, int], count: int, fleet: NodeGroupsState, cluster: Obj) -> None:
     """Give the new nodes to the first zone with known capacity for all, or else to zones by capacity, largest first."""
-    capacity = {group: min(fleet.room(group), fleet.known_room(group, cluster)) for group in increases}
-    sufficient_groups = [group for group in increases if capacity[group] >= count]
-    for group in sufficient_groups[:1] or sorted(increases, key=lambda group: -capacity[group]):
-        increase = min(capacity[group], count - sum(increases.values()), _remaining_pool_size(group, increases, fleet))
+    capacity_by_group = {group: min(fleet.room(group), fleet.known_room(group, cluster)) for group in increases}
+    sufficient_groups = [group for group in increases if capacity_by_group[group] >= count]
+    for group in sufficient_groups[:1] or sorted(increases, key=lambda group: -capacity_by_group[group]):
+        increase = min(
+            capacity_by_group[group], count - sum(increases.values()), _remaining_pool_size(group, increases, fleet)
+        )
         increases[group] += max(0, increase)
 
 

@@ -406,8 +406,11 @@ def _unfinished_workloads(job: meta.Key, reader: Reader) -> list[meta.Obj]:
 
 def _with_reclaimable_pods(workload: meta.Obj, reclaimable_pods: Sequence[Mapping[str, Any]]) -> meta.Obj:
     """Return the Workload with `status.reclaimablePods`, at most its pod counts; the same object if unchanged."""
-    totals = {pod_set["name"]: pod_set["count"] for pod_set in workload["spec"]["podSets"]}
-    pods = [{"name": p["name"], "count": min(p["count"], totals.get(p["name"], p["count"]))} for p in reclaimable_pods]
+    pod_count_by_name = {pod_set["name"]: pod_set["count"] for pod_set in workload["spec"]["podSets"]}
+    pods = [
+        {"name": p["name"], "count": min(p["count"], pod_count_by_name.get(p["name"], p["count"]))}
+        for p in reclaimable_pods
+    ]
     old_reclaimable_pods = (workload.get("status") or {}).get("reclaimablePods") or ()
     if {p["name"]: p["count"] for p in old_reclaimable_pods} == {p["name"]: p["count"] for p in pods}:
         return workload

@@ -230,8 +230,12 @@ def without_duplicate_env(template: PodTemplate) -> PodTemplate:
 
 def _without_duplicate_env(container: Mapping[str, Any]) -> Mapping[str, Any]:
     variables = container.get("env") or ()
-    by_name = {variable["name"]: variable for variable in variables}
-    return container if len(by_name) == len(variables) else {**container, "env": list(by_name.values())}
+    variables_by_name = {variable["name"]: variable for variable in variables}
+    return (
+        container
+        if len(variables_by_name) == len(variables)
+        else {**container, "env": list(variables_by_name.values())}
+    )
 
 
 # The topology request of a pod set, from the annotations of its pod template.

@@ -113,8 +113,10 @@ class MachineInventory:
             return resource_limit * 1000 if resource == "cpu" else resource_limit
         accelerators = [name for name in self._limits if name not in {"cpu", "memory"}]
         selector = labels.get(well_known.ACCELERATOR) or labels.get(well_known.TPU_ACCELERATOR)
-        usable = [name for name in accelerators if selector in (None, name) and _requests_accelerator(resource, name)]
-        return sum(self._limits[name] for name in usable)
+        usable_accelerators = [
+            name for name in accelerators if selector in (None, name) and _requests_accelerator(resource, name)
+        ]
+        return sum(self._limits[name] for name in usable_accelerators)
 
 
 def _requests_accelerator(resource: str, accelerator: str) -> bool:

@@ -69,12 +69,12 @@ def shadowed_flavor(config: Configuration) -> Iterator[RuleResult]:
     """Report each resource group in which an earlier flavor has quota for all jobs, so later flavors are never used."""
     for name, (manifest, view) in config.queues.items():
         for group_index, group in enumerate(view.groups):
-            sufficient = next((f for f in group.flavors[:-1] if _has_quota_for_all_jobs(config, view, f)), None)
-            if sufficient is not None:
-                later_flavors = group.flavors[group.flavors.index(sufficient) + 1 :]
+            sufficient_flavor = next((f for f in group.flavors[:-1] if _has_quota_for_all_jobs(config, view, f)), None)
+            if sufficient_flavor is not None:
+                later_flavors = group.flavors[group.flavors.index(sufficient_flavor) + 1 :]
                 problem = (
-                    f"flavor {sufficient} comes first and has quota for all jobs of ClusterQueue {name} in these files:"
-                    f" the jobs never use {', '.join(later_flavors)}"
+                    f"flavor {sufficient_flavor} comes first and has quota for all jobs of ClusterQueue {name} in"
+                    f" these files: the jobs never use {', '.join(later_flavors)}"
                 )
                 fix = "list the preferred flavor first, and limit its quota to the capacity of its nodes"
                 yield RuleResult(manifest, f"spec.resourceGroups[{group_index}].flavors", problem, fix)
@@ -173,8 +173,10 @@ def _describe_nearest_labels(config: Configuration, flavor: FlavorView) -> str:
     match_count, name, labels = max(label_matches, key=lambda match: match[0])
     if not match_count:
         return "add a pool with these labels, or use labels that nodes have"
-    actual = [f"{key}={labels.get(key, '(none)')}" for key, value in flavor.labels.items() if labels.get(key) != value]
-    return f"add a pool with these labels; the most similar pool or node is {name}, with {', '.join(actual)}"
+    differing_labels = [
+        f"{key}={labels.get(key, '(none)')}" for key, value in flavor.labels.items() if labels.get(key) != value
+    ]
+    return f"add a pool with these labels; the most similar pool or node is {name}, with {', '.join(differing_labels)}"
 
 
 def _covered_resources(queues: list[ClusterQueueView]) -> list[str]:
@@ -411,13 +413,21 @@ def accelerator_mismatch(config: Configuration) -> Iterator[RuleResult]:
             and machine_type in catalog.machines
             and not _supports_accelerator(catalog, machine_type, accelerator)
         ):
-            attached = catalog.machines[machine_type].accelerator
-            capability = f"has {attached.count} {attached.type}" if attached else f"cannot have {accelerator} attached"
+            built_in_accelerator = catalog.machines[machine_type].accelerator
+            capability = (
+                f"has {built_in_accelerator.count} {built_in_accelerator.type}"
+                if built_in_accelerator
+                else f"cannot have {accelerator} attached"
+            )
             problem = (
                 f"machine type {machine_type} {capability}, but {accelerator} is also selected: no node matches"
                 " both labels"
             )
-            fix = f"select {attached.type}, or remove the machine type" if attached else "remove the machine type"
+            fix = (
+                f"select {built_in_accelerator.type}, or remove the machine type"
+                if built_in_accelerator
+                else "remove the machine type"
+            )
             yield RuleResult(manifest, f"{path}[{well_known.INSTANCE_TYPE}]", problem, fix)
         if labels.get(well_known.SPOT) == "true" and labels.get(well_known.PROVISIONING, "spot") != "spot":
             key = well_known.PROVISIONING

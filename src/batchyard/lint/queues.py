@@ -196,13 +196,16 @@ def exceeds_quota(config: Configuration) -> Iterator[RuleResult]:
         if excesses and not pod_set.assignment.unavailable and pod_set.assignment.mode is FlavorAssignmentMode.NO_FIT:
             reasons = "; ".join(_format_exceeded_quota(rejection) for rejection in excesses[:_REASONS_SHOWN_MAX])
             problem = f"{pod_set.subject} can never be admitted in ClusterQueue {pod_set.queue.name}: {reasons}"
-            nearest = min(
+            nearest_rejection = min(
                 excesses, key=lambda rejection: rejection.assumed_usage + rejection.request - rejection.capacity
             )
-            missing_amount = format_amount(nearest.resource, nearest.assumed_usage + nearest.request - nearest.capacity)
+            missing_amount = format_amount(
+                nearest_rejection.resource,
+                nearest_rejection.assumed_usage + nearest_rejection.request - nearest_rejection.capacity,
+            )
             fix = (
-                f"run fewer or smaller pods in parallel, or give flavor {nearest.flavor} {missing_amount} more"
-                f" {nearest.resource}"
+                f"run fewer or smaller pods in parallel, or give flavor {nearest_rejection.flavor} {missing_amount}"
+                f" more {nearest_rejection.resource}"
             )
             yield RuleResult(pod_set.job.manifest, pod_set.path, problem, fix)
 

@@ -374,8 +374,8 @@ def lint(sources: Iterable[Source], rules: Collection[str] = ()) -> LintReport:
     unreadable_files: list[FileFault] = []
     texts = list(read_sources(sources, unreadable_files))
     names = [name for name, _ in texts]
-    states = {name for name, text in texts if is_state_text(text)}
-    return lint_manifests(read_manifests(manifest_texts(texts)), names, unreadable_files, rules, states)
+    state_names = {name for name, text in texts if is_state_text(text)}
+    return lint_manifests(read_manifests(manifest_texts(texts)), names, unreadable_files, rules, state_names)
 
 
 def lint_manifests(

@@ -57,12 +57,12 @@ class InstallSettings:
     arguments: Sequence[str] = ()
 
     @property
-    def config_map(self) -> str:
+    def config_map_name(self) -> str:
         """The name of the ConfigMap with Kueue's Configuration."""
         return f"{self.name}-configuration"
 
     @property
-    def certificates(self) -> str:
+    def certificate_secret_name(self) -> str:
         """The name of the Secret with the webhooks' certificate and its certificate authority."""
         return f"{self.name}-webhook-certificates"
 
@@ -135,7 +135,7 @@ def arguments(settings: InstallSettings) -> list[str]:
     if has_webhooks(settings):
         command_line.append(f"--webhook-port={WEBHOOK_PORT}")
         command_line.append(f"--webhook-service={settings.webhook_service}")
-        command_line.append(f"--webhook-certificates={settings.certificates}")
+        command_line.append(f"--webhook-certificates={settings.certificate_secret_name}")
     return [*command_line, *settings.arguments]
 
 
@@ -144,7 +144,7 @@ def _config_map(settings: InstallSettings) -> Iterator[Obj]:
     if settings.configuration:
         data = {CONFIGURATION_KEY: settings.configuration}
         obj = {"apiVersion": "v1", "kind": "ConfigMap", "data": data}
-        yield with_labels(obj, settings, settings.config_map, namespace=settings.namespace)
+        yield with_labels(obj, settings, settings.config_map_name, namespace=settings.namespace)
 
 
 def _deployment_spec(settings: InstallSettings) -> Obj:
@@ -175,7 +175,7 @@ def _pod_spec(settings: InstallSettings) -> Obj:
         ],
     }
     if settings.configuration:
-        spec["volumes"] = [{"name": _CONFIGURATION_VOLUME, "configMap": {"name": settings.config_map}}]
+        spec["volumes"] = [{"name": _CONFIGURATION_VOLUME, "configMap": {"name": settings.config_map_name}}]
     if settings.priority_class:
         spec["priorityClassName"] = settings.priority_class
     if settings.node_selector:

@@ -131,7 +131,7 @@ def _namespace_rules(settings: InstallSettings) -> Iterator[Obj]:
     yield _rule("coordination.k8s.io", ["leases"], _UPDATE_VERBS, [settings.name])
     if has_webhooks(settings):
         yield _rule("", ["secrets"], ["create"])
-        yield _rule("", ["secrets"], _UPDATE_VERBS, [settings.certificates])
+        yield _rule("", ["secrets"], _UPDATE_VERBS, [settings.certificate_secret_name])
 
 
 def _rule(group: str, resources: Sequence[str], verbs: Sequence[str], resource_names: Sequence[str] = ()) -> Obj:

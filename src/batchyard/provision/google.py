@@ -170,9 +170,9 @@ def _image_errors(google: GoogleSettings) -> Iterator[FieldError]:
 
 def _submission_errors(cluster: Part, google: GoogleSettings) -> Iterator[FieldError]:
     """Yield an error for each name in `submitReservations` that is not a future reservation created by Terraform."""
-    reservations = future_reservations(cluster)
+    future_names = future_reservations(cluster)
     for index, name in enumerate(google.submitted_reservations):
-        if name not in reservations:
+        if name not in future_names:
             problem = f"{format_value(name)} is not a future reservation that Terraform creates"
             remedy = "name a reservation of spec.cluster.reservations with a start date, an end or duration and no TPUs"
             yield FieldError(f"spec.google.submitReservations[{index}]", problem, remedy)
@@ -192,7 +192,7 @@ def _network_errors(network: Network) -> Iterator[FieldError]:
         if field == "nodes" and cidr.prefixlen > _NODES_PREFIX_MAX:
             problem = f"{text} is too small: at least a /{_NODES_PREFIX_MAX} range is required"
             yield FieldError(path, problem, "use the form 10.0.0.0/20")
-        other_name = next((name for name, range_ in known_ranges.items() if range_.overlaps(cidr)), None)
+        other_name = next((name for name, known_range in known_ranges.items() if known_range.overlaps(cidr)), None)
         if other_name is not None:
             problem = f"{text} overlaps {other_name} ({known_ranges[other_name]})"
             yield FieldError(path, problem, "use separate ranges")
@@ -228,15 +228,17 @@ def parse_cidr(text: str) -> IPv4Network | None:
 def _address_space_errors(platform: PlatformModel, network: Network) -> Iterator[FieldError]:
     """Yield an error for each address range that is too small for the maximum number of machines and their pods."""
     max_pods_by_pool = {row["name"]: row.get("maxPodsPerNode", DEFAULT_PODS_PER_NODE) for row in platform.node_pools}
-    nodes = pods = 0
+    node_count = pod_address_count = 0
     for supply in machine_supplies(platform):
-        nodes += supply.maximum
-        pods += supply.maximum * _pod_address_count(max_pods_by_pool.get(supply.name, DEFAULT_PODS_PER_NODE))
-    for field, text, minimum in (("nodes", network.nodes, nodes + _RESERVED_ADDRESSES), ("pods", network.pods, pods)):
+        node_count += supply.maximum
+        max_pods = max_pods_by_pool.get(supply.name, DEFAULT_PODS_PER_NODE)
+        pod_address_count += supply.maximum * _pod_address_count(max_pods)
+    node_range = ("nodes", network.nodes, node_count + _RESERVED_ADDRESSES)
+    for field, text, minimum in (node_range, ("pods", network.pods, pod_address_count)):
         cidr = parse_cidr(text)
         if cidr is not None and cidr.num_addresses < minimum:
             addresses_text = count_with_noun(cidr.num_addresses, "address")
-            machines_text = f"up to {count_with_noun(nodes, 'machine')}"
+            machines_text = f"up to {count_with_noun(node_count, 'machine')}"
             problem = f"{text} has {addresses_text}, but {minimum:,} are needed for {machines_text}"
             remedy = (
                 f"use a /{32 - (minimum - 1).bit_length()} or larger range, or reduce the maximum size of the pools"

@@ -134,7 +134,7 @@ class PriorityClass:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionCheck:
-    """An AdmissionCheck, with the name (`config`) and spec (`provisioning`) of its ProvisioningRequestConfig.
+    """An AdmissionCheck, with the name (`config_name`) and spec (`provisioning`) of its ProvisioningRequestConfig.
 
     Without a ProvisioningRequestConfig, these are '' and None.
     """
@@ -142,7 +142,7 @@ class AdmissionCheck:
     name: str
     controller: str
     parameters: Part | None
-    config: str
+    config_name: str
     provisioning: Part | None
 
 

@@ -201,8 +201,8 @@ def system_pods(platform: PlatformModel) -> Sequence[SystemPod]:
     stack_pods = [SystemPod(name, 1, requests) for name, requests in stack_requests(platform).items()]
     if platform.engine is PlatformEngine.KUEUE:
         kueue_pod = SystemPod("kueue-controller-manager", 1, _KUEUE_REQUESTS)
-        job_set = SystemPod("jobset-controller-manager", 1, _JOB_SET_REQUESTS)
-        return [kueue_pod, job_set, *stack_pods]
+        job_set_pod = SystemPod("jobset-controller-manager", 1, _JOB_SET_REQUESTS)
+        return [kueue_pod, job_set_pod, *stack_pods]
     settings = settings_of(platform)
     return [SystemPod(settings.name, settings.replicas, settings.requests), *stack_pods]
 
@@ -335,9 +335,8 @@ class ComputeQuota(NamedTuple):
 
     region: str
     metric: str
-    needed: int
-    #: The names of the node pools.
-    used_by: Sequence[str]
+    needed_amount: int
+    pool_names: Sequence[str]
 
 
 def quotas(platform: PlatformModel) -> Sequence[ComputeQuota]:

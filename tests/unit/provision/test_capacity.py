@@ -74,7 +74,7 @@ def test_auto_provisioning_limit_bounds_supply() -> None:
 
 
 def needed_quotas(platform: PlatformModel) -> dict[str, int]:
-    return {row.metric: row.needed for row in quotas(platform)}
+    return {row.metric: row.needed_amount for row in quotas(platform)}
 
 
 def test_gpu_quotas_are_counted_by_provisioning() -> None:
@@ -154,5 +154,5 @@ def test_machines_without_persistent_disks_need_hyperdisk_quota() -> None:
         "{name: a, machineType: e2-medium, nodeCount: 1}",
         "{name: b, machineType: ct6e-standard-4t, tpuTopology: 2x2, zones: [us-central1-a], nodeCount: 1}",
     )
-    disks = {row.metric: row.needed for row in quotas(result) if row.metric.endswith("_TOTAL_GB")}
+    disks = {row.metric: row.needed_amount for row in quotas(result) if row.metric.endswith("_TOTAL_GB")}
     assert disks == {"SSD_TOTAL_GB": 200, "HDB_TOTAL_GB": 100}

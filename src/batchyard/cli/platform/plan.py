@@ -220,7 +220,7 @@ def _accelerators_cell(row: MachineSupply) -> str:
 
 
 def _quotas_table(rows: Sequence[ComputeQuota], format_names: _NamesFormatter) -> Table:
-    cells = [[row.region, row.metric, str(row.needed), format_names(row.used_by)] for row in rows]
+    cells = [[row.region, row.metric, str(row.needed_amount), format_names(row.pool_names)] for row in rows]
     return [["REGION", "QUOTA", "NEEDED", "FOR"], *cells]
 
 
@@ -271,7 +271,7 @@ def _plan_document(plan: _Plan) -> dict[str, Any]:
         "machines": [_supply_row(row) for row in plan.supplies],
         "dollarsAnHour": {"idle": _exact_dollars(idle_price), "full": _exact_dollars(full_price)},
         "quotas": [
-            {"region": row.region, "metric": row.metric, "needed": row.needed, "usedBy": list(row.used_by)}
+            {"region": row.region, "metric": row.metric, "needed": row.needed_amount, "usedBy": list(row.pool_names)}
             for row in plan.quotas
         ],
         "findings": [_finding_row(merged_finding) for merged_finding in plan.findings],

@@ -387,9 +387,9 @@ def _surplus_pods(job: ObservedJob, surplus_count_min: int) -> list[JobPod]:
         return []
     candidate_pods, surplus_pods = sorted(job.active_pods, key=_deletion_order), []
     if job.spec.indexed:
-        best_pods_by_index = {pod.index: pod for pod in candidate_pods if job.spec.has_index(pod.index)}
-        surplus_pods = [pod for pod in candidate_pods if best_pods_by_index.get(pod.index) is not pod]
-        candidate_pods = [pod for pod in candidate_pods if best_pods_by_index.get(pod.index) is pod]
+        best_pod_by_index = {pod.index: pod for pod in candidate_pods if job.spec.has_index(pod.index)}
+        surplus_pods = [pod for pod in candidate_pods if best_pod_by_index.get(pod.index) is not pod]
+        candidate_pods = [pod for pod in candidate_pods if best_pod_by_index.get(pod.index) is pod]
     return surplus_pods + candidate_pods[: max(0, surplus_count_min - len(surplus_pods))]
 
 

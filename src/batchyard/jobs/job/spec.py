@@ -498,16 +498,16 @@ def _failed_predecessors(
     if spec.backoff_limit_per_index is None:
         return {}
     active_indexes = {pod.index for pod in active_pods}
-    latest_pods_by_index: dict[int, JobPod] = {}
+    latest_pod_by_index: dict[int, JobPod] = {}
     for pod in pods:
         index = pod.index
         if not (pod.tracked and spec.has_index(index) and has_failed(pod, spec)) or index in active_indexes:
             continue
         if any(contains(spans, index) for spans in finished_indexes):
             continue
-        if index not in latest_pods_by_index or _retry_order(pod) >= _retry_order(latest_pods_by_index[index]):
-            latest_pods_by_index[index] = pod
-    return latest_pods_by_index
+        if index not in latest_pod_by_index or _retry_order(pod) >= _retry_order(latest_pod_by_index[index]):
+            latest_pod_by_index[index] = pod
+    return latest_pod_by_index
 
 
 def _retry_order(pod: JobPod) -> tuple[int, int]:

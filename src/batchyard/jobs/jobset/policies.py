@@ -148,36 +148,46 @@ class JobSetStatusDraft:
         self._set_condition(spec.STARTUP_COMPLETED, True, spec.IN_ORDER_COMPLETED)
 
     def _set_condition(
-        self, kind: str, is_true: bool, reason_message: ReasonMessage, event_type: str = _NORMAL_EVENT
+        self, condition_type: str, is_true: bool, reason_message: ReasonMessage, event_type: str = _NORMAL_EVENT
     ) -> None:
         """Set a JobSet condition to True, or an existing one to False; record an Event if the condition changed."""
-        condition_index = next((i for i, each in enumerate(self._conditions) if each["type"] == kind), None)
-        is_changed = is_true and self._end_opposite_condition(kind)
+        condition_index = next((i for i, each in enumerate(self._conditions) if each["type"] == condition_type), None)
+        is_changed = is_true and self._end_opposite_condition(condition_type)
         if condition_index is None:
             if is_true:
-                self._conditions.append(self._new_condition(kind, "True", self._time, reason_message))
+                self._conditions.append(self._new_condition(condition_type, "True", self._time, reason_message))
                 is_changed = True
         else:
             old, status = self._conditions[condition_index], "True" if is_true else "False"
             changed_at = self._time if old["status"] != status else old.get("lastTransitionTime", self._time)
             if (old["status"], old.get("reason"), old.get("message")) != (status, *reason_message):
-                self._conditions[condition_index] = self._new_condition(kind, status, changed_at, reason_message)
+                self._conditions[condition_index] = self._new_condition(
+                    condition_type, status, changed_at, reason_message
+                )
                 is_changed = True
         if is_changed:
             self.is_changed = True
             self.events.append(JobSetEvent(event_type, *reason_message))
 
-    def _end_opposite_condition(self, kind: str) -> bool:
+    def _end_opposite_condition(self, condition_type: str) -> bool:
         """Set the opposite of this condition type, if there is one, to False; return whether it was True."""
         for index, condition in enumerate(self._conditions):
-            if condition["type"] == _OPPOSITE.get(kind) and condition["status"] == "True":
+            if condition["type"] == _OPPOSITE.get(condition_type) and condition["status"] == "True":
                 self._conditions[index] = {**condition, "status": "False"}
                 return True
         return False
 
-    def _new_condition(self, kind: str, status: str, changed_at: str, reason_message: ReasonMessage) -> dict[str, Any]:
+    def _new_condition(
+        self, condition_type: str, status: str, changed_at: str, reason_message: ReasonMessage
+    ) -> dict[str, Any]:
         reason, message = reason_message
-        return {"type": kind, "status": status, "lastTransitionTime": changed_at, "reason": reason, "message": message}
+        return {
+            "type": condition_type,
+            "status": status,
+            "lastTransitionTime": changed_at,
+            "reason": reason,
+            "message": message,
+        }
 
 
 class StartupDecision(NamedTuple):

@@ -169,8 +169,8 @@ def _admission_check(check: model.AdmissionCheck, platform: model.PlatformModel)
     parameters = check.parameters
     if check.provisioning is not None:
         kind = scheme.kind_info(scheme.PROVISIONING_REQUEST_CONFIG)
-        yield obj_of(kind.constant, platform.name, check.config, spec=dict(check.provisioning))
-        parameters = {"apiGroup": kind.group, "kind": kind.kind, "name": check.config}
+        yield obj_of(kind.constant, platform.name, check.config_name, spec=dict(check.provisioning))
+        parameters = {"apiGroup": kind.group, "kind": kind.kind, "name": check.config_name}
     parameters_field = {"parameters": dict(parameters)} if parameters else {}
     spec = {"controllerName": check.controller, **parameters_field}
     yield obj_of(scheme.ADMISSION_CHECK, platform.name, check.name, spec=spec)

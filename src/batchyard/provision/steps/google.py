@@ -21,7 +21,7 @@ class Tool(NamedTuple):
     name: str
     version_command: tuple[str, ...]
     #: The path of the version in the JSON document, as keys.
-    field: tuple[str, ...]
+    version_field: tuple[str, ...]
     minimum: tuple[int, ...]
     remedy: str
 
@@ -33,7 +33,7 @@ class Tool(NamedTuple):
             f"{self.name} {minimum_text} or newer is installed",
             model.Probe(
                 model.command(*self.version_command, limit_seconds=60),
-                probe_parsers.version_at_least(self.field, self.minimum),
+                probe_parsers.version_at_least(self.version_field, self.minimum),
             ),
             self.remedy,
         )
