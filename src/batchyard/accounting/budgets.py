@@ -287,7 +287,10 @@ class Budgets:
         self._is_demoting_by_namespace: dict[str, bool] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the single key for all Budgets of the event's namespace, if the event may affect any of them."""
+        """Update the index of Budgets; return the single key for all Budgets of the event's namespace, or nothing.
+
+        The key is returned if the event may affect one of these Budgets.
+        """
         namespace, obj = event.key.namespace, event.obj
         namespace_keys = (Key(_BUDGET_BATCH_KIND, namespace, "budgets"),)
         if event.key.kind == scheme.BUDGET:

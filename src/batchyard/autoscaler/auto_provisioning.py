@@ -56,7 +56,7 @@ class NodeAutoProvisioner:
     def scale_up_options(self, pods: Sequence[PodView], scale_up: ScaleUp) -> list[ScaleUpOption]:
         """Return the best scale-up with a new pool for each group of pods that have equal node requirements.
 
-        Pods whose requirements no new pool can satisfy get none.
+        Pods whose requirements no new pool can satisfy are left out.
         """
         pods_by_requirements: dict[cluster_objects.NodeRequirements, list[PodView]] = {}
         for pod in pods:
@@ -68,9 +68,9 @@ class NodeAutoProvisioner:
             matching_uids = {pod.uid: None for pod in matching_pods}
             other_pods = [pod for pod in pods if pod.uid not in matching_uids]
             scale_up_options = [
-                o
+                option
                 for groups in self._growable_pool_groups(requirements, scale_up)
-                for o in _scale_up_options(groups, matching_pods, other_pods, scale_up)
+                for option in _scale_up_options(groups, matching_pods, other_pods, scale_up)
             ]
             if scale_up_options:
                 best_options.append(min(scale_up_options, key=lambda option: _option_sort_key(option, scale_up)))

@@ -117,7 +117,7 @@ _encode_json = msgspec.json.Encoder(order="sorted").encode
 
 
 class ScaleUpFailure(NamedTuple):
-    """Why requested machines did not become nodes: the cloud's error code and message."""
+    """The reason why requested machines did not become nodes: the cloud's error code and message."""
 
     code: str
     message: str

@@ -417,7 +417,7 @@ class FailedMachines:
         self.events.append(EventRecord(Key(scheme.NODE_POOL, "", group.name.pool), "Warning", reason, message))
 
     def _backoff_writes(self) -> list[Write]:
-        """Return the write that stores the backoffs in their ConfigMap; nothing if they are unchanged."""
+        """Return the write that stores the backoffs in their ConfigMap; empty if no backoff has changed."""
         if self.backoffs == self._index.backoffs:
             return []
         text, config_map = expander.serialize_backoffs(self.backoffs, self._now), self._reader.get(BACKOFFS_CONFIG_MAP)

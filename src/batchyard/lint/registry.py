@@ -387,7 +387,7 @@ def lint_manifests(
 ) -> LintReport:
     """Check parsed manifests with the lint rules named in `rules` (all if empty) and return a report.
 
-    `state_names` holds the names of the sources that are cluster states. The Namespaces of their objects exist.
+    `state_names` are the names of the sources that are cluster states; all Namespaces of objects in them exist.
     """
     repaired_documents = [(broken, repair) for broken in manifests.broken if (repair := repair_manifest(broken.value))]
     repairs = [Manifest(obj, broken.source, broken.document, broken.at) for broken, (_, obj) in repaired_documents]

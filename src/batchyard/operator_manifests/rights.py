@@ -32,9 +32,9 @@ def crd_objects(settings: InstallSettings) -> Sequence[Obj]:
     return [definition_of(info, conversion if needs_conversion(info) else None) for info in _installed_kinds(settings)]
 
 
-def crd_names(settings: InstallSettings, *, converted: bool) -> list[str]:
-    """Return the names of the installed CRDs; with `converted`, only of those with a conversion webhook."""
-    installed_kinds = [info for info in _installed_kinds(settings) if needs_conversion(info) or not converted]
+def crd_names(settings: InstallSettings, *, only_converted: bool) -> list[str]:
+    """Return the names of the installed CRDs; with `only_converted`, only of those with a conversion webhook."""
+    installed_kinds = [info for info in _installed_kinds(settings) if needs_conversion(info) or not only_converted]
     return [f"{info.plural}.{info.group}" for info in installed_kinds]
 
 
@@ -114,7 +114,7 @@ def _webhook_rules(settings: InstallSettings) -> Iterator[Obj]:
         return
     configuration_resources = ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"]
     yield _rule(_REGISTRATION_GROUP, configuration_resources, _UPDATE_VERBS, [settings.webhook_service])
-    if names := crd_names(settings, converted=True):
+    if names := crd_names(settings, only_converted=True):
         yield _rule(_EXTENSIONS_GROUP, ["customresourcedefinitions"], _UPDATE_VERBS, names)
 
 

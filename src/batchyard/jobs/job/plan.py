@@ -196,16 +196,16 @@ class JobConditions:
         """Return all conditions of the Job as a list for its status."""
         return list(self._conditions.values())
 
-    def set(self, kind: str, holds: bool, reason: str, message: str) -> bool:
+    def set(self, condition_type: str, holds: bool, reason: str, message: str) -> bool:
         """Set a condition of the Job to True, or an existing one to False.
 
         Return whether the condition's status, reason or message changed.
         """
-        old = self._conditions.get(kind)
-        fields = {"type": kind, "status": "True" if holds else "False", "reason": reason, "message": message}
+        old = self._conditions.get(condition_type)
+        fields = {"type": condition_type, "status": "True" if holds else "False", "reason": reason, "message": message}
         if (old is None and not holds) or (old is not None and fields.items() <= old.items()):
             return False
-        self._conditions[kind] = {**fields, "lastProbeTime": self._time, "lastTransitionTime": self._time}
+        self._conditions[condition_type] = {**fields, "lastProbeTime": self._time, "lastTransitionTime": self._time}
         return True
 
     def set_suspended(self, suspended: bool) -> None:
@@ -345,7 +345,7 @@ class PodChanges(NamedTuple):
     to_create: Sequence[NewPod] = ()
     #: Surplus pods to delete, which do not count as failures.
     to_dismiss: Sequence[JobPod] = ()
-    #: Pods deleted with the Job, which count as failures.
+    #: Pods that a failing Job deletes, which count as failures.
     to_delete: Sequence[JobPod] = ()
     wake_at: Instant | None = None
 

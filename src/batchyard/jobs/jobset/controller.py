@@ -329,9 +329,10 @@ def _job_resume_writes(active_jobs: Sequence[Obj], startup: policies.StartupDeci
     return writes
 
 
-def _creation_failed_event(key: Key, used_names: Sequence[Key]) -> EventRecord:
+def _creation_failed_event(key: Key, used_keys: Sequence[Key]) -> EventRecord:
     """Return a warning Event of a JobSet whose new Jobs' names are already used by other Jobs."""
-    messages = [f'job "{k.name}" creation failed with error: jobs.batch "{k.name}" already exists' for k in used_names]
+    names = [used_key.name for used_key in used_keys]
+    messages = [f'job "{name}" creation failed with error: jobs.batch "{name}" already exists' for name in names]
     return EventRecord(key, "Warning", spec.JOB_CREATION_FAILED, "\n".join(messages))
 
 

@@ -274,9 +274,9 @@ _SHARED_READ_RULES: Final[Sequence[_RuleRow]] = (
 
 
 def shared_rbac_objects(platform: model.PlatformModel) -> Sequence[RenderedObject]:
-    """Return the ClusterRole with which members and admins of all teams read queues, flavors and priorities.
+    """Return a ClusterRole for reading queues, flavors and priorities, and its binding to the people of all teams.
 
-    Its ClusterRoleBinding comes second. Empty if no team has members or admins.
+    Empty if no team has members or admins.
     """
     subjects = [subject for team in platform.teams for subject in _rbac_subjects(team.members, team.admins)]
     if not subjects:

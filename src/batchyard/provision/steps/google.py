@@ -298,7 +298,10 @@ def apply_step() -> model.PlatformStep:
 def image_steps(
     platform: PlatformModel, google: GoogleSettings, all_parts: Sequence[ManifestPart]
 ) -> Iterator[model.PlatformStep]:
-    """Yield steps that build or copy the platform's images, and that require other images in the project to exist."""
+    """Yield a step for each image that the platform builds or copies, then one for each other image in the project.
+
+    Steps of the second kind only require that the image exists.
+    """
     recipes = image_recipes(platform)
     for recipe in recipes:
         yield _image_step(recipe)
