@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from batchyard.provision.terraform.files import files
+from batchyard.provision.terraform.files import terraform_files
 from terraform.terraform_folder import TerraformFolder, example, needs_terraform, render_platform, workplace
 
 pytestmark = needs_terraform
@@ -85,7 +85,9 @@ def test_terraform_validates_configuration_and_rejects_wrong_argument(refarch: T
 
 def script(name: str) -> str:
     """The Terraform script of a build."""
-    steps = {step["id"]: step for step in yaml.safe_load(files(example("refarch"))[f"build/{name}.yaml"])["steps"]}
+    steps = {
+        step["id"]: step for step in yaml.safe_load(terraform_files(example("refarch"))[f"build/{name}.yaml"])["steps"]
+    }
     text: str = steps["terraform"]["args"][-1]
     return text.replace("$$", "$")
 

@@ -454,10 +454,13 @@ def _threshold_events(budget: Obj, result: BudgetEvaluation, period: BudgetPerio
 
 def _stop_policy_event(old_queue: Obj, new_queue: Obj) -> EventRecord:
     """Return the Event about a LocalQueue whose stopPolicy a Budget has set or has restored."""
-    names = annotation(new_queue, well_known.HELD_BY)
-    if names is not None:
+    budget_names = annotation(new_queue, well_known.HELD_BY)
+    if budget_names is not None:
         return EventRecord(
-            key_of(old_queue), "Warning", "HeldByBudget", f"Budget {names} is used up: the queue admits no Workloads"
+            key_of(old_queue),
+            "Warning",
+            "HeldByBudget",
+            f"Budget {budget_names} is used up: the queue admits no Workloads",
         )
     stop_policy = new_queue["spec"]["stopPolicy"]
     return EventRecord(

@@ -354,7 +354,7 @@ class CostController:
                 changed_records[key] = obj
         checkpoint_spec = {"revision": str(self._revision), **records.checkpoint_spec(spec_by_namespace)}
         changed_records[records.CHECKPOINT] = records.make_cost_record(
-            records.PLATFORM, records.CHECKPOINT.name, hour_span, now, checkpoint_spec
+            records.PLATFORM_NAMESPACE, records.CHECKPOINT.name, hour_span, now, checkpoint_spec
         )
         return changed_records
 

@@ -35,9 +35,9 @@ _AmountKey = TypeVar("_AmountKey", bound=Hashable)
 
 
 #: The namespace of the records of unused machine time and of the total cost of the machines.
-PLATFORM: Final = "kube-system"
+PLATFORM_NAMESPACE: Final = "kube-system"
 #: The checkpoint record of the open hour, from which a restarted process resumes.
-CHECKPOINT: Final = Key(scheme.COST_RECORD, PLATFORM, "open")
+CHECKPOINT: Final = Key(scheme.COST_RECORD, PLATFORM_NAMESPACE, "open")
 #: The maximum number of lines that name a Workload; other lines are summed by queue and flavor.
 NAMED_WORKLOADS_MAX: Final = 1000
 _MICRODOLLAR: Final = HOUR * WHOLE_MACHINE
@@ -119,7 +119,9 @@ def cost_record_specs(
     unpriced_pools: Iterable[tuple[str, str]],
 ) -> dict[str, dict[str, Any]]:
     """Return the CostRecord spec of each namespace with charges, and always that of kube-system."""
-    specs: dict[str, Any] = {PLATFORM: {"lines": [], "machines": _machine_totals(lines, frozenset(unpriced_pools))}}
+    specs: dict[str, Any] = {
+        PLATFORM_NAMESPACE: {"lines": [], "machines": _machine_totals(lines, frozenset(unpriced_pools))}
+    }
     for account_key, amount in sorted(lines.items()):
         if any(amount):
             _namespace_spec(specs, account_key).setdefault("lines", []).append(_record_line(account_key, amount))
@@ -134,7 +136,7 @@ def checkpoint_spec(specs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     merged_fields: dict[str, Any] = {
         field: [line for spec in specs.values() for line in spec.get(field) or ()] for field in ("lines", "settled")
     }
-    return {**merged_fields, "machines": specs[PLATFORM]["machines"]}
+    return {**merged_fields, "machines": specs[PLATFORM_NAMESPACE]["machines"]}
 
 
 def make_cost_record(namespace: str, name: str, time_span: tuple[Instant, Instant], through: Instant, spec: Obj) -> Obj:
@@ -157,7 +159,7 @@ def hour_record_name(begin: Instant) -> str:
 def parse_cost_record(obj: Obj) -> ParsedCostRecord:
     """Return a parsed CostRecord; outside kube-system, all its lines belong to its own namespace."""
     spec, namespace = obj["spec"], obj["metadata"]["namespace"]
-    record_team = None if namespace == PLATFORM else namespace
+    record_team = None if namespace == PLATFORM_NAMESPACE else namespace
     reclassified_usage: dict[tuple[Instant, AccountKey], RecordedAmount] = {}
     for line in spec.get("settled") or ():
         reclassified_usage[parse_time(line["of"]), _account_key(line, record_team)] = _recorded_amount(line)
@@ -178,7 +180,7 @@ def parse_cost_record(obj: Obj) -> ParsedCostRecord:
 def is_checkpoint(obj: Obj) -> bool:
     """Return whether a CostRecord is the checkpoint `open`, whose lines other CostRecords also contain."""
     metadata = obj["metadata"]
-    return bool(metadata["name"] == CHECKPOINT.name and metadata["namespace"] == PLATFORM)
+    return bool(metadata["name"] == CHECKPOINT.name and metadata["namespace"] == PLATFORM_NAMESPACE)
 
 
 def reclassify_lines(
@@ -248,7 +250,7 @@ def _settled_lines(reclassified_usage: Mapping[tuple[Instant, AccountKey], Recor
 
 
 def _namespace_spec(spec_by_namespace: dict[str, dict[str, Any]], account_key: AccountKey) -> dict[str, Any]:
-    return spec_by_namespace.setdefault(account_key.team or PLATFORM, {})
+    return spec_by_namespace.setdefault(account_key.team or PLATFORM_NAMESPACE, {})
 
 
 def _machine_totals(
@@ -431,7 +433,7 @@ def make_cost_report(objects: Iterable[Obj], dimension: str, begin: Instant, end
         max((each.through for each in chosen_records), default=None),
         _make_report_rows(amount_by_row_and_use),
         sorted(unpriced_pools),
-        any(each.namespace == PLATFORM for each in chosen_records),
+        any(each.namespace == PLATFORM_NAMESPACE for each in chosen_records),
     )
 
 

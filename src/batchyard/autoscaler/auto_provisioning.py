@@ -169,7 +169,7 @@ class NodeAutoProvisioner:
             counts = [count for count in _ATTACHED_GPU_COUNTS if count >= requirements.accelerator_count][:1]
             candidates += [(m, c, c) for m in machines for c in counts if self._catalog.can_attach(m, accelerator)]
         device_count_min = min([count for _, _, count in candidates], default=0)
-        return [(machine, attached) for machine, attached, count in candidates if count == device_count_min]
+        return [(machine, attached_count) for machine, attached_count, count in candidates if count == device_count_min]
 
     def _possible_zones(self, requirements: cluster_objects.NodeRequirements) -> Sequence[str]:
         zones: Sequence[str] = self._cluster["spec"]["zones"]

@@ -329,7 +329,7 @@ class NodeGroupsState:
         return sum(increases.values()) == count
 
     def _total(self, value_per_machine: Callable[[node_groups.NodeGroup], int]) -> int:
-        """Return the sum of a value over all machines, given as a function of their node group."""
+        """Return the sum over all machines of the value that `value_per_machine` returns for their node group."""
         return sum(self.size(group) * value_per_machine(group) for group in self.groups.values())
 
 

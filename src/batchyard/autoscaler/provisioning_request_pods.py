@@ -130,8 +130,10 @@ ACCEPTED_BY_AUTOSCALER: Final = ConditionText(
     ACCEPTED, True, "Accepted", "ProvisioningRequest is accepted by ClusterAutoscaler"
 )
 CAPACITY_FOUND: Final = ConditionText(PROVISIONED, True, "CapacityIsFound", "Capacity is found in the cluster")
-CAPACITY_MADE: Final = ConditionText(PROVISIONED, True, "CapacityIsProvisioned", "Capacity is found in the cluster")
-CAPACITY_LATER: Final = ConditionText(
+CAPACITY_PROVISIONED: Final = ConditionText(
+    PROVISIONED, True, "CapacityIsProvisioned", "Capacity is found in the cluster"
+)
+CAPACITY_NOT_FOUND_YET: Final = ConditionText(
     PROVISIONED, False, "CapacityIsNotFound", "Capacity is not found, CA will try to find it later."
 )
 CAPACITY_NOT_FOUND: Final = ConditionText(FAILED, True, "CapacityIsNotFound", "CA could not find requested capacity")
@@ -415,10 +417,10 @@ def _condition_for_refusals(refusals: Mapping[NodeGroup, GroupRefusal]) -> Condi
 
     Its message lists the node pools with this cause.
     """
-    for cause, (reason, beginning) in _REASON_AND_MESSAGE_BY_CAUSE.items():
+    for cause, (reason, message_prefix) in _REASON_AND_MESSAGE_BY_CAUSE.items():
         pools = {group.name.pool: refusal.details for group, refusal in refusals.items() if refusal.cause == cause}
         if pools:
-            return ConditionText(FAILED, True, reason, f"{beginning}{_message_details(cause, pools)}")
+            return ConditionText(FAILED, True, reason, f"{message_prefix}{_message_details(cause, pools)}")
     return _NO_POOL_CONDITION
 
 

@@ -310,7 +310,7 @@ def _requeue_by(outcome: ReconcileResult, requeue_at: Instant | None) -> None:
 # pkg/processors/provreq.
 
 
-_FIRST_WAIT: Final = MINUTE
+_FIRST_RETRY_DELAY: Final = MINUTE
 _LONGEST_RETRY_WAIT: Final = 10 * MINUTE
 
 
@@ -361,7 +361,10 @@ class CapacityRequest:
         )
 
     def _provision_capacity(self) -> ReconcileResult:
-        """If an attempt is due, look for the capacity or add nodes for it, and write the result as conditions."""
+        """If an attempt is due, look for the capacity or add nodes for it, and write the result as conditions.
+
+        A request that is older than EXPIRY_TIME, or lacks a pod template, gets the condition Failed instead.
+        """
         expires_at = request_pods.creation_time(self._request) + request_pods.EXPIRY_TIME
         if expires_at <= self._now:
             return self._set_condition(request_pods.EXPIRED)
@@ -385,7 +388,8 @@ class CapacityRequest:
         new_request = request_pods.with_condition_set(accepted_request, condition, self._now)
         writes += [UpdateStatus(new_request)] if new_request is not self._request else []
         return ReconcileResult(
-            writes, requeue_at=self._now + _FIRST_WAIT if condition is request_pods.CAPACITY_LATER else None
+            writes,
+            requeue_at=self._now + _FIRST_RETRY_DELAY if condition is request_pods.CAPACITY_NOT_FOUND_YET else None,
         )
 
     def _attempt_provisioning(self, pods: Sequence[PodView]) -> tuple[request_pods.ConditionText, list[Write]]:
@@ -398,14 +402,14 @@ class CapacityRequest:
                 return request_pods.CAPACITY_FOUND, []
             return request_pods.CAPACITY_NOT_FOUND if request_pods.parameter(
                 self._request, "noRetry"
-            ) == "true" else request_pods.CAPACITY_LATER, []
+            ) == "true" else request_pods.CAPACITY_NOT_FOUND_YET, []
         scale_up = upcoming_cluster.scale_up
         if not scale_up.plan(PendingUnit(pods, is_gang=True)):
-            return request_pods.CAPACITY_LATER, []
+            return request_pods.CAPACITY_NOT_FOUND_YET, []
         writes: list[Write] = [Create(pool) for pool in scale_up.pools]
         for group, count in scale_up.increases.items():
             writes += [Create(new_instance(group.pool, group.name.zone, self._loop_context.cluster))] * count
-        return request_pods.CAPACITY_MADE if writes else request_pods.CAPACITY_FOUND, writes
+        return request_pods.CAPACITY_PROVISIONED if writes else request_pods.CAPACITY_FOUND, writes
 
     def _set_condition(self, condition: request_pods.ConditionText) -> ReconcileResult:
         new_request = request_pods.with_condition_set(self._request, condition, self._now)
@@ -417,7 +421,7 @@ def attempt_schedule(refused_at: Instant, now: Instant, scan_interval: int) -> t
 
     The delay between attempts doubles from one minute up to ten minutes.
     """
-    wait, attempt_at = _FIRST_WAIT, refused_at + _FIRST_WAIT
+    wait, attempt_at = _FIRST_RETRY_DELAY, refused_at + _FIRST_RETRY_DELAY
     while attempt_at <= now:
         if attempt_at > now - scan_interval:
             return True, attempt_at

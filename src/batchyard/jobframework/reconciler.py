@@ -162,7 +162,10 @@ class JobReconciler:
         self._managed_namespaces = managed_namespaces
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return the jobs to reconcile after an event of a job, a Workload, a priority class or a ResourceFlavor."""
+        """Return the keys of the jobs to reconcile after an event.
+
+        Events of jobs and Workloads count, and the creation of a priority class or ResourceFlavor.
+        """
         return self._relations.observe(event)
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:

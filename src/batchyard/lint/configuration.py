@@ -520,7 +520,10 @@ class Configuration:
         return can_create_pools
 
     def eligible_pod_sets(self, flavor: str) -> list[tuple[LintedJob, int]]:
-        """Return the pod sets whose tolerations and selectors allow a flavor, as pairs of job and pod set index."""
+        """Return the pod sets that can use a flavor, as pairs of job and pod set index.
+
+        Their ClusterQueue has the flavor, and their tolerations and selectors allow it.
+        """
         job_and_index_pairs = self._eligible_pod_sets.get(flavor)
         if job_and_index_pairs is None:
             flavor_view = self.flavors[flavor][1]

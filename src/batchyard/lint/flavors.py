@@ -137,7 +137,10 @@ def _is_taint_declared(config: Configuration, name: str, flavor: FlavorView, tai
 
 
 def _has_quota_for_all_jobs(config: Configuration, view: ClusterQueueView, flavor: str) -> bool:
-    """Return whether a ClusterQueue's nominal quota of a flavor suffices for all its jobs at the same time."""
+    """Return whether a ClusterQueue's nominal quota of a flavor suffices for all its jobs at the same time.
+
+    False if the queue has no jobs, or if the flavor is unsuitable for one of their pod sets.
+    """
     jobs = dict.fromkeys(config.jobs_by_queue[view.name])
     eligible_pod_sets = (
         [(job, index) for job, index in config.eligible_pod_sets(flavor) if job in jobs]

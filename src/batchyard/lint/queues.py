@@ -359,14 +359,18 @@ def _find_rival_job(config: Configuration, pod_set: LintedPodSet, contended_frs:
 
 
 def contradicting_priorities(config: Configuration) -> Iterator[RuleResult]:
-    """Report jobs of a ClusterQueue whose WorkloadPriorityClasses and PriorityClasses order them in opposite ways."""
+    """Report two jobs per ClusterQueue whose WorkloadPriorityClasses and PriorityClasses order them in opposite ways.
+
+    Of several such pairs in a ClusterQueue, only the first is reported.
+    """
     priority_classes = {m.obj["metadata"]["name"]: m.obj for m in config.latest_versions(scheme.PRIORITY_CLASS)}
     for name, jobs in config.jobs_by_queue.items():
         jobs_by_priorities = {_queue_and_pod_priority(job, priority_classes): job for job in jobs}
-        for (queue_a, pod_a), (queue_b, pod_b) in combinations(jobs_by_priorities, 2):
-            if (queue_a - queue_b) * (pod_a - pod_b) < 0:
-                first_job, second_job = jobs_by_priorities[queue_a, pod_a], jobs_by_priorities[queue_b, pod_b]
-                first_job, second_job = (first_job, second_job) if queue_a > queue_b else (second_job, first_job)
+        for priorities, other_priorities in combinations(jobs_by_priorities, 2):
+            (queue_priority, pod_priority), (other_queue_priority, other_pod_priority) = priorities, other_priorities
+            if (queue_priority - other_queue_priority) * (pod_priority - other_pod_priority) < 0:
+                first_priorities, second_priorities = sorted((priorities, other_priorities), reverse=True)
+                first_job, second_job = jobs_by_priorities[first_priorities], jobs_by_priorities[second_priorities]
                 problem = (
                     f"ClusterQueue {name} admits this job before {second_job.view.key}, but its pods have the"
                     " lower priority: if nodes are scarce, kube-scheduler favors the pods that the queue would preempt"

@@ -83,7 +83,10 @@ def operator_configuration(platform: PlatformModel) -> Mapping[str, Any] | None:
 
 
 def configuration_errors(platform: PlatformModel) -> Iterator[FieldError]:
-    """Yield an error for each `spec.kueue` field that Kueue rejects or batchyard's operator does not support."""
+    """Yield an error for each `spec.kueue` field that Kueue rejects.
+
+    If the platform's engine is batchyard's operator, fields that the operator does not support are errors too.
+    """
     if not platform.kueue:
         return
     decoding = decode({**_TYPE_META_FIELDS, **platform.kueue})
@@ -105,7 +108,7 @@ def _kueue_fields(platform: PlatformModel) -> Mapping[str, Any]:
     return fields
 
 
-def patches(platform: PlatformModel) -> Sequence[Mapping[str, str]]:
+def configuration_patches(platform: PlatformModel) -> Sequence[Mapping[str, str]]:
     """Return the kustomize patches that set Kueue's Configuration in the release manifests; empty without a change.
 
     The second patch annotates the manager's pods with a digest of the Configuration, so that a change restarts them.
@@ -147,14 +150,14 @@ class EngineDeployment(NamedTuple):
     name: str
 
 
-def files(platform: PlatformModel, access_objects: Sequence[Obj] = ()) -> Mapping[str, str]:
+def engine_files(platform: PlatformModel, access_objects: Sequence[Obj] = ()) -> Mapping[str, str]:
     """Return the text of each file of the engine's kustomization, by name.
 
     `access_objects` are RBAC objects for Prometheus; if there are any, they become a file of their own.
     """
     manifest_files = {_MONITORING_ACCESS_FILE: yaml_text(access_objects)} if access_objects else {}
     if platform.engine is PlatformEngine.KUEUE:
-        kueue_patches = patches(platform)
+        kueue_patches = configuration_patches(platform)
         index = kustomization(
             [*_release_manifest_urls(platform), *manifest_files],
             **({"patches": kueue_patches} if kueue_patches else {}),

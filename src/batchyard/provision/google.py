@@ -16,7 +16,7 @@ from batchyard.provision.terraform.files import more_repositories
 from batchyard.provision.terraform.pools import HYPERDISK, future_reservations, reservations
 
 
-def google_resource_names(platform: PlatformModel) -> Mapping[str, Sequence[str]]:
+def describe_google_resources(platform: PlatformModel) -> Mapping[str, Sequence[str]]:
     """Return descriptions of the platform's Google Cloud resources, by resource type; empty if it is not on GKE."""
     google, cluster, name = platform.google, platform.cluster, platform.name
     if google is None or cluster is None:
@@ -25,7 +25,7 @@ def google_resource_names(platform: PlatformModel) -> Mapping[str, Sequence[str]
     reservation_names = reservations(cluster)
     future_names = future_reservations(cluster)
     declared_reservation_names = [row["name"] for row in cluster["spec"].get("reservations") or ()]
-    names_by_type = {
+    descriptions_by_type = {
         "network": [f"{name} with a subnet, a router and Cloud NAT"],
         "cluster": [f"{name} in {platform.region}, private, channel {google.release_channel}"],
         "node pool": [row["name"] for row in platform.node_pools],
@@ -40,7 +40,7 @@ def google_resource_names(platform: PlatformModel) -> Mapping[str, Sequence[str]
         "image": [recipe.short_name for recipe in image_recipes(platform)],
         "dashboard": ["GPUs"] if google.dashboards else [],
     }
-    return {resource_type: names for resource_type, names in names_by_type.items() if names}
+    return {resource_type: texts for resource_type, texts in descriptions_by_type.items() if texts}
 
 
 # Google Cloud's constraints on a platform: names, address ranges, accounts, labels.

@@ -218,10 +218,10 @@ CONFIGURATION_FILE: Final = "configuration.yaml"
 def render(platform: PlatformModel) -> Mapping[str, str]:
     """Return the text of each file that the platform is rendered to, by path, in the order of the paths."""
     texts_by_path = {
-        f"{ENGINE_FOLDER}/{name}": text for name, text in engine.files(platform, stack_access(platform)).items()
+        f"{ENGINE_FOLDER}/{name}": text for name, text in engine.engine_files(platform, stack_access(platform)).items()
     }
     texts_by_path |= {f"{MANIFESTS_FOLDER}/{name}": text for name, text in _manifests(platform).items()}
-    texts_by_path |= terraform.files(platform)
+    texts_by_path |= terraform.terraform_files(platform)
     if platform.cluster is not None:
         texts_by_path[CLUSTER_FILE] = yaml_text([platform.cluster])
     kueue_settings = operator_configuration(platform)

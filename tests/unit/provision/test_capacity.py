@@ -3,7 +3,7 @@
 import pytest
 
 from batchyard.package_data import read_folder
-from batchyard.provision.google import google_resource_names
+from batchyard.provision.google import describe_google_resources
 from batchyard.provision.loading import PlatformSource, read_platform
 from batchyard.provision.model import PlatformModel
 from batchyard.provision.render import render
@@ -116,7 +116,7 @@ def test_platform_without_google_cloud_has_no_quotas() -> None:
 
 def test_listed_google_resources_match_terraform_variables() -> None:
     platform = example("refarch")
-    reported = google_resource_names(platform)
+    reported = describe_google_resources(platform)
     variables = render(platform)["terraform/terraform.tfvars"]
     names = [
         *reported["node pool"],
@@ -140,7 +140,7 @@ def test_dated_reservation_is_listed_as_draft_or_submitted() -> None:
     platform = read_platform(
         PlatformSource("p", text.replace("  google:\n", "  google:\n    submitReservations: [january]\n", 1))
     )
-    reported = google_resource_names(platform)
+    reported = describe_google_resources(platform)
     assert reported["reservation"] == ["machine-reservation"]
     assert reported["future reservation, draft"] == ["december"]
     assert reported["future reservation, submitted"] == ["january"]

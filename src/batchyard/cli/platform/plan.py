@@ -19,7 +19,7 @@ from batchyard.cli.platform.target import document_lines, read_source, read_vali
 from batchyard.cloud.catalog.machine_types import MicroDollars
 from batchyard.lint.findings import LintFinding, Severity
 from batchyard.lint.registry import lint
-from batchyard.provision.google import google_resource_names
+from batchyard.provision.google import describe_google_resources
 from batchyard.provision.loading import PlatformSource
 from batchyard.provision.manifests import RenderedObject, platform_objects
 from batchyard.provision.model import PlatformModel
@@ -164,7 +164,7 @@ def _make_plan(source: PlatformSource, platform: PlatformModel) -> _Plan:
             name = f"{metadata['namespace']}/{metadata['name']}" if "namespace" in metadata else metadata["name"]
             objects.setdefault(rendered_object.obj["kind"], []).append(name)
     merged_findings = findings(source, platform)
-    resource_names, supplies = google_resource_names(platform), machine_supplies(platform)
+    resource_names, supplies = describe_google_resources(platform), machine_supplies(platform)
     return _Plan(platform, resource_names, objects, supplies, quotas(platform), merged_findings, source.name)
 
 

@@ -313,8 +313,10 @@ def _has_same_containers(event: WatchEvent) -> bool:
     """Return whether a pod's watch event left its container statuses unchanged, as when it was only scheduled."""
     if event.old is None:
         return False
-    old, new = event.old.get("status") or {}, event.obj.get("status") or {}
-    return all(new.get(field) == old.get(field) for field in ("containerStatuses", "initContainerStatuses"))
+    old_status, new_status = event.old.get("status") or {}, event.obj.get("status") or {}
+    return all(
+        new_status.get(field) == old_status.get(field) for field in ("containerStatuses", "initContainerStatuses")
+    )
 
 
 # Ownership of pods: a Job adopts orphan pods that its selector matches, and releases owned pods whose labels no longer
@@ -342,7 +344,10 @@ class OrphanPodIndex:
             manual_jobs[event.key] = None
 
     def observe_pod(self, event: WatchEvent) -> Iterable[meta.Key]:
-        """Process a watch event of a pod; if the pod has no controller, return the Jobs that may adopt it."""
+        """Update the index from a watch event of a pod; return the keys of the Jobs that may adopt the pod.
+
+        No Job may adopt a pod that has a controller or is deleted.
+        """
         namespace = event.key.namespace
         for name in () if event.old is None else _candidate_job_names(event.old):
             self._orphans_by_job_name.get((namespace, name), {}).pop(event.key, None)

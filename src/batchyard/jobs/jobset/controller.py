@@ -256,7 +256,7 @@ def _create_and_resume(
         status_draft.start_in_order()
         return jobset_pass.reconcile_result()
     if spec.starts_in_order(jobset):
-        status_draft.end_start_in_order()
+        status_draft.complete_start_in_order()
     status_draft.resume()
     return jobset_pass.reconcile_result()
 

@@ -143,7 +143,7 @@ class JobSetStatusDraft:
         """Set the JobSet's condition StartupPolicyInProgress: its replicated jobs are being started in order."""
         self._set_condition(spec.STARTUP_IN_PROGRESS, True, spec.IN_ORDER_IN_PROGRESS)
 
-    def end_start_in_order(self) -> None:
+    def complete_start_in_order(self) -> None:
         """Set the JobSet's condition StartupPolicyCompleted: all its replicated jobs have been started in order."""
         self._set_condition(spec.STARTUP_COMPLETED, True, spec.IN_ORDER_COMPLETED)
 

@@ -212,7 +212,10 @@ _LABEL_CHARACTERS: Final = str.maketrans("./-", "___")
 
 
 def prometheus_objects(platform: PlatformModel, stack: MonitoringStack) -> list[Obj]:
-    """Return the ServiceAccount, RBAC, configuration, Deployment and Service of Prometheus."""
+    """Return the ServiceAccount, configuration, Deployment and Service of Prometheus.
+
+    With Kueue as the engine, RBAC objects for listing pods are included.
+    """
     files = _configuration_files(platform)
     server = _prometheus_server(stack, files)
     return [

@@ -94,7 +94,7 @@ def _parse_objects(text: str) -> Sequence[Mapping[str, Any]]:
 FIELD_MANAGER: Final = "batchyard-platform"
 _SERVER_SIDE: Final = ("--server-side", "--force-conflicts", f"--field-manager={FIELD_MANAGER}")
 #: Timeouts of changes in the cluster, in seconds.
-API_PATIENCE: Final = 600
+API_PATIENCE_SECONDS: Final = 600
 KINDS_PATIENCE: Final = 120
 ENGINE_PATIENCE: Final = 600
 QUEUES_PATIENCE: Final = 300
@@ -148,7 +148,7 @@ def api_server_step(connection: ClusterConnection) -> PlatformStep:
         "api-server",
         "wait until the API server answers",
         probes=(Probe(connection.ready_command, probe_parsers.succeeds()),),
-        patience_seconds=API_PATIENCE,
+        patience_seconds=API_PATIENCE_SECONDS,
         is_prerequisite=True,
         remedy="check that the cluster exists and that this machine can reach its control plane",
     )

@@ -463,7 +463,7 @@ def _bucket_leftovers(platform: PlatformModel, google_spec: GoogleSettings) -> I
     name = google.state_bucket(platform, google_spec)
     yield model.Leftover(
         "state bucket",
-        f"gs://{name}: Terraform's state, with old versions; billed as stored",
+        f"gs://{name}: Terraform's state, with old versions; the storage is billed",
         _bucket_query(name),
         ("gcloud", "storage", "rm", "--recursive", f"gs://{name}/"),
     )
@@ -471,7 +471,7 @@ def _bucket_leftovers(platform: PlatformModel, google_spec: GoogleSettings) -> I
         name = f"{google_spec.project}_cloudbuild"
         yield model.Leftover(
             "sources of builds",
-            f"gs://{name}: sources uploaded to Cloud Build; billed as stored",
+            f"gs://{name}: sources uploaded to Cloud Build; the storage is billed",
             _bucket_query(name),
             ("gcloud", "storage", "rm", "--recursive", f"gs://{name}/"),
         )

@@ -84,7 +84,7 @@ TERRAFORM_FOLDER: Final = "terraform"
 PLAN_FILE: Final = "create.tfplan"
 DESTROY_PLAN_FILE: Final = "destroy.tfplan"
 #: The time limit of `terraform apply`: a regional cluster takes 15 minutes, pools that wait for machines longer.
-APPLY_LIMIT: Final = 2 * 3600
+APPLY_LIMIT_SECONDS: Final = 2 * 3600
 #: The time limit to build or copy an image: one with PyTorch has about 10 GB.
 _IMAGE_LIMIT: Final = 2 * 3600
 #: The shell line that chooses the container engine of this machine.
@@ -273,7 +273,7 @@ def apply_step() -> model.PlatformStep:
     return model.PlatformStep(
         "terraform-apply",
         "plan and apply: network, cluster, pools, accounts",
-        commands=(terraform("apply", *_QUIET_OPTIONS, _LOCK_OPTION, PLAN_FILE, limit_seconds=APPLY_LIMIT),),
+        commands=(terraform("apply", *_QUIET_OPTIONS, _LOCK_OPTION, PLAN_FILE, limit_seconds=APPLY_LIMIT_SECONDS),),
         probes=(
             model.Probe(
                 terraform(
@@ -393,7 +393,7 @@ def destroy_step(google: GoogleSettings) -> model.PlatformStep:
         f"let Terraform destroy its resources in {google.project}",
         commands=(
             plan_command,
-            terraform("apply", *_QUIET_OPTIONS, _LOCK_OPTION, DESTROY_PLAN_FILE, limit_seconds=APPLY_LIMIT),
+            terraform("apply", *_QUIET_OPTIONS, _LOCK_OPTION, DESTROY_PLAN_FILE, limit_seconds=APPLY_LIMIT_SECONDS),
         ),
         probes=(
             model.Probe(

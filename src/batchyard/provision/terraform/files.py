@@ -122,16 +122,16 @@ substitutions:
 """
 
 
-def build_account(platform: PlatformModel) -> str:
+def cloud_build_account(platform: PlatformModel) -> str:
     """Return the ID of the Google service account that Cloud Build uses, as in terraform/build."""
     return f"{platform.name[:_NAME_LENGTH_MAX].removesuffix('-')}-build"
 
 
-def build_files(platform: PlatformModel, google: GoogleSettings, bucket: str) -> dict[str, str]:
+def cloud_build_files(platform: PlatformModel, google: GoogleSettings, bucket: str) -> dict[str, str]:
     """Return the texts of build/create.yaml and build/destroy.yaml, the Cloud Build configurations, by path."""
     substitutions = {
         "project": google.project or "PROJECT",
-        "account": build_account(platform),
+        "account": cloud_build_account(platform),
         "bucket": bucket,
         "terraform": _TERRAFORM_IMAGE,
         "sdk": _CLOUD_SDK_IMAGE,
@@ -203,7 +203,7 @@ _VARIABLES_HEADER: Final = """\
 """
 
 
-def files(platform: PlatformModel) -> dict[str, str]:
+def terraform_files(platform: PlatformModel) -> dict[str, str]:
     """Return the text of every Terraform file by path; empty if the platform is not on GKE."""
     google, cluster = platform.google, platform.cluster
     if google is None or cluster is None:
@@ -218,7 +218,7 @@ def files(platform: PlatformModel) -> dict[str, str]:
         texts_by_path |= {f"terraform/build/{name}": _read_static_file(f"cloud_build/{name}") for name in _ROOT_FILES}
         texts_by_path["terraform/build/backend.tf"] = _backend(platform, google, bucket, f"{google.state_prefix}-build")
         texts_by_path["terraform/build/terraform.tfvars"] = _build_variables(platform, google, bucket)
-        texts_by_path |= build_files(platform, google, bucket)
+        texts_by_path |= cloud_build_files(platform, google, bucket)
     return dict(sorted(texts_by_path.items()))
 
 

@@ -122,10 +122,10 @@ def reservations(cluster: Part) -> dict[str, Value]:
 
 
 def future_reservations(cluster: Part, submitted_names: Collection[str] = ()) -> dict[str, Value]:
-    """Return the Terraform variable `future_reservations`: those of the Cluster with a start date and an end, by name.
+    """Return the Terraform variable `future_reservations`: by name, those of the Cluster with a start and an end.
 
-    TPU reservations are left out, and windows relative to the start of a simulation, which have no date. The
-    reservations in `submitted_names` are submitted to Google; all others are drafts.
+    The start must be a date, not an offset from the start of a simulation. A duration counts as an end. TPU
+    reservations are left out. The reservations in `submitted_names` are submitted to Google; all others are drafts.
     """
     rows_by_name: dict[str, Value] = {}
     for reservation, machine in _non_tpu_reservations(cluster):
