@@ -147,7 +147,7 @@ class ScaleDown:
         needed_nodes: Mapping[str, object],
         upcoming_nodes: Iterable[str],
     ) -> None:
-        """Add to the unneeded nodes those that are underused, block no removal, and whose pods all fit other nodes.
+        """Add to the unneeded nodes those that are underused and whose pods can be evicted and all fit other nodes.
 
         `needed_nodes` are never unneeded. Pods do not move to `upcoming_nodes`, which are still being created.
         """
@@ -240,7 +240,8 @@ class ScaleDown:
 
     def _remove_due_candidates(self, due_candidates: Sequence[RemovalCandidate], draining_count: int) -> None:
         """Remove all complete TPU slices; then empty nodes, then other nodes, up to the parallel limits."""
-        removal_max, drain_max = node_groups.PARALLEL_MAX - draining_count, node_groups.DRAIN_MAX - draining_count
+        removal_max = node_groups.PARALLEL_REMOVALS_MAX - draining_count
+        drain_max = node_groups.PARALLEL_DRAINS_MAX - draining_count
         slices: dict[node_groups.NodeGroup, list[RemovalCandidate]] = {}
         single_nodes: list[RemovalCandidate] = []
         for candidate in due_candidates:
@@ -322,8 +323,12 @@ class AutoscalerLoop:
         """Return until when to wait, since more pods of a gang may follow recent ones; None for no wait."""
         delays: list[tuple[Instant, Duration]] = [(pod.created, node_groups.RECENT_POD_WAIT) for pod in pods]
         delays = [min(delays)] if delays else []
-        device_times = [pod.created for pod in pods if any(resource in _ACCELERATORS for resource, _ in pod.requests)]
-        delays += [(min(device_times), node_groups.RECENT_ACCELERATED_POD_WAIT)] if device_times else []
+        accelerated_pod_times = [
+            pod.created for pod in pods if any(resource in _ACCELERATORS for resource, _ in pod.requests)
+        ]
+        delays += (
+            [(min(accelerated_pod_times), node_groups.RECENT_ACCELERATED_POD_WAIT)] if accelerated_pod_times else []
+        )
         wait_end = max((created + wait for created, wait in delays), default=self._now)
         return wait_end if wait_end > self._now else None
 

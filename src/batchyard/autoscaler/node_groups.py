@@ -26,8 +26,8 @@ from batchyard.placement.node_filters import AutoscalingProfile
 #: The time after which a node that is not ready is removed.
 UNREADY_TIME: Final = 20 * MINUTE
 #: The maximum number of nodes that are removed at once, and of those that must be drained.
-PARALLEL_MAX: Final = 10
-DRAIN_MAX: Final = 1
+PARALLEL_REMOVALS_MAX: Final = 10
+PARALLEL_DRAINS_MAX: Final = 1
 #: The maximum grace period of evicted pods in seconds, and the time after which an undrained node stays.
 GRACE_MAX: Final = 600
 DRAIN_TIME: Final = GRACE_MAX * SECOND + 30 * SECOND

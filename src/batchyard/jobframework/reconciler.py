@@ -38,7 +38,7 @@ class JobRelations:
         self._workload_keys: dict[meta.Key, dict[meta.Key, None]] = {}
         self._child_jobs_by_owner: dict[str, dict[meta.Key, None]] = {}
         self._jobs_by_class: dict[meta.Key, dict[meta.Key, None]] = {}
-        self._jobs_by_prebuilt: dict[meta.Key, dict[meta.Key, None]] = {}
+        self._jobs_by_prebuilt_workload: dict[meta.Key, dict[meta.Key, None]] = {}
         #: Admitted jobs that wait for a missing flavor of their admission.
         self._jobs_without_flavor: dict[meta.Key, None] = {}
 
@@ -68,7 +68,7 @@ class JobRelations:
     def _observe_job(self, event: WatchEvent) -> Iterable[meta.Key]:
         _move_index_entry(self._child_jobs_by_owner, event, _owner_uid)
         _move_index_entry(self._jobs_by_class, event, self._priority_class_of)
-        _move_index_entry(self._jobs_by_prebuilt, event, prebuilt_key)
+        _move_index_entry(self._jobs_by_prebuilt_workload, event, prebuilt_key)
         return (event.key,)
 
     def _priority_class_of(self, job: meta.Obj) -> meta.Key | None:
@@ -78,7 +78,7 @@ class JobRelations:
         return adjustments.class_key(job, self._integration.templates(job))
 
     def _observe_workload(self, event: WatchEvent) -> Iterable[meta.Key]:
-        prebuilt_jobs = self._jobs_by_prebuilt.get(event.key, ())
+        prebuilt_jobs = self._jobs_by_prebuilt_workload.get(event.key, ())
         if not event.obj["metadata"].get("ownerReferences"):
             if event.old is not None and event.old["metadata"].get("ownerReferences"):
                 _move_index_entry(self._workload_keys, event, self._job_of)  # its job was deleted and orphaned it

@@ -28,7 +28,7 @@ from batchyard.scheduling.workload.lifecycle import admission_of, cluster_queue_
 # getPodSetsInfoFromStatus in its pkg/controller/jobframework/reconciler.go.
 
 
-_DNS_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_DNS_LABEL_PATTERN: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _EMPTY_MAP: Final[Mapping[str, str]] = {}
 
 PodTemplate = Mapping[str, Any]
@@ -105,7 +105,7 @@ def _info_from_flavors(
 def _queue_labels(workload: meta.Obj) -> dict[str, str]:
     labels = {well_known.LOCAL_QUEUE: workload["spec"].get("queueName", "")}
     cluster_queue = cluster_queue_of(workload)
-    if _DNS_LABEL.fullmatch(cluster_queue):
+    if _DNS_LABEL_PATTERN.fullmatch(cluster_queue):
         labels[well_known.CLUSTER_QUEUE] = cluster_queue
     return labels
 

@@ -28,13 +28,16 @@ def null_namespace_selector(config: Configuration) -> Iterator[RuleResult]:
         if view.namespaces is None:
             problem = "namespaceSelector is missing, so the queue selects no namespace and never admits a Workload"
             fix = "set `namespaceSelector: {}` for all namespaces, or select the labels of the allowed namespaces"
-            match_all: dict[str, Any] = {}
-            patches = [(manifest, {"spec": {"namespaceSelector": match_all}})]
+            match_all_selector: dict[str, Any] = {}
+            patches = [(manifest, {"spec": {"namespaceSelector": match_all_selector}})]
             yield RuleResult(manifest, "spec.namespaceSelector", problem, fix, patches)
 
 
 def namespace_not_selected(config: Configuration) -> Iterator[RuleResult]:
-    """Report each LocalQueue in a namespace that its ClusterQueue does not select."""
+    """Report each LocalQueue in a namespace that its ClusterQueue does not select.
+
+    Namespaces that are not in the manifests have unknown labels, and are reported only if their name decides.
+    """
     for manifest, view in config.local_queues.values():
         queue = config.queues.get(view.cluster_queue)
         if queue is None or queue[1].namespaces is None:

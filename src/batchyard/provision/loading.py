@@ -186,8 +186,8 @@ def _team(path: str, row: model.Part, spec: model.Part) -> model.PlatformTeam:
         name=name,
         namespace=namespace,
         cohort=row.get("cohortName", ""),
-        members=_create_people(row.get("members") or _NO_FIELDS),
-        admins=_create_people(row.get("admins") or _NO_FIELDS),
+        members=_parse_people(row.get("members") or _NO_FIELDS),
+        admins=_parse_people(row.get("admins") or _NO_FIELDS),
         identity=model.Identity(
             name=account_row.get("name", f"{name}-ksa"),
             google_name=account_row.get("googleName", f"wi-{name}"),
@@ -202,7 +202,7 @@ def _team(path: str, row: model.Part, spec: model.Part) -> model.PlatformTeam:
     )
 
 
-def _create_people(row: model.Part) -> model.People:
+def _parse_people(row: model.Part) -> model.People:
     return model.People(row.get("users") or (), row.get("groups") or ())
 
 

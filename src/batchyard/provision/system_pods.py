@@ -339,7 +339,7 @@ class ComputeQuota(NamedTuple):
     pool_names: Sequence[str]
 
 
-def quotas(platform: PlatformModel) -> Sequence[ComputeQuota]:
+def required_quotas(platform: PlatformModel) -> Sequence[ComputeQuota]:
     """Return the Compute Engine quotas that the platform needs, sorted by region and metric, global ones last.
 
     Empty if the platform is not on GKE.
@@ -349,8 +349,8 @@ def quotas(platform: PlatformModel) -> Sequence[ComputeQuota]:
     amounts_by_quota: dict[tuple[str, str], dict[str, int]] = {}
     for supply in machine_supplies(platform):
         if supply.maximum:
-            for region, metric, per_machine in _quota_needs(supply, platform):
-                amounts_by_quota.setdefault((region, metric), {})[supply.name] = per_machine * supply.maximum
+            for region, metric, amount_per_machine in _quota_needs(supply, platform):
+                amounts_by_quota.setdefault((region, metric), {})[supply.name] = amount_per_machine * supply.maximum
     compute_quotas = [
         ComputeQuota(region, metric, sum(amounts_by_pool.values()), list(amounts_by_pool))
         for (region, metric), amounts_by_pool in amounts_by_quota.items()

@@ -23,7 +23,13 @@ from batchyard.provision.google import describe_google_resources
 from batchyard.provision.loading import PlatformSource
 from batchyard.provision.manifests import RenderedObject, platform_objects
 from batchyard.provision.model import PlatformModel
-from batchyard.provision.system_pods import ComputeQuota, MachineSupply, machine_supplies, quotas, system_pod_errors
+from batchyard.provision.system_pods import (
+    ComputeQuota,
+    MachineSupply,
+    machine_supplies,
+    required_quotas,
+    system_pod_errors,
+)
 
 # Lint findings for the objects of a platform, mapped to lines of its platform.yaml.
 
@@ -165,7 +171,7 @@ def _make_plan(source: PlatformSource, platform: PlatformModel) -> _Plan:
             objects.setdefault(rendered_object.obj["kind"], []).append(name)
     merged_findings = findings(source, platform)
     resource_names, supplies = describe_google_resources(platform), machine_supplies(platform)
-    return _Plan(platform, resource_names, objects, supplies, quotas(platform), merged_findings, source.name)
+    return _Plan(platform, resource_names, objects, supplies, required_quotas(platform), merged_findings, source.name)
 
 
 def _plan_sections(plan: _Plan, format_names: _NamesFormatter) -> Iterator[str]:

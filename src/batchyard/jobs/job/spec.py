@@ -376,9 +376,11 @@ def failures_since_success(failure_times: Iterable[Instant], success_times: Iter
     return sorted(instant for instant in failure_times if instant > last_success_time)[-BACKOFF_FAILURES_MAX:]
 
 
-def backoff_end(failed_at: list[Instant]) -> Instant:
+def backoff_end(failure_times: list[Instant]) -> Instant:
     """Return when a Job may create pods again after failures at these sorted times; 0 if there are none."""
-    return failed_at[-1] + exponential_backoff(_BACKOFF_BASE, _BACKOFF_MAX, len(failed_at)) if failed_at else 0
+    if not failure_times:
+        return 0
+    return failure_times[-1] + exponential_backoff(_BACKOFF_BASE, _BACKOFF_MAX, len(failure_times))
 
 
 def index_backoff_end(failed_pod: Obj) -> Instant:

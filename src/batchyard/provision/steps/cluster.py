@@ -214,10 +214,10 @@ def install_steps(
 
 
 def not_embedded_probe(connection: ClusterConnection) -> Probe:
-    """Return a probe that succeeds unless the cluster is a `batchyard up`, which runs its own engine."""
+    """Return a probe that succeeds unless `batchyard up` runs the cluster, which then has its own engine."""
     return Probe(
         connection.kubectl("get", "--raw=/batchyard/status"),
-        probe_parsers.fails("the cluster is a `batchyard up`, which runs its own engine"),
+        probe_parsers.fails("the cluster is run by `batchyard up`, which has its own engine"),
     )
 
 

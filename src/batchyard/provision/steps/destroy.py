@@ -299,7 +299,10 @@ def _final_check_steps(platform: PlatformModel, connection: ClusterConnection) -
 def _steps_unless_embedded(
     platform: PlatformModel, steps: Iterator[model.PlatformStep], connection: ClusterConnection
 ) -> Iterator[model.PlatformStep]:
-    """Return the steps that install the engine; those of batchyard's operator are skipped in a `batchyard up`."""
+    """Return the engine's installation `steps`; if it is batchyard's operator, clusters of `batchyard up` skip them.
+
+    Such a cluster runs its own engine.
+    """
     if platform.engine is PlatformEngine.KUEUE:
         return steps
     return (replace(step, only_if=cluster.not_embedded_probe(connection)) for step in steps)
