@@ -386,7 +386,7 @@ class FailedMachines:
             self._record_failure_event(group, failure)
 
     def _machines_to_delete(self, group: node_groups.NodeGroup, machine: MachineRecord) -> Sequence[MachineRecord]:
-        """Return the machines to delete if this machine failed: itself, or its whole TPU slice."""
+        """Return the machines to delete if this machine failed: itself, or those of its TPU slice that still exist."""
         if group.hosts == 1:
             return (machine,)
         return [each for each in self._index.machines.machines_of(group.name).values() if not each.is_being_deleted]

@@ -95,12 +95,12 @@ FIELD_MANAGER: Final = "batchyard-platform"
 _SERVER_SIDE: Final = ("--server-side", "--force-conflicts", f"--field-manager={FIELD_MANAGER}")
 #: Timeouts of changes in the cluster, in seconds.
 API_PATIENCE_SECONDS: Final = 600
-KINDS_PATIENCE: Final = 120
-ENGINE_PATIENCE: Final = 600
-QUEUES_PATIENCE: Final = 300
-NODES_PATIENCE: Final = 1200
-DELETE_LIMIT: Final = 900
-DELETE_PATIENCE: Final = 300
+KINDS_PATIENCE_SECONDS: Final = 120
+ENGINE_PATIENCE_SECONDS: Final = 600
+QUEUES_PATIENCE_SECONDS: Final = 300
+NODES_PATIENCE_SECONDS: Final = 1200
+DELETE_LIMIT_SECONDS: Final = 900
+DELETE_PATIENCE_SECONDS: Final = 300
 _FINALIZERS_REMEDY: Final = "finalizers need a running controller: check the pods of the engine"
 _CLUSTER_QUEUES: Final = "clusterqueues.kueue.x-k8s.io"
 _LOCAL_QUEUES: Final = "localqueues.kueue.x-k8s.io"
@@ -198,7 +198,7 @@ def install_steps(
             "kinds",
             "wait until the API server serves the engine's kinds",
             [Probe(get_command, probe_parsers.all_have_condition("Established", names))],
-            KINDS_PATIENCE,
+            KINDS_PATIENCE_SECONDS,
         )
     for namespace, name in engine_deployments(platform):
         get_command = connection.kubectl("get", "deployments", name, f"--namespace={namespace}", "--output=json")
@@ -206,7 +206,7 @@ def install_steps(
             f"available-{name}",
             f"wait until {namespace}/{name} is available",
             [Probe(get_command, probe_parsers.all_have_condition("Available", (f"{namespace}/{name}",)))],
-            ENGINE_PATIENCE,
+            ENGINE_PATIENCE_SECONDS,
             f"kubectl --namespace={namespace} describe pods; kubectl --namespace={namespace} logs deployment/{name}",
         )
     if flavor is not None:
@@ -233,7 +233,7 @@ def webhooks_step(connection: ClusterConnection, flavor: Mapping[str, Any], reme
         "apply", *_SERVER_SIDE, "--dry-run=server", "--filename=-", stdin_text=json.dumps(flavor)
     )
     probe = Probe(dry_run_command, probe_parsers.succeeds())
-    return wait_step("webhooks", "wait until the engine's webhooks answer", [probe], ENGINE_PATIENCE, remedy)
+    return wait_step("webhooks", "wait until the engine's webhooks answer", [probe], ENGINE_PATIENCE_SECONDS, remedy)
 
 
 def resume_queues_step(
@@ -288,7 +288,7 @@ def queues_active_steps(connection: ClusterConnection, queues: Sequence[Queue]) 
             "cluster-queues",
             f"wait until the ClusterQueues are Active ({len(names)})",
             [Probe(_get_queues(connection, names), probe_parsers.all_have_condition("Active", names))],
-            QUEUES_PATIENCE,
+            QUEUES_PATIENCE_SECONDS,
             "kubectl describe clusterqueues; `batchyard lint` on manifests/ reports their errors",
         )
     local_queue_keys = [f"{row.namespace}/{row.name}" for queue in active_queues for row in queue.local_queues]
@@ -298,7 +298,7 @@ def queues_active_steps(connection: ClusterConnection, queues: Sequence[Queue]) 
             "local-queues",
             f"wait until the LocalQueues are Active ({len(local_queue_keys)})",
             [Probe(get_command, probe_parsers.all_have_condition("Active", local_queue_keys))],
-            QUEUES_PATIENCE,
+            QUEUES_PATIENCE_SECONDS,
             "kubectl describe localqueues --all-namespaces",
         )
 
@@ -358,7 +358,9 @@ def empty_namespace_steps(
     for namespace in namespaces:
         namespace_options = (f"--namespace={namespace}", "--ignore-not-found")
         options = ("--all", *namespace_options)
-        delete_commands = [connection.kubectl("delete", kind, *options, limit_seconds=DELETE_LIMIT) for kind in kinds]
+        delete_commands = [
+            connection.kubectl("delete", kind, *options, limit_seconds=DELETE_LIMIT_SECONDS) for kind in kinds
+        ]
         get_commands = [connection.kubectl("get", kind, *namespace_options, "--output=name") for kind in kinds]
         yield PlatformStep(
             f"empty-{namespace}",
@@ -368,14 +370,16 @@ def empty_namespace_steps(
             ),
             probes=tuple(Probe(get_command, probe_parsers.prints_nothing("left")) for get_command in get_commands),
             retry=_TRANSIENT_ERROR_RETRY,
-            patience_seconds=DELETE_PATIENCE,
+            patience_seconds=DELETE_PATIENCE_SECONDS,
             remedy=_FINALIZERS_REMEDY,
         )
 
 
 def delete_step(connection: ClusterConnection, part: ManifestPart) -> PlatformStep:
     """Return a step that deletes the objects in one top-level file or folder of the manifests."""
-    delete = connection.kubectl("delete", "--ignore-not-found", "--wait", *part.arguments, limit_seconds=DELETE_LIMIT)
+    delete = connection.kubectl(
+        "delete", "--ignore-not-found", "--wait", *part.arguments, limit_seconds=DELETE_LIMIT_SECONDS
+    )
     return PlatformStep(
         f"delete-{part.name}",
         f"delete {part.path}{_describe_kind_counts(part)}",
@@ -387,7 +391,7 @@ def delete_step(connection: ClusterConnection, part: ManifestPart) -> PlatformSt
             ),
         ),
         retry=_TRANSIENT_ERROR_RETRY,
-        patience_seconds=DELETE_PATIENCE,
+        patience_seconds=DELETE_PATIENCE_SECONDS,
         remedy=_FINALIZERS_REMEDY,
     )
 
@@ -425,6 +429,6 @@ def scale_down_step(connection: ClusterConnection, permanent_pools: Sequence[str
                 probe_parsers.prints_nothing("nodes"),
             ),
         ),
-        patience_seconds=NODES_PATIENCE,
+        patience_seconds=NODES_PATIENCE_SECONDS,
         is_optional=True,
     )

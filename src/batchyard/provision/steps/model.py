@@ -69,7 +69,7 @@ class CommandOutput(NamedTuple):
         return (error_lines or lines[-1:] or [f"exit code {self.code}"])[0]
 
     def document(self) -> Any:
-        """Parse stdout as JSON; None if the command failed or stdout is not JSON."""
+        """Return the value of the JSON in stdout; None if the command failed or stdout is not JSON."""
         if self.code:
             return None
         try:
