@@ -5,10 +5,10 @@ from typing import Final, NamedTuple
 
 from batchyard.accounting.budgets import (
     HOLD,
-    amount_of,
     budget_amount_text,
     evaluate_budget,
     is_in_dollars,
+    limit_of,
     period_of,
     thresholds_of,
 )
@@ -66,7 +66,7 @@ def raise_of_budget(budget: Obj) -> BudgetRaise:
     )
     name, new_amount = budget["metadata"]["name"], new_budget["spec"][field]
     unit = "dollars" if is_in_dollars(budget) else "accelerator hours"
-    text = f"Budget {name}: raise {field} from {budget_amount_text(budget, amount_of(budget))} to {new_amount}"
+    text = f"Budget {name}: raise {field} from {budget_amount_text(budget, limit_of(budget))} to {new_amount}"
     used_text = budget_amount_text(budget, spent_hundredths * units_per_hundredth)
     patch = merge_patch("Budget", name, {"spec": {field: new_amount}}, budget["metadata"].get("namespace", ""))
     return BudgetRaise(f"{text} ({used_text} {unit} are used)", patch)

@@ -95,7 +95,11 @@ class NodeCapacityView:
 
     def retry_time(self, now: Instant) -> Instant | None:
         """Return when the first running backoff of a node group ends; None if none runs or a retry needs a change."""
-        ends = [each.end for _, each in self._unretried_backoffs(now) if each.end > now and not each.is_long_lasting]
+        ends = [
+            each.end
+            for _, each in self._unretried_backoffs(now)
+            if each.end > now and not each.needs_configuration_change
+        ]
         return min(ends, default=None)
 
     def pools_in_backoff(self, now: Instant) -> frozenset[str]:
@@ -113,7 +117,7 @@ def _retry_text(backoff: Backoff, now: Instant) -> str:
 
     After the backoff, the autoscaler requests machines only if the cloud may have them.
     """
-    if backoff.is_long_lasting:
+    if backoff.needs_configuration_change:
         return "it is retried after a change of the NodePool or the Cluster"
     if backoff.end > now:
         return f"it is not retried before {format_second(backoff.end)}"

@@ -28,13 +28,16 @@ def null_namespace_selector(config: Configuration) -> Iterator[RuleResult]:
         if view.namespaces is None:
             problem = "namespaceSelector is missing, so the queue selects no namespace and never admits a Workload"
             fix = "set `namespaceSelector: {}` for all namespaces, or select the labels of the allowed namespaces"
-            match_all: dict[str, Any] = {}
-            patches = [(manifest, {"spec": {"namespaceSelector": match_all}})]
+            match_all_selector: dict[str, Any] = {}
+            patches = [(manifest, {"spec": {"namespaceSelector": match_all_selector}})]
             yield RuleResult(manifest, "spec.namespaceSelector", problem, fix, patches)
 
 
 def namespace_not_selected(config: Configuration) -> Iterator[RuleResult]:
-    """Report each LocalQueue in a namespace that its ClusterQueue does not select."""
+    """Report each LocalQueue in a namespace that its ClusterQueue does not select.
+
+    Namespaces that are not in the manifests have unknown labels, and are reported only if their name decides.
+    """
     for manifest, view in config.local_queues.values():
         queue = config.queues.get(view.cluster_queue)
         if queue is None or queue[1].namespaces is None:
@@ -192,19 +195,26 @@ def uncovered_resource(config: Configuration) -> Iterator[RuleResult]:
 def exceeds_quota(config: Configuration) -> Iterator[RuleResult]:
     """Report each pod set that requests more than its ClusterQueue could get with all quota of its cohort free."""
     for pod_set in config.pod_sets:
-        excesses = [fact for fact in pod_set.assignment.rejections if isinstance(fact, ExceedsMaxCapacity)]
+        excesses = [
+            rejection for rejection in pod_set.assignment.rejections if isinstance(rejection, ExceedsMaxCapacity)
+        ]
         if (
             excesses
             and not pod_set.assignment.unavailable_resource
             and pod_set.assignment.mode is FlavorAssignmentMode.NO_FIT
         ):
-            reasons = "; ".join(_format_exceeded_quota(fact) for fact in excesses[:_REASONS_SHOWN_MAX])
+            reasons = "; ".join(_format_exceeded_quota(rejection) for rejection in excesses[:_REASONS_SHOWN_MAX])
             problem = f"{pod_set.subject} can never be admitted in ClusterQueue {pod_set.queue.name}: {reasons}"
-            nearest = min(excesses, key=lambda fact: fact.assumed_usage + fact.request - fact.capacity)
-            missing_amount = format_amount(nearest.resource, nearest.assumed_usage + nearest.request - nearest.capacity)
+            nearest_rejection = min(
+                excesses, key=lambda rejection: rejection.assumed_usage + rejection.request - rejection.capacity
+            )
+            missing_amount = format_amount(
+                nearest_rejection.resource,
+                nearest_rejection.assumed_usage + nearest_rejection.request - nearest_rejection.capacity,
+            )
             fix = (
-                f"run fewer or smaller pods in parallel, or give flavor {nearest.flavor} {missing_amount} more"
-                f" {nearest.resource}"
+                f"run fewer or smaller pods in parallel, or give flavor {nearest_rejection.flavor} {missing_amount}"
+                f" more {nearest_rejection.resource}"
             )
             yield RuleResult(pod_set.job.manifest, pod_set.path, problem, fix)
 
@@ -212,15 +222,15 @@ def exceeds_quota(config: Configuration) -> Iterator[RuleResult]:
 def no_matching_flavor(config: Configuration) -> Iterator[RuleResult]:
     """Report each pod set that may use no flavor of its ClusterQueue because of taints or node selectors."""
     for pod_set in config.pod_sets:
-        facts = pod_set.assignment.rejections
+        rejections = pod_set.assignment.rejections
         if (
             pod_set.assignment.unavailable_resource
             or pod_set.assignment.mode is not FlavorAssignmentMode.NO_FIT
-            or not facts
+            or not rejections
         ):
             continue
-        if all(isinstance(fact, str) for fact in facts):
-            reasons = "; ".join(map(str, facts[:_REASONS_SHOWN_MAX]))
+        if all(isinstance(rejection, str) for rejection in rejections):
+            reasons = "; ".join(map(str, rejections[:_REASONS_SHOWN_MAX]))
             queue = pod_set.queue.name
             problem = f"no flavor of ClusterQueue {queue} matches {pod_set.subject}: {reasons}. It waits forever"
             fix = "tolerate the taint or change the node selector in the pod template, or choose another queue"
@@ -299,10 +309,10 @@ def _report_node_mismatches(config: Configuration, rule: str) -> Iterator[RuleRe
         yield RuleResult(pod_set.job.manifest, pod_set.path, problem, mismatch.fix, severity=severity)
 
 
-def _format_exceeded_quota(fact: ExceedsMaxCapacity) -> str:
-    requested_amount = format_amount(fact.resource, fact.assumed_usage + fact.request)
-    capacity_text = format_amount(fact.resource, fact.capacity)
-    return f"{requested_amount} {fact.resource} requested, at most {capacity_text} in flavor {fact.flavor}"
+def _format_exceeded_quota(rejection: ExceedsMaxCapacity) -> str:
+    requested_amount = format_amount(rejection.resource, rejection.assumed_usage + rejection.request)
+    capacity_text = format_amount(rejection.resource, rejection.capacity)
+    return f"{requested_amount} {rejection.resource} requested, at most {capacity_text} in flavor {rejection.flavor}"
 
 
 # Rules on preemption and fair sharing: policies without effect, contradictions, and endless loops.
@@ -358,14 +368,18 @@ def _find_rival_job(config: Configuration, pod_set: LintedPodSet, contended_frs:
 
 
 def contradicting_priorities(config: Configuration) -> Iterator[RuleResult]:
-    """Report jobs of a ClusterQueue whose WorkloadPriorityClasses and PriorityClasses order them in opposite ways."""
+    """Report two jobs per ClusterQueue whose WorkloadPriorityClasses and PriorityClasses order them in opposite ways.
+
+    Of several such pairs in a ClusterQueue, only the first is reported.
+    """
     priority_classes = {m.obj["metadata"]["name"]: m.obj for m in config.latest_versions(scheme.PRIORITY_CLASS)}
     for name, jobs in config.jobs_by_queue.items():
         jobs_by_priorities = {_queue_and_pod_priority(job, priority_classes): job for job in jobs}
-        for (queue_a, pod_a), (queue_b, pod_b) in combinations(jobs_by_priorities, 2):
-            if (queue_a - queue_b) * (pod_a - pod_b) < 0:
-                first_job, second_job = jobs_by_priorities[queue_a, pod_a], jobs_by_priorities[queue_b, pod_b]
-                first_job, second_job = (first_job, second_job) if queue_a > queue_b else (second_job, first_job)
+        for priorities, other_priorities in combinations(jobs_by_priorities, 2):
+            (queue_priority, pod_priority), (other_queue_priority, other_pod_priority) = priorities, other_priorities
+            if (queue_priority - other_queue_priority) * (pod_priority - other_pod_priority) < 0:
+                first_priorities, second_priorities = sorted((priorities, other_priorities), reverse=True)
+                first_job, second_job = jobs_by_priorities[first_priorities], jobs_by_priorities[second_priorities]
                 problem = (
                     f"ClusterQueue {name} admits this job before {second_job.view.key}, but its pods have the"
                     " lower priority: if nodes are scarce, kube-scheduler favors the pods that the queue would preempt"

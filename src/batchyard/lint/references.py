@@ -22,9 +22,9 @@ from batchyard.lint.findings import RuleResult, Severity
 from batchyard.lint.workloads import LintedJob, LintedPodSet
 from batchyard.placement.node_filters import selects
 
-#: The kinds of work: a second definition of one is most likely a job that was to have another name.
+#: The kinds of jobs: a second definition of such an object is probably another job that needs another name.
 _JOB_KINDS: Final = frozenset({scheme.JOB, scheme.JOB_SET, scheme.POD, scheme.WORKLOAD})
-#: Kinds whose absence is a warning: unlike queues, they are often forgotten where manifests are tried out.
+#: Kinds whose absence is a warning, because users forget these objects more often than queues.
 _PRIORITY_KINDS: Final = frozenset({scheme.PRIORITY_CLASS, scheme.WORKLOAD_PRIORITY_CLASS})
 _PROVISIONING_CLASSES: Final = (
     "check-capacity.autoscaling.x-k8s.io",
@@ -64,12 +64,12 @@ def unknown_cluster_queue(config: Configuration) -> Iterator[RuleResult]:
 
 def unknown_namespace(config: Configuration) -> Iterator[RuleResult]:
     """Report each Namespace that manifests use but do not define, located at the first object in that Namespace."""
-    users: dict[str, list[Manifest]] = {}
+    manifests_by_namespace: dict[str, list[Manifest]] = {}
     for manifest in config.manifests:
         name = manifest.obj["metadata"].get("namespace")
         if name and name not in config.existing_namespaces and not config.find(scheme.NAMESPACE, name):
-            users.setdefault(name, []).append(manifest)
-    for name, manifests in users.items():
+            manifests_by_namespace.setdefault(name, []).append(manifest)
+    for name, manifests in manifests_by_namespace.items():
         problem = (
             f"the Namespace {name} is not in these files: if the cluster does not have it, the API server rejects"
             f" {count_with_noun(len(manifests), 'object')} in it as NotFound"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Protocol, TypeAlias
 
 from batchyard.accounting.accounts import BOOT, DONE, IDLE, LOST, WHOLE_MACHINE, CostTotals
-from batchyard.accounting.budgets import amount_of, is_in_dollars
+from batchyard.accounting.budgets import is_in_dollars, limit_of
 from batchyard.api import meta, scheme, well_known
 from batchyard.api.meta import Key, Obj, controller_of, find_condition, is_true, label
 from batchyard.api.times import parse_time
@@ -344,7 +344,7 @@ class CostMetrics:
         for obj, status in budgets:
             is_dollars = is_in_dollars(obj)
             labels = obj["metadata"]["namespace"], obj["metadata"]["name"], "dollars" if is_dollars else "hours"
-            samples["amount"].append((labels, amount_of(obj) / (1_000_000 if is_dollars else HOUR)))
+            samples["amount"].append((labels, limit_of(obj) / (1_000_000 if is_dollars else HOUR)))
             for field in ("spent", "remaining"):
                 if field in status:
                     samples[field].append((labels, float(status[field])))

@@ -149,7 +149,7 @@ def _cost_table(report: CostReport) -> str:
     if not report.rows:
         return _NO_COSTS_MESSAGE
     use_columns = [use.upper() for use in _USE_COLUMNS]
-    header = [report.by.upper(), "MACHINE-HOURS", "ACCELERATOR-HOURS", *use_columns, "COST", "SHARE"]
+    header = [report.dimension.upper(), "MACHINE-HOURS", "ACCELERATOR-HOURS", *use_columns, "COST", "SHARE"]
     total_cost = report.total.total
     rows = [[*_row_cells(row), f"{percentage(row.total, total_cost):.1f}%"] for row in (*report.rows, report.total)]
     return format_table([header, *rows])

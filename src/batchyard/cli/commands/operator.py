@@ -200,7 +200,7 @@ def _operator_config(options: OperatorOptions) -> OperatorConfig:
         options.address,
         options.port,
         options.traces_to,
-        options.webhooks._replace(definitions=crd_names(installed_controllers, converted=True)),
+        options.webhooks._replace(definitions=crd_names(installed_controllers, only_converted=True)),
         options.beside_upstream,
     )
 

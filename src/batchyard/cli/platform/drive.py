@@ -40,7 +40,7 @@ from batchyard.cli.platform.target import (
 from batchyard.provision.model import PlatformModel
 from batchyard.provision.render import render
 from batchyard.provision.steps.cluster import ClusterConnection
-from batchyard.provision.steps.destroy import create, destroy, leftovers
+from batchyard.provision.steps.destroy import creation_steps, destruction_steps, leftovers
 from batchyard.provision.steps.model import Leftover, PlatformStep, StepCommand
 from batchyard.provision.system_pods import system_pod_errors
 
@@ -265,11 +265,11 @@ class RenderedPlatform:
 
     def create(self, connection: ClusterConnection, is_pruning: bool = False) -> list[PlatformStep]:
         """Return the steps that create the platform."""
-        return create(self.platform, self.files, connection, is_pruning=is_pruning)
+        return creation_steps(self.platform, self.files, connection, is_pruning=is_pruning)
 
     def destroy(self, connection: ClusterConnection, is_unprotecting: bool) -> list[PlatformStep]:
         """Return the steps that destroy the platform."""
-        return destroy(self.platform, self.files, connection, is_unprotecting=is_unprotecting)
+        return destruction_steps(self.platform, self.files, connection, is_unprotecting=is_unprotecting)
 
 
 def render_requested_platform(request: PlatformRequest) -> RenderedPlatform:
@@ -492,7 +492,7 @@ def _print_dry_run(
     for number, step in enumerate(steps, 1):
         output.write(f"\n# {number}/{len(steps)} {step.name}: {step.purpose}\n")
         if step.consent is not None:
-            output.write(f"#   asks first: {step.consent.beforehand}\n")
+            output.write(f"#   asks first: {step.consent.preview}\n")
         if step.only_if is not None:
             output.write(f"#   only if this command confirms it: {_format_shell_command(step.only_if.command)}\n")
         for probe in step.probes:
@@ -507,7 +507,7 @@ def _dry_run_row(step: PlatformStep) -> dict[str, object]:
     return {
         "step": step.name,
         "tells": step.purpose,
-        "asks": step.consent.beforehand if step.consent else None,
+        "asks": step.consent.preview if step.consent else None,
         "probes": [list(probe.command.full_argv) for probe in step.probes],
         "commands": [list(command.full_argv) for command in step.commands],
     }

@@ -15,7 +15,7 @@ from batchyard.base.counts import count_with_noun
 from batchyard.cli import output
 from batchyard.cli.platform.target import read_source, read_valid_platform
 from batchyard.package_data import read_folder
-from batchyard.provision.images import SOURCES_FILE, builds_operator, source_archive
+from batchyard.provision.images import SOURCES_FILE, builds_operator_image, source_archive
 from batchyard.provision.model import PlatformModel
 from batchyard.provision.render import render
 
@@ -49,7 +49,7 @@ def contents_by_path(platform: PlatformModel) -> Mapping[str, str | bytes]:
 
     Raises FileNotFoundError if this installation lacks the sources.
     """
-    source_files = {SOURCES_FILE: source_archive()} if builds_operator(platform) else {}
+    source_files = {SOURCES_FILE: source_archive()} if builds_operator_image(platform) else {}
     return {**render(platform), **source_files}
 
 

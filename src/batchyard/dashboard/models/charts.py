@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from batchyard.accounting.records import PLATFORM, is_open, parse_cost_record, unreplaced_records
+from batchyard.accounting.records import PLATFORM_NAMESPACE, is_checkpoint, parse_cost_record, unreplaced_records
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, is_unlimited
 from batchyard.base.instant import HOUR, SECOND
@@ -84,13 +84,13 @@ def _unit_of(resource: str) -> str:
 
 def cost_trend(records: Sequence[Obj]) -> ViewJson | None:
     """Return the cost in dollars per hour over time, from CostRecords; None for fewer than two periods."""
-    parsed_records = unreplaced_records([parse_cost_record(obj) for obj in records if not is_open(obj)])
-    with_machines = {each.begin for each in parsed_records if each.namespace == PLATFORM and each.machines}
+    parsed_records = unreplaced_records([parse_cost_record(obj) for obj in records if not is_checkpoint(obj)])
+    with_machines = {each.begin for each in parsed_records if each.namespace == PLATFORM_NAMESPACE and each.machines}
     microdollars: dict[int, int] = {}
     durations: dict[int, int] = {}
     for each in parsed_records:
-        amounts = each.machines if each.namespace == PLATFORM and each.machines else each.lines
-        if each.begin in with_machines and each.namespace != PLATFORM:
+        amounts = each.machines if each.namespace == PLATFORM_NAMESPACE and each.machines else each.lines
+        if each.begin in with_machines and each.namespace != PLATFORM_NAMESPACE:
             continue  # the machines of the period contain the cost of all namespaces
         microdollars[each.begin] = microdollars.get(each.begin, 0) + sum(a.microdollars for a in amounts.values())
         durations[each.begin] = max(durations.get(each.begin, 0), each.through - each.begin)

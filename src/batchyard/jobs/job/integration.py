@@ -41,7 +41,7 @@ class JobIntegration:
 
     def completion(self, job: Obj) -> workloads.JobCompletion | None:
         """Return success or failure, with the message of the Complete or Failed condition; None if neither is True."""
-        condition = workloads.condition_true(job, "Complete", "Failed")
+        condition = workloads.find_true_condition(job, "Complete", "Failed")
         if condition is None:
             return None
         return workloads.JobCompletion(condition["type"] == "Complete", condition.get("message", ""))

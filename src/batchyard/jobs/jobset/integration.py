@@ -31,7 +31,7 @@ class JobSetIntegration:
 
     def completion(self, job: Obj) -> workloads.JobCompletion | None:
         """Return success or failure with the message of the Completed or Failed condition; None if neither is True."""
-        condition = workloads.condition_true(job, "Completed", "Failed")
+        condition = workloads.find_true_condition(job, "Completed", "Failed")
         if condition is None:
             return None
         return workloads.JobCompletion(condition["type"] == "Completed", condition.get("message", ""))

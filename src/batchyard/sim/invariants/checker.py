@@ -7,7 +7,7 @@ import msgspec
 
 from batchyard.accounting.accounts import WHOLE_MACHINE
 from batchyard.accounting.ledger import CostLedger
-from batchyard.accounting.records import PLATFORM, billed_from, hour_name, is_billed, parse_cost_record
+from batchyard.accounting.records import PLATFORM_NAMESPACE, billed_from, hour_record_name, is_billed, parse_cost_record
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, annotation, find_condition
 from batchyard.api.views.workload import ClusterQueueView, PreemptionRules, WorkloadView, workload_view
@@ -247,12 +247,12 @@ class CostsAddUp(Invariant):
             return
         recorded_cost = sum(account.cost for account in accounting.ledger.accounts_until_now(now).values())
         cost_records = [
-            *(obj for obj in world.objects(scheme.COST_RECORD, PLATFORM)),
-            *(obj for key, obj in accounting.unwritten.items() if key.namespace == PLATFORM),
+            *(obj for obj in world.objects(scheme.COST_RECORD, PLATFORM_NAMESPACE)),
+            *(obj for key, obj in accounting.unwritten_records.items() if key.namespace == PLATFORM_NAMESPACE),
         ]
         records_by_name = {obj["metadata"]["name"]: obj for obj in cost_records}
         parsed_records = {name: parse_cost_record(obj) for name, obj in records_by_name.items()}
-        hourly_records = [record for name, record in parsed_records.items() if name == hour_name(record.begin)]
+        hourly_records = [record for name, record in parsed_records.items() if name == hour_record_name(record.begin)]
         past_hours = [hour for hour in hourly_records if hour.begin < accounting.ledger.period_start]
         microdollar_amounts = [amount.microdollars for hour in past_hours for amount in hour.machines.values()]
         recorded_cost += sum(microdollar_amounts) * _ROUNDING_UNIT
