@@ -8,7 +8,7 @@ from batchyard.api import scheme
 from batchyard.api.scheme import ServedKind
 
 _SIMILAR_MAX: Final = 5
-#: The least ratio of difflib at which one name resembles another.
+#: The minimum ratio of difflib at which one name resembles another.
 _SIMILARITY_MIN: Final = 0.5
 _NAMESPACES_SHOWN_MAX: Final = 5
 #: The kinds of Kubernetes itself, which its role `view` allows to read. Kueue has a role for each other kind.
@@ -49,14 +49,14 @@ def not_found_text(
 
 
 def similar_names(name: str, names: Sequence[str]) -> Sequence[str]:
-    """Return the existing names that contain a missing name or resemble it, at most five."""
+    """Return at most five of `names`: those that contain the missing name `name`, then those that resemble it."""
     containing_names = [candidate for candidate in names if name in candidate]
     close_names = get_close_matches(name, names, _SIMILAR_MAX, _SIMILARITY_MIN)
     return list(dict.fromkeys([*containing_names, *close_names]))[:_SIMILAR_MAX]
 
 
 def ask_for_role_text(info: ServedKind, namespace: str) -> str:
-    """Return which role allows the user to read an object of this kind."""
+    """Return the advice to ask for the ClusterRole that permits reading the kind, in `namespace` or ('') everywhere."""
     role = "view" if info.constant in _KINDS_OF_VIEW else f"kueue-{info.singular}-viewer-role"
     place = f"in namespace {namespace}" if namespace else "by a ClusterRoleBinding"
     return f"ask an administrator for the ClusterRole {role} {place}"

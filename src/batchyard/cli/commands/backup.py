@@ -15,7 +15,7 @@ from batchyard.store.journal_file import JournalError
 
 
 def write_backup(file: Path, folder: Path) -> None:
-    """Write a backup of a platform's data directory, while it runs or is stopped; exit with 1 on failure."""
+    """Write a backup of the data directory of a running or stopped platform; exit with 1 on failure."""
     try:
         journal_contents = journal.back_up(folder / JOURNAL_FILE, file)
     except JournalError as error:

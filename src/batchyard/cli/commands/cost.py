@@ -80,8 +80,8 @@ def print_costs(target: ClusterTarget, query: CostQuery, output_format: CostForm
         begin, end = _parse_instant(query.begin, now), _parse_instant(query.end, now) if query.end else now + HOUR
         cost_records, remark = _list_cost_records(target, query.namespace)
     except UnreachableError as error:
-        why = f"{error}; the cluster has no CostRecords" if error.code == _NOT_FOUND_CODE else str(error)
-        output.fail(f"batchyard: {why}")
+        message = f"{error}; the cluster has no CostRecords" if error.code == _NOT_FOUND_CODE else str(error)
+        output.fail(f"batchyard: {message}")
     except REQUEST_ERRORS as error:
         output.fail(f"batchyard: {error}")
     cost_report = make_cost_report(cost_records, query.by.value, begin, end)

@@ -37,7 +37,7 @@ class DecisionQuery(NamedTuple):
 
 
 def print_decisions(target: ClusterTarget, query: DecisionQuery, output_format: Output) -> None:
-    """Print the selected decisions of a platform; exit with 1 if the cluster has no decision ledger."""
+    """Print the selected decisions of a platform; exit with 1 if its decision ledger is missing or cannot be read."""
     try:
         decision_list = _query_decisions(target, query)
     except UnreachableError as error:

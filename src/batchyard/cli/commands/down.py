@@ -19,7 +19,10 @@ from batchyard.store.journal_file import wait_until_journal_closed
 
 
 def stop_platform(folder: Path, *, end_pods: bool) -> None:
-    """Stop a platform and wait for its end; with `end_pods`, also end its pods, even if only the pods still run."""
+    """Stop a platform and wait for its end; with `end_pods`, also end its pods, even if only the pods still run.
+
+    The command exits if no platform runs, or if the platform or a pod does not end in time.
+    """
     if not (end_pods and _only_pods_run(folder)):
         _end_platform(running_platform(folder), folder)
     _end_or_report_pods(folder, end_pods=end_pods)

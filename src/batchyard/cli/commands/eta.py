@@ -69,7 +69,7 @@ def run(request: EtaRequest) -> None:
 
 
 def format_forecasts(documents: Sequence[Mapping[str, Any]], output_format: options.Output, *, is_one: bool) -> str:
-    """Format the forecasts as a table, JSON or YAML."""
+    """Format the forecasts as a table, JSON or YAML; with `is_one`, JSON and YAML have no List around the forecast."""
     if not output_format.is_table:
         list_document = {"apiVersion": "v1", "kind": "List", "items": list(documents)}
         value = documents[0] if is_one else list_document
@@ -147,7 +147,7 @@ def _missing_workload_text(request: EtaRequest, subject: Key, state: State) -> s
     existing = [NamespacedName(key.namespace, key.name) for key in state.objects if key.kind == subject.kind]
     if is_manifests and not existing:
         message = f"the file has no {info.singular}; write the state of a cluster with `batchyard snapshot FILE`"
-        return f"{file}: {message}, and give that file"
+        return f"{file}: {message}, and use that file"
     return f"batchyard: {not_found_text(info, NamespacedName(subject.namespace, subject.name), existing)}"
 
 
@@ -174,7 +174,7 @@ def _forecast_all_locally(request: EtaRequest) -> list[Mapping[str, Any]]:
 def _forecast_namespace_on_server(request: EtaRequest, error: ListPermissionError) -> list[Mapping[str, Any]]:
     """Return the server's forecasts of the pending Workloads in one namespace, if the user may list no others.
 
-    Exit with the given error if the server does not return all forecasts, or the user may not list the Workloads.
+    Exit with `error` if the server does not return all forecasts, or the user may not list the Workloads.
     """
 
     async def ask(client: ClusterClient) -> list[Mapping[str, Any]] | None:
@@ -290,5 +290,5 @@ def eta(
     source = ClusterTarget(
         options.select_kubeconfig(context, kubeconfig, data_dir), kube_context, data_dir or options.DATA_DIR
     )
-    is_local = any(options.is_given(context, name) for name in _LOCAL_PARAMETERS)
+    is_local = any(options.is_on_command_line(context, name) for name in _LOCAL_PARAMETERS)
     run(EtaRequest(subject, namespace, queue, state, source, forecast_options, output, is_local))

@@ -71,7 +71,10 @@ class _OwnerClient:
 
 
 def break_machine(folder: Path, name: str, *, is_reclaimed: bool) -> None:
-    """Crash or reclaim (as a cloud would) the simulated machine of a node; exit if the node has no such machine."""
+    """Crash or reclaim (as a cloud would) the simulated machine of a node.
+
+    The command exits if the node has no running simulated machine, or if the machine to reclaim is no Spot machine.
+    """
     with _connect_as_owner(folder) as owner:
         instance = _running_instance(owner, name)
         now = owner.now()
@@ -89,7 +92,7 @@ def break_machine(folder: Path, name: str, *, is_reclaimed: bool) -> None:
 
 
 def drain_node(folder: Path, name: str) -> None:
-    """Cordon a node and evict its pods; exit with 1 if an eviction is rejected."""
+    """Cordon a node and evict its pods; exit with 1 if the node does not exist or an eviction is rejected."""
     with _connect_as_owner(folder) as owner:
         if owner.get(f"{_NODES_PATH}/{quote(name)}") is None:
             output.fail(f"batchyard: node {name} not found; `kubectl get nodes` lists the nodes")
@@ -176,7 +179,7 @@ def node(
     drain: Annotated[bool, typer.Option("--drain", help="Cordon it and evict its pods.")] = False,
     data_dir: Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="The data directory.")] = DATA_DIR,
 ) -> None:
-    """Crash, reclaim or drain a node, as its owner."""
+    """Crash, reclaim or drain a node, as the owner."""
     if crash + reclaim + drain != 1:
         raise typer.BadParameter("give exactly one of --crash, --reclaim and --drain")
 

@@ -36,8 +36,8 @@ from batchyard.cli.commands.status import owner_connection, request_as_owner
 from batchyard.controller_groups import GROUPS
 from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.platform.data_dir import KUBECONFIG_FILE, LOG_FILE, PlatformOptions, prepare_data_dir
-from batchyard.server.platform.platform import CLOCK_PATH as CLOCK
-from batchyard.server.platform.status_report import STATUS_REPORT_PATH as STATUS
+from batchyard.server.platform.platform import CLOCK_PATH
+from batchyard.server.platform.status_report import STATUS_REPORT_PATH
 from batchyard.sim.guide import (
     PLATFORM_FILES,
     RUN_LENGTH_MAX,
@@ -338,7 +338,7 @@ class LiveGuide:
         self.timings.note(Timing(step.name, "reading of", f"the {subject}", lateness))
 
     def _read_settled_queues(self, step: GuideStep, due_at: Instant) -> tuple[Instant, Sequence[Obj]]:
-        """Read the ClusterQueues from `due_at` on until they count every Workload; return the time and the queues."""
+        """Read the queues from `due_at` on until they count all Workloads, at most 50 times; return time and queues."""
         for attempt in range(_QUEUE_READINGS_MAX):
             moment = self._wait_for_moment(due_at + attempt * SECOND)
             queues = self._objects_at(moment, scheme.CLUSTER_QUEUE)
@@ -385,7 +385,7 @@ class LiveGuide:
         self, step: GuideStep, due_jobs: Sequence[_DueJob], kubectl_stream: KubectlStream
     ) -> Sequence[Instant]:
         """Create each Job while the clock is stopped at the Job's due time; return the creation times."""
-        self._request(CLOCK, {"until": due_jobs[0][0]})
+        self._request(CLOCK_PATH, {"until": due_jobs[0][0]})
         for _ in range(len(self._documents_of(step.name)) - len(due_jobs)):
             kubectl_stream.next_line()  # the objects that the Jobs need
         creation_times = []
@@ -435,15 +435,15 @@ class LiveGuide:
     def _wait_for_moment(self, instant: Instant) -> GuideMoment:
         """Wait for a virtual time; return the time reached (later if the clock runs on) and the objects' revision."""
         if self._stops_clock:
-            self._request(CLOCK, {"until": instant})
+            self._request(CLOCK_PATH, {"until": instant})
         while (moment := self._current_moment()).now < instant:
             self._wait_for_duration(instant - moment.now)
-        while self._stops_clock and not self._request(CLOCK)["hasStopped"]:
+        while self._stops_clock and not self._request(CLOCK_PATH)["hasStopped"]:
             self._wait_for_duration(int(_CLOCK_POLL_INTERVAL * SECOND * self._platform.speed))
         return self._current_moment() if self._stops_clock else moment
 
     def _current_moment(self) -> GuideMoment:
-        status = self._request(STATUS)
+        status = self._request(STATUS_REPORT_PATH)
         return GuideMoment(status["instant"], status["revision"])
 
     def _request(self, path: str, put: Mapping[str, Any] | None = None) -> Mapping[str, Any]:

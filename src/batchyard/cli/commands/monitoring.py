@@ -105,7 +105,7 @@ def monitoring_folder(data_dir: Path) -> MonitoringFolder:
 
 
 def write_prometheus_files(folder: MonitoringFolder, data_dir: Path, url: str) -> None:
-    """Write Prometheus' rules, its configuration for the platform at `url`, and its client certificate."""
+    """Write Prometheus' rules, its configuration for the platform at `url`, and for https its client certificate."""
     prometheus_folder = folder.prometheus
     prometheus_folder.mkdir(parents=True, exist_ok=True)
     is_secure = url.startswith("https:")
@@ -181,7 +181,7 @@ class HttpProgram(NamedTuple):
     command: Sequence[str]
     port: int
     #: The URL path that returns status 200 once the program is ready.
-    ready: str
+    ready_path: str
     log: Path
 
     @property
@@ -205,7 +205,7 @@ def url_of(port: int) -> str:
 
 
 def free_port(port: int, option: str) -> int:
-    """Return `port`, or any free port for 0; raise ProgramError if the port is in use. The error names `option`."""
+    """Return `port`, or any free port for 0; raise ProgramError, which names `option`, if the port is in use."""
     try:
         with socket.create_server((LOOPBACK, port)) as server_socket:
             bound_port: int = server_socket.getsockname()[1]
@@ -246,7 +246,7 @@ def ended_error(program: HttpProgram, exit_code: int) -> ProgramError:
 def _is_program_ready(program: HttpProgram) -> bool:
     connection = http.client.HTTPConnection(LOOPBACK, program.port, timeout=END_TIMEOUT)
     try:
-        connection.request("GET", program.ready)
+        connection.request("GET", program.ready_path)
         return connection.getresponse().status == http.client.OK
     except (OSError, http.client.HTTPException):
         return False
@@ -275,7 +275,7 @@ def write_served_processes(state: Path, processes: Mapping[str, ServedProcess]) 
 
 
 def read_served_processes(state: Path) -> Mapping[str, ServedProcess]:
-    """Return the processes that the state file records and that still run, by program name."""
+    """Return the recorded processes that still run, by program name; none without a valid state file."""
     try:
         rows: Mapping[str, Mapping[str, Any]] = json.loads(state.read_text("utf-8"))
         process_fields = {name: (int(row["pid"]), str(row["url"]), str(row["began"])) for name, row in rows.items()}
@@ -333,7 +333,10 @@ _ProgramProcesses = list[tuple[HttpProgram, "subprocess.Popen[bytes]"]]
 
 
 def start_monitoring(request: MonitoringRequest) -> None:
-    """Configure and start Prometheus and Grafana; return when one ends, or with `detach` once both are ready."""
+    """Configure and start Prometheus and Grafana; return after a termination signal, with `detach` once both are ready.
+
+    The command exits with 1 if one of the programs cannot be started or ends.
+    """
     platform_process = running_platform(request.data_dir)
     prometheus_path = shutil.which("prometheus")
     if prometheus_path is None:
@@ -358,7 +361,7 @@ def start_monitoring(request: MonitoringRequest) -> None:
 
 
 def end_monitoring(data_dir: Path) -> None:
-    """End the Prometheus and Grafana processes that another `batchyard monitoring` command started."""
+    """End the Prometheus and Grafana that another `batchyard monitoring` started; exit with 1 if none run."""
     folder = monitoring_folder(data_dir)
     processes = read_served_processes(folder.state)
     if not processes:
@@ -423,8 +426,8 @@ def _run_programs(
             write_served_processes(
                 folder.state,
                 {
-                    started_program.name: served_process(running, started_program)
-                    for started_program, running in processes
+                    started_program.name: served_process(started_process, started_program)
+                    for started_program, started_process in processes
                 },
             )
         _print_result(_monitoring_document(processes, folder, platform), request)

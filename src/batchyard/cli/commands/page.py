@@ -19,7 +19,7 @@ from batchyard.server.platform.credentials import ADMIN_USER, CredentialsError, 
 
 
 class PageViewer(NamedTuple):
-    """The user of the dashboard link: name ('' for the platform's owner), groups, hours of validity, permissions."""
+    """The user of a dashboard link: name ('' for the platform's owner) and groups; and the link's hours of validity."""
 
     name: str
     groups: Sequence[str]
@@ -28,8 +28,8 @@ class PageViewer(NamedTuple):
     permits_actions: bool = False
 
 
-def print_link(folder: Path, viewer: PageViewer, *, open_it: bool) -> None:
-    """Print the link to the dashboard; with `open_it`, open it in a browser instead if possible."""
+def print_link(folder: Path, viewer: PageViewer, *, opens_browser: bool) -> None:
+    """Print the link to the dashboard; with `opens_browser`, open the link in a browser instead if possible."""
     platform_process = running_platform(folder)
     page_url = f"{platform_process.url}{DASHBOARD_FILES_PATH}/"
     if platform_process.url.startswith("https:"):
@@ -46,7 +46,7 @@ def print_link(folder: Path, viewer: PageViewer, *, open_it: bool) -> None:
         output.report_line(f"batchyard: {message}")
     elif viewer.name:
         output.fail("batchyard: --user has no effect with --insecure-loopback: all users of this machine are the owner")
-    if open_it and webbrowser.open(page_url):
+    if opens_browser and webbrowser.open(page_url):
         return
     output.write(f"{page_url}\n")
 
@@ -71,4 +71,4 @@ def page(
     if group and not user:
         raise typer.BadParameter("--group requires --user")
 
-    print_link(data_dir, PageViewer(user or "", group or (), hours, actions), open_it=open_it)
+    print_link(data_dir, PageViewer(user or "", group or (), hours, actions), opens_browser=open_it)

@@ -90,7 +90,7 @@ class SimulateRequest:
 
 @dataclass(frozen=True, slots=True)
 class SimulationInput:
-    """What a simulation runs: the scenario, the state that it starts from, and the manifests as they were read."""
+    """The input of a simulation: the scenario, the initial cluster state (None for an empty one), and the manifests."""
 
     scenario: Scenario
     state: State | None
@@ -121,7 +121,7 @@ def run(request: SimulateRequest) -> None:
 
 def _read_earlier_totals(path: Path) -> Mapping[str, float]:
     """Return the totals of an earlier run from its report or JSON output; the command exits if the file is neither."""
-    remedy = "give a file of --report, or of --output json, with --compare-with"
+    remedy = "--compare-with needs a file written by --report or --output json"
     try:
         if path.stat().st_size > EARLIER_RESULT_LENGTH_MAX:
             output.fail(f"{path}: the file is larger than {EARLIER_RESULT_LENGTH_MAX >> 20} MiB; {remedy}")
@@ -152,7 +152,7 @@ def read_scenario_and_state(request: SimulateRequest, texts: SourceTexts) -> tup
 
 
 def read_input(request: SimulateRequest, texts: SourceTexts | None = None) -> SimulationInput:
-    """Read the files that the arguments name, unless their texts are given; exit with 1 if they are invalid.
+    """Read the files that the arguments name, or use their `texts` if set; exit with 1 if the input is invalid.
 
     Manifests beside a state file are applied to that state.
     """
@@ -180,7 +180,7 @@ def read_scenario_or_exit(texts: SourceTexts) -> Scenario:
 def _read_manifests_or_exit(texts: SourceTexts) -> tuple[Manifests, Scenario]:
     manifests = read_manifests(texts.manifests)
     try:
-        scenario = make_scenario(manifests, texts.unread)
+        scenario = make_scenario(manifests, texts.file_faults)
     except InvalidScenario as invalid:
         _fail_with_faults(invalid.faults)
     print_warnings(manifests.warnings)
@@ -234,7 +234,7 @@ def _with_requested_run_times(scenario: Scenario, request: SimulateRequest) -> S
 
 
 def input_remarks(simulation_input: SimulationInput, request: SimulateRequest) -> Iterator[str]:
-    """Yield remarks on the input of a run: lint findings, undefined Namespaces, and jobs without a run time."""
+    """Yield remarks on a run's input: undefined Namespaces, lint findings, no jobs, and jobs without a run time."""
     manifests = simulation_input.manifests
     yield from _namespace_remarks(simulation_input)
     if simulation_input.state is None:
@@ -283,7 +283,7 @@ def report_remarks(result: Result) -> None:
 
 
 def run_to_end(simulation: Simulation) -> Result:
-    """Run a simulation to its end, or to an interrupt, with progress output, and return its result."""
+    """Run a simulation to its end or an interrupt with progress output; exit with 1 if time does not advance."""
     try:
         run_until_interrupted(simulation)
         return simulation.result()

@@ -35,7 +35,7 @@ from batchyard.server.platform.data_dir import (
 from batchyard.server.platform.given_cluster import ClusterConflictError
 from batchyard.server.platform.serve import PortError, serve_platform
 from batchyard.sim.forecast import ForecastAnswers
-from batchyard.store.journal import SyncMode as Promise
+from batchyard.store.journal import SyncMode as JournalSyncMode
 from batchyard.store.journal_file import JournalError
 
 _CONTAINER_ENGINES: Final = ("podman", "docker")
@@ -117,7 +117,10 @@ def with_kueue_configuration(options: UpOptions) -> PlatformOptions:
 
 
 def requested_cluster(options: UpOptions) -> Obj | None:
-    """Return the Cluster that `--cluster` names, None without the option; the command exits if it is invalid."""
+    """Return the Cluster that `--cluster` names, with images and folders from other options; None without `--cluster`.
+
+    The command exits if the Cluster is invalid, or if other options require this machine as a node and it is none.
+    """
     has_local_options = bool(options.images or options.host_paths or options.host_network)
     if options.cluster is None:
         if has_local_options:
@@ -161,7 +164,7 @@ def _read_cluster(path: Path) -> Obj:
         text = _LOCAL_CLUSTER if path == _LOCAL_CLUSTER_NAME else path.read_text("utf-8")
         manifests = read_manifests([(str(path), text)])
     except OSError as error:
-        output.fail(f"batchyard: {path}: {error.strerror}; give a file with a Cluster to --cluster")
+        output.fail(f"batchyard: {path}: {error.strerror}; set --cluster to a file with a Cluster")
     except UnicodeDecodeError as error:
         output.fail(f"batchyard: {path}: {error}; save the file as UTF-8")
     cluster_manifests = [each for each in manifests.objects if each.obj["kind"] == kind_info(CLUSTER).kind]
@@ -237,7 +240,7 @@ def up(
     audit_log: _AuditLog = None,
     controllers: _Controllers = "*",
     log_level: cli_options.LogLevelOption = cli_options.LogLevel.WARNING,
-    log_form: cli_options.LogFormatOption = cli_options.LogFormat.TEXT,
+    log_format: cli_options.LogFormatOption = cli_options.LogFormat.TEXT,
     otlp: cli_options.Otlp = "",
     runtime: cli_options.Runtime = None,
 ) -> None:
@@ -251,12 +254,12 @@ def up(
         insecure_loopback,
         listen or LOOPBACK,
         audit_log,
-        Promise(sync.value),
+        JournalSyncMode(sync.value),
         accept_loss=accept_loss,
         controllers=cli_options.parse_platform_controllers(controllers),
         traces_to=otlp,
         runtime=runtime,
     )
-    logs = LogSettings(log_level.value, log_form is cli_options.LogFormat.JSON)
+    logs = LogSettings(log_level.value, log_format is cli_options.LogFormat.JSON)
     up_options = UpOptions(options, cluster, speed, image or (), host_path or (), logs, config, host_network)
     start(up_options, detach=detach)

@@ -50,8 +50,10 @@ class WhatifRequest:
     """The arguments of `batchyard whatif`."""
 
     paths: Sequence[str]
+    #: The files with the manifests to apply.
     changes: Sequence[str]
-    deleted: Sequence[str]
+    #: The objects to delete, as KIND[/NAMESPACE]/NAME.
+    deletions: Sequence[str]
     at: Duration
     until: Duration | None
     state: str | None
@@ -65,7 +67,7 @@ def run(request: WhatifRequest) -> None:
     """Simulate the cluster with and without the change and print the differences; exit with 1 on failure."""
     run_start = _requested_run_start(request)
     try:
-        deleted_keys = [_parse_object_key(text) for text in request.deleted]
+        deleted_keys = [_parse_object_key(text) for text in request.deletions]
         change, warnings = read_change(request.changes, deleted_keys, run_start)
     except InvalidScenario as invalid:
         output.fail(f"{invalid}\nbatchyard: {count_with_noun(len(invalid.faults), 'fault')}; nothing was run")
@@ -76,7 +78,7 @@ def run(request: WhatifRequest) -> None:
         difference = difference_of(compare(run_start, change, run_length, request.seed), started_at)
     except EndlessInstant as error:
         output.fail(f"batchyard: {error}")
-    if missing := _missing_objects(difference.comparison, deleted_keys):
+    if missing := _missing_object_messages(difference.comparison, deleted_keys):
         output.fail("\n".join([*missing, "batchyard: nothing was compared"]))
     for rejection in difference.comparison.refused:
         output.report_line(f"rejected write: {rejection}")
@@ -85,7 +87,7 @@ def run(request: WhatifRequest) -> None:
         raise SystemExit(1)
 
 
-def _missing_objects(comparison: Comparison, deleted_keys: Sequence[Key]) -> list[str]:
+def _missing_object_messages(comparison: Comparison, deleted_keys: Sequence[Key]) -> list[str]:
     """Return a message for each object to delete that did not exist at the time of the change."""
     rejected_keys = [each.key for each in comparison.refused if each.reason == NotFound.reason]
     messages = []
@@ -239,7 +241,7 @@ def whatif(
     if not change and not delete:
         raise typer.BadParameter("give a change with -f FILE, or an object to delete with --delete KIND/NAME")
     if paths and state is not None:
-        raise typer.BadParameter("PATH and --state give two starting states: remove one of them")
+        raise typer.BadParameter("PATH and --state are two starting states: remove one of them")
     if at and not paths:
         raise typer.BadParameter(
             "--at needs the manifests of a scenario (PATH), because a state starts at its own time; "

@@ -46,7 +46,7 @@ class JobState(StrEnum):
 
     @property
     def holds_quota(self) -> bool:
-        """Whether the job's Workload holds quota: it is admitted, or its pods are still being stopped."""
+        """Whether the job's Workload is admitted, or its pods are still being stopped."""
         return self in (JobState.RUNNING, JobState.STARTING, JobState.STOPPING)
 
 
@@ -55,7 +55,7 @@ class JobPods(NamedTuple):
 
     ready: int
     nodes: int
-    waits: str = ""
+    waiting_reason: str = ""
 
 
 class StateSince(NamedTuple):
@@ -114,7 +114,7 @@ class JobEntry:
 
 
 def requested_amounts(workload: Obj) -> Mapping[str, int]:
-    """Return the resources that all pods of a Workload request together, as integers in units of `meta.amount`."""
+    """Return the total requests of a Workload's pods by resource, sorted, as integers in units of `meta.amount`."""
     view = workload_view(workload)
     totals: dict[str, int] = defaultdict(int)
     for pod_set, count in zip(view.pod_sets, view.counts, strict=True):
@@ -187,8 +187,8 @@ def count_pods(pods: Sequence[Obj]) -> JobPods:
     """Count the ready pods of a job and the nodes that its pods use; add the reason of the first waiting pod."""
     live_pods = [pod for pod in pods if (pod.get("status") or {}).get("phase") not in _FINISHED_POD_PHASES]
     nodes = {node for pod in live_pods if (node := (pod.get("spec") or {}).get("nodeName"))}
-    waits = next((reason for pod in live_pods if (reason := _waiting_reason(pod))), "")
-    return JobPods(sum(is_true(pod, "Ready") for pod in live_pods), len(nodes), waits)
+    waiting_reason = next((reason for pod in live_pods if (reason := _waiting_reason(pod))), "")
+    return JobPods(sum(is_true(pod, "Ready") for pod in live_pods), len(nodes), waiting_reason)
 
 
 def _waiting_reason(pod: Obj) -> str:
@@ -236,7 +236,7 @@ def _workload_state(workload: Obj, pods: JobPods | None) -> StateSince:
     if admitted is not None and is_admitted:
         is_running = pods is None or pods.ready > 0
         state = JobState.RUNNING if is_running else JobState.STARTING
-        return StateSince(state, _changed_at(admitted), "" if is_running or pods is None else pods.waits)
+        return StateSince(state, _changed_at(admitted), "" if is_running or pods is None else pods.waiting_reason)
     if reserved is not None and reserved["status"] == "True":
         return StateSince(JobState.CHECKING, _changed_at(reserved), _check_messages(workload))
     reason = "the scheduler has not considered it yet" if reserved is None else reserved.get("message") or ""
@@ -274,11 +274,11 @@ async def read_entries(client: ClusterClient, namespace: str, *, with_pods: bool
     return job_entries(workloads, [*(jobs or ()), *(job_sets or ())], pods)
 
 
-def forbidden_error(client: ClusterClient, what: str, namespace: str) -> ClusterRequestError:
-    """Return the error for a list of `what` (such as pods) that the user may not read."""
+def forbidden_error(client: ClusterClient, resources: str, namespace: str) -> ClusterRequestError:
+    """Return the error if the user may not list `resources` (such as pods) in a namespace, or in all ('')."""
     place = f"namespace {namespace}" if namespace else "all namespaces"
     remedy = "ask for the verb `list` on it" if namespace else "use -n NS, or ask for the verb `list` on it"
-    return ClusterRequestError(f"{client.url}: no permission to list {what} in {place}: {remedy}")
+    return ClusterRequestError(f"{client.url}: no permission to list {resources} in {place}: {remedy}")
 
 
 async def required_entries(client: ClusterClient, namespace: str, *, with_pods: bool = True) -> list[JobEntry]:
@@ -298,7 +298,7 @@ async def find_job(client: ClusterClient, namespace: str, text: str) -> JobEntry
 
 
 async def find_jobs(client: ClusterClient, namespace: str, texts: Sequence[str]) -> Sequence[JobEntry]:
-    """Return the jobs that the user names, each once; like `find_job`, but the namespace is read only once."""
+    """Return the jobs that the user names as for `find_job`, each job once; the namespace is read only once."""
     entries = await required_entries(client, namespace)
     named_entries = [await _select_entry(client, namespace, text, entries) for text in texts]
     return list({entry.uid: entry for entry in named_entries}.values())

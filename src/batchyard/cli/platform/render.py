@@ -54,9 +54,9 @@ def contents_by_path(platform: PlatformModel) -> Mapping[str, str | bytes]:
 
 
 def write_platform_files(files: Mapping[str, str | bytes], out: Path, *, overwrite: bool) -> tuple[list[str], int]:
-    """Write the files; return the user's files that would be overwritten, and the number of removed old files.
+    """Write the files; return the paths that would overwrite files of the user, and the number of removed old files.
 
-    If any file of the user would be overwritten, nothing is written unless `overwrite` is set. Raises OSError. The
+    Without `overwrite`, nothing is written if there are such paths; with it, none are returned. Raises OSError. The
     record of the files is written first, so the next run recognizes the files of an interrupted run.
     """
     contents = {path: file if isinstance(file, bytes) else file.encode() for path, file in files.items()}
