@@ -113,7 +113,7 @@ def _up_arguments(options: UpOptions) -> list[str]:
     return arguments + [flag for flag, is_set in flags.items() if is_set]
 
 
-def running_platform(folder: Path) -> PlatformProcess:
+def require_running_platform(folder: Path) -> PlatformProcess:
     """Return the platform process of a data directory; the command exits if no platform runs there."""
     platform_process = running_process_in(folder)
     if platform_process is None:

@@ -140,20 +140,22 @@ def request_document(target: ClusterTarget, path_in: Callable[[str], str]) -> Ma
 _NAMES_LISTED_MAX: Final = 500
 
 
-def listed_names(target: ClusterTarget, info: ServedKind, wanted: NamespacedName) -> list[NamespacedName] | None:
-    """Return the names of existing objects of a kind, to suggest one in place of the missing object `wanted`.
+def list_existing_names(
+    target: ClusterTarget, served_kind: ServedKind, missing_name: NamespacedName
+) -> list[NamespacedName] | None:
+    """Return the names of existing objects of a kind, to suggest one in place of the missing object `missing_name`.
 
-    First come the objects of that name in all namespaces, then the first 500 objects in the wanted namespace ('' is
+    First come the objects of that name in all namespaces, then the first 500 objects in its namespace ('' is
     the default namespace). Return None if neither list can be read.
     """
-    query = f"fieldSelector=metadata.name%3D{quote(wanted.name)}"
-    for version in reversed(info.versions):
+    query = f"fieldSelector=metadata.name%3D{quote(missing_name.name)}"
+    for version in reversed(served_kind.versions):
 
         def path_of_same_named(_: str, version: str = version) -> str:
-            return f"{kind_path(info, version)}?{query}"
+            return f"{kind_path(served_kind, version)}?{query}"
 
         def path_in(namespace: str, version: str = version) -> str:
-            return f"{object_path(info, version, wanted.namespace or namespace)}?limit={_NAMES_LISTED_MAX}"
+            return f"{object_path(served_kind, version, missing_name.namespace or namespace)}?limit={_NAMES_LISTED_MAX}"
 
         same_named, in_namespace = _list_names(target, path_of_same_named), _list_names(target, path_in)
         if same_named is not None or in_namespace is not None:
@@ -182,7 +184,7 @@ def time_in_document(document: Mapping[str, Any]) -> tuple[Instant, float] | Non
     return instant if isinstance(instant, int) else parse_time(text), float(speed)
 
 
-def platform_time(target: ClusterTarget) -> Instant:
+def read_platform_time(target: ClusterTarget) -> Instant:
     """Return the platform's current time, or this machine's time if the cluster does not report one."""
 
     def path_in(_namespace: str, path: str) -> str:
@@ -346,7 +348,7 @@ class ListPermissionError(ClusterError):
 SOURCE_ERRORS: Final = (ClusterError, KubeconfigError, OSError)
 
 
-def requested_state(file: str | None, target: ClusterTarget) -> State:
+def read_requested_state(file: str | None, target: ClusterTarget) -> State:
     """Return the cluster state in a file, or if `file` is None, of a live cluster; the command exits on failure."""
     if file is not None:
         return read_state_file(file)

@@ -16,7 +16,7 @@ WARNINGS_SHOWN_MAX: Final = 10
 
 
 class _Verbosity:
-    """Whether the command that runs was called with `--verbose`; each command with this option sets it."""
+    """The value of `--verbose` for the running command, which its option callback sets."""
 
     is_verbose = False
 

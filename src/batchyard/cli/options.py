@@ -36,7 +36,7 @@ class DocumentFormat(StrEnum):
 
 
 class SyncMode(StrEnum):
-    """What acknowledged writes survive: a power failure (`full`), or only a crash of the process (`process`)."""
+    """The failures that acknowledged writes survive: a power failure (`full`), or only a process crash (`process`)."""
 
     FULL = "full"
     PROCESS = "process"

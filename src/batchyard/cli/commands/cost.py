@@ -28,7 +28,7 @@ from batchyard.cli.cluster_access import (
     REQUEST_ERRORS,
     ClusterTarget,
     UnreachableError,
-    platform_time,
+    read_platform_time,
     request_document,
 )
 from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, select_kubeconfig
@@ -76,7 +76,7 @@ class CostQuery(NamedTuple):
 def print_costs(target: ClusterTarget, query: CostQuery, output_format: CostFormat) -> None:
     """Print the costs that a platform's CostRecords contain; exit with 1 if they cannot be read."""
     try:
-        now = platform_time(target)
+        now = read_platform_time(target)
         begin, end = _parse_instant(query.begin, now), _parse_instant(query.end, now) if query.end else now + HOUR
         cost_records, remark = _list_cost_records(target, query.namespace)
     except UnreachableError as error:

@@ -14,7 +14,7 @@ from batchyard.cli.cluster_access import (
     REQUEST_ERRORS,
     ClusterTarget,
     UnreachableError,
-    platform_time,
+    read_platform_time,
     request_document,
 )
 from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, Output, select_kubeconfig
@@ -80,7 +80,7 @@ def _parse_instant(target: ClusterTarget, text: str) -> Instant:
         time_before_now = parse_duration(text)
     except ValueError:
         output.fail(f"batchyard: {text!r} is not a time; use 2026-01-31T12:00:00Z, or 2h for two hours ago")
-    return platform_time(target) - time_before_now
+    return read_platform_time(target) - time_before_now
 
 
 def _format_decisions(decision_items: Sequence[Mapping[str, Any]], *, is_wide: bool) -> str:

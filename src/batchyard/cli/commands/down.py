@@ -12,7 +12,7 @@ import typer
 
 from batchyard.base.counts import count_with_noun, select_verb
 from batchyard.cli import output
-from batchyard.cli.background import END_TIMEOUT_SECONDS, running_platform
+from batchyard.cli.background import END_TIMEOUT_SECONDS, require_running_platform
 from batchyard.cli.options import DATA_DIR, PlatformDir
 from batchyard.server.platform.data_dir import JOURNAL_FILE, PlatformProcess, running_process_in
 from batchyard.store.journal_file import wait_until_journal_closed
@@ -24,7 +24,7 @@ def stop_platform(folder: Path, *, end_pods: bool) -> None:
     The command exits if no platform runs, or if the platform or a pod does not end in time.
     """
     if not (end_pods and _only_pods_run(folder)):
-        _end_platform(running_platform(folder), folder)
+        _end_platform(require_running_platform(folder), folder)
     _end_or_report_pods(folder, end_pods=end_pods)
 
 

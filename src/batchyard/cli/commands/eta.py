@@ -20,7 +20,7 @@ from batchyard.cli.cluster_access import (
     ClusterTarget,
     ListPermissionError,
     access_reader_of_source,
-    listed_names,
+    list_existing_names,
     read_cluster_state,
     read_state_file,
 )
@@ -154,7 +154,7 @@ def _missing_workload_text(request: EtaRequest, subject: Key, state: State) -> s
 def _missing_object_text(source: ClusterTarget, subject: Key) -> str:
     """Return the message that the object does not exist, or '' if it exists or the user may not list such objects."""
     info, wanted = kind_info(subject.kind), NamespacedName(subject.namespace, subject.name)
-    existing = listed_names(source, info, wanted)
+    existing = list_existing_names(source, info, wanted)
     return "" if existing is None or wanted in existing else not_found_text(info, wanted, existing)
 
 

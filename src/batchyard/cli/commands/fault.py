@@ -19,8 +19,8 @@ from batchyard.api.meta import Obj
 from batchyard.api.times import format_second, format_time
 from batchyard.base.instant import Instant
 from batchyard.cli import output
-from batchyard.cli.background import running_platform
-from batchyard.cli.commands.status import owner_connection, read_status
+from batchyard.cli.background import require_running_platform
+from batchyard.cli.commands.status import open_owner_connection, read_status
 from batchyard.cli.help import HELP_SETTINGS, HelpCommand, HelpGroup
 from batchyard.cli.options import DATA_DIR
 from batchyard.cloud.catalog import instances
@@ -57,7 +57,6 @@ class _OwnerClient:
         return "" if status_code < http.client.BAD_REQUEST else str(response_document.get("message") or status_code)
 
     def now(self) -> Instant:
-        """Return the current time of the platform."""
         instant: Instant = read_status(self._connection)["instant"]
         return instant
 
@@ -112,9 +111,9 @@ def drain_node(folder: Path, name: str) -> None:
 @contextmanager
 def _connect_as_owner(folder: Path) -> Iterator[_OwnerClient]:
     """Yield a client with the owner's credentials for a data directory's platform; exit if it does not respond."""
-    platform_process = running_platform(folder)
+    platform_process = require_running_platform(folder)
     try:
-        with closing(owner_connection(platform_process, folder)) as connection:
+        with closing(open_owner_connection(platform_process, folder)) as connection:
             yield _OwnerClient(connection)
     except (KubeconfigError, OSError, http.client.HTTPException, ValueError) as error:
         output.fail(f"batchyard: request to {platform_process.url} failed: {error}")

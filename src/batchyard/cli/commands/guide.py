@@ -19,7 +19,7 @@ from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import Instant, format_age
 from batchyard.cli import output
 from batchyard.cli.commands.guide_story import format_next_steps, format_story
-from batchyard.cli.commands.live_guide import DifferentRow, LiveGuide, running_platform_context
+from batchyard.cli.commands.live_guide import DifferentRow, LiveGuide, run_platform_process
 from batchyard.cli.commands.simulate import write_report
 from batchyard.cli.manifest_warnings import print_warnings, remember_verbosity
 from batchyard.cli.options import GuideStepName, Output, Report, parse_speed
@@ -123,7 +123,7 @@ def run(
         return
 
     _treat_signals_as_ctrl_c()
-    with running_platform_context(guide.cluster, live_speed) as live_platform:
+    with run_platform_process(guide.cluster, live_speed) as live_platform:
         live_guide = LiveGuide(guide, live_platform, stops_clock=live_speed != 1)
         live_observations = list(live_guide.play(played_steps(step)))
         simulated_rows = guide_rows(observations, guide)

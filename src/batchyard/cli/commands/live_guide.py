@@ -32,7 +32,7 @@ from batchyard.api.times import parse_time
 from batchyard.base.instant import MINUTE, SECOND, Duration, Instant, format_age, parse_duration
 from batchyard.cli import output
 from batchyard.cli.background import END_TIMEOUT_SECONDS, UpOptions, start_in_background
-from batchyard.cli.commands.status import owner_connection, request_as_owner
+from batchyard.cli.commands.status import open_owner_connection, request_as_owner
 from batchyard.controller_groups import GROUPS
 from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.platform.data_dir import KUBECONFIG_FILE, LOG_FILE, PlatformOptions, prepare_data_dir
@@ -131,7 +131,7 @@ UNEXPLAINED_REASON: Final = "no Job or reading was late, so this is a bug in bat
 
 
 class Timing(NamedTuple):
-    """How late a Job was created, or queues or nodes were read, in a step of the guide (in virtual time)."""
+    """The lateness, in virtual time, of an event in a step: the creation of a Job, or a reading of queues or nodes."""
 
     step: str
     event_kind: str
@@ -253,7 +253,7 @@ class GuideMoment(NamedTuple):
 
 
 @contextmanager
-def running_platform_context(
+def run_platform_process(
     cluster: Obj | None, speed: float, controllers: Sequence[str] = GROUPS, audit_log: Path | None = None
 ) -> Iterator[StartedPlatform]:
     """Run a platform in its own process, with a temporary data directory, until the end of the `with` block."""
@@ -266,7 +266,7 @@ def running_platform_context(
         options = PlatformOptions(folder, sync=SyncMode.PROCESS, audit_log=audit_log, controllers=controllers)
         process, platform_process = start_in_background(UpOptions(options, cluster_file, speed))
         try:
-            with closing(owner_connection(platform_process, folder)) as connection:
+            with closing(open_owner_connection(platform_process, folder)) as connection:
                 yield StartedPlatform(folder, process, connection, speed)
         finally:
             process.terminate()

@@ -21,7 +21,7 @@ import yaml
 
 from batchyard.base.instant import HOUR, Duration
 from batchyard.cli import output
-from batchyard.cli.background import running_platform
+from batchyard.cli.background import require_running_platform
 from batchyard.cli.options import DATA_DIR, DocumentFormat
 from batchyard.cli.output import render_document
 from batchyard.package_data import read_folder
@@ -204,7 +204,7 @@ def url_of(port: int) -> str:
     return f"http://{LOOPBACK}:{port}"
 
 
-def free_port(port: int, option: str) -> int:
+def find_free_port(port: int, option: str) -> int:
     """Return `port`, or any free port for 0; raise ProgramError, which names `option`, if the port is in use."""
     try:
         with socket.create_server((LOOPBACK, port)) as server_socket:
@@ -232,11 +232,11 @@ def wait_until_ready(program: HttpProgram, process: "subprocess.Popen[bytes]") -
             process.wait(_READY_POLL_INTERVAL)
         except subprocess.TimeoutExpired:
             continue
-        raise ended_error(program, process.returncode)
+        raise make_ended_error(program, process.returncode)
     raise ProgramError(f"{program.name} was not ready within {READY_TIMEOUT} s; read its log {program.log}")
 
 
-def ended_error(program: HttpProgram, exit_code: int) -> ProgramError:
+def make_ended_error(program: HttpProgram, exit_code: int) -> ProgramError:
     """Return the error for a program that ended unexpectedly, with its last log lines."""
     lines = program.log.read_text("utf-8", "replace").splitlines()[-_LOG_TAIL_LINES:]
     message = "".join(f"\n  {line}" for line in lines)
@@ -337,7 +337,7 @@ def start_monitoring(request: MonitoringRequest) -> None:
 
     The command exits with 1 if one of the programs cannot be started or ends.
     """
-    platform_process = running_platform(request.data_dir)
+    platform_process = require_running_platform(request.data_dir)
     prometheus_path = shutil.which("prometheus")
     if prometheus_path is None:
         output.fail(_PROMETHEUS_MISSING_MESSAGE)
@@ -345,10 +345,10 @@ def start_monitoring(request: MonitoringRequest) -> None:
     _fail_if_running(folder, request.data_dir)
     os.umask(0o077)
     try:
-        port = free_port(request.port, "--port")
+        port = find_free_port(request.port, "--port")
         grafana_port = request.grafana_port
         if _starts_grafana(request):
-            grafana_port = free_port(grafana_port, "--grafana-port")
+            grafana_port = find_free_port(grafana_port, "--grafana-port")
         write_prometheus_files(folder, request.data_dir, platform_process.url)
         write_grafana_files(folder, url_of(port), grafana_port)
         programs = [_prometheus_program(prometheus_path, folder, port)]
@@ -481,7 +481,7 @@ def _wait_until_one_ends(processes: _ProgramProcesses) -> None:
                 process.wait(_WATCH_INTERVAL)
             except subprocess.TimeoutExpired:
                 continue
-            raise ended_error(program, process.returncode)
+            raise make_ended_error(program, process.returncode)
 
 
 def _monitoring_document(processes: _ProgramProcesses, folder: MonitoringFolder, platform: str) -> Mapping[str, Any]:

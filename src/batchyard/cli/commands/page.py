@@ -12,7 +12,7 @@ from batchyard.apiserver.dashboard import DASHBOARD_FILES_PATH
 from batchyard.apiserver.request import MASTERS_GROUP, UserInfo
 from batchyard.base.instant import HOUR
 from batchyard.cli import output
-from batchyard.cli.background import running_platform
+from batchyard.cli.background import require_running_platform
 from batchyard.cli.options import DATA_DIR
 from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.platform.credentials import ADMIN_USER, CredentialsError, SigningKey
@@ -30,7 +30,7 @@ class PageViewer(NamedTuple):
 
 def print_link(folder: Path, viewer: PageViewer, *, opens_browser: bool) -> None:
     """Print the link to the dashboard; with `opens_browser`, open the link in a browser instead if possible."""
-    platform_process = running_platform(folder)
+    platform_process = require_running_platform(folder)
     page_url = f"{platform_process.url}{DASHBOARD_FILES_PATH}/"
     if platform_process.url.startswith("https:"):
         name, groups = (viewer.name, viewer.groups) if viewer.name else (ADMIN_USER, (MASTERS_GROUP,))

@@ -104,7 +104,7 @@ def run(request: SimulateRequest) -> None:
     scenario, state = simulation_input.scenario, simulation_input.state
     for line in input_remarks(simulation_input, request):
         output.report_line(line)
-    with options_of(request, state) as options:
+    with open_options(request, state) as options:
         simulation = Simulation(scenario, options)
         earlier_events = () if state is None else state.added_events()
         watch = RunWatch(simulation.world, earlier_events)
@@ -140,7 +140,7 @@ def write_report(path: Path, html: str, option: str = "--report") -> None:
         output.fail(f"{path}: cannot write the report: {error.strerror}; choose another file with {option}")
 
 
-def requested_scenario(request: SimulateRequest) -> Scenario:
+def read_requested_scenario(request: SimulateRequest) -> Scenario:
     """Return the scenario (the manifests to simulate) that the arguments name; exit with 1 if it is invalid."""
     return read_input(request).scenario
 
@@ -234,7 +234,7 @@ def _with_requested_run_times(scenario: Scenario, request: SimulateRequest) -> S
 
 
 def input_remarks(simulation_input: SimulationInput, request: SimulateRequest) -> Iterator[str]:
-    """Yield remarks on a run's input: undefined Namespaces, lint findings, no jobs, and jobs without a run time."""
+    """Yield remarks on a run's input: undefined Namespaces, lint findings, missing jobs and unknown run times."""
     manifests = simulation_input.manifests
     yield from _namespace_remarks(simulation_input)
     if simulation_input.state is None:
@@ -265,7 +265,7 @@ def _namespace_remarks(simulation_input: SimulationInput) -> Iterator[str]:
 
 
 @contextmanager
-def options_of(request: SimulateRequest, state: State | None = None) -> Iterator[SimulationOptions]:
+def open_options(request: SimulateRequest, state: State | None = None) -> Iterator[SimulationOptions]:
     """Yield the options of a simulation run; the run's event log is open until the end of the `with` block."""
     run_length = DEFAULT_RUN_LENGTH if request.until is None and state is not None else request.until
     with _event_sink(request.events) as sink:
@@ -319,8 +319,8 @@ def run_trace(folder: Path, load: Fraction, request: SimulateRequest) -> None:
     """Replay a cluster trace with its arrival rate times `load`, and print a report; exit with 1 on failure."""
     trace = _read_trace_or_exit(folder, load)
     has_manifests = bool(request.paths or request.cluster)
-    scenario = add_manifests(trace, requested_scenario(request)) if has_manifests else None
-    with options_of(request) as options:
+    scenario = add_manifests(trace, read_requested_scenario(request)) if has_manifests else None
+    with open_options(request) as options:
         replay = TraceRun(trace, options, scenario)
         result = run_to_end(replay.simulation)
     if request.events != "-":

@@ -12,7 +12,7 @@ import typer
 from batchyard.api.meta import Obj
 from batchyard.base.counts import count_with_noun, select_verb
 from batchyard.cli import output
-from batchyard.cli.background import running_platform
+from batchyard.cli.background import require_running_platform
 from batchyard.cli.options import DATA_DIR, Output, PlatformDir
 from batchyard.cli.output import render_document
 from batchyard.server.kubeconfig.access import KubeconfigError, owner_tls_context
@@ -26,7 +26,7 @@ _KINDS_SHOWN_MAX: Final = 4
 
 def print_status(folder: Path, output_format: Output) -> None:
     """Print the status report; exit with 1 if no platform runs or it does not respond."""
-    platform_process = running_platform(folder)
+    platform_process = require_running_platform(folder)
     try:
         status_report = fetch_status(platform_process, folder)
     except KubeconfigError as error:
@@ -43,14 +43,14 @@ def print_status(folder: Path, output_format: Output) -> None:
 
 def fetch_status(platform_process: PlatformProcess, folder: Path) -> dict[str, Any]:
     """Request a platform's status report over a new connection, as its owner; raise the errors of `read_status`."""
-    connection = owner_connection(platform_process, folder)
+    connection = open_owner_connection(platform_process, folder)
     try:
         return read_status(connection)
     finally:
         connection.close()
 
 
-def owner_connection(platform_process: PlatformProcess, folder: Path) -> http.client.HTTPConnection:
+def open_owner_connection(platform_process: PlatformProcess, folder: Path) -> http.client.HTTPConnection:
     """Return an HTTP connection to a platform with the owner's credentials, which reconnects if it was closed."""
     url_parts = urlsplit(platform_process.url)
     assert url_parts.hostname is not None, f"the platform URL {platform_process.url} has no host"

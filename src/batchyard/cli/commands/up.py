@@ -57,7 +57,7 @@ def start(options: UpOptions, *, detach: bool) -> None:
         _prepare_data_directory(options.platform_options.folder)
         _run_in_background(options)
         return
-    cluster, platform_options = requested_cluster(options), with_kueue_configuration(options)
+    cluster, platform_options = read_requested_cluster(options), with_kueue_configuration(options)
     _prepare_data_directory(options.platform_options.folder)
     logs.configure_logging(options.logs)
     run(platform_options, cluster, options.speed, partial(_print_ready_message, options.platform_options))
@@ -116,7 +116,7 @@ def with_kueue_configuration(options: UpOptions) -> PlatformOptions:
     )
 
 
-def requested_cluster(options: UpOptions) -> Obj | None:
+def read_requested_cluster(options: UpOptions) -> Obj | None:
     """Return the Cluster that `--cluster` names, with images and folders from other options; None without `--cluster`.
 
     The command exits if the Cluster is invalid, or if other options require this machine as a node and it is none.

@@ -16,8 +16,8 @@ from batchyard.cli import options, output
 from batchyard.cli.cluster_access import (
     DEFAULT_RUN_LENGTH,
     ClusterTarget,
+    read_requested_state,
     read_texts,
-    requested_state,
     with_explicit_runtimes,
 )
 from batchyard.cli.commands.simulate import read_scenario_or_exit
@@ -123,7 +123,9 @@ def _requested_run_start(request: WhatifRequest) -> RunStart:
         if texts.states:
             output.fail(f"batchyard: {texts.states[0][0]} is the state of a cluster: give it with --state")
         return RunStart(read_scenario_or_exit(texts), at=request.at)
-    state = with_explicit_runtimes(requested_state(request.state, request.source), "they keep running in both runs")
+    state = with_explicit_runtimes(
+        read_requested_state(request.state, request.source), "they keep running in both runs"
+    )
     return start_from_state(state, fair_sharing=request.fair_sharing)
 
 

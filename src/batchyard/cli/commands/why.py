@@ -15,7 +15,13 @@ from batchyard.api.scheme import ServedKind, kind_info
 from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import Duration, format_age
 from batchyard.cli import output
-from batchyard.cli.cluster_access import REQUEST_ERRORS, ClusterTarget, UnreachableError, listed_names, request_document
+from batchyard.cli.cluster_access import (
+    REQUEST_ERRORS,
+    ClusterTarget,
+    UnreachableError,
+    list_existing_names,
+    request_document,
+)
 from batchyard.cli.missing_objects import NamespacedName, ask_for_role_text, not_found_text
 from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, Output, select_kubeconfig
 from batchyard.cli.output import render_document
@@ -261,7 +267,7 @@ class Subject(NamedTuple):
         return Subject(kind, namespace if kind_info(kind).namespaced else "", name)
 
     @property
-    def info(self) -> ServedKind:
+    def served_kind(self) -> ServedKind:
         """The registered API kind of the object."""
         return kind_info(self.kind)
 
@@ -279,7 +285,7 @@ def explain_in_cluster(subject: Subject, target: ClusterTarget, output_format: O
 
     If the server does not serve `why`, compute the explanation on this machine.
     """
-    served_kind = subject.info
+    served_kind = subject.served_kind
     api_version = served_kind.versions[-1] if served_kind.group == "kueue.x-k8s.io" else served_kind.storage_version
     requested_namespaces: list[str] = []
 
@@ -293,7 +299,7 @@ def explain_in_cluster(subject: Subject, target: ClusterTarget, output_format: O
         if error.code not in _MISSING_SUBRESOURCE_CODES:
             output.fail(f"batchyard: {error}")
         namespace = requested_namespaces[-1] if served_kind.namespaced else ""
-        existing = listed_names(target, served_kind, NamespacedName(subject.namespace, subject.name)) or []
+        existing = list_existing_names(target, served_kind, NamespacedName(subject.namespace, subject.name)) or []
         if NamespacedName(namespace, subject.name) in existing:
             _explain_locally(subject, target, output_format)
             return
@@ -364,19 +370,19 @@ def _resolve_key(world: "World", subject: Subject) -> Key:
     if same_named:
         namespaces = sorted(metadata.get("namespace", "") for metadata in same_named)
         output.fail(
-            f"batchyard: {subject.info.singular} {subject.name} is in {', '.join(namespaces)}: use --namespace"
+            f"batchyard: {subject.served_kind.singular} {subject.name} is in {', '.join(namespaces)}: use --namespace"
             f" {namespaces[0]}"
         )
     existing = [NamespacedName(metadata.get("namespace", ""), metadata["name"]) for metadata in all_metadata]
     wanted = NamespacedName(subject.namespace, subject.name)
-    return output.fail(f"batchyard: {not_found_text(subject.info, wanted, existing)}")
+    return output.fail(f"batchyard: {not_found_text(subject.served_kind, wanted, existing)}")
 
 
 def _explain_locally(subject: Subject, target: ClusterTarget, output_format: Output) -> None:
     """Print an explanation computed on this machine, from the objects of a server that does not serve `why`."""
-    from batchyard.cli.cluster_access import requested_state  # noqa: PLC0415 - loads the simulator
+    from batchyard.cli.cluster_access import read_requested_state  # noqa: PLC0415 - loads the simulator
 
-    explain_in_state(subject, requested_state(None, target), output_format)
+    explain_in_state(subject, read_requested_state(None, target), output_format)
 
 
 def _kinds_by_name() -> dict[str, str]:

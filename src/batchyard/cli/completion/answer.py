@@ -87,7 +87,6 @@ class _CommandLine:
         self._values: dict[str, str] = {}
 
     def read(self, word: str) -> None:
-        """Read the next complete word."""
         if self.pending_option is not None:
             self._set(self.pending_option, word)
             self.pending_option = None

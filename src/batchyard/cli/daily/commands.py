@@ -28,7 +28,7 @@ from batchyard.cli.daily.cluster import (
     NamespaceOption,
     run_in_cluster,
 )
-from batchyard.cli.daily.jobs import JobEntry, JobState, find_job, find_jobs, required_entries
+from batchyard.cli.daily.jobs import JobEntry, JobState, find_job, find_jobs, read_required_entries
 from batchyard.cli.missing_objects import similar_names
 from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, Output, OutputOption, select_kubeconfig
 from batchyard.dashboard.models.reasons import shorten_reason
@@ -124,7 +124,7 @@ def jobs(
     """List the jobs of the queues, of all kinds, with their state, ready pods, nodes and reason."""
 
     async def run(client: ClusterClient) -> str:
-        entries = await required_entries(client, "" if all_namespaces else namespace or client.namespace)
+        entries = await read_required_entries(client, "" if all_namespaces else namespace or client.namespace)
         queued_entries = [e for e in entries if (e.queue or e.workload is not None) and queue in ("", e.queue)]
         return format_jobs(queued_entries, client.now, output, with_namespace=all_namespaces)
 

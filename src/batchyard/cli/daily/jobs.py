@@ -275,13 +275,13 @@ async def read_entries(client: ClusterClient, namespace: str, *, with_pods: bool
 
 
 def forbidden_error(client: ClusterClient, resources: str, namespace: str) -> ClusterRequestError:
-    """Return the error if the user may not list `resources` (such as pods) in a namespace, or in all ('')."""
+    """Return the error if the user may not list `resources` (such as pods) in a namespace ('' for all namespaces)."""
     place = f"namespace {namespace}" if namespace else "all namespaces"
     remedy = "ask for the verb `list` on it" if namespace else "use -n NS, or ask for the verb `list` on it"
     return ClusterRequestError(f"{client.url}: no permission to list {resources} in {place}: {remedy}")
 
 
-async def required_entries(client: ClusterClient, namespace: str, *, with_pods: bool = True) -> list[JobEntry]:
+async def read_required_entries(client: ClusterClient, namespace: str, *, with_pods: bool = True) -> list[JobEntry]:
     """Return the jobs of a namespace ('' for all); raise ClusterRequestError if they may not be listed."""
     entries = await read_entries(client, namespace, with_pods=with_pods)
     if entries is None:
@@ -299,7 +299,7 @@ async def find_job(client: ClusterClient, namespace: str, text: str) -> JobEntry
 
 async def find_jobs(client: ClusterClient, namespace: str, texts: Sequence[str]) -> Sequence[JobEntry]:
     """Return the jobs that the user names as for `find_job`, each job once; the namespace is read only once."""
-    entries = await required_entries(client, namespace)
+    entries = await read_required_entries(client, namespace)
     named_entries = [await _select_entry(client, namespace, text, entries) for text in texts]
     return list({entry.uid: entry for entry in named_entries}.values())
 

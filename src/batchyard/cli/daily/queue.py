@@ -33,7 +33,7 @@ _WAITING_STATES: Final = frozenset({JobState.PENDING, JobState.CHECKING, JobStat
 
 @dataclass(frozen=True, slots=True)
 class PendingJob:
-    """A job in the line of a ClusterQueue; its places count from 1, and are 0 if they are unknown."""
+    """A pending job, with its places in its ClusterQueue and LocalQueue, which count from 1; 0 if they are unknown."""
 
     title: str
     namespace: str
@@ -72,13 +72,13 @@ class QueueLine:
     note: str = ""
 
     def find_pending_job(self, namespace: str, workload_name: str) -> PendingJob | None:
-        """Return the job with this Workload in the line; None if the line does not contain it."""
+        """Return the pending job that has this Workload; None if there is none."""
         return next((e for e in self.jobs if (e.namespace, e.workload_name) == (namespace, workload_name)), None)
 
 
 @dataclass(frozen=True, slots=True)
 class LineSources:
-    """The objects from which lines are read: the LocalQueues and the Workloads that the user may list."""
+    """The LocalQueues and Workloads that the user may list, by which jobs are assigned to ClusterQueues."""
 
     local_queues: Sequence[Obj]
     #: By namespace and name of the Workload.
@@ -109,9 +109,9 @@ async def _read_line_sources(client: ClusterClient, namespace: str) -> LineSourc
 
 
 async def read_line(client: ClusterClient, sources: LineSources, cluster_queue: str, namespace: str) -> QueueLine:
-    """Return the line of a ClusterQueue as the visibility API lists it, or an estimate if it is not served or allowed.
+    """Return the pending jobs of a ClusterQueue from the visibility API, or estimated if it is not served or allowed.
 
-    Without permission for the ClusterQueue, the line has only the Workloads of the namespace's LocalQueues.
+    Without permission for the ClusterQueue, only the Workloads in the namespace's LocalQueues are returned.
     """
     items, problem = await client.list_pending(f"clusterqueues/{cluster_queue}")
     if not problem:
@@ -199,7 +199,7 @@ def _entry_in_line(entry: JobEntry, place: int, local_place: int) -> PendingJob:
 
 @dataclass(frozen=True, slots=True)
 class _PlaceAnswer:
-    """The place of one job: the line of its ClusterQueue, its entry in the line, and the forecast of its start."""
+    """The answer about one job: the pending jobs of its ClusterQueue, its place, and the forecast of its start."""
 
     entry: JobEntry
     line: QueueLine
@@ -227,12 +227,11 @@ class _PlaceAnswer:
 
     @property
     def ahead(self) -> Sequence[PendingJob]:
-        """The pending jobs before this job in the line of its ClusterQueue."""
+        """The pending jobs before this job in its ClusterQueue."""
         pending = self.pending_job
         return [] if pending is None else [each for each in self.line.jobs if each.place < pending.place]
 
     def lines(self, *, is_wide: bool) -> Iterator[str]:
-        """Yield the lines of the text output."""
         entry, pending_job = self.entry, self.pending_job
         if entry.state not in _WAITING_STATES:
             age = format_age(self.now - entry.since)
@@ -312,7 +311,7 @@ async def _read_forecast(client: ClusterClient, entry: JobEntry) -> Mapping[str,
 
 
 async def _pending_jobs(client: ClusterClient, namespace: str) -> tuple[list[PendingJob], Mapping[str, QueueLine]]:
-    """Return the pending jobs of a namespace ('' for all) by namespace, queue and place, and their queue lines."""
+    """Return the pending jobs of a namespace ('' for all), sorted by queue and place, and the lines by ClusterQueue."""
     sources = await _read_line_sources(client, namespace)
     queues = [each for each in sources.local_queues if namespace in ("", each["metadata"]["namespace"])]
     names = dict.fromkeys(name for each in queues if (name := each["spec"].get("clusterQueue")))

@@ -52,7 +52,7 @@ class UsageBar(NamedTuple):
 
 
 class ViewRow(NamedTuple):
-    """A row of a section: its cells, of which a UsageBar is drawn_sections as a bar."""
+    """A row of a section: its cells, of which a UsageBar is drawn as a bar."""
 
     cells: Sequence[str | UsageBar]
 
@@ -190,7 +190,7 @@ def _node_usage(resource: str, requests: Mapping[str, int], allocatable: Mapping
 
 
 class Keys:
-    """The names of keys: printable characters stand for themselves."""
+    """The names of the keys that are not printable characters."""
 
     LEFT, RIGHT, UP, DOWN, PAGE_UP, PAGE_DOWN = "left", "right", "up", "down", "page-up", "page-down"
     TAB, BACK_TAB, ENTER, ESCAPE, BACKSPACE = "tab", "back-tab", "enter", "escape", "backspace"

@@ -267,7 +267,7 @@ class RenderedPlatform:
     folder: Path
 
     def creation_steps(self, connection: ClusterConnection, is_pruning: bool = False) -> list[PlatformStep]:
-        """Return the steps that create the platform; with `is_pruning`, they also remove objects that it lacks."""
+        """Return the steps that create the platform; with `is_pruning`, also remove objects no longer rendered."""
         return create(self.platform, self.files, connection, is_pruning=is_pruning)
 
     def destruction_steps(self, connection: ClusterConnection, is_unprotecting: bool) -> list[PlatformStep]:
@@ -412,7 +412,7 @@ def _run_steps(
     steps: Sequence[PlatformStep],
     verb: str,
 ) -> dict[ProgressKind, int]:
-    """Run the steps and return how many ended in each way; the command exits if a step is not completed."""
+    """Run the steps and return how many ended with each kind of event; the command exits if one is not completed."""
     lock, journal, display = lock_journal_display
     unknown_steps = sorted(request.settings.skipped_steps - {step.name for step in steps})
     if unknown_steps:

@@ -141,7 +141,7 @@ class _Plan(NamedTuple):
 
 
 def run(file: str, project: str, output_format: Output, *, guide: bool = False) -> None:
-    """Print the plan of a platform file; with `guide`, also simulate the guide on it. Exit with 1 if either fails."""
+    """Print the plan of a platform file; with `guide`, also simulate the guide on it. Exit with 1 on failure."""
     source = read_source(file)
     platform = read_valid_platform(source, project)
     plan = _make_plan(source, platform)

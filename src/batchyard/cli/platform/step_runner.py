@@ -135,7 +135,7 @@ class StepRunner:
     _probe_outputs: dict[StepCommand, CommandOutput] = field(default_factory=dict)
 
     def run(self, steps: Sequence[PlatformStep]) -> dict[ProgressKind, int]:
-        """Run all steps; return the number of steps by last event. Raise RunStoppedError if a step is not completed."""
+        """Run all steps; return how many ended with each event kind. Raise RunStoppedError if one is not completed."""
         outcome_counts = dict.fromkeys(ProgressKind, 0)
         for number, step in enumerate(steps, 1):
             outcome_counts[self._complete_step(step, number, len(steps))] += 1
