@@ -24,8 +24,8 @@ def forbidden_prefix(obj: meta.Obj, *, prefers_name: bool = True) -> str:
     is generated, mutating plugins before.
     """
     metadata = obj["metadata"]
-    info = find_kind(obj["apiVersion"], obj["kind"])
-    plural = info.plural if info else f"{obj['kind'].lower()}s"  # custom plurals are unknown here
+    served_kind = find_kind(obj["apiVersion"], obj["kind"])
+    plural = served_kind.plural if served_kind else f"{obj['kind'].lower()}s"  # custom plurals are unknown here
     group = obj["apiVersion"].rpartition("/")[0]
     resource = f"{plural}.{group}" if group else plural
     name, prefix = metadata.get("name"), metadata.get("generateName")

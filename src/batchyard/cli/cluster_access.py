@@ -250,7 +250,7 @@ class SourceTexts(NamedTuple):
         if snapshots and len(self.states) > 1:
             names = " and ".join(name for name, _ in self.states)
             output.fail(
-                f"batchyard: {names} each contain the state of a cluster: give one of them, and optionally manifests"
+                f"batchyard: {names} each contain the state of a cluster: use one of them, and optionally manifests"
             )
         return read_state_texts(self.states) if self.states else None
 
@@ -298,10 +298,10 @@ def _print_missing_references(file: str, state: State) -> None:
     ]
     names = [f"{kind_info(key.kind).kind} {key.name}" for key in dict.fromkeys(references) if key not in state.objects]
     if names:
-        shown = ", ".join(names[:_NAMES_SHOWN_MAX]) + (", ..." if len(names) > _NAMES_SHOWN_MAX else "")
+        names_text = ", ".join(names[:_NAMES_SHOWN_MAX]) + (", ..." if len(names) > _NAMES_SHOWN_MAX else "")
         output.report_line(
-            f"batchyard: {file}: the state is incomplete: {shown} not found, without which Workloads cannot start; "
-            "`batchyard snapshot FILE` writes a complete state, `simulate -o json` does not"
+            f"batchyard: {file}: the state is incomplete: {names_text} not found, without which Workloads cannot "
+            "start; `batchyard snapshot FILE` writes a complete state, `simulate -o json` does not"
         )
 
 

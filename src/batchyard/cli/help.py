@@ -20,8 +20,8 @@ _NUMBER_TYPE: Final = re.compile(r"<(int|float)( range)?>")
 #: The beginnings of Pydantic's messages about malformed values, each with the message to print; '': the rest of it.
 _PYDANTIC_MESSAGES: Final = (
     ("Value error, ", ""),
-    ("Input should be a valid integer", "the value is not a whole number; give one such as 1"),
-    ("Input should be a valid number", "the value is not a number; give one such as 0.5"),
+    ("Input should be a valid integer", "the value is not a whole number; use one such as 1"),
+    ("Input should be a valid number", "the value is not a number; use one such as 0.5"),
 )
 _ARGUMENTS: Final = "Arguments"
 _OPTIONS: Final = "Options"

@@ -33,8 +33,8 @@ def not_found_text(
     `existing_names` are those of the objects of that kind that the user may list. Similar names are from the namespace
     of `missing_name`, if any. `option` is the option of the command that selects a namespace.
     """
-    place = f" in namespace {missing_name.namespace}" if missing_name.namespace else ""
-    text = f"{served_kind.singular} {missing_name.name} not found{place}"
+    namespace_note = f" in namespace {missing_name.namespace}" if missing_name.namespace else ""
+    text = f"{served_kind.singular} {missing_name.name} not found{namespace_note}"
     same_named = [each for each in existing_names if each.name == missing_name.name]
     namespaces = sorted({each.namespace for each in same_named if each.namespace})
     if namespaces:
@@ -62,5 +62,5 @@ def similar_names(name: str, names: Sequence[str]) -> Sequence[str]:
 def ask_for_role_text(served_kind: ServedKind, namespace: str) -> str:
     """Return the advice to ask for the ClusterRole that permits reading the kind, in `namespace` or ('') everywhere."""
     role = "view" if served_kind.constant in _KINDS_OF_VIEW else f"kueue-{served_kind.singular}-viewer-role"
-    place = f"in namespace {namespace}" if namespace else "by a ClusterRoleBinding"
-    return f"ask an administrator for the ClusterRole {role} {place}"
+    scope_text = f"in namespace {namespace}" if namespace else "by a ClusterRoleBinding"
+    return f"ask an administrator for the ClusterRole {role} {scope_text}"

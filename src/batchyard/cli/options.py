@@ -106,7 +106,7 @@ def parse_speed(text: str | float) -> float:
         speed_factor = 0.0
     if text == "max":
         message = "a platform needs a fixed speed, not 'max'"
-        raise typer.BadParameter(f"{message}: give at most {SPEED_MAX}x; `batchyard simulate` runs as fast as it can")
+        raise typer.BadParameter(f"{message}: use at most {SPEED_MAX}x; `batchyard simulate` runs as fast as it can")
     if not 0 < speed_factor <= SPEED_MAX:
         raise typer.BadParameter(f"{text!r} is not a speed; use 1x or 60x, at most {SPEED_MAX}x")
     return speed_factor

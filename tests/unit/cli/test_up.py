@@ -61,7 +61,7 @@ def test_local_image_option_requires_local_cluster(tmp_path: Path) -> None:
 def test_invalid_image_option_is_rejected(tmp_path: Path) -> None:
     up = ("up", "--data-dir", str(tmp_path / "new"), "--cluster", "local", "--image")
     assert "--image a: use NAME=DIRECTORY" in output_of_failure(*up, "a")
-    assert f"{tmp_path / 'none'} is not a folder; give a virtualenv" in output_of_failure(*up, f"a={tmp_path / 'none'}")
+    assert f"{tmp_path / 'none'} is not a folder; use a virtualenv" in output_of_failure(*up, f"a={tmp_path / 'none'}")
 
 
 def test_local_cluster_rejects_speed_option(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_local_cluster_rejects_speed_option(tmp_path: Path) -> None:
 
 
 def test_speed_above_limit_is_rejected() -> None:
-    assert "give at most 3600x" in output_of_failure("up", "--speed", "max")
+    assert "use at most 3600x" in output_of_failure("up", "--speed", "max")
 
 
 def test_unreadable_cluster_file_is_reported(tmp_path: Path) -> None:

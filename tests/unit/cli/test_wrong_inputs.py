@@ -14,7 +14,7 @@ QUEUES = f"{FIRST_STEPS}/platform.yaml"
     ("arguments", "text"),
     [
         (("--by", "user"), "Invalid value for '--by': 'user' is not one of 'queue', 'team', 'priority', 'flavor'."),
-        (("--seed", "abc"), "Invalid value for '--seed': the value is not a whole number; give one such as 1"),
+        (("--seed", "abc"), "Invalid value for '--seed': the value is not a whole number; use one such as 1"),
     ],
 )
 def test_malformed_value_is_reported_in_plain_words(

@@ -21,7 +21,9 @@ def write_backup(file: Path, folder: Path) -> None:
     except JournalError as error:
         output.fail(f"batchyard: {error}")
     except OSError as error:
-        output.fail(f"batchyard: cannot write the backup: {error.filename or file}: {error.strerror}")
+        output.fail(
+            f"batchyard: cannot write the backup: {error.filename or file}: {error.strerror}; choose another file"
+        )
     state = journal_contents.store
     objects_text = count_with_noun(len(state.objects), "object")
     output.report_line(f"batchyard: backup {file} written and verified: {objects_text} at revision {state.revision}")
@@ -35,7 +37,9 @@ def restore_backup(file: Path, folder: Path) -> None:
     except (DirectoryError, JournalError) as error:
         output.fail(f"batchyard: {error}")
     except OSError as error:
-        output.fail(f"batchyard: cannot restore the backup: {error.filename or folder}: {error.strerror}")
+        output.fail(
+            f"batchyard: cannot restore the backup: {error.filename or folder}: {error.strerror}; check its permissions"
+        )
     state = journal_contents.store
     objects_text = count_with_noun(len(state.objects), "object")
     output.report_line(f"batchyard: {folder}: {objects_text} restored; revisions continue from {state.revision}")

@@ -162,13 +162,13 @@ def _row_cells(row: CostReportRow) -> list[str]:
 
 
 def _format_csv(cost_report: CostReport) -> str:
-    text = io.StringIO()
+    csv_buffer = io.StringIO()
     report_document: dict[str, Any] = cost_report_document(cost_report)
     column_names = ["name", "nodeHours", "acceleratorHours", *_USE_COLUMNS, "dollars", "sharePercent"]
-    csv_writer = csv.DictWriter(text, column_names, lineterminator="\n")
+    csv_writer = csv.DictWriter(csv_buffer, column_names, lineterminator="\n")
     csv_writer.writeheader()
     csv_writer.writerows([*report_document["rows"], report_document["total"]])
-    return text.getvalue()
+    return csv_buffer.getvalue()
 
 
 def cost(

@@ -42,7 +42,7 @@ def _end_platform(process: PlatformProcess, folder: Path) -> None:
     if not _has_ended(folder / JOURNAL_FILE):
         message = f"batchyard: {process.url}, pid {process.pid}, did not end within {END_TIMEOUT_SECONDS} s"
         output.fail(f"{message}; end it with kill -9 {process.pid}, which loses no acknowledged writes")
-    output.report_line(f"batchyard: {process.url} has ended, its data is kept")
+    output.report_line(f"batchyard: {process.url} has ended; its data is kept")
 
 
 def _end_or_report_pods(folder: Path, *, end_pods: bool) -> None:

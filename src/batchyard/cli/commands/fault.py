@@ -180,7 +180,7 @@ def node(
 ) -> None:
     """Crash, reclaim or drain a node, as the owner."""
     if crash + reclaim + drain != 1:
-        raise typer.BadParameter("give exactly one of --crash, --reclaim and --drain")
+        raise typer.BadParameter("use exactly one of --crash, --reclaim and --drain")
 
     if drain:
         drain_node(data_dir, name)

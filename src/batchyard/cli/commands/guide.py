@@ -104,7 +104,7 @@ def run(
     try:
         guide = Guide(folder, played_steps(step), platform_dir)
     except InvalidScenario as invalid:
-        output.fail(f"{invalid}\nbatchyard: the guide cannot be played with invalid manifests")
+        output.fail(f"{invalid}\nbatchyard: the guide was not run; fix these manifests first")
     print_warnings(guide.warnings)
     reporter, accounting = Reporter(guide.world), RunAccounting(guide.world.client, guide.world.kernel)
     observations, preemption_totals = [], []

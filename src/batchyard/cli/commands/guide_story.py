@@ -116,10 +116,10 @@ def _fill(*sentences: str) -> str:
 def _workload_counts(observation: GuideObservation, preemptions: int) -> str:
     """Return how many Workloads have quota, wait, and were preempted since the previous step."""
     rows = observation.rows.values()
-    admitted, pending = sum(row.admitted for row in rows), sum(row.pending for row in rows)
-    waiting_text = f", {pending} {select_verb(pending, 'waits', 'wait')}" if pending else ""
+    admitted_count, pending_count = sum(row.admitted for row in rows), sum(row.pending for row in rows)
+    waiting_text = f", {pending_count} {select_verb(pending_count, 'waits', 'wait')}" if pending_count else ""
     preempted_text = f", {preemptions} {select_verb(preemptions, 'was', 'were')} preempted" if preemptions else ""
-    admitted_text = f"{count_with_noun(admitted, 'Workload')} {select_verb(admitted, 'has', 'have')} quota"
+    admitted_text = f"{count_with_noun(admitted_count, 'Workload')} {select_verb(admitted_count, 'has', 'have')} quota"
     return f"{admitted_text}{waiting_text}{preempted_text}"
 
 

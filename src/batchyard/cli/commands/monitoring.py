@@ -369,7 +369,7 @@ def end_monitoring(data_dir: Path) -> None:
     for name, process in processes.items():
         if not end_served_process(process):
             output.fail(f"batchyard: {name}, pid {process.pid}, did not end; kill it with: kill -9 {process.pid}")
-        output.report_line(f"batchyard: {name} at {process.url} has ended, its data is kept in {folder.path}")
+        output.report_line(f"batchyard: {name} at {process.url} has ended; its data is kept in {folder.path}")
     folder.state.unlink(missing_ok=True)
 
 
@@ -380,8 +380,12 @@ def _fail_if_running(folder: MonitoringFolder, data_dir: Path) -> None:
 
 
 def _prometheus_program(program_path: str, folder: MonitoringFolder, port: int) -> HttpProgram:
-    data, listen_address = folder.prometheus / "data", f"{LOOPBACK}:{port}"
-    options = {"config.file": folder.configuration, "storage.tsdb.path": data, "web.listen-address": listen_address}
+    data_folder, listen_address = folder.prometheus / "data", f"{LOOPBACK}:{port}"
+    options = {
+        "config.file": folder.configuration,
+        "storage.tsdb.path": data_folder,
+        "web.listen-address": listen_address,
+    }
     arguments = [f"--{name}={value}" for name, value in options.items()]
     return HttpProgram(_PROMETHEUS, [program_path, *arguments], port, "/-/ready", folder.prometheus / "prometheus.log")
 
@@ -452,7 +456,7 @@ def _raise_on_signal() -> Iterator[None]:
     try:
         yield
     except _TerminationRequested:
-        output.report_line("batchyard: monitoring has ended, its data is kept")
+        output.report_line("batchyard: monitoring has ended; its data is kept")
     finally:
         for number, handler in previous_handlers.items():
             signal.signal(number, handler)
@@ -518,11 +522,15 @@ def _print_result(document: Mapping[str, Any], request: MonitoringRequest) -> No
         output.report_line(f"batchyard: Grafana listening on {url}, pid {pid}; log in as admin, admin")
     else:
         grafana_state = "is not started" if _grafana_program_command() else "is not installed"
-        output.report_line(f"batchyard: Grafana {grafana_state}; start Grafana with our data source and dashboards:")
+        output.report_line(
+            f"batchyard: Grafana {grafana_state}; this command starts it with the data source and dashboards:"
+        )
         output.report_line(f"  {join(grafana['command'])}")
     if request.detach:
         folder = quote(str(request.data_dir))
-        output.report_line(f"batchyard: in the background; end it with: batchyard monitoring --end --data-dir {folder}")
+        output.report_line(
+            f"batchyard: running in the background; end it with: batchyard monitoring --end --data-dir {folder}"
+        )
     if request.output_format is not None:
         output.write(render_document(document, request.output_format))
 

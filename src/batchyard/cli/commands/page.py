@@ -42,10 +42,10 @@ def print_link(folder: Path, viewer: PageViewer, *, opens_browser: bool) -> None
         user, expires_at = UserInfo(name, tuple(groups)), now + viewer.hours * HOUR
         page_url += f"#token={dashboard_token(key, user, now, expires_at, permits_actions=viewer.permits_actions)}"
         permission = "with actions" if viewer.permits_actions else "read-only"
-        message = f"valid for {viewer.hours} h as {name}, {permission}; treat the link like a password"
+        message = f"the link is valid for {viewer.hours} h as {name}, {permission}; treat it like a password"
         output.report_line(f"batchyard: {message}")
     elif viewer.name:
-        output.fail("batchyard: --user has no effect with --insecure-loopback: all users of this machine are the owner")
+        output.fail("batchyard: --user has no effect with --insecure-loopback: all users of this machine are its owner")
     if opens_browser and webbrowser.open(page_url):
         return
     output.write(f"{page_url}\n")

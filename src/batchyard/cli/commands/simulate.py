@@ -194,8 +194,8 @@ def _fail_with_faults(faults: Sequence[ManifestFault | FileFault], remedy: str =
 
 def _check_queue_names(manifests: Manifests, state: State | None) -> None:
     """Exit if the LocalQueue of a job, or the ClusterQueue of a LocalQueue, exists at no time of the run."""
-    existing = [] if state is None else [Manifest(dict(obj), "", 0) for obj in state.objects.values()]
-    configuration = build_configuration([*existing, *manifests.objects])
+    state_manifests = [] if state is None else [Manifest(dict(obj), "", 0) for obj in state.objects.values()]
+    configuration = build_configuration([*state_manifests, *manifests.objects])
     faults: dict[str, ManifestFault] = {}
     fault_count = 0
     for result in (*unknown_local_queue(configuration), *unknown_cluster_queue(configuration)):
@@ -252,9 +252,9 @@ def input_remarks(simulation_input: SimulationInput, request: SimulateRequest) -
 
 def _namespace_remarks(simulation_input: SimulationInput) -> Iterator[str]:
     """Yield a remark on the Namespaces that the run creates, because manifests use them and do not define them."""
-    existing = () if simulation_input.state is None else simulation_input.state.objects
+    state_objects = () if simulation_input.state is None else simulation_input.state.objects
     names = undefined_namespaces(simulation_input.scenario.steps)
-    names = [name for name in names if Key(scheme.NAMESPACE, "", name) not in existing]
+    names = [name for name in names if Key(scheme.NAMESPACE, "", name) not in state_objects]
     if names:
         more = f" and {len(names) - _NAMES_SHOWN_MAX} more" if len(names) > _NAMES_SHOWN_MAX else ""
         names_text = f"{select_verb(len(names), 'Namespace', 'Namespaces')} {', '.join(names[:_NAMES_SHOWN_MAX])}{more}"
@@ -444,7 +444,7 @@ def simulate(
     if events == "-" and output_format is not None:
         raise typer.BadParameter("--events - writes the event log to standard output: remove --output")
     if not paths and trace is None:
-        raise typer.BadParameter("Missing argument 'PATH...'; give manifests, a trace with --trace DIR, or both")
+        raise typer.BadParameter("Missing argument 'PATH...'; add manifests, a trace with --trace DIR, or both")
     if load is not None and trace is None:
         raise typer.BadParameter("--load scales a trace: add --trace DIR")
     if trace is not None and (report is not None or compare_with is not None):

@@ -104,7 +104,7 @@ def run(options: PlatformOptions, cluster: Obj | None, speed: float, report_read
     except OSError as error:
         message = f"{error.filename or options.folder}: {error.strerror}"
         output.fail(f"batchyard: {message}; check its free disk space and permissions")
-    output.report_line("batchyard: the platform has ended, its data is kept")
+    output.report_line("batchyard: the platform has ended; its data is kept")
 
 
 def with_kueue_configuration(options: UpOptions) -> PlatformOptions:
@@ -154,7 +154,7 @@ def _parse_image(text: str) -> dict[str, object]:
     if path == Path("/"):
         return {"match": name, "machine": True}
     if not path.is_dir():
-        output.fail(f"batchyard: --image {text}: {path} is not a folder; give a virtualenv, a root folder, or /")
+        output.fail(f"batchyard: --image {text}: {path} is not a folder; use a virtualenv, a root folder, or /")
     return {"match": name, "environment" if (path / "pyvenv.cfg").exists() else "root": str(path)}
 
 
@@ -173,7 +173,7 @@ def _read_cluster(path: Path) -> Obj:
     if faults := [*manifests.faults, *catalog_faults]:
         output.fail("\n".join(map(str, faults)))
     if len(clusters) != 1:
-        output.fail(f"batchyard: {path}: the file contains {len(clusters)} Clusters instead of exactly one")
+        output.fail(f"batchyard: {path}: the file must contain exactly one Cluster; it contains {len(clusters)}")
     return clusters[0]
 
 

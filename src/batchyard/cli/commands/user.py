@@ -44,7 +44,7 @@ def create_user(folder: Path, user: NewUser) -> None:
         if name.startswith(_RESERVED_NAME_PREFIX):
             output.fail(f"batchyard: {name!r} is not a valid user name: the prefix {_RESERVED_NAME_PREFIX} is reserved")
     if len(user.name) > COMMON_NAME_MAX:
-        output.fail(f"batchyard: {user.name!r} is not valid: certificates allow at most {COMMON_NAME_MAX} characters")
+        output.fail(f"batchyard: {user.name!r} is too long: certificates allow at most {COMMON_NAME_MAX} characters")
     if "/" in user.name or user.name.startswith("."):
         output.fail(f"batchyard: {user.name!r} is not a valid name: it contains / or starts with a dot")
     platform_process = running_process_in(folder)

@@ -94,10 +94,10 @@ def _missing_object_messages(comparison: Comparison, deleted_keys: Sequence[Key]
     for key in deleted_keys:
         if key in rejected_keys:
             objects = comparison.without.result.objects.get(key.kind, ())
-            existing = [NamespacedName(*key_of(obj)[1:]) for obj in objects]
+            existing_names = [NamespacedName(*key_of(obj)[1:]) for obj in objects]
             info = kind_info(key.kind)
             option = f"--delete {info.singular}/{{namespace}}/{key.name}"
-            text = not_found_text(info, NamespacedName(key.namespace, key.name), existing, option)
+            text = not_found_text(info, NamespacedName(key.namespace, key.name), existing_names, option)
             messages.append(f"--delete: {text}")
     return messages
 
@@ -121,7 +121,7 @@ def _requested_run_start(request: WhatifRequest) -> RunStart:
     if request.paths:
         texts = read_texts(request.paths)
         if texts.states:
-            output.fail(f"batchyard: {texts.states[0][0]} is the state of a cluster: give it with --state")
+            output.fail(f"batchyard: {texts.states[0][0]} is the state of a cluster: use --state for it")
         return RunStart(read_scenario_or_exit(texts), at=request.at)
     state = with_explicit_runtimes(
         read_requested_state(request.state, request.source), "they keep running in both runs"
@@ -241,13 +241,13 @@ def whatif(
 ) -> None:
     """Compare two simulated runs of the same state, with and without a change. The cluster is not changed."""
     if not change and not delete:
-        raise typer.BadParameter("give a change with -f FILE, or an object to delete with --delete KIND/NAME")
+        raise typer.BadParameter("add a change with -f FILE, or an object to delete with --delete KIND/NAME")
     if paths and state is not None:
         raise typer.BadParameter("PATH and --state are two starting states: remove one of them")
     if at and not paths:
         raise typer.BadParameter(
             "--at needs the manifests of a scenario (PATH), because a state starts at its own time; "
-            "remove --at, or give PATH"
+            "remove --at, or add PATH"
         )
 
     source = ClusterTarget(

@@ -299,13 +299,15 @@ def explain_in_cluster(subject: Subject, target: ClusterTarget, output_format: O
         if error.code not in _MISSING_SUBRESOURCE_CODES:
             output.fail(f"batchyard: {error}")
         namespace = requested_namespaces[-1] if served_kind.namespaced else ""
-        existing = list_existing_names(target, served_kind, NamespacedName(subject.namespace, subject.name)) or []
-        if NamespacedName(namespace, subject.name) in existing:
+        existing_names = list_existing_names(target, served_kind, NamespacedName(subject.namespace, subject.name)) or []
+        if NamespacedName(namespace, subject.name) in existing_names:
             _explain_locally(subject, target, output_format)
             return
         if error.code == _FORBIDDEN_CODE:
             output.fail(f"batchyard: {error}; {ask_for_role_text(served_kind, namespace)}")
-        output.fail(f"batchyard: {not_found_text(served_kind, NamespacedName(namespace, subject.name), existing)}")
+        output.fail(
+            f"batchyard: {not_found_text(served_kind, NamespacedName(namespace, subject.name), existing_names)}"
+        )
     except REQUEST_ERRORS as error:
         output.fail(f"batchyard: {error}")
     output.write(_format_answer(document, output_format))
@@ -373,9 +375,9 @@ def _resolve_key(world: "World", subject: Subject) -> Key:
             f"batchyard: {subject.served_kind.singular} {subject.name} is in {', '.join(namespaces)}: use --namespace"
             f" {namespaces[0]}"
         )
-    existing = [NamespacedName(metadata.get("namespace", ""), metadata["name"]) for metadata in all_metadata]
-    wanted = NamespacedName(subject.namespace, subject.name)
-    return output.fail(f"batchyard: {not_found_text(subject.served_kind, wanted, existing)}")
+    existing_names = [NamespacedName(metadata.get("namespace", ""), metadata["name"]) for metadata in all_metadata]
+    subject_name = NamespacedName(subject.namespace, subject.name)
+    return output.fail(f"batchyard: {not_found_text(subject.served_kind, subject_name, existing_names)}")
 
 
 def _explain_locally(subject: Subject, target: ClusterTarget, output_format: Output) -> None:

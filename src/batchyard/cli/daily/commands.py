@@ -137,7 +137,7 @@ def jobs(
 async def _find_named_jobs(client: ClusterClient, namespace: str, names: Sequence[str]) -> Sequence[JobEntry]:
     """Return the jobs that the user names, each once; raise ClusterRequestError before any change if one is missing."""
     if len(names) > _JOBS_MAX:
-        raise ClusterRequestError(f"{len(names)} names are too many: give at most {_JOBS_MAX} at once")
+        raise ClusterRequestError(f"{len(names)} names are too many: use at most {_JOBS_MAX} at once")
     return await find_jobs(client, namespace or client.namespace, names)
 
 
@@ -307,10 +307,10 @@ async def _set_priority(client: ClusterClient, entry: JobEntry, class_name: str)
     except ClusterRequestError as error:
         raise ClusterRequestError(f"the priority of {job_text} cannot be changed: {error}") from None
     old_text = f"{old_class}, " if old_class else ""
-    change = f"{job_text}: WorkloadPriorityClass {class_name}, priority {value}"
-    change += f" (before: {old_text}priority {entry.priority})"
+    summary = f"{job_text}: WorkloadPriorityClass {class_name}, priority {value}"
+    summary += f" (before: {old_text}priority {entry.priority})"
     effect = "; it keeps running: the priority now counts in preemption" if entry.state.holds_quota else ""
-    return f"{change}{effect}"
+    return f"{summary}{effect}"
 
 
 async def _class_value(client: ClusterClient, class_name: str) -> int | str:
@@ -320,8 +320,8 @@ async def _class_value(client: ClusterClient, class_name: str) -> int | str:
         return "unknown"
     values: dict[str, int] = {each["metadata"]["name"]: each["value"] for each in classes}
     if class_name not in values:
-        similar = similar_names(class_name, list(values))
-        hint = f"; similar names: {', '.join(similar)}" if similar else ""
+        similar_classes = similar_names(class_name, list(values))
+        hint = f"; similar names: {', '.join(similar_classes)}" if similar_classes else ""
         available = ", ".join(f"{name} ({value})" for name, value in values.items()) or "none: create one first"
         raise ClusterRequestError(f"WorkloadPriorityClass {class_name} not found{hint}; available: {available}")
     return values[class_name]

@@ -197,9 +197,9 @@ def _waiting_reason(pod: Obj) -> str:
     if scheduled is not None and scheduled["status"] == "False":
         return scheduled.get("message") or scheduled.get("reason") or ""
     for status in (pod.get("status") or {}).get("containerStatuses") or ():
-        waiting = (status.get("state") or {}).get("waiting") or {}
-        if waiting:
-            return ": ".join(waiting[field] for field in ("reason", "message") if waiting.get(field))
+        waiting_state = (status.get("state") or {}).get("waiting") or {}
+        if waiting_state:
+            return ": ".join(waiting_state[field] for field in ("reason", "message") if waiting_state.get(field))
     return ""
 
 
@@ -276,9 +276,9 @@ async def read_entries(client: ClusterClient, namespace: str, *, with_pods: bool
 
 def forbidden_error(client: ClusterClient, resources: str, namespace: str) -> ClusterRequestError:
     """Return the error if the user may not list `resources` (such as pods) in a namespace ('' for all namespaces)."""
-    place = f"namespace {namespace}" if namespace else "all namespaces"
-    remedy = "ask for the verb `list` on it" if namespace else "use -n NS, or ask for the verb `list` on it"
-    return ClusterRequestError(f"{client.url}: no permission to list {resources} in {place}: {remedy}")
+    scope_text = f"namespace {namespace}" if namespace else "all namespaces"
+    remedy = "ask for the verb `list` on these" if namespace else "use -n NS, or ask for the verb `list` on these"
+    return ClusterRequestError(f"{client.url}: no permission to list {resources} in {scope_text}: {remedy}")
 
 
 async def read_required_entries(client: ClusterClient, namespace: str, *, with_pods: bool = True) -> list[JobEntry]:
@@ -310,7 +310,7 @@ async def _select_entry(client: ClusterClient, namespace: str, text: str, entrie
         return matches[0]
     if matches:
         titles = ", ".join(entry.title for entry in matches)
-        raise ClusterRequestError(f"{text} is ambiguous in namespace {namespace}: give one of {titles}")
+        raise ClusterRequestError(f"{text} is ambiguous in namespace {namespace}: use one of {titles}")
     raise ClusterRequestError(await _not_found_message(client, namespace, text, entries))
 
 

@@ -149,8 +149,8 @@ class _JobLogs:
     def _missing_pod_message(self, pods: Sequence[Obj]) -> str:
         request, names = self._request, [pod["metadata"]["name"] for pod in pods]
         if request.pod:
-            similar = similar_names(request.pod, names) or names[:_NAMES_SHOWN_MAX]
-            return f"{self._entry.title} has no pod {request.pod}; it has: {', '.join(similar)}"
+            similar_pods = similar_names(request.pod, names) or names[:_NAMES_SHOWN_MAX]
+            return f"{self._entry.title} has no pod {request.pod}; it has: {', '.join(similar_pods)}"
         indexes = [str(index) for index in dict.fromkeys(map(_index_of, pods)) if index is not None]
         available = (
             f"it has {', '.join(indexes[:_NAMES_SHOWN_MAX])}" if indexes else "its pods have no index: use --pod"
@@ -165,7 +165,7 @@ class _JobLogs:
             pods_text = "no pod that has started" if pods else "no pods"
             raise ClusterRequestError(
                 f"{entry.title} in namespace {entry.namespace} has {pods_text}; it is {state}; add -f to wait for its"
-                f" logs, or ask: batchyard why workload/{entry.workload_name} -n {entry.namespace}"
+                f" logs, or run: batchyard why workload/{entry.workload_name} -n {entry.namespace}"
             )
         if len(started_pods) < len(pods):
             missing_count = len(pods) - len(started_pods)

@@ -270,19 +270,19 @@ def _forecast_lines(entry: JobEntry, forecast: Mapping[str, Any] | None) -> Iter
 def _ahead_lines(ahead: Sequence[PendingJob], now: Instant, *, is_wide: bool) -> Iterator[str]:
     if not ahead:
         return
-    shown = ahead if is_wide else ahead[-_AHEAD_MAX:]
+    shown_jobs = ahead if is_wide else ahead[-_AHEAD_MAX:]
     header = ["POSITION", "JOB", "OWNER", "QUEUE", "PRIORITY", "REQUESTS", "AGE", *(["WORKLOAD"] if is_wide else [])]
     rows = [
         [
             *(str(each.place), each.title, each.namespace, each.queue, str(each.priority)),
             *(each.requests or "-", format_age(now - each.created), *([each.workload_name] if is_wide else [])),
         ]
-        for each in shown
+        for each in shown_jobs
     ]
     yield ""
     yield format_table([header, *rows]).rstrip("\n")
-    if len(shown) < len(ahead):
-        yield f"... and {len(ahead) - len(shown)} more ahead: -o wide"
+    if len(shown_jobs) < len(ahead):
+        yield f"... and {len(ahead) - len(shown_jobs)} more ahead: -o wide"
 
 
 async def _answer_place(client: ClusterClient, namespace: str, name: str, *, with_forecast: bool) -> _PlaceAnswer:
@@ -318,13 +318,13 @@ async def _pending_jobs(client: ClusterClient, namespace: str) -> tuple[list[Pen
     lines = {name: await read_line(client, sources, name, namespace) for name in names}
     pending = [job for line in lines.values() for job in line.jobs if namespace in ("", job.namespace)]
     keys_in_lines = {(job.namespace, job.workload_name) for job in pending}
-    outside_lines = [
+    other_jobs = [
         _entry_in_line(entry, 0, 0)
         for key, entry in sources.entries.items()
         if entry.state in _WAITING_STATES and key not in keys_in_lines and namespace in ("", entry.namespace)
     ]
     return sorted(
-        [*pending, *outside_lines], key=lambda job: (job.namespace, job.queue, job.place == 0, job.place)
+        [*pending, *other_jobs], key=lambda job: (job.namespace, job.queue, job.place == 0, job.place)
     ), lines
 
 

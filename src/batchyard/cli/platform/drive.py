@@ -371,9 +371,9 @@ def _write_files(rendered_platform: RenderedPlatform) -> None:
     if paths:
         message = "".join(f"\n  {path}" for path in paths[:10])
         output.fail(
-            f"batchyard: would overwrite files in {rendered_platform.folder} that were not rendered:{message}\n"
-            "move those files, choose "
-            "another folder with --out DIR, or replace the files with `batchyard platform render --overwrite`"
+            f"batchyard: rendering would overwrite files in {rendered_platform.folder} that it did not write:"
+            f"{message}\nmove those files, choose another folder with --out DIR, or replace the "
+            "files with `batchyard platform render --overwrite`"
         )
 
 

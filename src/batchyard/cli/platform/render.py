@@ -38,7 +38,7 @@ def run(file: str, out: Path, project: str, *, overwrite: bool) -> None:
         path_lines = "".join(f"\n  {path}" for path in conflicting_paths[:_PATHS_SHOWN_MAX])
         omitted_count = len(conflicting_paths) - _PATHS_SHOWN_MAX
         omitted_note = f"\n  and {omitted_count} more" if omitted_count > 0 else ""
-        message = f"would overwrite files in {out} that were not rendered:{path_lines}{omitted_note}"
+        message = f"rendering would overwrite files in {out} that it did not write:{path_lines}{omitted_note}"
         output.fail(f"batchyard: {message}\nnothing was written; move these files, or use --overwrite")
     removed_note = f"; {count_with_noun(removed_count, 'old file')} removed" if removed_count else ""
     output.report_line(f"batchyard: {count_with_noun(len(file_contents), 'file')} written to {out}{removed_note}")

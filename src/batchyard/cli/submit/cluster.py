@@ -224,7 +224,7 @@ def match_gpu_model(
             return GpuMatch(dict(selector), f"GPU model {model}: {source}, node label {_format_labels(selector)}")
         if matches:
             models = "; ".join(f"{_format_labels(labels)} ({sources[0]})" for labels, sources in matches.items())
-            raise SubmitError(f"GPU model {model} is ambiguous: {models}: give more of the name, as in MODEL-80gb:N")
+            raise SubmitError(f"GPU model {model} is ambiguous: {models}: use more of the name, as in MODEL-80gb:N")
     values = _gpu_values([*flavor_labels.values(), *node_labels.values()])
     available = ", ".join(values[:_MODELS_SHOWN_MAX]) or (
         "none has a label with a GPU model: use --gpus N, if needed with --node-selector NAME=VALUE"
@@ -243,9 +243,9 @@ def _matching_labels(
     sources_by_labels: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for source, labels in labels_by_source.items():
         pairs = [pair for pair in labels.items() if pair[0] != well_known.HOSTNAME and _contains_words(pair[1], model)]
-        matching = tuple([pair for pair in pairs if _GPU_LABEL.search(pair[0])] or pairs)
-        if matching:
-            sources_by_labels.setdefault(matching, []).append(source)
+        matching_labels = tuple([pair for pair in pairs if _GPU_LABEL.search(pair[0])] or pairs)
+        if matching_labels:
+            sources_by_labels.setdefault(matching_labels, []).append(source)
     exact_matches = {
         labels: sources
         for labels, sources in sources_by_labels.items()

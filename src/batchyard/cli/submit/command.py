@@ -68,8 +68,8 @@ class CommandWithArguments(HelpCommand):
         """Return the index at which the command starts in arguments without `--`."""
         parser = self.make_parser(ctx)
         parser.allow_interspersed_args = False
-        values, rest, _ = parser.parse_args(list(args))
-        index = len(args) - len(rest) - (values.get("folder") is not None)
+        parsed_values, remaining_args, _ = parser.parse_args(list(args))
+        index = len(args) - len(remaining_args) - (parsed_values.get("folder") is not None)
         return index + 1 if index < len(args) and Path(args[index]).is_dir() else index
 
     def _check_command(self, ctx: Any, options: Sequence[str], argv: Sequence[str]) -> None:

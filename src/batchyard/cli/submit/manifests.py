@@ -232,7 +232,7 @@ def pack(folder: Path) -> PackedFolder:
     """Pack a folder into an archive; raise PackingError if it is too large, unreadable, or has links to the outside."""
     root = folder.resolve()
     if not root.is_dir():
-        raise PackingError(f"{folder} is not a folder: give an existing folder")
+        raise PackingError(f"{folder} is not a folder: choose an existing folder")
     excluded_paths: list[str] = []
     try:
         folder_entries = list(_entries_below(root, root, excluded_paths))
