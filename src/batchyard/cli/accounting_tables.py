@@ -39,7 +39,7 @@ def losses_table(losses: Sequence[GangLoss], now: Instant, *, wide: bool = False
 
 
 def unplaced_table(pods: Iterable[Obj], *, wide: bool = False) -> str:
-    """Return a table of the pods without a node and the reasons, '' if there are none.
+    """Return a table of the pods that wait for a node and the reasons; '' if there are none.
 
     Without `wide`, the table has at most its first ROWS_SHOWN_MAX rows.
     """

@@ -45,7 +45,9 @@ def print_link(folder: Path, viewer: PageViewer, *, opens_browser: bool) -> None
         message = f"the link is valid for {viewer.hours} h as {name}, {permission}; treat it like a password"
         output.report_line(f"batchyard: {message}")
     elif viewer.name:
-        output.fail("batchyard: --user has no effect with --insecure-loopback: all users of this machine are its owner")
+        output.fail(
+            "batchyard: remove --user: with --insecure-loopback, every user of this machine has the owner's permissions"
+        )
     if opens_browser and webbrowser.open(page_url):
         return
     output.write(f"{page_url}\n")

@@ -51,7 +51,10 @@ def create_user(folder: Path, user: NewUser) -> None:
     if platform_process is None:
         output.fail(f"batchyard: no platform runs in {folder}; start one with `batchyard up` first")
     if platform_process.url.startswith("http:"):
-        output.fail("batchyard: the platform runs with --insecure-loopback, so every user of this machine is its owner")
+        output.fail(
+            "batchyard: every user of this machine has the owner's permissions; start the platform without "
+            "--insecure-loopback to create users"
+        )
     try:
         path = _write_kubeconfig(folder, platform_process.url, user)
     except CredentialsError as error:

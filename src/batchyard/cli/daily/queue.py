@@ -323,9 +323,7 @@ async def _pending_jobs(client: ClusterClient, namespace: str) -> tuple[list[Pen
         for key, entry in sources.entries.items()
         if entry.state in _WAITING_STATES and key not in keys_in_lines and namespace in ("", entry.namespace)
     ]
-    return sorted(
-        [*pending, *other_jobs], key=lambda job: (job.namespace, job.queue, job.place == 0, job.place)
-    ), lines
+    return sorted([*pending, *other_jobs], key=lambda job: (job.namespace, job.queue, job.place == 0, job.place)), lines
 
 
 def _format_pending(jobs: Sequence[PendingJob], now: Instant, output_format: Output, *, with_namespace: bool) -> str:
