@@ -103,7 +103,7 @@ def controller_rules(groups: Sequence[str]) -> list[Obj]:
         resources_by_verbs.setdefault((group, tuple(sorted(needed_verbs))), []).append(resource)
     grouped_resources = sorted(resources_by_verbs.items())
     rules = [_rule(group, sorted(resources), needed_verbs) for (group, needed_verbs), resources in grouped_resources]
-    if any(group in controller_groups.ALSO_UPSTREAM for group in groups):
+    if any(group in controller_groups.UPSTREAM_GROUPS for group in groups):
         rules.append(_rule(_REGISTRATION_GROUP, ["validatingwebhookconfigurations"], ["list"]))
     return rules
 

@@ -6,7 +6,7 @@ Amounts are in billionths. Sources: Kubernetes's pkg/quota/v1/evaluator/core, k8
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from batchyard.admission_plugins.built_in import forbidden
+from batchyard.admission_plugins.built_in import forbidden_prefix
 from batchyard.api import meta, scheme
 from batchyard.api.custom_kinds import DEFINITION, is_served, kind_from_definition
 from batchyard.api.errors import TemporarilyForbidden
@@ -460,7 +460,7 @@ def _quota_name(quota: meta.Obj) -> str:
 
 
 def _forbidden_error(obj: meta.Obj, reason: str) -> TemporarilyForbidden:
-    return TemporarilyForbidden(f"{forbidden(obj)}: {reason}")
+    return TemporarilyForbidden(f"{forbidden_prefix(obj)}: {reason}")
 
 
 def _format_amounts(names: Iterable[str], amount_texts: Mapping[str, str]) -> str:

@@ -200,7 +200,7 @@ class World:
         namespaces = self._settings.kueue.managed_namespaces
         chain = AdmissionChain(with_nodes=self._settings.with_nodes, with_api=False, managed_namespaces=namespaces)
         self.store.listen(chain.observe)
-        self.client = LocalClient(self.store, self.kernel, seed, chain.rules())
+        self.client = LocalClient(self.store, self.kernel, seed, chain.hooks())
         self.loops: list[PreemptionLoop] = []
         #: The writes of users that the API rejected, each with its error.
         self.rejected_writes: list[tuple[Write, ApiError]] = []

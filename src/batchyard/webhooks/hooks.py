@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from batchyard import controller_groups
-from batchyard.admission_plugins.built_in import check_queue_kept, queue_job
+from batchyard.admission_plugins.built_in import check_queue_removal, queue_job
 from batchyard.api import conversion, defaults, scheme, validation, well_known
 from batchyard.api.defaults import jobset_defaults
 from batchyard.api.errors import FieldError, Forbidden
@@ -275,7 +275,7 @@ def _check_related_objects(new: Obj, old: Obj | None, groups: Sequence[str], fet
     if kind == scheme.POD:
         validate_pod(new, fetched_objects)
     elif kind in _JOB_KINDS and old is not None and ADMISSION in groups:
-        check_queue_kept(new, old, fetched_objects.get)
+        check_queue_removal(new, old, fetched_objects.get)
 
 
 def _read_request(review: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -19,7 +19,7 @@ from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import Instant, format_age
 from batchyard.cli import output
 from batchyard.cli.commands.guide_story import format_next_steps, format_story
-from batchyard.cli.commands.live_guide import DifferentRow, LiveGuide, running_platform_context
+from batchyard.cli.commands.live_guide import DifferentRow, LiveGuide, run_platform_process
 from batchyard.cli.commands.simulate import write_report
 from batchyard.cli.manifest_warnings import print_warnings, remember_verbosity
 from batchyard.cli.options import GuideStepName, Output, Report, parse_speed
@@ -104,7 +104,7 @@ def run(
     try:
         guide = Guide(folder, played_steps(step), platform_dir)
     except InvalidScenario as invalid:
-        output.fail(f"{invalid}\nbatchyard: the guide cannot be played with invalid manifests")
+        output.fail(f"{invalid}\nbatchyard: the guide was not run; fix these manifests first")
     print_warnings(guide.warnings)
     reporter, accounting = Reporter(guide.world), RunAccounting(guide.world.client, guide.world.kernel)
     observations, preemption_totals = [], []
@@ -123,7 +123,7 @@ def run(
         return
 
     _treat_signals_as_ctrl_c()
-    with running_platform_context(guide.cluster, live_speed) as live_platform:
+    with run_platform_process(guide.cluster, live_speed) as live_platform:
         live_guide = LiveGuide(guide, live_platform, stops_clock=live_speed != 1)
         live_observations = list(live_guide.play(played_steps(step)))
         simulated_rows = guide_rows(observations, guide)
@@ -146,9 +146,11 @@ def _print_guide(
     guide: PlayedGuide,
     step: str | None,
     output_format: Output,
-    live_doc: Mapping[str, Any] | None = None,
+    live_document: Mapping[str, Any] | None = None,
 ) -> None:
-    output.write(_format_guide(observations if step is None else observations[-1:], guide, output_format, live_doc))
+    output.write(
+        _format_guide(observations if step is None else observations[-1:], guide, output_format, live_document)
+    )
     _report_run(observations, guide, is_complete=step is None)
 
 
@@ -177,7 +179,7 @@ def _format_guide(
     observations: Sequence[GuideObservation],
     guide: PlayedGuide,
     output_format: Output,
-    live_doc: Mapping[str, Any] | None,
+    live_document: Mapping[str, Any] | None,
 ) -> str:
     """Format the results of all steps and the final Jobs; JSON and YAML also contain the report on the live run."""
     if output_format.is_table:
@@ -185,7 +187,7 @@ def _format_guide(
             [*(_step_table(observation, guide.start_time) for observation in observations), _jobs_table(guide)]
         )
     document = _guide_document(observations, guide)
-    return render_document(document if live_doc is None else {**document, "live": live_doc}, output_format)
+    return render_document(document if live_document is None else {**document, "live": live_document}, output_format)
 
 
 def _step_table(observation: GuideObservation, began: Instant) -> str:
@@ -277,14 +279,14 @@ def _report_agreement(observations: Sequence[GuideObservation], guide: PlayedGui
 
     Also exit with 1 if the whole guide was played (`is_complete`) and a Job did not end.
     """
-    exact = sum(len(observation.exact_queues) for observation in observations)
+    exact_count = sum(len(observation.exact_queues) for observation in observations)
     wrong_rows = [f"{each.step.name}: {queue}" for each in observations for queue in each.wrong_queues]
     all_jobs = _jobs(guide)
     job_count, unfinished_jobs = len(all_jobs), len(unfinished_of(all_jobs))
     output.report_line(
-        f"batchyard: {exact - len(wrong_rows)} of {exact} rows that quota alone decides (exact) agree with the guide, "
-        f"the other rows depend on the reading time; {job_count - unfinished_jobs} of {job_count} Jobs are complete;"
-        " nodes after each "
+        f"batchyard: {exact_count - len(wrong_rows)} of {exact_count} rows that quota alone decides (exact) agree with "
+        f"the guide, the other rows depend on the reading time; {job_count - unfinished_jobs} of {job_count} Jobs are "
+        "complete; nodes after each "
         f"step: {', '.join(str(sum(observation.pools.values())) for observation in observations)}"
     )
     other_difference_count = sum(

@@ -32,12 +32,12 @@ from batchyard.api.times import parse_time
 from batchyard.base.instant import MINUTE, SECOND, Duration, Instant, format_age, parse_duration
 from batchyard.cli import output
 from batchyard.cli.background import END_TIMEOUT_SECONDS, UpOptions, start_in_background
-from batchyard.cli.commands.status import owner_connection, request_as_owner
+from batchyard.cli.commands.status import open_owner_connection, request_as_owner
 from batchyard.controller_groups import GROUPS
 from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.platform.data_dir import KUBECONFIG_FILE, LOG_FILE, PlatformOptions, prepare_data_dir
-from batchyard.server.platform.platform import CLOCK_PATH as CLOCK
-from batchyard.server.platform.status_report import STATUS_REPORT_PATH as STATUS
+from batchyard.server.platform.platform import CLOCK_PATH
+from batchyard.server.platform.status_report import STATUS_REPORT_PATH
 from batchyard.sim.guide import (
     PLATFORM_FILES,
     RUN_LENGTH_MAX,
@@ -131,7 +131,7 @@ UNEXPLAINED_REASON: Final = "no Job or reading was late, so this is a bug in bat
 
 
 class Timing(NamedTuple):
-    """How late a Job was created, or queues or nodes were read, in a step of the guide (in virtual time)."""
+    """The lateness, in virtual time, of an event in a step: the creation of a Job, or a reading of queues or nodes."""
 
     step: str
     event_kind: str
@@ -253,7 +253,7 @@ class GuideMoment(NamedTuple):
 
 
 @contextmanager
-def running_platform_context(
+def run_platform_process(
     cluster: Obj | None, speed: float, controllers: Sequence[str] = GROUPS, audit_log: Path | None = None
 ) -> Iterator[StartedPlatform]:
     """Run a platform in its own process, with a temporary data directory, until the end of the `with` block."""
@@ -266,7 +266,7 @@ def running_platform_context(
         options = PlatformOptions(folder, sync=SyncMode.PROCESS, audit_log=audit_log, controllers=controllers)
         process, platform_process = start_in_background(UpOptions(options, cluster_file, speed))
         try:
-            with closing(owner_connection(platform_process, folder)) as connection:
+            with closing(open_owner_connection(platform_process, folder)) as connection:
                 yield StartedPlatform(folder, process, connection, speed)
         finally:
             process.terminate()
@@ -338,7 +338,7 @@ class LiveGuide:
         self.timings.note(Timing(step.name, "reading of", f"the {subject}", lateness))
 
     def _read_settled_queues(self, step: GuideStep, due_at: Instant) -> tuple[Instant, Sequence[Obj]]:
-        """Read the ClusterQueues from `due_at` on until they count every Workload; return the time and the queues."""
+        """Read the queues from `due_at` on until they count all Workloads, at most 50 times; return time and queues."""
         for attempt in range(_QUEUE_READINGS_MAX):
             moment = self._wait_for_moment(due_at + attempt * SECOND)
             queues = self._objects_at(moment, scheme.CLUSTER_QUEUE)
@@ -385,7 +385,7 @@ class LiveGuide:
         self, step: GuideStep, due_jobs: Sequence[_DueJob], kubectl_stream: KubectlStream
     ) -> Sequence[Instant]:
         """Create each Job while the clock is stopped at the Job's due time; return the creation times."""
-        self._request(CLOCK, {"until": due_jobs[0][0]})
+        self._request(CLOCK_PATH, {"until": due_jobs[0][0]})
         for _ in range(len(self._documents_of(step.name)) - len(due_jobs)):
             kubectl_stream.next_line()  # the objects that the Jobs need
         creation_times = []
@@ -435,15 +435,15 @@ class LiveGuide:
     def _wait_for_moment(self, instant: Instant) -> GuideMoment:
         """Wait for a virtual time; return the time reached (later if the clock runs on) and the objects' revision."""
         if self._stops_clock:
-            self._request(CLOCK, {"until": instant})
+            self._request(CLOCK_PATH, {"until": instant})
         while (moment := self._current_moment()).now < instant:
             self._wait_for_duration(instant - moment.now)
-        while self._stops_clock and not self._request(CLOCK)["hasStopped"]:
+        while self._stops_clock and not self._request(CLOCK_PATH)["hasStopped"]:
             self._wait_for_duration(int(_CLOCK_POLL_INTERVAL * SECOND * self._platform.speed))
         return self._current_moment() if self._stops_clock else moment
 
     def _current_moment(self) -> GuideMoment:
-        status = self._request(STATUS)
+        status = self._request(STATUS_REPORT_PATH)
         return GuideMoment(status["instant"], status["revision"])
 
     def _request(self, path: str, put: Mapping[str, Any] | None = None) -> Mapping[str, Any]:

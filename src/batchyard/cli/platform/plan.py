@@ -48,6 +48,7 @@ class MergedFinding(NamedTuple):
     finding: LintFinding
     #: The objects that have the finding, as `kind/name`.
     objects: Sequence[str]
+    #: The line in the platform file; 0 if no field causes the finding.
     line: int
 
 
@@ -67,11 +68,11 @@ def findings(source: PlatformSource, platform: PlatformModel) -> Sequence[Merged
         MergedFinding(group_findings[0], [_object_name(each) for each in group_findings], key[2])
         for key, group_findings in findings_by_key.items()
     ]
-    merged_findings += _room_findings(source, platform, lines)
+    merged_findings += _pod_findings(source, platform, lines)
     return sorted(merged_findings, key=lambda each: (_SEVERITY_ORDER.index(each.finding.severity), each.line))
 
 
-def _room_findings(source: PlatformSource, platform: PlatformModel, lines: DocumentLines) -> Iterator[MergedFinding]:
+def _pod_findings(source: PlatformSource, platform: PlatformModel, lines: DocumentLines) -> Iterator[MergedFinding]:
     """Yield a lint error if the pods of Kueue and other system components do not fit on the platform's nodes."""
     for fault in system_pod_errors(platform):
         finding = LintFinding(
@@ -146,7 +147,7 @@ class _Plan(NamedTuple):
 
 
 def run(file: str, project: str, output_format: Output, *, guide: bool = False) -> None:
-    """Print the plan of a platform file; with `guide`, also simulate the guide on it. Exit with 1 if either fails."""
+    """Print the plan of a platform file; with `guide`, also simulate the guide on it. Exit with 1 on failure."""
     source = read_source(file)
     platform = read_valid_platform(source, project)
     plan = _make_plan(source, platform)

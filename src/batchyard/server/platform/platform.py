@@ -49,7 +49,7 @@ from batchyard.cloud.simulated import simulated_cloud
 from batchyard.controller_runtime.events import EventRecorder
 from batchyard.dashboard.history import PlatformHistory
 from batchyard.dashboard.static_report import HEADERS, DashboardViews, PlatformTime, read_asset
-from batchyard.housekeeping.controllers import status_of
+from batchyard.housekeeping.controllers import definition_status
 from batchyard.interfaces.client import (
     Create,
     Delete,
@@ -152,7 +152,7 @@ class ProvidedObjects:
         if self._client.get(Key(DEFINITION, "", name)) is not None:
             return
         definition = with_finalizer(platform_definition(self._kinds[name]), FINALIZER)
-        self._write(Create(with_status(definition, status_of(definition, self._client, self._kernel.now()))))
+        self._write(Create(with_status(definition, definition_status(definition, self._client, self._kernel.now()))))
 
     def _update_crd(self, name: str) -> None:
         """Update the spec of a stored CustomResourceDefinition that batchyard created, if this release changes it."""
@@ -313,7 +313,7 @@ class EmbeddedPlatform:
         base_resources = [events_resource(), *built_in_resources(), definition_resource(), api_service_resource()]
         claim_fields = InProcessFieldManager(base_resources, self._kernel.now).claim_fields
         admission = AdmissionChain(with_nodes=has_nodes, with_api=True, managed_namespaces=kueue.managed_namespaces)
-        self._client = LocalClient(self._store, self._kernel, admission=admission.rules(), assign_manager=claim_fields)
+        self._client = LocalClient(self._store, self._kernel, admission=admission.hooks(), assign_manager=claim_fields)
         self._store.listen(admission.observe)
         token_issuer = TokenIssuer(self._client, SigningKey(options.folder), wall_clock)
         issue_token = partial(pod_token, token_issuer, self._client)
