@@ -58,7 +58,7 @@ class StreamSink(Protocol):
 
     @property
     def accepts_data(self) -> bool:
-        """Whether the connection accepts more data now. If not, the stream is notified when it accepts data again."""
+        """Whether the connection accepts more data now. If not, it calls the stream's `write_next` once it does."""
 
     def write_part(self, part: bytes) -> None:
         """Write a part of the streaming response."""
@@ -81,7 +81,7 @@ class ResponseStream:
         loop: asyncio.AbstractEventLoop,
         take_turn: TakeTurn,
     ) -> None:
-        self.ongoing = response
+        self.response = response
         self._sink = sink
         self._loop = loop
         self._take_turn = take_turn
@@ -94,10 +94,13 @@ class ResponseStream:
         response.on_new_data = self.write_next
 
     def write_next(self) -> None:
-        """Write the next part of the response, if the connection accepts data."""
+        """Write the next parts of the response, about PIECE_SIZE bytes, if the connection accepts data.
+
+        After the last part, end the response. If a part cannot be encoded, close the connection.
+        """
         if not self._sink.accepts_data or self._is_turn_scheduled or self._is_stopped:
             return
-        if self._queued is None and (parts := self.ongoing.take()):
+        if self._queued is None and (parts := self.response.take()):
             self._queued = iter(parts)
         if self._queued is not None:
             with ExitStack() as on_exception:
@@ -109,7 +112,7 @@ class ResponseStream:
         if self._queued is not None:
             self._is_turn_scheduled = True
             self._take_turn(self._take_next_turn)
-        elif self.ongoing.is_over:
+        elif self.response.is_over:
             self.stop()
             self._sink.end_parts()
 
@@ -133,13 +136,13 @@ class ResponseStream:
     def stop(self) -> None:
         """Stop writing the response, and cancel its bookmark and timeout timers."""
         self._is_stopped = True
-        self.ongoing.on_new_data = _ignore_new_data
+        self.response.on_new_data = _ignore_new_data
         for timer in (*self._timers, self._bookmark_timer):
             timer.cancel()
 
     def _send_bookmark(self) -> None:
         self._bookmark_timer = self._loop.call_later(BOOKMARK_INTERVAL, self._send_bookmark)
-        self.ongoing.send_keep_alive()
+        self.response.send_keep_alive()
 
 
 class ResponsePieces:
@@ -239,7 +242,7 @@ class HttpProtocol(asyncio.Protocol):
         """Start to serve a new connection, after its TLS handshake; refuse it with 503 if too many are open."""
         self._transport = transport
         self._requests = RequestParser(self)  # not before: a failed handshake has no connection_lost
-        self.peer, self._requests.source = _client_identity(transport)
+        self.peer, self._requests.client_address = _client_identity(transport)
         if not self._connections.enter(self):
             self._requests.is_over = True
             self.refuse(503, "Exceeded concurrency limit.")
@@ -260,7 +263,7 @@ class HttpProtocol(asyncio.Protocol):
         self._queued.clear()
         if self._stream is not None:
             self._stream.stop()
-            self._dispatcher.leave(self._stream.ongoing)
+            self._dispatcher.leave(self._stream.response)
             self._stream = None
 
     def data_received(self, data: bytes) -> None:
@@ -336,7 +339,7 @@ class HttpProtocol(asyncio.Protocol):
         """End the streaming response in progress."""
         assert self._current_request is not None, "a part is written only while a response is in progress"
         if self._stream is not None:
-            self._dispatcher.leave(self._stream.ongoing)
+            self._dispatcher.leave(self._stream.response)
             self._stream = None
         if self._current_request.is_chunked:
             self._transport.write(b"0\r\n\r\n")
@@ -364,7 +367,7 @@ class HttpProtocol(asyncio.Protocol):
         self._current_request = parsed_request = self._queued.popleft()
         self._set_reading(paused=bool(self._queued))
         if parsed_request.rejection is None:
-            self._dispatcher.ask(parsed_request.request, self._write_response)
+            self._dispatcher.submit(parsed_request.request, self._write_response)
         else:
             self._write_response(encode_body(parsed_request.rejection.response()))
 
@@ -460,19 +463,21 @@ class HttpProtocol(asyncio.Protocol):
     def _set_timeout(self) -> None:
         """Set the timeout for the event that this connection waits for, such as the end of a request head."""
         requests, deadline, transport = self._requests, self._deadline, self._transport
-        number = requests.number
+        number = requests.request_count
         if self._is_lost:
             deadline.stop()
         elif transport.is_closing():
-            deadline.wait(("end", number), READ_TIMEOUT, transport.abort)
+            deadline.start(("end", number), READ_TIMEOUT, transport.abort)
         elif not self.accepts_data:
-            deadline.wait(("taken", number), READ_TIMEOUT, transport.abort)
+            deadline.start(("taken", number), READ_TIMEOUT, transport.abort)
         elif requests.is_in_body:
-            deadline.wait(("body", number), BODY_TIMEOUT, lambda: requests.reject_late(_LATE_BODY) or transport.abort())
+            deadline.start(
+                ("body", number), BODY_TIMEOUT, lambda: requests.reject_late(_LATE_BODY) or transport.abort()
+            )
         elif requests.is_in_head or not number:
-            deadline.wait(("head", number), HEAD_TIMEOUT, transport.abort)
+            deadline.start(("head", number), HEAD_TIMEOUT, transport.abort)
         elif not self._is_busy:
-            deadline.wait(("idle", number), IDLE_TIMEOUT, self.end)
+            deadline.start(("idle", number), IDLE_TIMEOUT, self.end)
         else:
             deadline.stop()
 
@@ -518,7 +523,7 @@ def _encode_head(response: Response, date: bytes, header: bytes, *, is_last: boo
 
 
 def _user_of_certificate(peer: CertificateUser | None) -> UserInfo:
-    return ANONYMOUS if peer is None else peer.now()
+    return ANONYMOUS if peer is None else peer.current_user()
 
 
 def _holder_name_of(user: UserInfo) -> str:

@@ -145,7 +145,8 @@ _SHARED_DEVICE_PATHS: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia
 class GpuUtilization(NamedTuple):
     """The current utilization of a GPU, as NVML reports it."""
 
-    memory_bytes: int
+    #: Memory in bytes.
+    used_bytes: int
     free_bytes: int
     #: Utilization in percent, over NVML's last sample period.
     busy_percent: int
@@ -173,7 +174,7 @@ class Gpus:
             self.failure = str(error)
 
     def utilization(self, gpu: Gpu) -> GpuUtilization | None:
-        """Return the current utilization of a GPU; None if the GPU does not report it."""
+        """Return the current utilization of a GPU; None if NVML fails to read it."""
         handle = self._handles[gpu.uuid]
         try:
             memory, utilization = pynvml.nvmlDeviceGetMemoryInfo(handle), pynvml.nvmlDeviceGetUtilizationRates(handle)
@@ -242,7 +243,7 @@ class LocalNodeComponents:
         node_times = NodeTimes(kernel.clock, wall_clock)
         self.machine = LocalContainerRuntime(self._folder, kernel, loop, node_times)
         engine_names = [engine["name"] for engine in self.machine.features.get("engines") or ()]
-        settings = node_settings(local_settings, engine_names, self._security_profile_fault)
+        settings = node_settings(local_settings, engine_names, self._seccomp_profile_error)
         self.containers = LocalContainers(self.machine, self.machine.folders, loop, node_times)
         run_specs = RunRequests(inventory.name, settings, token, self._gpus.devices)
         self.controllers: Sequence[Controller] = (LocalKubelet(inventory.name, run_specs), LocalNode(inventory))
@@ -260,7 +261,7 @@ class LocalNodeComponents:
         names = ", ".join(f["what"] for f in features.get("missing") or () if f["what"] in _ISOLATION_FEATURES)
         return f"this machine cannot isolate pods, so only its owner may run them: it lacks {names or 'isolation'}"
 
-    def _security_profile_fault(self, name: str) -> str:
+    def _seccomp_profile_error(self, name: str) -> str:
         """Return why the seccomp profile with this file name cannot be loaded; '' if it can."""
         try:
             seccomp.compile_profile_file(str(self._folder / seccomp.PROFILES_FOLDER / name))
@@ -302,7 +303,7 @@ class LocalNodeComponents:
         return gpu_state._replace(
             busy_percent=utilization.busy_percent,
             memory_busy_percent=utilization.memory_busy_percent,
-            used_mib=utilization.memory_bytes >> 20,
+            used_mib=utilization.used_bytes >> 20,
             free_mib=utilization.free_bytes >> 20,
             celsius=utilization.celsius,
             watts=utilization.watts,
@@ -323,7 +324,7 @@ class LocalNodeComponents:
             "uuid": gpu.uuid,
             "model": gpu.model,
             "memoryBytes": gpu.memory_bytes,
-            **({} if use is None else {"usedBytes": use.memory_bytes, "busyPercent": use.busy_percent}),
+            **({} if use is None else {"usedBytes": use.used_bytes, "busyPercent": use.busy_percent}),
             **({} if use is None else {"celsius": use.celsius}),
             "pod": f"{holder.namespace}/{holder.pod}" if holder.pod else None,
         }

@@ -202,6 +202,8 @@ def _host_path_type_fault(path: Path, kind: str) -> str:
 def mount_source(pod_folder: Path, mount: volumes.Mount, plan: volumes.VolumePlan) -> str:
     """Return the source path of a container's volume mount, and create the missing folder of a subPath.
 
+    The path is absolute for a hostPath, and otherwise relative to `pod_folder`.
+
     Raises ContainerError if the path is outside its volume or the allowed host paths. Containers can replace folders by
     symbolic links at any time. So no link is followed when a folder is created, nor when the result is mounted
     (batchyard.shim.launch).
@@ -318,7 +320,9 @@ class LocalContainerRuntime:
             self._delete_folder_later(self.folders.move_sandbox_to_trash(key))
         run = {field: value for field, value in new_run.items() if field not in {"mounts", "volumes"}}
         try:
-            run["spec"] = self._sandbox_spec(new_run) if key.name == SANDBOX else _run_spec(self.folders, new_run)
+            run["spec"] = (
+                self._prepare_sandbox_spec(new_run) if key.name == SANDBOX else _prepare_run_spec(self.folders, new_run)
+            )
             self.folders.create(run, run["spec"])
             self._spawner.request_shim(self.folders.path(key))
             run["status"] = {}
@@ -328,7 +332,7 @@ class LocalContainerRuntime:
             run["status"] = _error_status(f"{error.filename or self._node}: {error.strerror}", self._times.clock())
         return self._replace_run(EventType.ADDED if previous_run is None else EventType.MODIFIED, run, previous_run)
 
-    def _sandbox_spec(self, requested_run: Obj) -> Mapping[str, Any]:
+    def _prepare_sandbox_spec(self, requested_run: Obj) -> Mapping[str, Any]:
         """Create the volumes of a pod, and return the spec of its sandbox as the shim reads it."""
         uid: str = requested_run["metadata"]["namespace"]
         for name, plan in requested_run["volumes"].items():
@@ -461,7 +465,7 @@ class LocalContainerRuntime:
             self._signal_shim(key)  # the stop may have been requested before the shim was watched
 
     def _process_shim_exit(self, key: Key) -> None:
-        """Process the exit of a shim process; if the container run has not ended, set its final state to lost."""
+        """Process the exit of a shim process; if the container run has not ended, mark the run as lost."""
         self._close_pidfd(key)
         run = self._read_run_state(key)
         if run is None or not _is_run_alive(run):
@@ -514,7 +518,7 @@ def use_short_path(path: Path, action: Callable[[str], None]) -> None:
         os.close(folder_fd)
 
 
-def _run_spec(folders: RunFolders, requested_run: Obj) -> Mapping[str, Any]:
+def _prepare_run_spec(folders: RunFolders, requested_run: Obj) -> Mapping[str, Any]:
     """Return the spec of a container run or image pull as its shim reads it, with resolved sources of mounts."""
     spec: Mapping[str, Any] = requested_run["spec"]
     if "mounts" not in requested_run:

@@ -84,7 +84,7 @@ async def startup_conflict(sender: RequestSender, groups: Sequence[str], own_ser
 
 
 async def watch_for_conflict(sender: RequestSender, groups: Sequence[str], own_service: WebhookService) -> str:
-    """Check the webhook configurations periodically. If they show a competing controller, return a message about it."""
+    """Check the webhook configurations periodically until they show a competing controller; return why it conflicts."""
     conflict_message = ""
     while not conflict_message:
         await sleep_for(CHECK_INTERVAL)

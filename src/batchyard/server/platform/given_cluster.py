@@ -1,4 +1,4 @@
-"""Use of the Cluster given by `batchyard up --cluster` with a data directory that already has a Cluster."""
+"""Check of the Cluster of `batchyard up --cluster` for a data directory that already has a Cluster."""
 
 from collections.abc import Sequence
 
@@ -8,24 +8,26 @@ from batchyard.server.platform.data_dir import PlatformOptions
 
 
 class ClusterConflictError(Exception):
-    """The stored Cluster cannot be updated to the given one. The message contains the reason and the remedy."""
+    """The stored Cluster cannot be updated to that of `--cluster`. The message contains the reason and the remedy."""
 
 
-def check_given_cluster(cluster: Obj | None, stored_clusters: Sequence[Obj], options: PlatformOptions) -> None:
-    """Raise ClusterConflictError if the stored Cluster has another name, or cannot be updated to the given one."""
+def check_cluster_option(cluster: Obj | None, stored_clusters: Sequence[Obj], options: PlatformOptions) -> None:
+    """Raise ClusterConflictError if the stored Cluster has another name than `cluster`, or cannot be updated to it."""
     if cluster is None or not stored_clusters:
         return
     stored_cluster, name = stored_clusters[0], cluster["metadata"]["name"]
     stored_name = stored_cluster["metadata"]["name"]
-    problem = f"{options.folder}: the platform has Cluster {stored_name}, which cannot become the given Cluster {name}"
+    problem = (
+        f"{options.folder}: the platform has Cluster {stored_name}, which cannot become Cluster {name} (--cluster)"
+    )
     if name != stored_name:
-        remedy = f"name it {stored_name}, or give another folder to --data-dir"
+        remedy = f"rename Cluster {name} to {stored_name}, or set another folder with --data-dir"
         raise ClusterConflictError(f"{problem}: metadata.name differs; {remedy}")
-    errors = list(cluster_update_errors(with_given_spec(stored_cluster, cluster), stored_cluster))
+    errors = list(cluster_update_errors(with_spec_of(stored_cluster, cluster), stored_cluster))
     if errors:
         raise ClusterConflictError("\n".join(f"{problem}: {error}" for error in errors))
 
 
-def with_given_spec(stored_cluster: Obj, cluster: Obj) -> Obj:
-    """Return the stored Cluster with the spec of the given one."""
+def with_spec_of(stored_cluster: Obj, cluster: Obj) -> Obj:
+    """Return the stored Cluster with the spec of `cluster`."""
     return {**stored_cluster, "spec": cluster["spec"]}

@@ -19,7 +19,7 @@ _SYN_STREAM, _SYN_REPLY, _RST_STREAM, _PING, _GOAWAY = 1, 2, 3, 6, 7
 _CONTROL_FLAG: Final = 0x80000000
 _SPDY_VERSION: Final = 3
 _FIN_FLAG: Final = 1
-_ID: Final = 0x7FFFFFFF
+_STREAM_ID_MASK: Final = 0x7FFFFFFF
 #: Maximum bytes of a control frame, maximum bytes of its decompressed headers, and maximum number of headers.
 CONTROL_MAX: Final = 64 * 1024
 HEADERS_BYTES_MAX: Final = 8 * 1024
@@ -54,23 +54,25 @@ class SpdyError(Exception):
 class SpdyStreamOpened(NamedTuple):
     """The client opened a SPDY stream with these headers (names in lowercase)."""
 
-    stream: int
+    stream_id: int
     headers: Mapping[str, str]
+    #: Whether the client sends no data on the stream.
     is_last: bool
 
 
 class SpdyData(NamedTuple):
     """The client sent data on a SPDY stream."""
 
-    stream: int
+    stream_id: int
     data: bytes
+    #: Whether the client sends no more data on the stream.
     is_last: bool
 
 
 class SpdyReset(NamedTuple):
     """The client reset a SPDY stream."""
 
-    stream: int
+    stream_id: int
 
 
 class SpdyPing(NamedTuple):
@@ -111,7 +113,7 @@ class SpdyFrames:
                 if not frame_length:
                     yield SpdyData(first_word, b"", self._is_last)
                 continue
-            if (first_word & _ID) >> 16 != _SPDY_VERSION or frame_length > CONTROL_MAX:
+            if (first_word & _STREAM_ID_MASK) >> 16 != _SPDY_VERSION or frame_length > CONTROL_MAX:
                 raise SpdyError
             if len(self._buffer) < 8 + frame_length:
                 return
@@ -121,7 +123,7 @@ class SpdyFrames:
             if event is not None:
                 yield event
 
-    def accept(self, stream_id: int) -> bytes:
+    def encode_reply(self, stream_id: int) -> bytes:
         """Return a SYN_REPLY frame, which accepts a SPDY stream that the client opened."""
         compressed_headers = self._deflate.compress(struct.pack(">I", 0)) + self._deflate.flush(zlib.Z_SYNC_FLUSH)
         return _encode_control_frame(_SYN_REPLY, struct.pack(">I", stream_id) + compressed_headers)
@@ -137,9 +139,11 @@ class SpdyFrames:
         try:
             if frame_type == _SYN_STREAM:
                 (stream_id,) = struct.unpack_from(">I", body)
-                return SpdyStreamOpened(stream_id & _ID, self._parse_headers(body[10:]), bool(flags & _FIN_FLAG))
+                return SpdyStreamOpened(
+                    stream_id & _STREAM_ID_MASK, self._parse_headers(body[10:]), bool(flags & _FIN_FLAG)
+                )
             if frame_type == _RST_STREAM:
-                return SpdyReset(struct.unpack_from(">I", body)[0] & _ID)
+                return SpdyReset(struct.unpack_from(">I", body)[0] & _STREAM_ID_MASK)
             if frame_type == _PING:
                 return SpdyPing(struct.unpack_from(">I", body)[0])
         except (struct.error, zlib.error) as error:

@@ -96,9 +96,9 @@ class ExecWebSocket:
         """Send output of the process to the client."""
         self._socket.send(bytes([_OUTPUT_CHANNELS[output]]) + data)
 
-    def wants_more(self, *, wants: bool) -> None:
-        """Pause reading from the client while the process accepts no more input (`wants` is False)."""
-        self._socket.listen(listens=wants)
+    def set_accepts_input(self, *, accepts_input: bool) -> None:
+        """Pause reading from the client while the process accepts no more input (`accepts_input` is False)."""
+        self._socket.listen(listens=accepts_input)
 
     def process_end(self, session_end: SessionEnd) -> None:
         """Send the exit status of the process to the client, and close the connection."""
@@ -192,9 +192,9 @@ class ExecSpdy:
         """Send output of the process to the client."""
         self._connection.send(framing.encode_data(self._streams[output], data))
 
-    def wants_more(self, *, wants: bool) -> None:
-        """Pause reading from the client while the process accepts no more input (`wants` is False)."""
-        self._connection.listen(listens=wants)
+    def set_accepts_input(self, *, accepts_input: bool) -> None:
+        """Pause reading from the client while the process accepts no more input (`accepts_input` is False)."""
+        self._connection.listen(listens=accepts_input)
 
     def process_end(self, session_end: SessionEnd) -> None:
         """Send the exit status of the process to the client, and close the connection."""
@@ -216,22 +216,22 @@ class ExecSpdy:
     def _open_stream(self, opened_stream: SpdyStreamOpened) -> None:
         stream_type = opened_stream.headers.get("streamtype", "")
         if stream_type not in self._missing_streams:
-            self._connection.send(framing.encode_reset(opened_stream.stream, PROTOCOL_ERROR))
+            self._connection.send(framing.encode_reset(opened_stream.stream_id, PROTOCOL_ERROR))
             return
         self._missing_streams.discard(stream_type)
-        self._streams[stream_type] = opened_stream.stream
-        self._connection.send(self._frames.accept(opened_stream.stream))
+        self._streams[stream_type] = opened_stream.stream_id
+        self._connection.send(self._frames.encode_reply(opened_stream.stream_id))
         if not self._missing_streams:
             self._session = self._command.open_session(self)
             if not self._client_accepts_data:
                 self._session.listen(listens=False)
 
     def _process_data(self, spdy_data: SpdyData, session: ProcessSession) -> None:
-        if spdy_data.stream == self._streams.get("stdin"):
+        if spdy_data.stream_id == self._streams.get("stdin"):
             session.write(spdy_data.data)
             if spdy_data.is_last:
                 session.end_input()
-        elif spdy_data.stream == self._streams.get(_EXEC_SPDY_RESIZE):
+        elif spdy_data.stream_id == self._streams.get(_EXEC_SPDY_RESIZE):
             for columns, rows in self._size_parser.feed_bytes(spdy_data.data):
                 session.resize(columns, rows)
 

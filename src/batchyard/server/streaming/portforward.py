@@ -62,7 +62,7 @@ class PortForwardSpdy:
         self.client_accepts_data = True
         self._frames = SpdyFrames()
         self._is_closed = False
-        self._last_stream = 0
+        self._last_stream_id = 0
         #: Pairs by either of their streams, and by request id while they have only one stream.
         self._pairs_by_stream: dict[int, _StreamPair] = {}
         self._incomplete_pairs: dict[str, _StreamPair] = {}
@@ -108,9 +108,9 @@ class PortForwardSpdy:
 
     # --- callbacks of the pairs ---
 
-    def wants_more(self, stream_pair: "_StreamPair", *, wants: bool) -> None:
+    def set_accepts_input(self, stream_pair: "_StreamPair", *, accepts_input: bool) -> None:
         """Record whether a port accepts more data; read from the client only while all ports do so."""
-        (self._blocked.discard if wants else self._blocked.add)(stream_pair)
+        (self._blocked.discard if accepts_input else self._blocked.add)(stream_pair)
         self.sink.listen(listens=not self._blocked)
 
     def forget(self, stream_pair: "_StreamPair") -> None:
@@ -123,34 +123,34 @@ class PortForwardSpdy:
             if incomplete_pair is not stream_pair
         }
         if stream_pair in self._blocked:
-            self.wants_more(stream_pair, wants=True)
+            self.set_accepts_input(stream_pair, accepts_input=True)
 
     def _process_event(self, event: SpdyEvent) -> None:
         if isinstance(event, SpdyPing):
             self.sink.send(framing.encode_ping(event.number))
         elif isinstance(event, SpdyStreamOpened):
             self._open_stream(event)
-        elif (pair := self._pairs_by_stream.get(event.stream)) is None:
+        elif (pair := self._pairs_by_stream.get(event.stream_id)) is None:
             return
         elif isinstance(event, SpdyData):
             pair.take(event)
         else:
-            pair.reset(event.stream)
+            pair.reset(event.stream_id)
 
     def _open_stream(self, frame: SpdyStreamOpened) -> None:
         stream_type, port = frame.headers.get("streamtype", ""), _port_in_headers(frame.headers)
-        if frame.stream <= self._last_stream or stream_type not in {"data", "error"} or port is None:
-            self.sink.send(framing.encode_reset(frame.stream, PROTOCOL_ERROR))
+        if frame.stream_id <= self._last_stream_id or stream_type not in {"data", "error"} or port is None:
+            self.sink.send(framing.encode_reset(frame.stream_id, PROTOCOL_ERROR))
             return
-        self._last_stream = frame.stream
-        request = frame.headers.get("requestid") or str(frame.stream - (2 if stream_type == "data" else 0))
+        self._last_stream_id = frame.stream_id
+        request = frame.headers.get("requestid") or str(frame.stream_id - (2 if stream_type == "data" else 0))
         stream_pair = self._incomplete_pairs.pop(request, None) or _StreamPair(self, port)
         if stream_type in stream_pair.streams or len(self._pairs_by_stream) >= STREAMS_MAX:
-            self.sink.send(framing.encode_reset(frame.stream, REFUSED_STREAM))
+            self.sink.send(framing.encode_reset(frame.stream_id, REFUSED_STREAM))
             return
-        stream_pair.streams[stream_type] = frame.stream
-        self._pairs_by_stream[frame.stream] = stream_pair
-        self.sink.send(self._frames.accept(frame.stream))
+        stream_pair.streams[stream_type] = frame.stream_id
+        self._pairs_by_stream[frame.stream_id] = stream_pair
+        self.sink.send(self._frames.encode_reply(frame.stream_id))
         if len(stream_pair.streams) == 2:
             stream_pair.connect()
         else:
@@ -178,7 +178,7 @@ class _StreamPair:
 
     def take(self, spdy_data: SpdyData) -> None:
         """Pass data of the data stream to the port, and its end; ignore data on the error stream."""
-        if self._session is not None and spdy_data.stream == self.streams["data"]:
+        if self._session is not None and spdy_data.stream_id == self.streams["data"]:
             self._session.write(spdy_data.data)
             if spdy_data.is_last:
                 self._session.end_input()
@@ -207,9 +207,9 @@ class _StreamPair:
         """Send data of the port to the client."""
         self._owner.sink.send(framing.encode_data(self.streams["data"], data))
 
-    def wants_more(self, *, wants: bool) -> None:
-        """Pause reading from the client while the port accepts no more data (`wants` is False)."""
-        self._owner.wants_more(self, wants=wants)
+    def set_accepts_input(self, *, accepts_input: bool) -> None:
+        """Pause reading from the client while the port accepts no more data (`accepts_input` is False)."""
+        self._owner.set_accepts_input(self, accepts_input=accepts_input)
 
     def process_end(self, session_end: SessionEnd) -> None:
         """Notify the client that the connection to the port has ended or failed."""
@@ -291,9 +291,9 @@ class PortForwardWebSocket:
 
     # --- callbacks of the ports ---
 
-    def wants_more(self, channel: int, *, wants: bool) -> None:
+    def set_accepts_input(self, channel: int, *, accepts_input: bool) -> None:
         """Record whether a port accepts more data; read from the client only while all ports do so."""
-        (self._blocked.discard if wants else self._blocked.add)(channel)
+        (self._blocked.discard if accepts_input else self._blocked.add)(channel)
         self.socket.listen(listens=not self._blocked)
 
     def forget(self, channel: int) -> None:
@@ -301,7 +301,7 @@ class PortForwardWebSocket:
         if self._open_ports.pop(channel, None) is not None:
             self._port_limit.leave_port()
         if channel in self._blocked:
-            self.wants_more(channel, wants=True)
+            self.set_accepts_input(channel, accepts_input=True)
         if not self._open_ports:
             self.socket.close()
 
@@ -323,9 +323,9 @@ class _ForwardedPort:
         """Send data of the port to the client."""
         self._port_forward.socket.send(bytes([self._channel]) + data)
 
-    def wants_more(self, *, wants: bool) -> None:
-        """Pause reading from the client while the port accepts no more data (`wants` is False)."""
-        self._port_forward.wants_more(self._channel, wants=wants)
+    def set_accepts_input(self, *, accepts_input: bool) -> None:
+        """Pause reading from the client while the port accepts no more data (`accepts_input` is False)."""
+        self._port_forward.set_accepts_input(self._channel, accepts_input=accepts_input)
 
     def process_end(self, session_end: SessionEnd) -> None:
         """Notify the client that the connection to the port has ended or failed."""

@@ -166,7 +166,7 @@ def test_back_pressure_works_in_both_directions() -> None:
     ExecWebSocket(socket, opening.command())
     socket.set_writable(is_writable=False)
     assert opening.sessions[0].reported == [False]
-    opening.sessions[0].session_client.wants_more(wants=False)
+    opening.sessions[0].session_client.set_accepts_input(accepts_input=False)
     assert not wire.listens
 
 

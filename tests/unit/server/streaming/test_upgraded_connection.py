@@ -167,7 +167,7 @@ async def answers_of_a_busy_host(place: Path, number: int) -> list[Mapping[str, 
         host.settimeout(10)
         asking = [HostConnection(place, asyncio.get_running_loop(), hear, lambda: None) for _ in range(number)]
         for each in asking:
-            each.ask({"run": "x"}, [file.fileno()])
+            each.send_request({"run": "x"}, [file.fileno()])
         for _ in asking:
             await answer(host, b'{"run": "x"}')
         await all_heard.wait()
