@@ -494,11 +494,11 @@ _BATCHYARD_METRICS: Final = (
     Metric("batchyard_fork_cpu_seconds_total", COUNTER, "CPU time of forked processes"),
     Metric("batchyard_fork_waiting", GAUGE, "Forecast queries that wait for a forked process"),
     Metric("batchyard_fork_memory_bytes", GAUGE, "Peak memory of the last forked process, shared memory included"),
-    Metric("batchyard_turns_total", COUNTER, "Scheduling cycles, each followed by a pause"),
+    Metric("batchyard_turns_total", COUNTER, "Reconciliations of throttled controllers, such as the scheduler"),
     Metric(
         "batchyard_turn_seconds_total",
         COUNTER,
-        "Real time of scheduling cycles and of the pauses after them",
+        "Real time of throttled reconciliations and of the pauses after them",
         ("part",),
     ),
     Metric("batchyard_ledger_entries_total", COUNTER, "Entries of the decision ledger"),
