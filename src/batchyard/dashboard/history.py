@@ -179,7 +179,6 @@ class PlatformHistory:
         yield from self._current_intervals.values()
 
     def _record_node_event(self, event: WatchEvent) -> None:
-        """Record a change of the nodes' total capacity."""
         name, now = event.key.name, self._now()
         capacity: tuple[tuple[str, int], ...] = ()
         if event.type is not EventType.DELETED:

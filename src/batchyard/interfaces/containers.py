@@ -91,7 +91,7 @@ class ByteStream(Protocol):
     def end_input(self) -> None:
         """Close the input of the process or port."""
 
-    def listen(self, *, listens: bool) -> None:
+    def set_reading(self, *, is_reading: bool) -> None:
         """Resume or pause the delivery of output; while paused, the data stays with the process or port."""
 
     def close(self) -> None:

@@ -223,19 +223,18 @@ class QueueMetrics:
         yield from self._gauge("local_queue_pending_workloads", _local_queue_pending_samples(queues, pending_workloads))
         yield from self._gauge("local_queue_unadmitted_workloads", self._unadmitted_by_local_queue())
         finished_counts = self._workloads.finished_counts
-        yield from self._gauge(
-            "local_queue_finished_workloads", ((key, finished_counts.get(v.key, 0)) for key, v in queues)
-        )
-        counts = [(key, view, counters.get(view.key)) for key, view in queues]
-        yield from self._gauge("local_queue_reserving_active_workloads", ((k, c.reserving) for k, _, c in counts))
-        yield from self._gauge("local_queue_admitted_active_workloads", ((k, c.admitted) for k, _, c in counts))
+        finished_samples = ((labels, finished_counts.get(view.key, 0)) for labels, view in queues)
+        yield from self._gauge("local_queue_finished_workloads", finished_samples)
+        rows = [(labels, view, counters.get(view.key)) for labels, view in queues]
+        reserving_samples = ((labels, counts.reserving) for labels, _, counts in rows)
+        yield from self._gauge("local_queue_reserving_active_workloads", reserving_samples)
+        admitted_samples = ((labels, counts.admitted) for labels, _, counts in rows)
+        yield from self._gauge("local_queue_admitted_active_workloads", admitted_samples)
         yield from self._gauge("local_queue_status", self._local_queue_statuses())
-        yield from self._gauge(
-            "local_queue_resource_reservation", self._local_queue_usage((k, v, c.reserved_usage) for k, v, c in counts)
-        )
-        yield from self._gauge(
-            "local_queue_resource_usage", self._local_queue_usage((k, v, c.admitted_usage) for k, v, c in counts)
-        )
+        reserved_usage = ((labels, view, counts.reserved_usage) for labels, view, counts in rows)
+        yield from self._gauge("local_queue_resource_reservation", self._local_queue_usage(reserved_usage))
+        admitted_usage = ((labels, view, counts.admitted_usage) for labels, view, counts in rows)
+        yield from self._gauge("local_queue_resource_usage", self._local_queue_usage(admitted_usage))
 
     def _local_queue_usage(self, samples: Iterator[tuple[Labels, LocalQueueView, Mapping[int, int]]]) -> QueueSamples:
         """Yield the usage of LocalQueues for each flavor and resource that their ClusterQueue has quota for."""

@@ -57,7 +57,6 @@ class _LifecycleStage:
         self.measure(obj, view, elapsed_microseconds)
 
     def count(self, obj: Obj, view: WorkloadView) -> None:
-        """Count a Workload that reached the stage."""
         for family, labels in zip(self._counts, _queue_labels(obj, view), strict=False):
             family.add(labels)
 

@@ -101,7 +101,7 @@ def node_pool_name(obj: Obj) -> str:
 
 
 def _requests_by_node(inputs: ViewInputs) -> dict[str, dict[str, int]]:
-    """Return by node the total resources that its pods request."""
+    """Return by node the total resources that its pods request, without finished pods."""
     amounts_by_node: dict[str, dict[str, int]] = {}
     for obj in inputs.reader.list(scheme.POD):
         view = pod_view(obj)

@@ -212,8 +212,8 @@ def costs_document(inputs: ViewInputs, access: NamespaceAccess, _query: Query) -
     if inputs.costs is not None:
         cost_statement = inputs.costs
         cost_tables = [
-            ("team", _merge_statement_lines(cost_statement.by_team, team=True)),
-            ("pool", _merge_statement_lines(cost_statement.by_pool, team=False)),
+            ("team", _merge_statement_lines(cost_statement.by_team, by_team=True)),
+            ("pool", _merge_statement_lines(cost_statement.by_pool, by_team=False)),
         ]
         return _cost_document(cost_tables, "", "") if access.may_list_all(scheme.WORKLOAD) else {"kept": False}
     namespaces = access.namespaces(scheme.COST_RECORD, inputs.reader)
@@ -263,11 +263,11 @@ def _cost_row(row: CostReportRow, total: int) -> ViewJson:
     }
 
 
-def _merge_statement_lines(lines: Iterable[StatementLine], *, team: bool) -> list[CostReportRow]:
-    """Return the cost totals of a statement's lines by team, or by node pool if `team` is False."""
+def _merge_statement_lines(lines: Iterable[StatementLine], *, by_team: bool) -> list[CostReportRow]:
+    """Return the cost totals of a statement's lines by team, or by node pool if `by_team` is False."""
     lines_by_name: dict[str, list[StatementLine]] = {}
     for line in lines:
-        lines_by_name.setdefault((line.team or UNUSED) if team else line.pool, []).append(line)
+        lines_by_name.setdefault((line.team or UNUSED) if by_team else line.pool, []).append(line)
     return [
         CostReportRow(
             name,

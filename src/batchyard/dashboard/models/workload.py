@@ -62,7 +62,7 @@ def _api_path(view: WorkloadView) -> str:
 
 
 def _workload_events(inputs: ViewInputs, access: NamespaceAccess, view: WorkloadView) -> Iterator[ViewJson]:
-    """Yield the events of a Workload, and the preemptions that it caused; hidden Workloads are not named."""
+    """Yield the events of a Workload, and the preemptions that it caused, by time; hidden Workloads are not named."""
     history = inputs.history.workload_histories.get(view.uid)
     if history is None:
         yield {"what": "created", "at": format_timestamp(view.created)}

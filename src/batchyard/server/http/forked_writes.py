@@ -81,7 +81,6 @@ class ChildProcess:
 
 
 def _run_in_child(work: ChildWork, write_fd: int) -> NoReturn:
-    """Run the work in the forked child process, write its output to the pipe, and exit."""
     exit_code = 1
     try:
         gc.disable()

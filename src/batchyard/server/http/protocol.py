@@ -88,7 +88,7 @@ class ResponseStream:
         self._timers = [loop.call_later(delay, action) for delay, action in _timed_actions(response, request)]
         self._bookmark_timer = loop.call_later(BOOKMARK_INTERVAL, self._send_bookmark)
         #: The parts that were taken from the response but not written yet; None if there are none.
-        self._queued: Iterator[Any] | None = None
+        self._queued_parts: Iterator[Any] | None = None
         self._is_turn_scheduled = False
         self._is_stopped = False
         response.on_new_data = self.write_next
@@ -100,16 +100,16 @@ class ResponseStream:
         """
         if not self._sink.accepts_data or self._is_turn_scheduled or self._is_stopped:
             return
-        if self._queued is None and (parts := self.response.take()):
-            self._queued = iter(parts)
-        if self._queued is not None:
+        if self._queued_parts is None and (parts := self.response.take()):
+            self._queued_parts = iter(parts)
+        if self._queued_parts is not None:
             with ExitStack() as on_exception:
                 on_exception.callback(self._sink.abort)
-                part = self._next_part(self._queued)
+                part = self._encode_next_parts(self._queued_parts)
                 on_exception.pop_all()
             if part:
                 self._sink.write_part(part)
-        if self._queued is not None:
+        if self._queued_parts is not None:
             self._is_turn_scheduled = True
             self._take_turn(self._take_next_turn)
         elif self.response.is_over:
@@ -120,8 +120,8 @@ class ResponseStream:
         self._is_turn_scheduled = False
         self.write_next()
 
-    def _next_part(self, parts: Iterator[Any]) -> bytes:
-        """Encode the next parts, about PIECE_SIZE bytes at most, so that other responses are written in between."""
+    def _encode_next_parts(self, parts: Iterator[Any]) -> bytes:
+        """Encode parts until they have PIECE_SIZE bytes; other responses are written before the remaining parts."""
         lines: list[bytes] = []
         length = 0
         for part in parts:
@@ -130,7 +130,7 @@ class ResponseStream:
             if length >= PIECE_SIZE:
                 break
         else:
-            self._queued = None
+            self._queued_parts = None
         return b"".join(lines)
 
     def stop(self) -> None:
@@ -225,7 +225,7 @@ class HttpProtocol(asyncio.Protocol):
         self._transport: Any = None
         #: The user of the client certificate; None without one.
         self.peer: CertificateUser | None = None
-        self._queued: deque[ParsedRequest] = deque()
+        self._queued_requests: deque[ParsedRequest] = deque()
         self._current_request: ParsedRequest | None = None
         self._stream: ResponseStream | None = None
         self._is_lost = False
@@ -260,7 +260,7 @@ class HttpProtocol(asyncio.Protocol):
     def eof_received(self) -> None:
         """Close the connection at once: a client that half-closes it gets no further responses."""
         self._is_lost = True
-        self._queued.clear()
+        self._queued_requests.clear()
         if self._stream is not None:
             self._stream.stop()
             self._dispatcher.leave(self._stream.response)
@@ -271,7 +271,7 @@ class HttpProtocol(asyncio.Protocol):
         self._requests.feed(data)
         if self._requests.is_over and not self._is_busy:
             self._transport.close()
-        self._set_reading(paused=bool(self._queued))
+        self._set_paused(is_paused=bool(self._queued_requests))
         self._set_timeout()
 
     def pause_writing(self) -> None:
@@ -300,7 +300,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def take(self, parsed_request: ParsedRequest) -> None:
         """Queue a complete request; the requests of a connection are answered in order."""
-        self._queued.append(parsed_request)
+        self._queued_requests.append(parsed_request)
         self._answer_next_request()
 
     def refuse(self, code: int, message: str) -> None:
@@ -308,7 +308,7 @@ class HttpProtocol(asyncio.Protocol):
 
         If a request is in progress, its own response is still sent, instead of the error.
         """
-        self._queued.clear()
+        self._queued_requests.clear()
         if self._current_request is None:
             length_header, response = (
                 b"\r\ncontent-length: %d" % len(message),
@@ -358,14 +358,14 @@ class HttpProtocol(asyncio.Protocol):
 
     @property
     def _is_busy(self) -> bool:
-        return self._current_request is not None or bool(self._queued)
+        return self._current_request is not None or bool(self._queued_requests)
 
     def _answer_next_request(self) -> None:
         """Start to answer the next queued request, unless another is in progress or the client does not read."""
-        if self._current_request is not None or not self._queued or not self.accepts_data or self._is_lost:
+        if self._current_request is not None or not self._queued_requests or not self.accepts_data or self._is_lost:
             return
-        self._current_request = parsed_request = self._queued.popleft()
-        self._set_reading(paused=bool(self._queued))
+        self._current_request = parsed_request = self._queued_requests.popleft()
+        self._set_paused(is_paused=bool(self._queued_requests))
         if parsed_request.rejection is None:
             self._dispatcher.submit(parsed_request.request, self._write_response)
         else:
@@ -421,7 +421,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def _upgrade_connection(self, response: UpgradeResponse, parsed_request: ParsedRequest) -> None:
         """Send the 101 response, and hand the connection over to the handler of the upgraded protocol."""
-        self._set_reading(paused=False)
+        self._set_paused(is_paused=False)
         transport, connections = self._transport, self._connections
         unparsed_data, user = self._requests.unparsed_data, parsed_request.request.user
         self.connection_lost(None)
@@ -438,7 +438,7 @@ class HttpProtocol(asyncio.Protocol):
         self._body_bytes.clear()
 
     def _is_last(self, parsed_request: ParsedRequest) -> bool:
-        return parsed_request.is_last or (self._requests.is_over and not self._queued)
+        return parsed_request.is_last or (self._requests.is_over and not self._queued_requests)
 
     def _end_response(self) -> None:
         parsed_request, self._current_request = self._current_request, None
@@ -446,19 +446,18 @@ class HttpProtocol(asyncio.Protocol):
         self._release_bodies()
         if self._is_last(parsed_request):
             self._requests.is_over = True
-            self._queued.clear()
+            self._queued_requests.clear()
             self._transport.close()
             self._set_timeout()
             return
-        if self._queued:
+        if self._queued_requests:
             self._loop.call_soon(self._answer_next_request)
         self._set_timeout()
 
-    def _set_reading(self, *, paused: bool) -> None:
-        """Pause or resume reading from the client; it is paused while requests are queued."""
-        if paused != self._is_paused and not self._is_lost:
-            self._is_paused = paused
-            (self._transport.pause_reading if paused else self._transport.resume_reading)()
+    def _set_paused(self, *, is_paused: bool) -> None:
+        if is_paused != self._is_paused and not self._is_lost:
+            self._is_paused = is_paused
+            (self._transport.pause_reading if is_paused else self._transport.resume_reading)()
 
     def _set_timeout(self) -> None:
         """Set the timeout for the event that this connection waits for, such as the end of a request head."""

@@ -300,7 +300,6 @@ def _error_message(error: Exception) -> str:
 
 
 def _tls_context(configuration: Configuration) -> ssl.SSLContext:
-    """Return a TLS context with the CA and the client certificate of a loaded kubeconfig."""
     tls_context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
     if not configuration.verify_ssl:
         tls_context.check_hostname = False

@@ -76,12 +76,12 @@ class LocalPortConnection(asyncio.Protocol):
             self._transport.write_eof()
             self._start_response_timeout()
 
-    def listen(self, *, listens: bool) -> None:
+    def set_reading(self, *, is_reading: bool) -> None:
         """Resume or pause reading from the port."""
-        if listens != self._is_reading:
-            self._is_reading = listens
+        if is_reading != self._is_reading:
+            self._is_reading = is_reading
             if self._transport is not None and not self._transport.is_closing():
-                (self._transport.resume_reading if listens else self._transport.pause_reading)()
+                (self._transport.resume_reading if is_reading else self._transport.pause_reading)()
 
     def close(self) -> None:
         """Close the connection to the port without notifying the client."""
@@ -295,7 +295,6 @@ class LocalContainers:
             log.close()
 
     def _find_running_run(self, pod: Obj, container: str) -> ObservedRun | None:
-        """Return the current run object of a container if the container is running, else None."""
         pod_runs = [run_of(run) for run in self._runtime.runs(pod["metadata"]["uid"])]
         return next((run for run in pod_runs if run.container == container and run.phase == RUNNING), None)
 
@@ -424,13 +423,11 @@ class _RotatedLogReader:
         return [_join_partial_lines(partial_lines, is_complete=False)] if partial_lines else []
 
     def has_more(self) -> bool:
-        """Return whether the log has unread bytes."""
         if self._file is None:
             return self._path.exists()
         return self._path.exists() and (self._is_log_rotated() or self._file.tell() < self._path.stat().st_size)
 
     def close(self) -> None:
-        """Close the open file of the log."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -534,7 +531,6 @@ def _ignore_new_data() -> None:
 
 
 def _container_not_found_message(container: str) -> str:
-    """Return Kubernetes's error message for exec or attach to a container that is not running."""
     return f'unable to upgrade connection: container not found ("{container}")'
 
 

@@ -88,7 +88,6 @@ def _subtract_reservation(capacity: str, reserved_quantity: str | None) -> str:
 
 
 def _host_memory_bytes() -> int:
-    """Return the total memory of this machine in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
@@ -318,7 +317,6 @@ class LocalNodeComponents:
         return GpuHolder()
 
     def _gpu_status(self, gpu: Gpu) -> Mapping[str, Any]:
-        """Return the entry of one GPU in the platform's status document."""
         use, holder = self._gpus.utilization(gpu), self._gpu_holder(gpu)
         return {
             "uuid": gpu.uuid,

@@ -451,7 +451,6 @@ class LocalContainerRuntime:
         return self._replace_run(EventType.MODIFIED, {**run, "status": state}, run)
 
     def _watch_shim(self, key: Key, run: Obj) -> None:
-        """Watch the shim process of a container run for its exit."""
         try:
             shim_pidfd = os.pidfd_open(run["status"]["keeper"])
         except ProcessLookupError:

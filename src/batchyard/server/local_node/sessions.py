@@ -42,21 +42,21 @@ class PipeReader:
         self._is_open = True
         self._is_reading = False
         os.set_blocking(fd, False)
-        self.listen(listens=True)
+        self.set_reading(is_reading=True)
 
-    def listen(self, *, listens: bool) -> None:
+    def set_reading(self, *, is_reading: bool) -> None:
         """Resume or pause reading the file descriptor."""
-        if listens == self._is_reading or not self._is_open:
+        if is_reading == self._is_reading or not self._is_open:
             return
-        self._is_reading = listens
-        if listens:
+        self._is_reading = is_reading
+        if is_reading:
             self._loop.add_reader(self._fd, self._read_data)
         else:
             self._loop.remove_reader(self._fd)
 
     def close(self) -> None:
         """Stop reading, and close the file descriptor."""
-        self.listen(listens=False)
+        self.set_reading(is_reading=False)
         if self._is_open:
             self._is_open = False
             os.close(self._fd)
@@ -121,7 +121,6 @@ class PipeWriter:
             self._report_free_space()
 
     def _write(self) -> None:
-        """Write as much buffered data as possible without blocking."""
         try:
             while self._buffer:
                 data = self._buffer[0]
@@ -306,11 +305,11 @@ class _LocalSession:
             self._early_input.append(data)
             self._report_accepts_input(False)
 
-    def listen(self, *, listens: bool) -> None:
+    def set_reading(self, *, is_reading: bool) -> None:
         """Resume or pause reading stdout and stderr of the process."""
-        self._is_reading = listens
+        self._is_reading = is_reading
         for output_reader in self._output_readers.values():
-            output_reader.listen(listens=listens)
+            output_reader.set_reading(is_reading=is_reading)
 
     def resize(self, columns: int, rows: int) -> None:
         """Set the size of the process's terminal; ignore sizes out of range."""
@@ -351,7 +350,7 @@ class _LocalSession:
     def _read_output(self, name: str, fd: int) -> None:
         on_data = partial(self._session_client.process_output, name)
         self._output_readers[name] = PipeReader(fd, self._loop, on_data, partial(self._process_output_end, name))
-        self._output_readers[name].listen(listens=self._is_reading)
+        self._output_readers[name].set_reading(is_reading=self._is_reading)
 
     def _open_input(self, fd: int) -> None:
         self._input_writer = PipeWriter(fd, self._loop, self._report_accepts_input)
@@ -377,7 +376,6 @@ class _LocalSession:
             self.resize(*self._size)
 
     def _write_early_input(self) -> None:
-        """Write the client's input that was buffered before the pipe or terminal was ready."""
         early_input, self._early_input = self._early_input, []
         for data in early_input:
             self.write(data)
@@ -518,7 +516,7 @@ class FailedSession:
     def end_input(self) -> None:
         """Do nothing, because the session has failed."""
 
-    def listen(self, *, listens: bool) -> None:
+    def set_reading(self, *, is_reading: bool) -> None:
         """Do nothing, because the session has failed."""
 
     def resize(self, columns: int, rows: int) -> None:

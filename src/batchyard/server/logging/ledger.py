@@ -155,7 +155,7 @@ class LedgerFile:
         return f"WHERE {where_clause}" if where_clause else "", [value for _, values in conditions for value in values]
 
     def _first_number_at(self, instant: Instant) -> int:
-        """Return the number of the first decision at or after an instant, by binary search."""
+        """Return the number of the first decision at or after an instant; without one, a number after the last."""
         low, last_number = self._decision_number_range()
         high = last_number + 1
         while low < high:

@@ -186,7 +186,6 @@ def discard_decision(_entry: DecisionRecord) -> None:
 
 
 def _log_fields(entry: DecisionRecord) -> Mapping[str, Any]:
-    """Return the structured fields of a decision for its JSON log line."""
     kind, namespace, name = entry.regarding
     object_fields = {"kind": kind.partition(".")[0], "namespace": namespace, "name": name}
     decision_fields = {"decision": entry.number, "at": format_time(entry.at), "component": entry.component}

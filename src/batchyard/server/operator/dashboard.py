@@ -212,7 +212,6 @@ def health_routes(exposition: Exposition, readiness_delay: Callable[[], str]) ->
 
 
 async def _yield_to_event_loop() -> None:
-    """Let the asyncio loop run one iteration."""
     next_iteration = asyncio.get_running_loop().create_future()
     asyncio.get_running_loop().call_soon(next_iteration.set_result, None)
     await next_iteration

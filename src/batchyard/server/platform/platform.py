@@ -535,7 +535,6 @@ class EmbeddedPlatform:
         self._kernel.post(lambda: self._create_or_replace(service_objects))
 
     def _create_or_replace(self, objects: Iterable[Obj]) -> None:
-        """Create these objects, or overwrite those that exist."""
         for obj in objects:
             old_object = self._client.get(key_of(obj))
             object_write = (
@@ -574,8 +573,6 @@ def _last_instant(store: Store) -> Instant:
 
 
 def _combine_auditors(first_auditor: Auditor, second_auditor: Auditor) -> Auditor:
-    """Return a function that passes each audited request to both auditors."""
-
     def audit(audited_request: AuditedRequest) -> None:
         first_auditor(audited_request)
         second_auditor(audited_request)

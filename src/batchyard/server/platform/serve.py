@@ -131,7 +131,6 @@ class _GarbageCollectionTimer:
         self._timer = loop.call_later(_COLLECTION_INTERVAL, self._collect)
 
     def stop(self) -> None:
-        """Stop the periodic garbage collections."""
         self._timer.cancel()
 
     def _collect(self) -> None:

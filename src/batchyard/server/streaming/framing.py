@@ -90,7 +90,7 @@ class SpdyFrames:
     def __init__(self) -> None:
         self._buffer = bytearray()
         #: The data frame being received: its stream, its missing bytes, and whether it is the last.
-        self._stream, self._remaining_bytes, self._is_last = 0, 0, False
+        self._stream_id, self._remaining_bytes, self._is_last = 0, 0, False
         self._inflate = zlib.decompressobj(zdict=compression_dictionary())
         self._deflate = zlib.compressobj(zdict=compression_dictionary())
 
@@ -109,7 +109,11 @@ class SpdyFrames:
             flags, frame_length = second_word >> 24, second_word & 0xFFFFFF
             if not first_word & _CONTROL_FLAG:
                 del self._buffer[:8]
-                self._stream, self._remaining_bytes, self._is_last = first_word, frame_length, bool(flags & _FIN_FLAG)
+                self._stream_id, self._remaining_bytes, self._is_last = (
+                    first_word,
+                    frame_length,
+                    bool(flags & _FIN_FLAG),
+                )
                 if not frame_length:
                     yield SpdyData(first_word, b"", self._is_last)
                 continue
@@ -133,7 +137,7 @@ class SpdyFrames:
         data = bytes(self._buffer[:chunk_size])
         del self._buffer[:chunk_size]
         self._remaining_bytes -= chunk_size
-        return SpdyData(self._stream, data, self._is_last and not self._remaining_bytes)
+        return SpdyData(self._stream_id, data, self._is_last and not self._remaining_bytes)
 
     def _parse_control_frame(self, frame_type: int, flags: int, body: bytes) -> SpdyEvent | None:
         try:
@@ -249,9 +253,9 @@ class WebSocket:
         if not self._is_closed:
             self._transport.send(bytes(self._frames.send_data(data, fin=True)))
 
-    def listen(self, *, listens: bool) -> None:
+    def set_reading(self, *, is_reading: bool) -> None:
         """Resume or pause reading from the client."""
-        self._transport.listen(listens=listens)
+        self._transport.set_reading(is_reading=is_reading)
 
     def close(self, code: CloseReason = CloseReason.NORMAL_CLOSURE) -> None:
         """Send a close frame with this code, and close the connection after the client's close frame."""

@@ -43,7 +43,7 @@ class UpgradedTransport(Protocol):
     def send(self, data: bytes) -> None:
         """Send bytes to the client."""
 
-    def listen(self, *, listens: bool) -> None:
+    def set_reading(self, *, is_reading: bool) -> None:
         """Resume or pause reading from the client."""
 
     def close(self, *, at_once: bool = False) -> None:
@@ -142,10 +142,10 @@ class UpgradedConnection(asyncio.Protocol):
             self._is_aborted = True
             self._transport.abort()
 
-    def listen(self, *, listens: bool) -> None:
+    def set_reading(self, *, is_reading: bool) -> None:
         """Resume or pause reading from the client."""
-        if listens != self._is_reading:
-            self._is_reading = listens
+        if is_reading != self._is_reading:
+            self._is_reading = is_reading
             self._schedule_processing()
 
     def close(self, *, at_once: bool = False) -> None:
@@ -154,7 +154,7 @@ class UpgradedConnection(asyncio.Protocol):
             self._transport.close()
         elif not self._is_closing:
             self._is_closing = True
-            self.listen(listens=True)
+            self.set_reading(is_reading=True)
             self._timer.cancel()
             self._timer = self._loop.call_later(CLOSE_TIMEOUT, self._transport.abort)
 

@@ -55,8 +55,8 @@ class RecordedConnection:
     def send(self, data: bytes) -> None:
         self.sent += data
 
-    def listen(self, *, listens: bool) -> None:
-        self.listens = listens
+    def set_reading(self, *, is_reading: bool) -> None:
+        self.listens = is_reading
 
     def close(self, *, at_once: bool = False) -> None:
         self.is_closed = True
@@ -76,8 +76,8 @@ class RecordedSession:
     def end_input(self) -> None:
         self.reported.append("end")
 
-    def listen(self, *, listens: bool) -> None:
-        self.reported.append(listens)
+    def set_reading(self, *, is_reading: bool) -> None:
+        self.reported.append(is_reading)
 
     def resize(self, columns: int, rows: int) -> None:
         self.reported.append((columns, rows))

@@ -102,10 +102,10 @@ def test_received_data_is_fed_in_turns_while_reading_is_paused() -> None:
         assert (speaker.parts, len(turns), transport.reads) == ([], 1, False)
         turns.popleft()()
         assert speaker.parts == [sent[:CHUNK_SIZE]]
-        connection.listen(listens=False)
+        connection.set_reading(is_reading=False)
         turns.popleft()()
         assert len(speaker.parts) == 1
-        connection.listen(listens=True)
+        connection.set_reading(is_reading=True)
         while turns:
             turns.popleft()()
         assert b"".join(speaker.parts) == sent
