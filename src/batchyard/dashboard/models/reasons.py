@@ -50,7 +50,7 @@ def shorten_reason(message: str, missing_now: MissingQuota | None = None) -> Sho
     suffix = f"; preempts {preemption[1]}" if preemption else ""
     rejections = [rejection for rejection in missing if rejection[1]] or too_large
     if missing and not rejections:
-        return ShortReason(f"its quota is free; waits for its turn{suffix}")
+        return ShortReason(f"enough quota is free; waits for its turn{suffix}")
     if preempted := _PREEMPTED.match(message):
         return ShortReason(f"preempted due to {preempted[1]}")
     if not rejections:

@@ -156,7 +156,7 @@ class MachineClock:
         wall_clock_lead = wall_time - self._kernel.clock()
         if wall_clock_lead > _MACHINE_CLOCK_TOLERANCE:
             _LOG.warning(
-                "the machine's clock jumped ahead by %s (sleep or clock change); the platform's clock is set to it",
+                "the machine's clock jumped ahead by %s (sleep or clock change); the platform's clock is set forward",
                 format_age(wall_clock_lead),
             )
             self._kernel.set_clock(wall_time, 1.0)

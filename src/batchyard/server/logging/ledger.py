@@ -239,7 +239,9 @@ class LiveLedger:
     def __init__(self, path: Path, loop: asyncio.AbstractEventLoop) -> None:
         self._file = LedgerFile(path)
         if self._file.was_damaged:
-            _LOG.error("the decision ledger %s was damaged: renamed (.damaged) and replaced by an empty one", path)
+            _LOG.error(
+                "the decision ledger %s is damaged; renamed to %s.damaged and replaced by an empty one", path, path
+            )
         #: The number of the last decision when the file was opened.
         self.last_number = self._file.last_number
         self._loop = loop
