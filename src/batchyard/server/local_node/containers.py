@@ -224,7 +224,9 @@ class LocalContainers:
         run = (container_runs[-1:] if not previous else container_runs[-2:-1]) or container_runs[-1:]
         name = f"{container}/{run[0].attempt if run else 0}"
         key = Key(containers.RUN, uid, name)
-        log = LocalLog(self._folders.log(key), self._loop, lambda: self._has_exited(key), self._open_logs, self._times)
+        log = LocalLog(
+            self._folders.log_path(key), self._loop, lambda: self._has_exited(key), self._open_logs, self._times
+        )
         if self._is_ending:
             log.close()
         return log

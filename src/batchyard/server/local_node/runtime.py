@@ -336,7 +336,7 @@ class LocalContainerRuntime:
         """Create the volumes of a pod, and return the spec of its sandbox as the shim reads it."""
         uid: str = requested_run["metadata"]["namespace"]
         for name, plan in requested_run["volumes"].items():
-            make_volume(self.folders.pod(uid) / VOLUMES_FOLDER / name, name, plan, wall_clock())
+            make_volume(self.folders.pod_folder(uid) / VOLUMES_FOLDER / name, name, plan, wall_clock())
         spec: Mapping[str, Any] = requested_run["spec"]
         address, gateway = None, None
         if self.features.get("podNetwork") and spec["network"] == "pod":
@@ -352,7 +352,7 @@ class LocalContainerRuntime:
         run = self.run(key_of(requested_run))
         if run is None:
             return requested_run
-        folder = self.folders.pod(requested_run["metadata"]["namespace"]) / VOLUMES_FOLDER
+        folder = self.folders.pod_folder(requested_run["metadata"]["namespace"]) / VOLUMES_FOLDER
         for name, plan in requested_run["volumes"].items():
             with suppress(VolumeError):
                 make_volume(folder / name, name, plan, wall_clock())
@@ -398,7 +398,7 @@ class LocalContainerRuntime:
         """Load the container runs that were started before a restart of the platform, and observe them."""
         for trashed in self.folders.trash():
             self._delete_folder_later(trashed)
-        for run in map(self._times.run, self.folders.all_runs()):
+        for run in map(self._times.convert_run, self.folders.all_runs()):
             key = key_of(run)
             if key.name == SANDBOX:
                 self._addresses.restore(key.namespace, run["spec"].get("address"))
@@ -445,7 +445,7 @@ class LocalContainerRuntime:
     def _read_run_state(self, key: Key) -> Obj | None:
         """Read a container run's state from its folder; return the updated run object, None if the run is unknown."""
         run = self.run(key)
-        state = {} if run is None else self._times.state(self.folders.state(key))
+        state = {} if run is None else self._times.convert_state(self.folders.state(key))
         if run is None or not state or state == run["status"]:
             return run
         return self._replace_run(EventType.MODIFIED, {**run, "status": state}, run)
@@ -522,7 +522,7 @@ def _prepare_run_spec(folders: RunFolders, requested_run: Obj) -> Mapping[str, A
     spec: Mapping[str, Any] = requested_run["spec"]
     if "mounts" not in requested_run:
         return spec
-    folder, plans = folders.pod(requested_run["metadata"]["namespace"]), requested_run["volumes"]
+    folder, plans = folders.pod_folder(requested_run["metadata"]["namespace"]), requested_run["volumes"]
     volume_mounts = [mount.row(mount_source(folder, mount, plans[mount.volume])) for mount in requested_run["mounts"]]
     volume_targets = {mount_row["target"] for mount_row in volume_mounts}
     image_mounts = [mount_row for mount_row in spec["mounts"] if mount_row["target"] not in volume_targets]
