@@ -55,7 +55,7 @@ class ShadowComparison:
 
 
 class HistoryLimits(NamedTuple):
-    """How many finished Workloads (about 1.5 KB each) and ended pod-on-node intervals a history keeps at most."""
+    """The maximum numbers of finished Workloads (about 1.5 KB each) and of ended node intervals in a history."""
 
     workloads: int
     node_intervals: int

@@ -90,7 +90,7 @@ class QueueMetrics:
     def __init__(
         self, cache: SchedulerCache, workloads: WorkloadMetrics, objects: Reader, role: str, *, fair_sharing: bool
     ) -> None:
-        self._index = cache
+        self._cache = cache
         self._workloads = workloads
         self._objects = objects
         self._role = role
@@ -110,15 +110,15 @@ class QueueMetrics:
         elif kind == scheme.COHORT:
             self._deleted_cohorts.discard(name)
         elif kind == scheme.CLUSTER_QUEUE and self._deleted_cohorts:
-            queue = self._index.snapshot.queues.get(name)
+            queue = self._cache.snapshot.queues.get(name)
             self._deleted_cohorts.difference_update(node.name for node in (queue.node.path[:-1] if queue else ()))
 
     def texts(self) -> Iterator[str]:
         """Yield the exposition text of each gauge; an empty string marks a point where the server may do other work."""
-        self._index.snapshot.rebuild_if_changed()
+        self._cache.snapshot.rebuild_if_changed()
         pending_workloads = {}
-        for name in list(self._index.queue_manager.pending):
-            queue, cluster_queue = self._index.queue_manager.pending.get(name), self._index.snapshot.queues.get(name)
+        for name in list(self._cache.queue_manager.pending):
+            queue, cluster_queue = self._cache.queue_manager.pending.get(name), self._cache.snapshot.queues.get(name)
             if queue is not None and cluster_queue is not None:
                 is_active = cluster_queue.active
                 pending_workloads[name] = _PendingWorkloads(
@@ -151,9 +151,9 @@ class QueueMetrics:
 
     def _pending_requests(self, pending_workloads: Mapping[str, _PendingWorkloads]) -> QueueSamples:
         """Yield the requests of pending Workloads by ClusterQueue and resource; 0 for resources that none requests."""
-        names = self._index.snapshot.names
+        names = self._cache.snapshot.names
         for name, queue_pending in pending_workloads.items():
-            queue = self._index.snapshot.queues.get(name)
+            queue = self._cache.snapshot.queues.get(name)
             nominal_quotas = () if queue is None else queue.node.nominal
             for resource, amount in {**{names[fr][1]: 0 for fr in nominal_quotas}, **queue_pending.resources}.items():
                 yield (name, resource), to_metric_unit(resource, amount)
@@ -166,7 +166,7 @@ class QueueMetrics:
         yield from workload_counts.items()
 
     def _finished_samples(self) -> QueueSamples:
-        finished_counts = dict.fromkeys(self._index.snapshot.queues, 0)
+        finished_counts = dict.fromkeys(self._cache.snapshot.queues, 0)
         for local_queue_key, count in self._workloads.finished_counts.items():
             name = self._cluster_queue_of(local_queue_key)
             if name in finished_counts:
@@ -174,11 +174,11 @@ class QueueMetrics:
         return (((name,), count) for name, count in finished_counts.items())
 
     def _cluster_queue_of(self, local_queue_key: str) -> str:
-        view = self._index.workload_cache.local_queues.get(local_queue_key)
+        view = self._cache.workload_cache.local_queues.get(local_queue_key)
         return "" if view is None else view.cluster_queue
 
     def _cluster_queue_texts(self) -> Iterator[str]:
-        queues, counters = list(self._index.snapshot.queues.values()), self._index.workload_cache.cluster_queue_counters
+        queues, counters = list(self._cache.snapshot.queues.values()), self._cache.workload_cache.cluster_queue_counters
         reserving_counts = (((q.name,), counters.get(q.name).reserving) for q in queues)
         yield from self._gauge("reserving_active_workloads", reserving_counts)
         admitted_counts = (((q.name,), counters.get(q.name).admitted) for q in queues)
@@ -192,13 +192,13 @@ class QueueMetrics:
             yield from self._gauge("cluster_queue_weighted_share", share_samples)
 
     def _status(self, queue: ClusterQueue) -> str:
-        if self._index.is_terminating(queue.name):
+        if self._cache.is_terminating(queue.name):
             return "terminating"
         return "active" if queue.active else "pending"
 
     def _usage_texts(self) -> Iterator[str]:
         """Yield the exposition text of the ClusterQueue gauges of quota, limits and usage, by flavor and resource."""
-        queues, counters = list(self._index.snapshot.queues.values()), self._index.workload_cache.cluster_queue_counters
+        queues, counters = list(self._cache.snapshot.queues.values()), self._cache.workload_cache.cluster_queue_counters
         usage_by_queue = {q.name: counters.get(q.name) for q in queues}
         gauge_tables = (
             ("cluster_queue_nominal_quota", [(q, q.node.nominal, 0.0) for q in queues]),
@@ -207,7 +207,7 @@ class QueueMetrics:
             ("cluster_queue_resource_reservation", [(q, usage_by_queue[q.name].reserved_usage, 0.0) for q in queues]),
             ("cluster_queue_resource_usage", [(q, usage_by_queue[q.name].admitted_usage, 0.0) for q in queues]),
         )
-        names = self._index.snapshot.names
+        names = self._cache.snapshot.names
         for name, table in gauge_tables:
             samples = (
                 ((queue.view.cohort, queue.name, *names[fr]), to_metric_unit(names[fr][1], amounts.get(fr, default)))
@@ -217,7 +217,7 @@ class QueueMetrics:
             yield from self._gauge(name, samples)
 
     def _local_queue_texts(self, pending_workloads: Mapping[str, _PendingWorkloads]) -> Iterator[str]:
-        workload_cache = self._index.workload_cache
+        workload_cache = self._cache.workload_cache
         local_queues, counters = list(workload_cache.local_queues.values()), workload_cache.local_queue_counters
         queues = [(_local_queue_labels(view.key), view) for view in local_queues]
         yield from self._gauge("local_queue_pending_workloads", _local_queue_pending_samples(queues, pending_workloads))
@@ -238,7 +238,7 @@ class QueueMetrics:
 
     def _local_queue_usage(self, samples: Iterator[tuple[Labels, LocalQueueView, Mapping[int, int]]]) -> QueueSamples:
         """Yield the usage of LocalQueues for each flavor and resource that their ClusterQueue has quota for."""
-        names, queues = self._index.snapshot.names, self._index.snapshot.queues
+        names, queues = self._cache.snapshot.names, self._cache.snapshot.queues
         for key, view, amounts in samples:
             queue = queues.get(view.cluster_queue)
             for fr in () if queue is None else queue.node.nominal:
@@ -256,9 +256,9 @@ class QueueMetrics:
                 yield labels, float(condition is not None and condition["status"] == status_value)
 
     def _cohort_texts(self) -> Iterator[str]:
-        cohorts, cohort_sums = self._index.snapshot.cohorts, _CohortSums(self._index)
+        cohorts, cohort_sums = self._cache.snapshot.cohorts, _CohortSums(self._cache)
         nodes = [node for name, node in cohorts.items() if name not in self._deleted_cohorts]
-        names = self._index.snapshot.names
+        names = self._cache.snapshot.names
         yield from self._gauge("cohort_info", (((node.name, *_cohort_labels(node)), 1) for node in nodes))
         subtree_quotas = {node: enumerate(node.subtree) for node in nodes}
         yield from self._gauge("cohort_subtree_quota", _cohort_amounts(nodes, names, subtree_quotas))
@@ -271,7 +271,7 @@ class QueueMetrics:
             yield from self._gauge("cohort_weighted_share", (((n.name,), self._weighted_share(n)) for n in nodes))
 
     def _weighted_share(self, node: QuotaNode) -> float:
-        share = weighted_share(node, self._index.snapshot.names).weighted_value
+        share = weighted_share(node, self._cache.snapshot.names).weighted_value
         return math.nan if math.isinf(share) else share
 
 
@@ -279,16 +279,16 @@ class _CohortSums:
     """The number of admitted Workloads and the reserved quota in each Cohort's subtree, cached for one scrape."""
 
     def __init__(self, scheduler_cache: SchedulerCache) -> None:
-        self._index = scheduler_cache
+        self._cache = scheduler_cache
         self._sums_by_node: dict[QuotaNode, tuple[int, Mapping[int, int]]] = {}
 
     def sums_of(self, node: QuotaNode) -> tuple[int, Mapping[int, int]]:
         """Return the number of admitted Workloads and the reserved quota below a Cohort, or in a ClusterQueue."""
         if node in self._sums_by_node:
             return self._sums_by_node[node]
-        queue = self._index.snapshot.queue_of.get(node)
+        queue = self._cache.snapshot.queue_of.get(node)
         if queue is not None:
-            queue_counters = self._index.workload_cache.cluster_queue_counters.get(queue.name)
+            queue_counters = self._cache.workload_cache.cluster_queue_counters.get(queue.name)
             subtree_sums: tuple[int, Mapping[int, int]] = (queue_counters.admitted, queue_counters.reserved_usage)
         else:
             admitted_count, reserved_amounts = 0, dict[int, int]()

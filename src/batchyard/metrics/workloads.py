@@ -71,7 +71,7 @@ class WorkloadMetrics:
     """Counters and durations of the Workload life cycle, and gauges of unadmitted and finished Workloads."""
 
     def __init__(self, scheduler_cache: SchedulerCache, objects: Reader, now: Callable[[], Instant], role: str) -> None:
-        self._index = scheduler_cache
+        self._cache = scheduler_cache
         self._objects = objects
         self._now = now
         self._group = group = MetricGroup(_METRIC_NAMES, role)
@@ -117,7 +117,7 @@ class WorkloadMetrics:
 
     def _forget_cohorts(self) -> None:
         """Delete the series of Cohorts that no longer exist, including Cohorts that were only referenced by queues."""
-        for name in sorted(self._cohorts - self._index.snapshot.cohorts.keys()):
+        for name in sorted(self._cohorts - self._cache.snapshot.cohorts.keys()):
             self._group.forget(cohort=name)
             self._cohorts.discard(name)
 
@@ -180,7 +180,7 @@ class WorkloadMetrics:
             self._checks.measure(obj, view, self._now() - (view.reserved_at or self._now()))
         elif obj["status"].get("admissionChecks"):
             self._checks.measure(obj, view, 0)
-        queue = self._index.snapshot.queues.get(view.cluster_queue)
+        queue = self._cache.snapshot.queues.get(view.cluster_queue)
         for node in queue.node.path[:-1] if queue is not None else ():
             self._cohorts.add(node.name)
             self._group.add("kueue_cohort_subtree_admitted_workloads_total", (node.name, _priority_class(obj)))

@@ -22,10 +22,10 @@ YAML_LENGTH_MAX: Final = 256 * 1024
 
 
 def object_yaml(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> ViewJson | None:
-    """Return an object as YAML; None if the object does not exist, is of another kind, or may not be listed.
+    """Return the document of an object's YAML page; None if the object does not exist or the user may not list it.
 
-    Only the kinds in SHOWN_KINDS are shown. The query parameter `managed=true` includes the object's managedFields. A
-    text above YAML_LENGTH_MAX is cut.
+    Only objects of the kinds in SHOWN_KINDS have a page. The query parameter `managed=true` includes the object's
+    managedFields. A text above YAML_LENGTH_MAX is cut.
     """
     kind, namespace, name = _KINDS_BY_NAME.get(query.get("kind", "")), query.get("namespace", ""), query.get("name", "")
     if kind is None or not access.may_list(kind, namespace):

@@ -110,7 +110,7 @@ def _state_since(view: WorkloadView, obj: Obj, state: str) -> str:
 
 
 def _state_reason(obj: Obj, state: str) -> tuple[str, str]:
-    """Return the reason and message of the condition that explains a Workload's state; '' for normal states."""
+    """Return the reason and message of the condition that explains a Workload's state; ('', '') for normal states."""
     condition_types = {"Pending": "QuotaReserved", "Failed": "Finished", "Evicted": "Evicted", "Inactive": "Evicted"}
     condition = find_condition(obj, condition_types[state]) if state in condition_types else None
     if condition is None:

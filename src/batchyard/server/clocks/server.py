@@ -31,7 +31,7 @@ _DATE_HEADER_TOLERANCE: Final = 2 * SECOND
 
 
 async def is_other_server(sender: RequestSender) -> bool:
-    """Return whether an API server reports a version other than batchyard's; False if it reports no version.
+    """Return whether an API server's version is not batchyard's; False if the request of the version fails.
 
     Only batchyard reports its time.
     """

@@ -286,7 +286,7 @@ class ForecastObjects(Protocol):
         """Return the stored object with this key, or None."""
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """Return all objects of a kind, sorted by namespace and name."""
+        """Return the objects of a kind in a namespace (None: in all), sorted by namespace and name."""
 
 
 class ForecastEngine:

@@ -26,7 +26,7 @@ class ParsedRequest(NamedTuple):
     request: ApiRequest
     #: Whether the client asks to close the connection after the response.
     is_last: bool
-    #: Whether the client supports chunked transfer encoding (HTTP/1.1).
+    #: Whether a streaming response uses chunked transfer encoding, which HTTP/1.1 clients support.
     is_chunked: bool
     rejection: StatusError | None = None
 

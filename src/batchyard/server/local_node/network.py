@@ -21,7 +21,7 @@ _SWITCH_REPLY_SIZE_MAX = 16
 
 
 class PodNetworkConnection:
-    """A connection to the process that owns the pod network. Raises OSError if that process is not running."""
+    """A connection to the process that owns the pod network. Creating it raises OSError if that process is missing."""
 
     def __init__(self, node: Path) -> None:
         node_fd = state_dir.open_folder(str(node))

@@ -465,7 +465,7 @@ class EmbeddedPlatform:
         self._metrics.server_metrics.additional_sources.append(throttle.texts)
         platform_ports = PlatformPorts(
             self._kernel,
-            self._client if local_node is None else CompositeClient(self._client, local_node.machine),
+            self._client if local_node is None else CompositeClient(self._client, local_node.container_runtime),
             runtime_controllers if local_node is None else (*runtime_controllers, *local_node.controllers),
             (ClusterPoolsController(), *simulated_cloud(0)) if has_nodes else (),
             self._decisions,

@@ -41,7 +41,7 @@ class StatusObjects(Protocol):
         """Return the number of objects of a kind."""
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """Return all objects of a kind, sorted by namespace and name."""
+        """Return the objects of a kind in a namespace (None: in all), sorted by namespace and name."""
 
 
 class StatusReport:

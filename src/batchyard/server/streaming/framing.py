@@ -52,7 +52,7 @@ class SpdyError(Exception):
 
 
 class SpdyStreamOpened(NamedTuple):
-    """The client opened a SPDY stream with these headers (names in lowercase)."""
+    """An event: the client opened a SPDY stream with these headers (names in lowercase)."""
 
     stream_id: int
     headers: Mapping[str, str]
@@ -61,7 +61,7 @@ class SpdyStreamOpened(NamedTuple):
 
 
 class SpdyData(NamedTuple):
-    """The client sent data on a SPDY stream."""
+    """An event: the client sent data on a SPDY stream."""
 
     stream_id: int
     data: bytes
@@ -70,13 +70,13 @@ class SpdyData(NamedTuple):
 
 
 class SpdyReset(NamedTuple):
-    """The client reset a SPDY stream."""
+    """An event: the client reset a SPDY stream."""
 
     stream_id: int
 
 
 class SpdyPing(NamedTuple):
-    """The client sent a SPDY ping, which must be answered with the same number."""
+    """An event: the client sent a SPDY ping, which must be answered with the same number."""
 
     number: int
 
@@ -249,7 +249,7 @@ class WebSocket:
         self._handler = handler
 
     def send(self, data: bytes) -> None:
-        """Send a binary message to the client."""
+        """Send a binary message to the client, unless the WebSocket is closed."""
         if not self._is_closed:
             self._transport.send(bytes(self._frames.send_data(data, fin=True)))
 
