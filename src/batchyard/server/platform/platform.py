@@ -82,10 +82,10 @@ from batchyard.server.local_node.node import LocalNodeComponents, local_node_set
 from batchyard.server.logging.ledger import LiveLedger
 from batchyard.server.logging.logs import CycleLog, DecisionLog
 from batchyard.server.metrics import ObservedPlatform
+from batchyard.server.platform.cluster_option import check_cluster_option, with_spec_of
 from batchyard.server.platform.credentials import CertificateAuthority, SigningKey
 from batchyard.server.platform.data_dir import FORECASTS_FILE, JOURNAL_FILE, LEDGER_FILE, PlatformOptions
 from batchyard.server.platform.decision_throttle import DecisionThrottle
-from batchyard.server.platform.given_cluster import check_cluster_option, with_spec_of
 from batchyard.server.platform.group_commit import HISTORY_REVISIONS, GroupCommit
 from batchyard.server.platform.status_report import STATUS_REPORT_PATH as REPORT
 from batchyard.server.platform.status_report import EmbeddedMetrics, StatusReport
