@@ -103,7 +103,13 @@ def test_quota_values_match_definition(forest: QuotaTrees) -> None:
     defined = forest.defined
     for name, node in forest.nodes().items():
         for fr, pair in enumerate(PAIRS):
-            ours = node.subtree[fr], node.local[fr], node.usage[fr], node.potential[fr], available(node, fr)
+            ours = (
+                node.subtree_quota[fr],
+                node.local_quota[fr],
+                node.usage[fr],
+                node.potential_quota[fr],
+                available(node, fr),
+            )
             figures_of = (
                 defined.subtree_quota,
                 defined.local_quota,
@@ -127,10 +133,10 @@ def test_usage_change_and_its_reverse_cancel_out(forest: QuotaTrees, pair: Quota
 
 @given(forests())
 def test_rebuilt_tree_keeps_usage(forest: QuotaTrees) -> None:
-    before, rebuilds = figures(forest), forest.snapshot.rebuilds
+    before, rebuilds = figures(forest), forest.snapshot.rebuild_count
     forest.snapshot.id_of("f2", "cpu")
     forest.snapshot.rebuild_if_changed()
-    assert forest.snapshot.rebuilds == rebuilds + 1
+    assert forest.snapshot.rebuild_count == rebuilds + 1
     assert {name: usage[: len(PAIRS)] for name, usage in figures(forest).items()} == before
 
 
@@ -140,7 +146,7 @@ def test_unused_tree_has_potential_available(forest: QuotaTrees) -> None:
         for pair in PAIRS:
             forest.use(name, {pair: -queue.node.usage[forest.snapshot.id_of(*pair)]}, key=f"-{pair}")
     for node in forest.nodes().values():
-        assert [available(node, fr) for fr in range(len(PAIRS))] == node.potential
+        assert [available(node, fr) for fr in range(len(PAIRS))] == node.potential_quota
 
 
 @MORE
@@ -237,7 +243,7 @@ def test_borrowing_fits_at_single_height_beyond_own_quota(forest: QuotaTrees, am
 @given(forests())
 def test_potential_quota_is_at_least_subtree_quota(forest: QuotaTrees) -> None:
     for node in forest.nodes().values():
-        assert all(most >= own for most, own in zip(node.potential, node.subtree, strict=True))
+        assert all(most >= own for most, own in zip(node.potential_quota, node.subtree_quota, strict=True))
 
 
 def height(defined: QuotaDefinition, node: str) -> int:

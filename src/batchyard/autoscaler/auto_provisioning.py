@@ -20,7 +20,7 @@ from batchyard.autoscaler.scale_up import ScaleUp, format_reasons, pods_by_kind_
 from batchyard.base import fnv1a_64
 from batchyard.cloud import cluster_objects
 from batchyard.cloud.catalog.machine_types import MachineType, catalog_of
-from batchyard.cloud.catalog.pool_properties import chips_in
+from batchyard.cloud.catalog.pool_properties import chip_count_of
 
 #: Maximum size of an auto-provisioned pool in a zone.
 POOL_SIZE_MAX: Final = 1000
@@ -73,7 +73,7 @@ class NodeAutoProvisioner:
         """Return why no new node pool helps a pod: an invalid requirement, or reasons with numbers of node groups."""
         requirements = self.requirements(pod)
         if isinstance(requirements, cluster_objects.UnsatisfiableRequirements):
-            return requirements.why
+            return requirements.reason
         refusal_reasons = [
             reason
             for groups in self._possible_pool_groups(requirements, scale_up)
@@ -182,7 +182,7 @@ class NodeAutoProvisioner:
             accelerator = next(a for a in self._accelerator_types(requirements) if self._catalog.can_attach(machine, a))
             spec["accelerator"] = {"type": accelerator, "count": device_count}
         if requirements.topology and machine.accelerator is not None:
-            chip_count, chips_per_machine = chips_in(requirements.topology), machine.accelerator.count
+            chip_count, chips_per_machine = chip_count_of(requirements.topology), machine.accelerator.count
             if chip_count % chips_per_machine:
                 return None
             if chip_count > chips_per_machine:

@@ -193,7 +193,7 @@ class ScaleDown:
         accelerator = group.machine.accelerator
         resources = ("cpu", "memory") if accelerator is None else (accelerator.resource,)
         limit = self._loop_context.settings.utilization_threshold
-        total, free = node.view.allocatable, node.left
+        total, free = node.view.allocatable, node.free_amounts
         return all(
             (total.get(r, 0) - free.get(r, 0)) * meta.NANO <= limit * total[r] for r in resources if total.get(r)
         )
@@ -217,8 +217,8 @@ class ScaleDown:
 
     def _find_node_name_for(self, pod: PodView) -> str:
         """Return the name of the best node that the pod fits, scored by resources only; '' if none."""
-        node_shortlist = self._nodes.candidate_cache.of(pod.shape, AutoscalingProfile.BALANCED)
-        return node_shortlist.best_node(PodFilters(pod, self._nodes).passes_node)
+        node_shortlist = self._nodes.candidate_cache.candidates_for(pod.shape, AutoscalingProfile.BALANCED)
+        return node_shortlist.best_node(PodFilters(pod, self._nodes).accepts_node)
 
     # --- removal ---
 

@@ -16,7 +16,7 @@ from batchyard.autoscaler.machines import MachineIndex, MachineRecord
 from batchyard.autoscaler.provisioning_request_pods import QUEUED_CLASS, consumed_request, resize_request_name, state_of
 from batchyard.autoscaler.scale_up import LoopContext
 from batchyard.base.instant import SECOND, Duration, Instant
-from batchyard.cloud.catalog.instances import begins_at, find_reservation
+from batchyard.cloud.catalog.instances import find_reservation, reservation_start
 from batchyard.cloud.catalog.nodes import awaits_drivers
 from batchyard.interfaces.client import Create, Delete, EventType, Reader, Update, WatchEvent, Write
 from batchyard.interfaces.controller import EventRecord
@@ -401,7 +401,7 @@ class FailedMachines:
         """Return the start time of the reservation with this name; None if there is none."""
         cluster = self._loop_context.cluster
         reservation = None if name is None else find_reservation(cluster, name)
-        return None if reservation is None else begins_at(cluster, reservation)
+        return None if reservation is None else reservation_start(cluster, reservation)
 
     def _record_failure_event(self, group: node_groups.NodeGroup, failure: expander.ScaleUpFailure) -> None:
         is_timeout = failure.code == _TIMEOUT_CODE

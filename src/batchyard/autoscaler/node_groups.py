@@ -14,7 +14,7 @@ from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant, pars
 from batchyard.cloud.catalog.instances import name_prefix
 from batchyard.cloud.catalog.machine_types import Catalog, MachineType, MicroDollars, catalog_of
 from batchyard.cloud.catalog.nodes import node_template
-from batchyard.cloud.catalog.pool_properties import hosts_of_slice, is_autoscaled, machine_of, pool_price, zones_of
+from batchyard.cloud.catalog.pool_properties import is_autoscaled, machine_of, pool_price, slice_host_count, zones_of
 from batchyard.placement.node_filters import AutoscalingProfile
 
 # Autoscaler settings of a Cluster, with defaults.
@@ -206,7 +206,7 @@ class NodeGroup:
 def groups_of(pool: Obj, cluster: Obj) -> list[NodeGroup]:
     """Return the node groups of a NodePool in the order of its zones; for a multi-host TPU slice, only the first."""
     catalog = catalog_of(cluster)
-    machine, host_count = machine_of(pool, catalog), hosts_of_slice(pool, catalog)
+    machine, host_count = machine_of(pool, catalog), slice_host_count(pool, catalog)
     zones: Sequence[str] = zones_of(pool, cluster)[:1] if host_count > 1 else zones_of(pool, cluster)
     size, total = _size_bounds(pool["spec"], host_count, _node_group_size_max(pool, machine, catalog))
     name, pool_hourly_price = pool["metadata"]["name"], pool_price(pool, cluster)

@@ -170,7 +170,7 @@ class QueueSource(Protocol):
     def count_pending(self, cluster_queue: str) -> int:
         """Return the number of pending Workloads in a ClusterQueue."""
 
-    def place_of(self, cluster_queue: str, workload: str) -> int | None:
+    def count_ahead_of(self, cluster_queue: str, workload: str) -> int | None:
         """Return the number of Workloads ahead of a pending Workload; None if the Workload is not pending there."""
 
     def cluster_queue_of(self, namespace: str, local_queue: str) -> str | None:

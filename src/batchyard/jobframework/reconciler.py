@@ -75,7 +75,7 @@ class JobRelations:
         """Return the key of a queued job's priority class; None for a job with an owner or without a queue."""
         if meta.controller_of(job) is not None or not meta.label(job, well_known.QUEUE_NAME):
             return None
-        return adjustments.class_key(job, self._integration.templates(job))
+        return adjustments.priority_class_key(job, self._integration.templates(job))
 
     def _observe_workload(self, event: WatchEvent) -> Iterable[meta.Key]:
         prebuilt_jobs = self._jobs_by_prebuilt.get(event.key, ())
@@ -294,7 +294,9 @@ class JobReconciler:
     def _sync_priority(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
         label_class = meta.label(job_pass.job, well_known.PRIORITY_CLASS) or ""
         has_quota = lifecycle.has_quota_reservation(workload)
-        if adjustments.class_name(workload) == label_class or not adjustments.follows_label(workload, has_quota):
+        if adjustments.priority_class_name(workload) == label_class or not adjustments.follows_priority_label(
+            workload, has_quota
+        ):
             return None
         priority = self._priority_of(job_pass)
         if isinstance(priority, adjustments.MissingPriorityClass):

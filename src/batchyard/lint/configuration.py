@@ -248,8 +248,8 @@ def _usable_flavors(pod_set: LintedPodSet, group_index: int, context: LintContex
     total_requests = {r: amount * count for r, amount in template.requests if r in resource_group.resources and amount}
     if not total_requests:
         return []
-    obstacles = snapshot.obstacles.of(template, resource_group.flavors)
-    max_quota = pod_set.queue.node.potential
+    obstacles = snapshot.obstacles.mismatches_for(template, resource_group.flavors)
+    max_quota = pod_set.queue.node.potential_quota
     return [
         flavor
         for flavor, obstacle in zip(resource_group.flavors, obstacles, strict=True)

@@ -10,7 +10,7 @@ from batchyard.api.views.node import Taint, pods_running_at_once
 from batchyard.api.views.workload import ClusterQueueView, FlavorView
 from batchyard.base.counts import count_with_noun
 from batchyard.cloud.catalog.machine_types import Catalog, builtin_catalog, catalog_of
-from batchyard.cloud.catalog.pool_properties import chips_in
+from batchyard.cloud.catalog.pool_properties import chip_count_of
 from batchyard.lint.capacity import quota_declarations_of
 from batchyard.lint.configuration import Configuration, MachineGroup, format_machine_names
 from batchyard.lint.findings import RuleResult, Severity
@@ -51,7 +51,7 @@ def flavor_without_quota(config: Configuration) -> Iterator[RuleResult]:
     """Report each flavor with a covered resource for which neither the ClusterQueue nor its cohort has quota."""
     snapshot = config.snapshot
     for name, (manifest, view) in config.queues.items():
-        potential_quota = snapshot.queues[name].node.potential
+        potential_quota = snapshot.queues[name].node.potential_quota
         for group_index, group in enumerate(view.groups):
             for index, flavor in enumerate(group.flavors):
                 no_quota_resources = [r for r in group.resources if potential_quota[snapshot.id_of(flavor, r)] <= 0]
@@ -365,7 +365,7 @@ def tpu_topology_mismatch(config: Configuration) -> Iterator[RuleResult]:
             topology, chips_per_pod = _tpu_topology_and_chips(job, index)
             if not topology or not chips_per_pod:
                 continue
-            chips, pods = chips_in(topology), pods_running_at_once(job_spec)
+            chips, pods = chip_count_of(topology), pods_running_at_once(job_spec)
             if chips_per_pod < chips and pods * chips_per_pod == chips:
                 continue
             if chips_per_pod == chips:  # each pod uses a complete slice: any number of pods is valid

@@ -15,7 +15,7 @@ from batchyard.lint.findings import RuleResult, Severity
 from batchyard.lint.workloads import LintedJob, LintedPodSet
 from batchyard.scheduling.messages import ExceedsMaxCapacity
 from batchyard.scheduling.quota import FlavorAssignmentMode
-from batchyard.scheduling.workload.adjustments import combine_limit_ranges, out_of_bounds
+from batchyard.scheduling.workload.adjustments import combine_limit_ranges, describe_limit_violations
 
 _NAMESPACE_NAME_LABEL: Final = "kubernetes.io/metadata.name"
 #: A memory quota below this number of bytes is implausible: its unit, such as Mi, is probably missing.
@@ -137,7 +137,9 @@ def _job_equality_key(config: Configuration, view: ClusterQueueView, job: Linted
         [
             (
                 tuple((resource, amount * count) for resource, amount in pod_set.template.requests),
-                tuple(config.snapshot.obstacles.of(pod_set.template, group.flavors) for group in view.groups),
+                tuple(
+                    config.snapshot.obstacles.mismatches_for(pod_set.template, group.flavors) for group in view.groups
+                ),
             )
             for pod_set, count in zip(job.view.pod_sets, job.view.counts, strict=True)
         ]
@@ -175,7 +177,7 @@ _REASONS_SHOWN_MAX: Final = 3
 def uncovered_resource(config: Configuration) -> Iterator[RuleResult]:
     """Report each pod set that requests a resource which its ClusterQueue does not cover."""
     for pod_set in config.pod_sets:
-        resource = pod_set.assignment.unavailable
+        resource = pod_set.assignment.unavailable_resource
         if resource:
             groups = pod_set.queue.view.groups
             names = ", ".join(r for group in groups for r in group.resources) or "nothing"
@@ -191,7 +193,11 @@ def exceeds_quota(config: Configuration) -> Iterator[RuleResult]:
     """Report each pod set that requests more than its ClusterQueue could get with all quota of its cohort free."""
     for pod_set in config.pod_sets:
         excesses = [fact for fact in pod_set.assignment.rejections if isinstance(fact, ExceedsMaxCapacity)]
-        if excesses and not pod_set.assignment.unavailable and pod_set.assignment.mode is FlavorAssignmentMode.NO_FIT:
+        if (
+            excesses
+            and not pod_set.assignment.unavailable_resource
+            and pod_set.assignment.mode is FlavorAssignmentMode.NO_FIT
+        ):
             reasons = "; ".join(_format_exceeded_quota(fact) for fact in excesses[:_REASONS_SHOWN_MAX])
             problem = f"{pod_set.subject} can never be admitted in ClusterQueue {pod_set.queue.name}: {reasons}"
             nearest = min(excesses, key=lambda fact: fact.assumed_usage + fact.request - fact.capacity)
@@ -207,7 +213,11 @@ def no_matching_flavor(config: Configuration) -> Iterator[RuleResult]:
     """Report each pod set that may use no flavor of its ClusterQueue because of taints or node selectors."""
     for pod_set in config.pod_sets:
         facts = pod_set.assignment.rejections
-        if pod_set.assignment.unavailable or pod_set.assignment.mode is not FlavorAssignmentMode.NO_FIT or not facts:
+        if (
+            pod_set.assignment.unavailable_resource
+            or pod_set.assignment.mode is not FlavorAssignmentMode.NO_FIT
+            or not facts
+        ):
             continue
         if all(isinstance(fact, str) for fact in facts):
             reasons = "; ".join(map(str, facts[:_REASONS_SHOWN_MAX]))
@@ -240,7 +250,7 @@ def beyond_limit_range(config: Configuration) -> Iterator[RuleResult]:
         ranges_by_namespace.setdefault(manifest.obj["metadata"].get("namespace", ""), []).append(manifest.obj)
     for job in config.jobs:
         limit_ranges = ranges_by_namespace.get(job.namespace)
-        violation = out_of_bounds(job.workload, combine_limit_ranges(limit_ranges)) if limit_ranges else ""
+        violation = describe_limit_violations(job.workload, combine_limit_ranges(limit_ranges)) if limit_ranges else ""
         if violation:
             fix = "change the pods' requests and limits to fit the LimitRange, or change the LimitRange"
             yield RuleResult(
@@ -326,9 +336,9 @@ def _borrowed_only_at_full_count(pod_set: LintedPodSet) -> frozenset[int]:
     view, node = pod_set.job.view.pod_sets[pod_set.index], pod_set.queue.node
     min_count = view.min_count
     usage = dict(pod_set.assignment.assigned_flavors.usage)
-    if not min_count or min_count >= view.count or any(amount > node.subtree[fr] for fr, amount in usage.items()):
+    if not min_count or min_count >= view.count or any(amount > node.subtree_quota[fr] for fr, amount in usage.items()):
         return frozenset()
-    return frozenset([fr for fr, amount in usage.items() if amount * view.count > node.subtree[fr] * min_count])
+    return frozenset([fr for fr, amount in usage.items() if amount * view.count > node.subtree_quota[fr] * min_count])
 
 
 def _find_rival_job(config: Configuration, pod_set: LintedPodSet, contended_frs: Container[int]) -> LintedJob | None:
@@ -405,7 +415,7 @@ def borrowing_without_lender(config: Configuration) -> Iterator[RuleResult]:
         for group_index, group in enumerate(view.groups):
             for quota in group.quotas:
                 fr = snapshot.id_of(quota.flavor, quota.resource)
-                if quota.borrowing_limit and node.parent and 0 < node.potential[fr] <= node.subtree[fr]:
+                if quota.borrowing_limit and node.parent and 0 < node.potential_quota[fr] <= node.subtree_quota[fr]:
                     flavor_index = group.flavors.index(quota.flavor)
                     problem = (
                         f"no member of cohort {view.cohort} lends {quota.resource} of flavor {quota.flavor}:"
@@ -421,8 +431,8 @@ def nothing_lent(config: Configuration) -> Iterator[RuleResult]:
     snapshot = config.snapshot
     for name, cohort in snapshot.cohorts.items():
         child_nodes = list(cohort.children.values())
-        lendable_frs = [fr for fr in cohort.declared if sum(child.subtree[fr] for child in child_nodes)]
-        if len(child_nodes) > 1 and lendable_frs and not any(cohort.subtree[fr] for fr in lendable_frs):
+        lendable_frs = [fr for fr in cohort.declared_frs if sum(child.subtree_quota[fr] for child in child_nodes)]
+        if len(child_nodes) > 1 and lendable_frs and not any(cohort.subtree_quota[fr] for fr in lendable_frs):
             manifest = _first_cohort_member(config, name)
             if manifest is not None:
                 problem = f"every member of cohort {name} has a lendingLimit of 0: no queue can borrow quota"
@@ -459,7 +469,7 @@ def _fits_only_one_job(config: Configuration, view: ClusterQueueView, job_a: Lin
     pod_sets = [each for each in config.pod_sets if each.queue.name == view.name and each.job in (job_a, job_b)]
     if not all(pod_set.assignment.mode is FlavorAssignmentMode.FIT for pod_set in pod_sets):
         return False
-    potential_quota = config.snapshot.queues[view.name].node.potential
+    potential_quota = config.snapshot.queues[view.name].node.potential_quota
     total_usage: dict[int, int] = {}
     for pod_set in pod_sets:
         for fr, amount in pod_set.assignment.assigned_flavors.usage:
@@ -488,7 +498,7 @@ def _has_cohort_neighbors(config: Configuration, view: ClusterQueueView) -> bool
     cohort = config.snapshot.cohorts.get(view.cohort)
     root = cohort.path[0] if cohort else None
     other_queues = [queue for queue in (config.snapshot.queues_below(root) if root else []) if queue.name != view.name]
-    return bool(other_queues) or bool(root and any(root.subtree))
+    return bool(other_queues) or bool(root and any(root.subtree_quota))
 
 
 def _first_cohort_member(config: Configuration, cohort: str) -> Manifest | None:

@@ -340,7 +340,9 @@ def _pod_sets_on_spot(config: Configuration) -> Iterator[LintedPodSet]:
         usable_flavors = [
             flavor
             for group in pod_set.queue.view.groups
-            for name, obstacle in zip(group.flavors, config.snapshot.obstacles.of(template, group.flavors), strict=True)
+            for name, obstacle in zip(
+                group.flavors, config.snapshot.obstacles.mismatches_for(template, group.flavors), strict=True
+            )
             if not obstacle and (flavor := config.flavors[name][1])
         ]
         if any(is_spot(config, flavor) for flavor in usable_flavors) or _selects_spot(node_selector_labels):

@@ -462,7 +462,7 @@ def _linted_jobs_of(manifest: Manifest, reader: _ObjectReader) -> Iterator[Linte
     if job_integration is None:
         return
     templates = job_integration.templates(obj)
-    key = adjustments.class_key(obj, templates)
+    key = adjustments.priority_class_key(obj, templates)
     priority = adjustments.resolve_priority(obj, templates, reader)
     value = (
         adjustments.WorkloadPriority(0, None) if isinstance(priority, adjustments.MissingPriorityClass) else priority

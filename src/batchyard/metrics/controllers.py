@@ -123,4 +123,13 @@ def _request_labels(audited_request: AuditedRequest) -> Labels:
     if not path or (path.subresource and path.handlers is None and path.subresource not in path.resource.subresources):
         return verb_label, dry_run, "", "", "", "", "", "apiserver"
     scope = "resource" if path.name or verb == "create" else ("namespace" if path.namespace else "cluster")
-    return verb_label, dry_run, path.info.group, path.version, path.info.plural, path.subresource, scope, "apiserver"
+    return (
+        verb_label,
+        dry_run,
+        path.served_kind.group,
+        path.version,
+        path.served_kind.plural,
+        path.subresource,
+        scope,
+        "apiserver",
+    )

@@ -34,7 +34,7 @@ class _PendingWorkloads:
         self.active_count = 0
         self.total_count = len(queue)
         #: The number of active and of all pending Workloads, by LocalQueue.
-        self.counts_by_local_queue = {name: (0, count) for name, count in queue.by_local_queue.items()}
+        self.counts_by_local_queue = {name: (0, count) for name, count in queue.counts_by_local_queue.items()}
         shapes: tuple[dict[Shape, None], dict[Shape, None]] = ({}, {})
         self.resources: dict[str, int] = {}
         for (shape, _), members in queue.classes():
@@ -260,7 +260,7 @@ class QueueMetrics:
         nodes = [node for name, node in cohorts.items() if name not in self._deleted_cohorts]
         names = self._cache.snapshot.names
         yield from self._gauge("cohort_info", (((node.name, *_cohort_labels(node)), 1) for node in nodes))
-        subtree_quotas = {node: enumerate(node.subtree) for node in nodes}
+        subtree_quotas = {node: enumerate(node.subtree_quota) for node in nodes}
         yield from self._gauge("cohort_subtree_quota", _cohort_amounts(nodes, names, subtree_quotas))
         reservations = {node: cohort_sums.sums_of(node)[1].items() for node in nodes}
         yield from self._gauge("cohort_subtree_resource_reservations", _cohort_amounts(nodes, names, reservations))

@@ -47,7 +47,7 @@ class PodsByNode:
     def _remove_pod_key(self, node: str, key: Key) -> None:
         pods = self._by_node.get(node)
         if pods is None or key not in pods:
-            return  # after a restart, events may precede the index
+            return  # the index may lack a pod that changed before a restart
         del pods[key]
         if not pods:
             del self._by_node[node]
@@ -128,7 +128,10 @@ class EndedPods:
         self._surplus_pods: dict[Key, None] = {}
 
     def observe(self, key: Key, pod: Obj | None) -> Iterator[Key]:
-        """Record a changed or deleted pod; yield the ended pods that exceed the limit from now on."""
+        """Record a changed or deleted pod; yield the ended pods that exceed the limit from now on.
+
+        The pod is recorded when the result is iterated.
+        """
         if pod is None:
             self._pods.pop(key, None)
             self._surplus_pods.pop(key, None)

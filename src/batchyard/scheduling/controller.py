@@ -144,7 +144,7 @@ class BlockedCycle:
             self._gate.observe(event)
 
     def first_heads(self, heads: list[Head]) -> list[Head]:
-        """Return the next cycle's heads: after a restart, Workloads that waited for ready pods; otherwise `heads`."""
+        """Return the next cycle's heads: `heads`, or once after a restart the Workloads that waited for ready pods."""
         if not self._is_first_cycle:
             return heads
         self._is_first_cycle = False
@@ -153,9 +153,10 @@ class BlockedCycle:
         return [head for head in current_heads if head is not None] or heads
 
     def split(self, decisions: Sequence[Decision], reader: Reader) -> tuple[Sequence[Decision], Obj | None]:
-        """Return the decisions to apply now, and the Workload that must wait for ready pods, if any; store the rest.
+        """Return the decisions to apply now, and the Workload that must wait for ready pods (None if none must wait).
 
-        StayPending decisions are always returned, because a later change of the pods does not affect them.
+        That Workload's admission and the later admissions and preemptions are stored. All StayPending decisions are
+        returned, because a later change of the pods does not affect them.
         """
         if self._gate is None:
             return decisions, None
@@ -330,13 +331,13 @@ class Scheduler:
         self._bypassed: dict[str, str] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return CYCLE_KEY if the watch event makes a scheduling cycle necessary."""
+        """Return CYCLE_KEY if a watch event requires a cycle or the report of a bypassed Workload; otherwise ()."""
         self._blocked.observe(event)
         has_work = self._cache.observe(event, now) or self._blocked.may_resume
         return (CYCLE_KEY,) if self._record_bypassed_workload(event) or has_work else ()
 
     def _record_bypassed_workload(self, event: WatchEvent) -> bool:
-        """Record a requeued Workload that is skipped because an equivalent one did not fit; return False otherwise."""
+        """Record the event's Workload if it is skipped because an equivalent one did not fit; return whether it is."""
         if event.key.kind != scheme.WORKLOAD or event.type is EventType.DELETED:
             return False
         view = workload_view(event.obj)
@@ -348,7 +349,7 @@ class Scheduler:
         return bool(reason)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Run a scheduling cycle or the rest of an interrupted one; without heads, write the due pending reasons."""
+        """Run a scheduling cycle or the rest of an interrupted one; if neither is due, write due pending reasons."""
         self._cache.workload_cache.drop_unconfirmed_workloads()
         self._cache.resync(reader, now)
         heads = self._cache.heads(now)
@@ -456,7 +457,7 @@ class Scheduler:
         return is_parked
 
     def _write_due_reports(self, reader: Reader, now: Instant) -> ReconcileResult:
-        """Write the pending reasons that are due; return when to reconcile next (end of a backoff, or next report)."""
+        """Return the writes of due pending reasons, and when to reconcile next (end of a backoff, or next report)."""
         outcome = ReconcileResult(independent=True)
         for name, reason in self._bypassed.items():
             obj = reader.get(_workload_key(name))
@@ -503,7 +504,7 @@ def _pod_set_assignment_status(assignment: PodSetAssignment) -> dict[str, Any]:
 
 
 def _with_pending_reason(obj: Obj | None, why: InadmissibleReason, now: Instant) -> Obj | None:
-    """Return the Workload with this pending reason; None if the Workload is not pending, or has this reason already."""
+    """Return the Workload with a pending reason and its requests; None if it is missing, not pending or unchanged."""
     if obj is None:
         return None
     view = workload_view(obj)

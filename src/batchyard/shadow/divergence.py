@@ -95,7 +95,7 @@ def _unpredicted_admission(
 
 def _describe_queue_order(admission: ObservedAdmission, model: SchedulerModel) -> str:
     """Return, as text, how many Workloads precede an admitted one in the queue order of batchyard's scheduler."""
-    position = model.index.place_of(admission.queue, admission.workload)
+    position = model.index.count_ahead_of(admission.queue, admission.workload)
     first_pending_views = model.index.first_pending(admission.queue, 1)
     view = model.index.workload_cache.view(admission.workload)
     if not position or not first_pending_views or view is None:

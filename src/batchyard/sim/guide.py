@@ -22,7 +22,7 @@ from batchyard.api.errors import FieldError
 from batchyard.api.manifests import Manifests, read_manifests
 from batchyard.api.meta import Obj, annotation, group_kind, is_true, label, with_path
 from batchyard.base.instant import MINUTE, SECOND, Duration, Instant, parse_duration
-from batchyard.cloud.catalog.pool_properties import in_typical_times
+from batchyard.cloud.catalog.pool_properties import with_typical_times
 from batchyard.kubelet.simulated.durations import named_runtime
 from batchyard.package_data import find_folder
 from batchyard.sim.scenario import FileFault, Scenario, files_below, make_scenario, read_sources
@@ -318,7 +318,7 @@ class _GuidePlan:
         """Read a file to apply at the time `at`; `runtime` is for its Jobs and JobSets that have no run time."""
         manifests, submit_time = read_manifests(read_sources([path], self._unread)), f"{at}us"
         for manifest in manifests.objects:
-            obj = in_typical_times(manifest.obj) if group_kind(manifest.obj) == scheme.CLUSTER else manifest.obj
+            obj = with_typical_times(manifest.obj) if group_kind(manifest.obj) == scheme.CLUSTER else manifest.obj
             obj = with_path(obj, ("metadata", "annotations", well_known.SUBMIT_AT), submit_time)
             if runtime is not None and obj["kind"] in _JOB_KINDS and not is_timed(obj, self._cluster()):
                 obj = with_path(obj, ("metadata", "annotations", well_known.RUNTIME), runtime)

@@ -206,8 +206,10 @@ class TraceWatch:
 
 
 def _free_resources_of(node: NodeInfo) -> FreeNodeResources:
-    gpus = tuple([max(0, free_milli) for free_milli in node.gpu_shares.left])
-    return FreeNodeResources(node.view.labels.get(MODEL, ""), node.left.get("cpu", 0), node.left.get("memory", 0), gpus)
+    gpus = tuple([max(0, free_milli) for free_milli in node.gpu_shares.free_shares])
+    return FreeNodeResources(
+        node.view.labels.get(MODEL, ""), node.free_amounts.get("cpu", 0), node.free_amounts.get("memory", 0), gpus
+    )
 
 
 #: The minimum number of points in a report.

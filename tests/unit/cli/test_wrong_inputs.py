@@ -95,7 +95,7 @@ def test_unreachable_cluster_is_reported_with_its_address(batchyard: Batchyard, 
     for command in (("snapshot", tmp_path / "state.json"), ("why", "job/a"), ("jobs",)):
         done = batchyard(*command, "--kubeconfig", kubeconfig)
         assert done.returncode == 1
-        assert done.stderr.startswith("batchyard: http://127.0.0.1:1: no answer: ")
+        assert done.stderr.startswith("batchyard: http://127.0.0.1:1: no response: ")
         assert done.stderr.endswith(f"Connection refused; {remedy}\n")
 
 

@@ -149,4 +149,4 @@ def test_no_node_is_overcommitted_unless_it_shrinks(history: list[tuple[str, Any
             continue
         apply_change(stage, kind, what)
         cluster, _ = snapshot_of_objects(stage)
-        assert all(min(node.left.values()) >= 0 for node in cluster)
+        assert all(min(node.free_amounts.values()) >= 0 for node in cluster)

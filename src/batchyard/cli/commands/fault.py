@@ -24,7 +24,7 @@ from batchyard.cli.commands.status import owner_connection, read_status
 from batchyard.cli.help import HELP_SETTINGS, HelpCommand, HelpGroup
 from batchyard.cli.options import DATA_DIR
 from batchyard.cloud.catalog import instances
-from batchyard.nodes.conditions import DrainOptions, drain
+from batchyard.nodes.conditions import DrainOptions, plan_drain
 from batchyard.server.kubeconfig.access import KubeconfigError
 
 _INSTANCES_PATH: Final = f"/apis/{scheme.kind_info(scheme.INSTANCE).api_version}/instances"
@@ -79,9 +79,9 @@ def break_machine(folder: Path, name: str, *, is_reclaimed: bool) -> None:
         if is_reclaimed:
             if instance["spec"].get("provisioning") != "spot":
                 output.fail(f"batchyard: the machine of node {name} is not a Spot machine; use --crash, not --reclaim")
-            changed_instance = instances.in_phase(instance, instances.STOPPING, now, stopAt=format_time(stop_time))
+            changed_instance = instances.with_phase(instance, instances.STOPPING, now, stopAt=format_time(stop_time))
         else:
-            changed_instance = instances.in_phase(instance, instances.CRASHED, now)
+            changed_instance = instances.with_phase(instance, instances.CRASHED, now)
         owner.patch(f"{_INSTANCES_PATH}/{quote(name)}/status", {"status": changed_instance["status"]})
     message = f"is being reclaimed and stops at {format_second(stop_time)}"
     message = message if is_reclaimed else f"crashed at {format_second(now)}"
@@ -95,7 +95,7 @@ def drain_node(folder: Path, name: str) -> None:
             output.fail(f"batchyard: node {name} not found; `kubectl get nodes` lists the nodes")
         owner.patch(f"{_NODES_PATH}/{quote(name)}", {"spec": {"unschedulable": True}})
         pod_list = owner.get(f"/api/v1/pods?fieldSelector={quote('spec.nodeName=' + name)}")
-        pods = [] if pod_list is None else drain(pod_list["items"], _DRAIN_OPTIONS).evicted_pods
+        pods = [] if pod_list is None else plan_drain(pod_list["items"], _DRAIN_OPTIONS).evicted_pods
         rejection_by_pod = {_pod_key(pod): message for pod in pods if (message := _evict_pod(owner, pod))}
     for pod, message in rejection_by_pod.items():
         output.report_line(f"batchyard: pod {pod} was not evicted: {message}")

@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from batchyard.apiserver.auth.tokens import dashboard_token
+from batchyard.apiserver.auth.tokens import sign_dashboard_token
 from batchyard.apiserver.dashboard import DASHBOARD_FILES_PATH
 from batchyard.apiserver.request import MASTERS_GROUP, UserInfo
 from batchyard.base.instant import HOUR
@@ -40,7 +40,7 @@ def print_link(folder: Path, viewer: PageViewer, *, open_it: bool) -> None:
         except CredentialsError as error:
             output.fail(f"batchyard: {error}")
         user, expires_at = UserInfo(name, tuple(groups)), now + viewer.hours * HOUR
-        page_url += f"#token={dashboard_token(key, user, now, expires_at, permits_actions=viewer.permits_actions)}"
+        page_url += f"#token={sign_dashboard_token(key, user, now, expires_at, permits_actions=viewer.permits_actions)}"
         permission = "with actions" if viewer.permits_actions else "read-only"
         message = f"valid for {viewer.hours} h as {name}, {permission}; treat the link like a password"
         output.report_line(f"batchyard: {message}")

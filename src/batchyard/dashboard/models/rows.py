@@ -61,7 +61,7 @@ def reason_fields(message: str, missing_now: MissingQuota | None = None) -> View
 
 def _missing_quota(snapshot: Snapshot, node: QuotaNode, view: WorkloadView, resource: str, flavor: str) -> str | None:
     """Return the quantity that a Workload with one pod set lacks; '' if none, None for a flavor of another queue."""
-    fr = next((each for each in node.declared if snapshot.names[each] == (flavor, resource)), None)
+    fr = next((each for each in node.declared_frs if snapshot.names[each] == (flavor, resource)), None)
     if fr is None:
         return None
     requests = {**dict(view.pod_sets[0].template.requests), PODS: 1}
@@ -129,7 +129,7 @@ def quota_usage_rows(snapshot: Snapshot, node: QuotaNode) -> list[ViewJson]:
     ids = [
         fr
         for fr in range(len(snapshot.names))
-        if fr in node.nominal or _amount_of(node.subtree, fr) or _amount_of(node.usage, fr)
+        if fr in node.nominal or _amount_of(node.subtree_quota, fr) or _amount_of(node.usage, fr)
     ]
     return sorted((_usage_row(snapshot, node, fr) for fr in ids), key=lambda line: (line["flavor"], line["resource"]))
 
@@ -153,7 +153,11 @@ def _usage_sort_key(usage_row: ViewJson) -> tuple[bool, float]:
 
 def _usage_row(snapshot: Snapshot, node: QuotaNode, fr: int) -> ViewJson:
     flavor, resource = snapshot.names[fr]
-    nominal, quota, used_amount = node.nominal.get(fr, 0), _amount_of(node.subtree, fr), _amount_of(node.usage, fr)
+    nominal, quota, used_amount = (
+        node.nominal.get(fr, 0),
+        _amount_of(node.subtree_quota, fr),
+        _amount_of(node.usage, fr),
+    )
     borrowed_amount = max(0, used_amount - quota) if node.parent is not None else 0
     lent_amount = min(_lendable_amount(node, fr), _borrowed_by_siblings(node, fr))
     limit = node.borrowing_limit.get(fr)
@@ -182,8 +186,8 @@ def _lendable_amount(node: QuotaNode, flavor_resource: int) -> int:
     """Return the unused quota of a queue or Cohort that its siblings may borrow."""
     if node.parent is None:
         return 0
-    local_quota, used_amount = _amount_of(node.local, flavor_resource), _amount_of(node.usage, flavor_resource)
-    return max(0, _amount_of(node.subtree, flavor_resource) - local_quota - max(0, used_amount - local_quota))
+    local_quota, used_amount = _amount_of(node.local_quota, flavor_resource), _amount_of(node.usage, flavor_resource)
+    return max(0, _amount_of(node.subtree_quota, flavor_resource) - local_quota - max(0, used_amount - local_quota))
 
 
 def _borrowed_by_siblings(node: QuotaNode, fr: int) -> int:
@@ -192,7 +196,7 @@ def _borrowed_by_siblings(node: QuotaNode, fr: int) -> int:
     if parent is None:
         return 0
     siblings = [child for child in parent.children.values() if child is not node]
-    borrowed_amount = sum(max(0, _amount_of(each.usage, fr) - _amount_of(each.subtree, fr)) for each in siblings)
+    borrowed_amount = sum(max(0, _amount_of(each.usage, fr) - _amount_of(each.subtree_quota, fr)) for each in siblings)
     return max(0, borrowed_amount - parent.nominal.get(fr, 0))
 
 

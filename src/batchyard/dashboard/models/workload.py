@@ -29,7 +29,7 @@ def workload_document(inputs: ViewInputs, access: NamespaceAccess, query: Query)
         return None
     view = workload_view(obj)
     row = workload_row(inputs, view, obj)
-    queue_position = None if view.quota_reserved else inputs.queue_source.place_of(row["clusterQueue"], view.key)
+    queue_position = None if view.quota_reserved else inputs.queue_source.count_ahead_of(row["clusterQueue"], view.key)
     pods = _pods_of_workload(inputs, obj) if access.may_list(scheme.POD, namespace) else None
     document: ViewJson = {
         **row,

@@ -13,7 +13,7 @@ from batchyard.api.times import format_time, is_time, reservation_window
 from batchyard.base.instant import SECOND, parse_duration
 from batchyard.cloud.catalog.machine_types import Accelerator, Catalog, MachineType, catalog_of
 from batchyard.cloud.catalog.nodes import DEFAULT_PODS_PER_NODE
-from batchyard.cloud.catalog.pool_properties import hosts_of_slice, machine_of
+from batchyard.cloud.catalog.pool_properties import machine_of, slice_host_count
 from batchyard.provision.model import Part
 
 # HCL output in the format of `terraform fmt`: two spaces of indent, aligned equals signs.
@@ -183,7 +183,7 @@ def _pool_zones(pool: Part, cluster: Part, catalog: Catalog) -> Sequence[str]:
 
 
 def _has_compact_placement(pool: Part, catalog: Catalog) -> bool:
-    return "placementGroup" in pool or hosts_of_slice({"spec": pool}, catalog) > 1
+    return "placementGroup" in pool or slice_host_count({"spec": pool}, catalog) > 1
 
 
 def _accelerator_fields(accelerator: Accelerator | None) -> dict[str, Value]:
@@ -219,7 +219,7 @@ def _limit_fields(pool: Part) -> dict[str, Value]:
 def _placement_fields(pool: Part, machine: MachineType, catalog: Catalog) -> dict[str, Value]:
     """Return a pool's placement field, or nothing: compact placement, or a TPU topology (multi-host or not default)."""
     topology = pool.get("tpuTopology")
-    if topology and (hosts_of_slice({"spec": pool}, catalog) > 1 or machine.topology != topology):
+    if topology and (slice_host_count({"spec": pool}, catalog) > 1 or machine.topology != topology):
         return {"tpu_topology": topology}
     return {"compact": True} if "placementGroup" in pool else {}
 

@@ -57,7 +57,7 @@ class WorkloadQueues(NamedTuple):
 
 
 def stop_policy(queue: Obj | None) -> str:
-    """Return the stop policy of a LocalQueue or ClusterQueue: None, Hold or HoldAndDrain."""
+    """Return the stopPolicy of a queue: 'None' (the default, also without a queue), 'Hold' or 'HoldAndDrain'."""
     return "None" if queue is None else queue["spec"].get("stopPolicy") or "None"
 
 

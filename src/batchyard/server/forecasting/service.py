@@ -318,7 +318,7 @@ class ForecastEngine:
 
     def with_effect_warnings(self, request: ApiRequest, path: ResourcePath, response: Response) -> AnyResponse:
         """Return the response to a dry-run change, with warnings about its effects unless the queue is full."""
-        changed_object = to_storage_version(path.info, path.version, response.body)
+        changed_object = to_storage_version(path.served_kind, path.version, response.body)
         question = (request.user, msgspec.json.encode(changed_object))
         try:
             warnings = self._fork_pool.ask(question, partial(self._compute_warnings, changed_object, request))

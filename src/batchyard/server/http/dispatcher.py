@@ -161,7 +161,7 @@ class RequestDispatcher:
         try:
             if self._is_ending:
                 raise too_many_requests()
-            self._limiter.enter(user, is_watch=request.flag("watch") and self._server.begins_watch(request))
+            self._limiter.enter(user, is_watch=request.has_flag("watch") and self._server.begins_watch(request))
         except api_request.StatusError as rejection:
             on_response(encode_body(rejection.response()))
         else:

@@ -136,7 +136,7 @@ class ForkedWork:
         self._is_scheduled = False
         self._is_ending = False
 
-    def ask(self, user: UserInfo, work: Callable[[], bytes], on_end: ForkedWorkCallback) -> None:
+    def submit(self, user: UserInfo, work: Callable[[], bytes], on_end: ForkedWorkCallback) -> None:
         """Queue a function for a child process; `on_end` gets its output, or a StatusError at shutdown.
 
         If the child process fails or is killed, the output is incomplete.

@@ -294,7 +294,7 @@ class HttpProtocol(asyncio.Protocol):
         if not self._is_secure:
             _reject_browser_request(request)
         user = _user_of_certificate(self.peer) if self._is_secure else OWNER_USER
-        authenticated_request = self._dispatcher.authenticate(request.made_by(user))
+        authenticated_request = self._dispatcher.authenticate(request.with_user(user))
         self._holder = _holder_name_of(authenticated_request.user)
         return authenticated_request
 

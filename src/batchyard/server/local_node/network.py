@@ -31,10 +31,10 @@ class PodNetworkConnection:
             os.close(node_fd)
         if switch_socket is None:
             raise ConnectionError("the switch process of the pod network is not running")
-        for namespace_fd in (switch_socket.user_namespace, switch_socket.network):
+        for namespace_fd in (switch_socket.user_namespace_fd, switch_socket.network_fd):
             if namespace_fd is not None:
                 os.close(namespace_fd)
-        if switch_socket.network is None:
+        if switch_socket.network_fd is None:
             switch_socket.connection.close()
             raise ConnectionError(switch_socket.failure)
         self._connection = switch_socket.connection

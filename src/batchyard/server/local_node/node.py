@@ -17,7 +17,7 @@ from batchyard.interfaces.client import Reader
 from batchyard.interfaces.controller import Controller
 from batchyard.kubelet.local.kubelet import LocalKubelet
 from batchyard.kubelet.local.node import GPU, Gpu, LocalNode, NodeInventory
-from batchyard.kubelet.local.run_requests import RunRequests, node_settings
+from batchyard.kubelet.local.run_requests import RunRequests, parse_node_settings
 from batchyard.kubelet.local.runs import EXITED, run_of
 from batchyard.kubelet.local.volumes import TokenIssuer
 from batchyard.metrics.gpus import MEASURED, GpuHolder, GpuState
@@ -242,7 +242,7 @@ class LocalNodeComponents:
         node_times = NodeTimes(kernel.clock, wall_clock)
         self.container_runtime = LocalContainerRuntime(self._folder, kernel, loop, node_times)
         engine_names = [engine["name"] for engine in self.container_runtime.features.get("engines") or ()]
-        settings = node_settings(local_settings, engine_names, self._seccomp_profile_error)
+        settings = parse_node_settings(local_settings, engine_names, self._seccomp_profile_error)
         self.containers = LocalContainers(self.container_runtime, self.container_runtime.folders, loop, node_times)
         run_specs = RunRequests(inventory.name, settings, token, self._gpus.devices)
         self.controllers: Sequence[Controller] = (LocalKubelet(inventory.name, run_specs), LocalNode(inventory))

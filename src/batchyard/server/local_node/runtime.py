@@ -179,7 +179,7 @@ def _check_host_path(name: str, plan: volumes.HostPathPlan) -> None:
 
 def _is_host_path_allowed(real_path: str, plan: volumes.HostPathPlan) -> bool:
     """Return whether this host path, in which symbolic links are resolved, is within the allowed host paths."""
-    return volumes.is_within_any(real_path, (os.path.realpath(folder) for folder in plan.allowed))
+    return volumes.is_within_any(real_path, (os.path.realpath(folder) for folder in plan.allowed_folders))
 
 
 def _host_path_type_fault(path: Path, kind: str) -> str:

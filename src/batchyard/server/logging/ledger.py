@@ -21,7 +21,7 @@ from batchyard.interfaces.controller import DecisionRecord, LedgerQuery, LedgerU
 from batchyard.metrics.definitions import metric
 from batchyard.metrics.registry import gauge_text
 from batchyard.server.platform.group_commit import BackgroundThread
-from batchyard.store.journal_file import DAMAGE_ERRORS, is_disk_error, journal_error, journal_errors
+from batchyard.store.journal_file import DAMAGE_ERRORS, convert_sqlite_errors, is_disk_error, journal_error
 
 #: Maximum decisions in the ledger.
 ENTRIES_MAX: Final = 1_000_000
@@ -64,10 +64,10 @@ class LedgerFile:
             path.replace(path.with_name(f"{path.name}.damaged"))
             for suffix in ("-wal", "-shm"):
                 path.with_name(path.name + suffix).unlink(missing_ok=True)
-            with journal_errors(path):
+            with convert_sqlite_errors(path):
                 self._db = _open_database(path)
             self.was_damaged = True
-        with journal_errors(path):
+        with convert_sqlite_errors(path):
             self._reader = _open_database(path)
         first_number, last_number = self._decision_number_range()
         self._entry_count = last_number - first_number + 1 if last_number else 0

@@ -95,7 +95,7 @@ class OperatorPage:
             raise unauthorized_error()
         api_request = ApiRequest("GET", request.path, dict(request.query), user=user)
         result = await self._compute_model(models, api_request._replace(query={**api_request.query, "watch": "false"}))
-        if not api_request.flag("watch"):
+        if not api_request.has_flag("watch"):
             return _web_response(result)
         model_stream = models.respond(api_request)
         assert isinstance(model_stream, dashboard.ModelStream), "a watch returns a stream"

@@ -235,7 +235,7 @@ def issue_pod_token(
     stored_account = reader.get(Key(SERVICE_ACCOUNT, namespace, account))
     if stored_account is None:
         raise InputError(f'failed to fetch token: serviceaccounts "{account}" not found')
-    return issuer.issue(stored_account, None, (audience or ISSUER,), issuer.clock() + lifetime * SECOND)
+    return issuer.issue_account_token(stored_account, None, (audience or ISSUER,), issuer.clock() + lifetime * SECOND)
 
 
 # Clock control: the owner of a platform with accelerated time can let it run up to an instant, where it stops.
@@ -398,13 +398,15 @@ class EmbeddedPlatform:
         self._history = PlatformHistory(clock, scheduler_cache.cluster_queue_of)
         self._client.subscribe(self._history.observe)
         views = DashboardViews(self._client, scheduler_cache, self._history, PlatformTime(clock, speed))
-        self._server.add_prefix(DASHBOARD_FILES, StaticFileHandler(read_asset, HEADERS).respond)
-        self._server.add_prefix(DASHBOARD_MODELS_PATH, ModelHandler(views, security.rbac, self._commit, timers).respond)
+        self._server.add_prefix_handler(DASHBOARD_FILES, StaticFileHandler(read_asset, HEADERS).respond)
+        self._server.add_prefix_handler(
+            DASHBOARD_MODELS_PATH, ModelHandler(views, security.rbac, self._commit, timers).respond
+        )
 
     def _serve_actions(self, security: ServerSecurity, token_issuer: TokenIssuer) -> None:
         """Offer the dashboard's actions, and execute them as requests of their users."""
         actions = DashboardActions(self._client, security.auth_filters.authorizer, token_issuer, self._server.handle)
-        self._server.add_handler(DASHBOARD_ACTIONS_PATH, actions.offer)
+        self._server.add_get_handler(DASHBOARD_ACTIONS_PATH, actions.offer)
         self._server.add_post_handler(DASHBOARD_ACTIONS_PATH, actions.perform)
 
     def _status_document(self, status_report: StatusReport) -> Mapping[str, Any]:

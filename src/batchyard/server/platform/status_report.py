@@ -162,7 +162,7 @@ class EmbeddedMetrics:
                 return Response(200, "", content_type=CONTENT_TYPE)
             return Scrape(exposition_parts, loop.call_soon)
 
-        server.add_handler(METRICS_PATH, serve_metrics)
+        server.add_get_handler(METRICS_PATH, serve_metrics)
 
     def observe_commit(self, commit_seconds: float) -> None:
         """Record the duration of a journal transaction in seconds."""

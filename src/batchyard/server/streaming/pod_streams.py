@@ -71,7 +71,7 @@ class ExecWebSocket:
         elif self._channel == _RESIZE:
             for columns, rows in self._size_parser.feed_bytes(data):
                 self._session.resize(columns, rows)
-        elif self._channel == _CLOSE_CHANNEL and self._exec_response.upgrade.protocol.startswith("v5"):
+        elif self._channel == _CLOSE_CHANNEL and self._exec_response.upgrade.subprotocol.startswith("v5"):
             self._close_message = (self._close_message + data)[:2]
             if self._close_message == bytes([_STDIN]):
                 self._session.end_input()
@@ -245,13 +245,13 @@ _SWITCHING_PROTOCOLS_HEAD: Final = b"HTTP/1.1 101 Switching Protocols\r\ndate: %
 def switching_protocols_response(response: UpgradeResponse, request: ApiRequest, date: bytes) -> bytes:
     """Return the bytes of the 101 (Switching Protocols) response to an upgrade request."""
     upgrade = response.upgrade
-    if upgrade.to == WEBSOCKET:
+    if upgrade.transport == WEBSOCKET:
         key = handshake_accept_key(request.headers["sec-websocket-key"])
         header_fields = f"upgrade: websocket\r\nsec-websocket-accept: {key}\r\n"
-        if upgrade.protocol:
-            header_fields += f"sec-websocket-protocol: {upgrade.protocol}\r\n"
+        if upgrade.subprotocol:
+            header_fields += f"sec-websocket-protocol: {upgrade.subprotocol}\r\n"
     else:
-        header_fields = f"upgrade: {upgrade.to}\r\nx-stream-protocol-version: {upgrade.protocol}\r\n"
+        header_fields = f"upgrade: {upgrade.transport}\r\nx-stream-protocol-version: {upgrade.subprotocol}\r\n"
     return _SWITCHING_PROTOCOLS_HEAD % (date, header_fields.encode("ascii"))
 
 
@@ -262,7 +262,7 @@ def serve_upgraded(
 
     `on_lost` is called when the connection is lost or closed.
     """
-    create_handler = _websocket_handler if response.upgrade.to == WEBSOCKET else _spdy_handler
+    create_handler = _websocket_handler if response.upgrade.transport == WEBSOCKET else _spdy_handler
     connection.start_handler(_NotifyingHandler(create_handler(response, connection), on_lost), received_data)
 
 

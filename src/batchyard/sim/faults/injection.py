@@ -27,7 +27,7 @@ from batchyard.cloud.catalog.machine_types import Catalog, MachineType, catalog_
 from batchyard.cloud.catalog.pool_properties import step_duration
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.client import Delete, Reader, Update, UpdateStatus, Write
-from batchyard.nodes.conditions import DrainOptions, drain, set_unschedulable
+from batchyard.nodes.conditions import DrainOptions, plan_drain, with_unschedulable
 from batchyard.scheduling.workload.lifecycle import is_finished
 from batchyard.sim import faults as fault_kinds
 from batchyard.sim.event_log import EventLog
@@ -226,7 +226,7 @@ class FaultInjector:
         if not action.slice:
             target_machines = target_machines[: action.count]
         for instance in target_machines:
-            self._world.submit(UpdateStatus(instances.in_phase(instance, instances.CRASHED, now)))
+            self._world.submit(UpdateStatus(instances.with_phase(instance, instances.CRASHED, now)))
         return _names_of(target_machines)
 
     def _reclaim_machines(self, action: fault_kinds.ReclaimSpot, target_order: "_TargetOrder") -> Sequence[str]:
@@ -236,7 +236,7 @@ class FaultInjector:
         spot_machines = [obj for obj in _machines_of_pool(action.pool, self._world.client) if _is_spot(obj)]
         target_machines = target_order.sort_targets(spot_machines)[: action.count]
         for instance in target_machines:
-            self._world.submit(UpdateStatus(instances.in_phase(instance, instances.STOPPING, now, stopAt=stop_at)))
+            self._world.submit(UpdateStatus(instances.with_phase(instance, instances.STOPPING, now, stopAt=stop_at)))
         return _names_of(target_machines)
 
     def _drain_node(self, action: fault_kinds.Drain) -> Sequence[str]:
@@ -245,9 +245,9 @@ class FaultInjector:
         node = client.get(Key(scheme.NODE, "", action.node))
         if node is None:
             return []
-        submit_write(Update(set_unschedulable(node)))
+        submit_write(Update(with_unschedulable(node)))
         pods = [pod for pod in client.list(scheme.POD) if bound_node(pod) == action.node and not is_terminating(pod)]
-        for pod in drain(pods, _DRAIN_OPTIONS).evicted_pods:
+        for pod in plan_drain(pods, _DRAIN_OPTIONS).evicted_pods:
             submit_write(UpdateStatus(with_disruption(pod, DISRUPTION_BY_EVICTION, self._world.kernel.now())))
             submit_write(Delete(Key(scheme.POD, pod["metadata"]["namespace"], pod["metadata"]["name"])))
         if action.lasts is not None:
@@ -258,7 +258,7 @@ class FaultInjector:
     def _uncordon(self, name: str, uid: str) -> None:
         node = self._world.client.get(Key(scheme.NODE, "", name))
         if node is not None and node["metadata"]["uid"] == uid:
-            self._world.submit(Update(set_unschedulable(node, False)))
+            self._world.submit(Update(with_unschedulable(node, False)))
 
     # --- lasting faults ---
 

@@ -13,7 +13,7 @@ from batchyard.api.views.pods import PodView, pod_view
 from batchyard.base.instant import MINUTE
 from batchyard.cloud.catalog.instances import CRASHED, FAILED, RUNNING, is_being_deleted, phase_of, phase_start
 from batchyard.cloud.catalog.machine_types import catalog_of
-from batchyard.cloud.catalog.pool_properties import hosts_of_slice, machine_of
+from batchyard.cloud.catalog.pool_properties import machine_of, slice_host_count
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.sim.invariants.invariant import Invariant, WorldView
 
@@ -236,7 +236,7 @@ class SlicesAreWhole(Invariant):
         clusters = world.objects(scheme.CLUSTER)
         slices = []
         for pool in world.objects(scheme.NODE_POOL) if clusters else ():
-            hosts, name = hosts_of_slice(pool, catalog_of(clusters[0])), pool["metadata"]["name"]
+            hosts, name = slice_host_count(pool, catalog_of(clusters[0])), pool["metadata"]["name"]
             if hosts > 1:
                 pool_machines = [obj for obj in world.objects(scheme.INSTANCE) if obj["spec"]["pool"] == name]
                 slices.append((name, hosts, [obj for obj in pool_machines if not is_being_deleted(obj)]))

@@ -16,7 +16,7 @@ from batchyard.api.views.workload import ClusterQueueView, ResourceGroup, Worklo
 from batchyard.cloud.catalog.instances import FAILED, phase_of
 from batchyard.cloud.catalog.machine_types import catalog_of
 from batchyard.cloud.catalog.nodes import node_template
-from batchyard.cloud.catalog.pool_properties import hosts_of_slice, is_autoscaled, zones_of
+from batchyard.cloud.catalog.pool_properties import is_autoscaled, slice_host_count, zones_of
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.jobs.job.spec import contains, parse_indexes
 from batchyard.scheduling.cluster_queue import flavor_mismatch
@@ -107,7 +107,7 @@ class NothingHangs(Invariant):
         machines = [obj for obj in self.world_view.world.objects(scheme.INSTANCE) if phase_of(obj) != FAILED]
         machine_zones = [obj["spec"]["zone"] for obj in machines if obj["spec"]["pool"] == pool["metadata"]["name"]]
         size_bounds = pool["spec"]["autoscaling"]
-        if hosts_of_slice(pool, catalog_of(cluster)) > 1 and machine_zones:
+        if slice_host_count(pool, catalog_of(cluster)) > 1 and machine_zones:
             return
         count_max = size_bounds.get("totalMax", 1 << 30) - len(machine_zones)
         for zone in zones_of(pool, cluster):
