@@ -75,7 +75,7 @@ class SessionClient(Protocol):
     def process_output(self, stream_name: str, data: bytes) -> None:
         """Handle data from the process or port; `stream_name` is `stdout` (also for a port) or `stderr`."""
 
-    def wants_more(self, *, wants: bool) -> None:
+    def set_accepts_input(self, *, accepts_input: bool) -> None:
         """Resume or pause the client's input, depending on whether the process or port accepts more."""
 
     def process_end(self, session_end: SessionEnd) -> None:
@@ -91,7 +91,7 @@ class ByteStream(Protocol):
     def end_input(self) -> None:
         """Close the input of the process or port."""
 
-    def listen(self, *, listens: bool) -> None:
+    def set_reading(self, *, is_reading: bool) -> None:
         """Resume or pause the delivery of output; while paused, the data stays with the process or port."""
 
     def close(self) -> None:

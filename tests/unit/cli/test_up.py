@@ -96,7 +96,7 @@ def test_concurrent_detached_start_is_reported(tmp_path: Path) -> None:
 @pytest.mark.parametrize("address", ["192.0.2.1", "300.1.1.1", "127.0.0.1:80"])
 def test_foreign_listen_address_is_rejected(tmp_path: Path, address: str) -> None:
     reported = output_of_failure("up", "--data-dir", str(tmp_path), "--listen", address)
-    assert f"{address} is not an address of this machine; set another with --listen" in reported
+    assert f"{address} is not an address of this machine; set another address with --listen" in reported
 
 
 def test_invalid_backup_is_rejected(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def stop_platform(folder: Path, *, end_pods: bool) -> None:
 def _only_pods_run(folder: Path) -> bool:
     from batchyard.server.local_node.orphans import OrphanedPods  # noqa: PLC0415 - only for down
 
-    return running_process_in(folder) is None and bool(OrphanedPods(folder).pods())
+    return running_process_in(folder) is None and bool(OrphanedPods(folder).running_pod_uids())
 
 
 def _end_platform(process: PlatformProcess, folder: Path) -> None:
@@ -50,7 +50,7 @@ def _end_or_report_pods(folder: Path, *, end_pods: bool) -> None:
     from batchyard.server.local_node.orphans import GRACE_SECONDS, OrphanedPods  # noqa: PLC0415 - only for down
 
     orphaned_pods = OrphanedPods(folder)
-    pod_count = len(orphaned_pods.pods())
+    pod_count = len(orphaned_pods.running_pod_uids())
     if not pod_count and not end_pods:
         return
     pods_text = count_with_noun(pod_count, "pod")

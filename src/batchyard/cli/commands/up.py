@@ -22,6 +22,7 @@ from batchyard.scheduling.kueue_configuration import parse_kueue_settings
 from batchyard.server.forecasting.service import ForecastFunctions
 from batchyard.server.logging import logs
 from batchyard.server.logging.logs import LogSettings
+from batchyard.server.platform.cluster_option import ClusterConflictError
 from batchyard.server.platform.credentials import CredentialsError
 from batchyard.server.platform.data_dir import (
     KUBECONFIG_FILE,
@@ -32,7 +33,6 @@ from batchyard.server.platform.data_dir import (
     prepare_data_dir,
     running_process_in,
 )
-from batchyard.server.platform.given_cluster import ClusterConflictError
 from batchyard.server.platform.serve import PortError, serve_platform
 from batchyard.sim.forecast import ForecastAnswers
 from batchyard.store.journal import SyncMode as JournalSyncMode

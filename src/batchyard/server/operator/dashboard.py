@@ -53,7 +53,11 @@ class StreamHub:
 
 
 class OperatorPage:
-    """The HTTP handlers of the dashboard. `models` returns the data of its pages, or None until this replica leads."""
+    """The HTTP handlers of the dashboard.
+
+    `models` returns the handler that computes the data of pages, and the hub of their streams. It returns None while
+    there is no data, because this replica does not lead or has not read all objects.
+    """
 
     def __init__(
         self, token_reviewer: TokenReviewer, models: Callable[[], tuple[dashboard.ModelHandler, StreamHub] | None]
@@ -208,7 +212,6 @@ def health_routes(exposition: Exposition, readiness_delay: Callable[[], str]) ->
 
 
 async def _yield_to_event_loop() -> None:
-    """Let the asyncio loop run one iteration."""
     next_iteration = asyncio.get_running_loop().create_future()
     asyncio.get_running_loop().call_soon(next_iteration.set_result, None)
     await next_iteration

@@ -211,7 +211,10 @@ def shadow_endpoints(shadow: Shadow, listen_address: tuple[str, int], report: Ca
 async def compare_with_kueue(
     config: ShadowConfig, on_divergence: Callable[[Divergence], None], report: Callable[[str], None], end: asyncio.Event
 ) -> ComparisonCounts:
-    """Compare Kueue's decisions with batchyard's until `end` is set or the run time is over; return the counts."""
+    """Compare Kueue's decisions with batchyard's until `end` is set or the run time is over; return the counts.
+
+    Raises KubeconfigError if the API server's address and credentials cannot be loaded.
+    """
     access = await run_unless_ended(end, read_access(config.source))
     if access is None:
         return ComparisonCounts()
@@ -240,7 +243,10 @@ async def compare_with_kueue(
 async def _read_kueue_settings(
     config: ShadowConfig, http_transport: HttpTransport, report: Callable[[str], None]
 ) -> KueueSettings:
-    """Return the settings of the cluster's Kueue: from `config`, else from Kueue's ConfigMap, else Kueue's defaults."""
+    """Return the settings of the cluster's Kueue: from `config`, else from Kueue's ConfigMap, else Kueue's defaults.
+
+    Fair sharing is enabled if `config` requires it.
+    """
     kueue_settings = config.kueue
     if kueue_settings is None:
         result = await read_kueue_configuration(http_transport, [KUEUE_CONFIG_MAP])

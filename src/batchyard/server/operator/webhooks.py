@@ -101,7 +101,7 @@ class CertificateGenerations:
 
 
 def parse_generations(data: Mapping[str, str]) -> CertificateGenerations:
-    """Parse the state of certificate rotation from the `data` of a Secret."""
+    """Parse the state of certificate rotation from the `data` of a Secret; missing fields are empty."""
     file_contents = {name: base64.b64decode(text) for name, text in data.items()}
     served_pair = CertificatePair(file_contents.get("tls.crt", b""), file_contents.get("tls.key", b""))
     next_pair = CertificatePair(file_contents.get("next.crt", b""), file_contents.get("next.key", b""))
@@ -423,7 +423,7 @@ class Webhooks:
         self._address, self._namespace = address_and_namespace
         self._report: Callable[[str], None] = _ignore_line
         self._metrics = WebhookMetrics(monotonic_seconds)
-        self._certificate_keeper: CertificateRotator | None = None
+        self._certificate_rotator: CertificateRotator | None = None
         self._runner: web.AppRunner | None = None
 
     def reporting_to(self, report: Callable[[str], None]) -> Self:
@@ -438,7 +438,7 @@ class Webhooks:
     @property
     def is_ready(self) -> bool:
         """Whether the webhook server is disabled, or serves a certificate whose CA is published."""
-        return self._certificate_keeper is None or self._certificate_keeper.is_ready
+        return self._certificate_rotator is None or self._certificate_rotator.is_ready
 
     async def __aenter__(self) -> Self:
         terms = self._terms
@@ -448,23 +448,25 @@ class Webhooks:
         targets = CertificateTargets(
             self._namespace, terms.secret, terms.service, terms.definitions, CertificateTerms(names, terms.lifetime)
         )
-        self._certificate_keeper = CertificateRotator(targets, self._transport, self._report)
-        self._keeper_context = self._certificate_keeper.rotate_certificates()
-        await self._keeper_context.__aenter__()
+        self._certificate_rotator = CertificateRotator(targets, self._transport, self._report)
+        self._rotation_context = self._certificate_rotator.rotate_certificates()
+        await self._rotation_context.__aenter__()
         app = web.Application(client_max_size=_BODY_SIZE_MAX)
         handlers = {MUTATE_PATH: self._mutate, VALIDATE_PATH: self._validate, CONVERT_PATH: _serve_conversion}
         self._metrics.expect(handlers)
         app.add_routes(web.post(path, self._count_requests(path, handler)) for path, handler in handlers.items())
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_TIMEOUT)
         await self._runner.setup()
-        await web.TCPSite(self._runner, self._address, terms.port, ssl_context=self._certificate_keeper.context).start()
+        await web.TCPSite(
+            self._runner, self._address, terms.port, ssl_context=self._certificate_rotator.context
+        ).start()
         self._report(f"batchyard: webhooks at https://{self._address}:{terms.port}")
         return self
 
     async def __aexit__(self, *_: object) -> None:
         if self._runner is not None:
             await self._runner.cleanup()
-            await self._keeper_context.__aexit__(None, None, None)
+            await self._rotation_context.__aexit__(None, None, None)
 
     def _count_requests(self, path: str, handler: WebhookHandler) -> WebhookHandler:
         async def counting_handler(request: web.Request) -> web.Response:
