@@ -35,7 +35,7 @@ from batchyard.api.scheme import WORKLOAD
 from batchyard.base import draw_integer
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant
 from batchyard.sim.event_log import Record
-from batchyard.sim.forecast import HORIZON, SERVER_WORK_MAX, WORK_MAX, Forecast, ForecastOptions, forecasts
+from batchyard.sim.forecast import HORIZON, SERVER_WORK_MAX, WORK_MAX, Forecast, ForecastOptions, forecast_workloads
 from batchyard.sim.forecasting.arrivals import BlockBootstrap
 from batchyard.sim.forecasting.calibration import LEVELS, Calibration, StartOutcome, add_forecasts, apply_outcomes
 from batchyard.sim.forecasting.run_times import Basis
@@ -200,7 +200,7 @@ def compute_forecasts(
         at = round(moment.at * SECOND)
         if moment.at not in rows:
             world.run_until(at)
-            results = forecasts(hide_run_times(world.state()), moment.names, options)
+            results = forecast_workloads(hide_run_times(world.state()), moment.names, options)
             rows[moment.at] = [
                 [name, each.at, str(each.basis), list(each.waits), each.forks] for name, each in results.items()
             ]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["InvalidScenario", "Result", "simulate"]
 
-_HOMES = {
+_MODULES_BY_NAME = {
     "InvalidScenario": "batchyard.sim.scenario",
     "Result": "batchyard.sim.result",
     "simulate": "batchyard.sim.simulate",
@@ -24,6 +24,6 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in _MODULES_BY_NAME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES_BY_NAME[name]), name)

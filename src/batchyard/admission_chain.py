@@ -41,8 +41,8 @@ class AdmissionChain:
         """Update the tracked ResourceQuota usage with the change of an object."""
         self._quotas.observe(event)
 
-    def rules(self) -> AdmissionHooks:
-        """Return the admission hooks that the API server calls for created, updated and deleted objects."""
+    def hooks(self) -> AdmissionHooks:
+        """Return the hooks that the client calls before it writes: for new objects, updates, and deleted Namespaces."""
         return AdmissionHooks(self._prepare_hooks(), {scheme.NAMESPACE: built_in.check_deletion}, self._check_hooks())
 
     def _prepare_hooks(self) -> Mapping[str, PrepareHook]:
@@ -132,7 +132,7 @@ def _check_cluster(new: Obj, old: Obj, _reader: Reader) -> None:
 
 
 def _check_catalog(cluster: Obj) -> None:
-    """Raise InvalidObject if a Cluster names machine types, resources or quotas that its catalog lacks."""
+    """Raise InvalidObject if a Cluster has names that its catalog lacks, or impossible node pools."""
     if errors := catalog_errors(cluster):
         raise InvalidObject(errors)
 
@@ -142,7 +142,7 @@ def _check_namespace(new: Obj, old: Obj, _reader: Reader) -> None:
 
 
 def _check_queue(new: Obj, old: Obj, reader: Reader) -> None:
-    built_in.check_queue_kept(new, old, reader.get)
+    built_in.check_queue_removal(new, old, reader.get)
 
 
 def _check_priority_class(new: Obj, _old: Obj, reader: Reader) -> None:
@@ -150,5 +150,5 @@ def _check_priority_class(new: Obj, _old: Obj, reader: Reader) -> None:
 
 
 def _without_status(obj: Obj) -> Obj:
-    """Return a new Job or JobSet without the status that its manifest may contain."""
+    """Return a new Job or JobSet without the status in its manifest; the same object if it has none."""
     return {field: value for field, value in obj.items() if field != "status"} if "status" in obj else obj

@@ -123,8 +123,8 @@ _VERBS_USED: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     },
 }
 
-#: Groups whose controllers Kueue or JobSet also has; the operator looks for their webhooks before its start and after.
-ALSO_UPSTREAM: Final = (ADMISSION, PROVISIONING, JOBSET)
+#: Groups whose controllers Kueue or JobSet also has; an operator with these groups lists webhooks to detect them.
+UPSTREAM_GROUPS: Final = (ADMISSION, PROVISIONING, JOBSET)
 
 
 def select_groups(text: str, known_groups: Sequence[str] = GROUPS) -> tuple[str, ...]:
@@ -141,12 +141,12 @@ def select_groups(text: str, known_groups: Sequence[str] = GROUPS) -> tuple[str,
 
 
 def kinds_read(groups: Sequence[str]) -> tuple[str, ...]:
-    """Return the kinds of objects that the controllers of the given groups read."""
+    """Return the kinds of objects that the controllers of `groups` read, each kind once."""
     return tuple(dict.fromkeys(kind for group in groups for kind in _KINDS_READ[group]))
 
 
 def verbs_by_written_kind(groups: Sequence[str]) -> Mapping[str, Sequence[str]]:
-    """Return the API verbs with which the controllers of the given groups write objects, by kind."""
+    """Return the API verbs with which the controllers of `groups` write objects, by kind."""
     verbs_by_kind: dict[str, dict[str, None]] = {}
     for group in groups:
         for kind, verbs in _VERBS_USED[group].items():

@@ -28,7 +28,10 @@ def _data_roots() -> Iterator[Path]:
 
 
 def read_folder(name: str, suffix: str) -> dict[str, str]:
-    """Return the texts of a data folder's files with a suffix, by file name; FileNotFoundError without the folder."""
+    """Return the texts of a data folder's files with a suffix, by file name.
+
+    Raises FileNotFoundError if the folder does not exist.
+    """
     folder = find_folder(name)
     if folder is None:
         raise FileNotFoundError(f"the data folder {name} is neither in the checkout nor installed; reinstall batchyard")

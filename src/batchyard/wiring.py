@@ -59,7 +59,7 @@ _BY_CREATION: Final = RequeuingTimestamp.CREATION
 
 @dataclass(frozen=True, slots=True)
 class PlatformPorts:
-    """What differs between live platform, operator and simulator: client, clock, pod and machine controllers."""
+    """The parts that the live platform, operator and simulator provide: event loop, client, pods, machines, Events."""
 
     kernel: Kernel
     client: ObjectClient
@@ -100,7 +100,7 @@ class PlatformSettings:
     root_certificate: str = ""
     #: Whether the costs of machines are recorded.
     with_costs: bool = False
-    #: Whether time passes without events.
+    #: Whether the clock runs while no event is due (real time); simulated time jumps to the next event.
     is_endless: bool = False
     #: The controller groups that run.
     controllers: Sequence[str] = controller_groups.GROUPS
@@ -115,12 +115,12 @@ class WiredPlatform:
     runner: Runner
     index: SchedulerCache
     explainer: Explainer
-    #: The costs controller, if costs are recorded here.
+    #: None if costs are not recorded here.
     costs: CostController | None = None
 
 
 def build_platform(ports: PlatformPorts, settings: PlatformSettings) -> WiredPlatform:
-    """Create the controllers, connect them to the ports, and return them with their runner."""
+    """Create the controllers, connect them to the ports, and return a platform that runs the configured groups."""
     pods_ready_settings = settings.kueue.pods_ready
     requeues_by_creation = pods_ready_settings is not None and pods_ready_settings.requeuing_timestamp is _BY_CREATION
     index = SchedulerCache(view_by_creation if requeues_by_creation else workload_view, settings.requeue_batch_period)
@@ -189,7 +189,7 @@ def _api_controllers(settings: PlatformSettings) -> Sequence[Controller]:
 
 
 def _ttl_controllers(settings: PlatformSettings) -> Sequence[Controller]:
-    """Return the controller that deletes finished Jobs and JobSets after their TTL."""
+    """Return the controller that deletes finished Jobs and JobSets after their TTL, if their groups run here."""
     kinds = {controller_groups.JOBS: scheme.JOB, controller_groups.JOBSET: scheme.JOB_SET}
     return (TtlAfterFinished([kind for group, kind in kinds.items() if group in settings.controllers]),)
 

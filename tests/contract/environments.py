@@ -60,11 +60,11 @@ class SimulatedEnvironment:
             self.world.apply(decoded.obj)
         if step.crash:
             victim = victim_of(step.crash, self.world.objects)
-            self.world.submit(UpdateStatus(instances.in_phase(victim, instances.CRASHED, self.world.kernel.now())))
+            self.world.submit(UpdateStatus(instances.with_phase(victim, instances.CRASHED, self.world.kernel.now())))
         self._until += int(step.lasts * SECOND)
         self.world.run_until(self._until)
         self.world.settle()
-        assert not self.world.refused
+        assert not self.world.rejected_writes
         return outcome(self.world.objects)
 
 
@@ -126,7 +126,7 @@ class HttpEnvironment:
     def _crash(self, instance: Obj) -> None:
         now: Instant = ask(self.running.url, "GET", "/batchyard/status")[1]["instant"]
         place = f"{object_path(kind_info(scheme.INSTANCE), 'v1alpha1', '', instance['metadata']['name'])}/status"
-        self._send("PUT", place, instances.in_phase(instance, instances.CRASHED, now), {200})
+        self._send("PUT", place, instances.with_phase(instance, instances.CRASHED, now), {200})
 
     def _send(self, method: str, path: str, obj: Obj, wanted: set[int]) -> None:
         code, answer = ask(self.running.url, method, path, obj)

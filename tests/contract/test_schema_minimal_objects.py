@@ -103,7 +103,7 @@ def answer(asked: Obj) -> None:
                 assert hook(review, KUBERNETES_GROUPS, FetchedObjects(NAME, known))["response"]["uid"] == "u"
                 break
             except ObjectNotFetched as unknown:
-                known[unknown.question] = []
+                known[unknown.query] = []
 
 
 @pytest.mark.parametrize("kind", [kind for kind, found in ALLOWED.items() if len(found.info.versions) > 1])

@@ -33,7 +33,7 @@ DYNAMIC = {
     ("batchyard.apiserver.built_in", "pattern"): "the elements of the layouts, tested below",
     (
         "batchyard.provision.steps.model",
-        "self.destroys_where",
+        "self.destroys_pattern",
     ): "the constants of the steps, matched with our own output",
 }
 #: The letters of texts, besides those of the pattern.

@@ -9,7 +9,7 @@ import pytest
 from batchyard.api import meta
 from batchyard.api.times import parse_time
 from batchyard.api.validation import rules
-from batchyard.api.validation.rules import parse_nano
+from batchyard.api.validation.rules import parse_nano_amount
 from batchyard.api.yaml_documents import scalar_value
 from batchyard.apiserver.selection import parse_label_selector
 from batchyard.base.instant import SECOND, parse_duration
@@ -62,7 +62,7 @@ def test_long_text_is_rejected_quickly(read: Callable[[], Any]) -> None:
 
 def test_other_long_texts_are_processed_quickly() -> None:
     began = time.process_time()
-    assert parse_nano(DIGITS + "x") is None
+    assert parse_nano_amount(DIGITS + "x") is None
     assert rules.dns_subdomain_errors("a." * MILLION)
     assert rules.label_value_errors("-" * MILLION)
     assert parse_label_selector("a" + " " * MILLION)[0].key == "a"

@@ -41,8 +41,8 @@ def test_admission_out_of_order_is_reported_with_workload_ahead() -> None:
     first, result = injected_finding(scenario, injected_divergences.swap_workloads(scenario, log))
     assert (first.divergence_type, len(result.findings)) == (DivergenceType.ADMITTED, 1)
     assert (
-        "the model admits others first: 5 Workloads are ahead of it in cq-1, the first is team/wl-010 (priority 100, "
-        in first.message
+        "the model admits other Workloads first: 5 Workloads are ahead of it in cq-1, "
+        "the first is team/wl-010 (priority 100, " in first.message
     )
     assert first.model_action["reason"] == "NotItsTurn"
 

@@ -116,7 +116,7 @@ def test_stop_ends_pods_only_on_request(tmp_path: Path, capsys: pytest.CaptureFi
         wait_for(platform, "long", "Running")
         stop_platform(tmp_path, end_pods=False)
         assert "1 pod of this machine keeps running: `batchyard up` adopts them" in capsys.readouterr().err
-        assert OrphanedPods(tmp_path).pods()
+        assert OrphanedPods(tmp_path).running_pod_uids()
         stop_platform(tmp_path, end_pods=True)
         assert "ending 1 pod" in capsys.readouterr().err
         until(lambda: not programs_of(tmp_path), "the end of all programs")
@@ -132,7 +132,7 @@ def test_stop_with_end_pods_ends_adopted_pods(tmp_path: Path) -> None:
         with local_platform(tmp_path) as again:
             wait_for(again, "long", "Running")
             stop_platform(tmp_path, end_pods=True)
-            assert OrphanedPods(tmp_path).pods() == []
+            assert OrphanedPods(tmp_path).running_pod_uids() == []
             until(lambda: not programs_of(tmp_path), "the end of all programs")
 
 

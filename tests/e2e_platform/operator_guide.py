@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from batchyard.cli.commands.live_guide import StartedPlatform, running_platform_context
+from batchyard.cli.commands.live_guide import StartedPlatform, run_platform_process
 from batchyard.controller_groups import GROUPS, KUBERNETES_GROUPS
 from batchyard.operator_manifests import InstallSettings
 from batchyard.sim.guide import Guide
@@ -33,5 +33,5 @@ def guide_platform(guide: Guide, folder: Path, speed: float = SPEED) -> Iterator
     """A platform for the guide, with permissions for the account of the operators."""
     others = [group for group in GROUPS if group not in KUBERNETES_GROUPS]
     audit_log = folder / "audit.log"
-    with running_platform_context(guide.cluster, speed, others, audit_log) as started:
+    with run_platform_process(guide.cluster, speed, others, audit_log) as started:
         yield GuidePlatform(started, install_account(started.folder / "kubeconfig", folder, SETTINGS), audit_log)

@@ -51,7 +51,7 @@ def test_changed_cluster_changes_node_pools(tmp_path: Path) -> None:
         assert size(platform, "other") == "3"
         platform.end()
     for given, reason in (
-        (cluster("second"), "metadata.name differs; name it lab, or give another folder to --data-dir"),
+        (cluster("second"), "metadata.name differs; rename Cluster second to lab, or set another folder"),
         (cluster(machine="e2-small"), "spec.nodePools[0].machineType: Invalid value"),
     ):
         error = failed_start(tmp_path, given)

@@ -67,7 +67,7 @@ def test_webhooks_of_upstream_are_detected_under_any_configuration_name(platform
     create(platform, hooks("sets", "vjobset.kb.io"), hooks("team-queues", WORKLOAD, "vjobset.kb.io"))
     reported = rejection_log(platform, "jobset")
     assert "JobSet's controller is active on this cluster (its webhook configuration is sets)" in reported
-    assert "leave jobset out of --controllers" in reported
+    assert "omit jobset from --controllers" in reported
     for group in ("admission", "provisioning"):
         assert "Kueue is active on this cluster (its webhook configuration is team-queues)" in rejection_log(
             platform, group

@@ -76,8 +76,8 @@ def test_drain_option_evicts_pods_and_cordons_node(platform: FaultyNodesPlatform
 def test_fault_rejects_unknown_node_and_wrong_options(platform: FaultyNodesPlatform) -> None:
     assert "node other not found" in platform.fault("other", "--crash", code=1)
     assert "node other not found" in platform.fault("other", "--drain", code=1)
-    assert "give exactly one of --crash, --reclaim and --drain" in platform.fault("other", code=2)
-    assert "give exactly one of --crash, --reclaim and --drain" in platform.fault("other", "--crash", "--drain", code=2)
+    assert "use exactly one of --crash, --reclaim and --drain" in platform.fault("other", code=2)
+    assert "use exactly one of --crash, --reclaim and --drain" in platform.fault("other", "--crash", "--drain", code=2)
 
 
 def test_fault_rejects_crash_of_node_without_simulated_machine(platform: FaultyNodesPlatform) -> None:

@@ -543,7 +543,7 @@ def _token(
     key: SigningKey, account: dict[str, Any], at: Instant, audience: str = ISSUER, *, pod: dict[str, Any] | None = None
 ) -> str:
     """A token issued at an instant, valid for an hour."""
-    return TokenIssuer(_Objects(), key, lambda: at).issue(account, pod, [audience], at + HOUR)
+    return TokenIssuer(_Objects(), key, lambda: at).issue_account_token(account, pod, [audience], at + HOUR)
 
 
 def forge_token(header: dict[str, str], token: str, key: bytes) -> str:

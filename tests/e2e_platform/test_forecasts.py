@@ -98,7 +98,7 @@ def test_team_member_gets_forecasts_in_own_namespace(platform: UpProcess) -> Non
     assert "workload/b -n team" in one.stdout
     every = subprocess.run([*command, "--all"], capture_output=True, text=True, check=True)
     assert every.stdout == one.stdout
-    assert "only namespace team: no permission to list other namespaces" in every.stderr
+    assert "forecasts of namespace team only: no permission to list other namespaces" in every.stderr
     local = subprocess.run([*command, "--all", "--forks", "3"], capture_output=True, text=True, check=False)
     assert (local.returncode, "no permission to list clusterqueues" in local.stderr) == (1, True)
     missing = subprocess.run([*command, "workload/bb"], capture_output=True, text=True, check=False)

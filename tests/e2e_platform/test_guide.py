@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from batchyard.cli.commands.guide import guide_rows
-from batchyard.cli.commands.live_guide import LiveGuide, running_platform_context
+from batchyard.cli.commands.live_guide import LiveGuide, run_platform_process
 from batchyard.sim.guide import Guide, examples_folder, played_steps
 from e2e_platform.platform_process import Child
 
@@ -24,7 +24,7 @@ def played() -> Iterator[tuple[Guide, Rows, LiveGuide, Rows]]:
     assert folder is not None
     guide = Guide(folder, steps)
     simulated = guide_rows(list(guide.play()), guide)
-    with running_platform_context(guide.cluster, 60.0) as started:
+    with run_platform_process(guide.cluster, 60.0) as started:
         live = LiveGuide(guide, started, stops_clock=True)
         seen = list(live.play(steps))
         yield guide, simulated, live, guide_rows(seen, live)
@@ -46,7 +46,7 @@ def test_live_guide_explains_differing_rows_when_machine_is_too_slow() -> None:
     assert folder is not None
     guide = Guide(folder, steps)
     simulated = guide_rows(list(guide.play()), guide)
-    with running_platform_context(guide.cluster, 3000.0) as started:
+    with run_platform_process(guide.cluster, 3000.0) as started:
         live = LiveGuide(guide, started)
         result = guide_rows(list(live.play(steps)), live)
         assert any(timing.event_kind == "Job" for timing in live.timings.missed_timings)
@@ -55,12 +55,12 @@ def test_live_guide_explains_differing_rows_when_machine_is_too_slow() -> None:
 
 def test_live_guide_starts_with_same_nodes_as_simulation(played: tuple[Guide, Rows, LiveGuide, Rows]) -> None:
     guide, _, live, _ = played
-    assert live.initial == guide.initial
+    assert live.initial_node_counts == guide.initial_node_counts
 
 
 def test_live_guide_plays_steps_no_earlier_than_simulation(played: tuple[Guide, Rows, LiveGuide, Rows]) -> None:
     guide, _, live, _ = played
-    assert live.now() - live.began >= guide.now() - guide.began
+    assert live.now() - live.start_time >= guide.now() - guide.start_time
 
 
 def test_live_guide_stops_its_platform_on_sigterm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

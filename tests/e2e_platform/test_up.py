@@ -107,7 +107,7 @@ def test_detached_platform_runs_until_stop(tmp_path: Path, capsys: pytest.Captur
         assert next(events)["type"] == "ADDED"
         stop_platform(tmp_path, end_pods=False)
         assert list(events) == []
-    assert f"{running.url} has ended, its data is kept" in capsys.readouterr().err
+    assert f"{running.url} has ended; its data is kept" in capsys.readouterr().err
     assert running_process_in(tmp_path) is None
 
 
@@ -153,7 +153,7 @@ def test_platform_ends_cleanly_on_sighup(tmp_path: Path) -> None:
         running.process.send_signal(signal.SIGHUP)
         assert running.process.wait(20) == 0
         assert running.process.stderr is not None
-        assert "ended, its data is kept" in running.process.stderr.read()
+        assert "ended; its data is kept" in running.process.stderr.read()
 
 
 def test_platform_ends_at_once_on_second_interrupt(tmp_path: Path) -> None:

@@ -92,5 +92,5 @@ def test_guard_answers_for_blocked_platform_and_stops_it(tmp_path: Path) -> None
         subprocess.run(down, check=True, capture_output=True, timeout=60)
         assert platform.process.wait(10) == -signal.SIGKILL
         reported = platform.reported.read()
-    assert "the event loop is blocked for" in reported
+    assert "the event loop has been blocked for" in reported
     assert "all acknowledged writes are in the journal" in reported

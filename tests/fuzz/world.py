@@ -39,7 +39,7 @@ class FuzzedApi(Api):
         return [
             FuzzedResource(info.api_version_for(version), info.kind, info.plural, info.namespaced, _parts(resource))
             for resource in self.resources.all()
-            for info in (resource.info,)
+            for info in (resource.served_kind,)
             for version in info.versions
         ]
 

@@ -97,7 +97,7 @@ def test_failed_unpack_leaves_no_files(tmp_path: Path) -> None:
 
     with pytest.raises(OSError, match="no room"):
         rootfs_store.add_image(node, "0123", fails, {})
-    assert (list((tmp_path / "roots").iterdir()), rootfs_store.has_image(node, "0123")) == ([], False)
+    assert (list((tmp_path / "roots").iterdir()), rootfs_store.touch_image(node, "0123")) == ([], False)
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def admits(scenario: Scenario, key: Key, patches: Sequence[Change], event: str =
             return False
         world.submit(Update(new))
     world.run_until(SEEN_UNTIL)
-    assert world.refused == []
+    assert world.rejected_writes == []
     return f"{key.namespace}/{key.name}" in reserved and _job_selects_flavors(world, key)
 
 

@@ -103,11 +103,17 @@ def test_quota_values_match_definition(forest: QuotaTrees) -> None:
     defined = forest.defined
     for name, node in forest.nodes().items():
         for fr, pair in enumerate(PAIRS):
-            ours = node.subtree[fr], node.local[fr], node.usage[fr], node.potential[fr], available(node, fr)
+            ours = (
+                node.subtree_quota[fr],
+                node.local_quota[fr],
+                node.usage[fr],
+                node.potential_quota[fr],
+                available(node, fr),
+            )
             figures_of = (
                 defined.subtree_quota,
                 defined.local_quota,
-                defined.used,
+                defined.usage,
                 defined.potential_available,
                 defined.available,
             )
@@ -127,10 +133,10 @@ def test_usage_change_and_its_reverse_cancel_out(forest: QuotaTrees, pair: Quota
 
 @given(forests())
 def test_rebuilt_tree_keeps_usage(forest: QuotaTrees) -> None:
-    before, rebuilds = figures(forest), forest.snapshot.rebuilds
+    before, rebuilds = figures(forest), forest.snapshot.rebuild_count
     forest.snapshot.id_of("f2", "cpu")
     forest.snapshot.rebuild_if_changed()
-    assert forest.snapshot.rebuilds == rebuilds + 1
+    assert forest.snapshot.rebuild_count == rebuilds + 1
     assert {name: usage[: len(PAIRS)] for name, usage in figures(forest).items()} == before
 
 
@@ -140,7 +146,7 @@ def test_unused_tree_has_potential_available(forest: QuotaTrees) -> None:
         for pair in PAIRS:
             forest.use(name, {pair: -queue.node.usage[forest.snapshot.id_of(*pair)]}, key=f"-{pair}")
     for node in forest.nodes().values():
-        assert [available(node, fr) for fr in range(len(PAIRS))] == node.potential
+        assert [available(node, fr) for fr in range(len(PAIRS))] == node.potential_quota
 
 
 @MORE
@@ -162,7 +168,7 @@ def test_added_usage_reduces_available_quota_by_same_amount(forest: QuotaTrees, 
 def test_fit_and_borrowing_follow_from_subtree_quota(forest: QuotaTrees, pair: QuotaKey, amount: int) -> None:
     fr, defined = forest.snapshot.id_of(*pair), forest.defined
     for name, node in forest.nodes().items():
-        used, subtree = defined.used(name, pair), defined.subtree_quota(name, pair)
+        used, subtree = defined.usage(name, pair), defined.subtree_quota(name, pair)
         own = max(0, defined.local_quota(name, pair) - used)
         assert is_borrowing_with(node, fr, amount) == (used + amount > subtree)
         assert is_within_nominal(node, (fr,)) == (used <= subtree)
@@ -191,10 +197,10 @@ def test_quota_is_found_in_lowest_fitting_subtree(forest: QuotaTrees, pair: Quot
         path = defined.path(f"queue/{name}")
         wanted, place = amount, path[-1]
         for place in reversed(path):
-            if defined.used(place, pair) + wanted <= defined.subtree_quota(place, pair) or place == path[0]:
+            if defined.usage(place, pair) + wanted <= defined.subtree_quota(place, pair) or place == path[0]:
                 break
-            wanted -= max(0, defined.local_quota(place, pair) - defined.used(place, pair))
-        is_found = defined.used(place, pair) + wanted <= defined.subtree_quota(place, pair)
+            wanted -= max(0, defined.local_quota(place, pair) - defined.usage(place, pair))
+        is_found = defined.usage(place, pair) + wanted <= defined.subtree_quota(place, pair)
         expected = height(defined, place), len(path) > 1 and place != path[0] if is_found else False
         assert lowest_fitting_height(queue.node, fr, amount) == expected
 
@@ -237,7 +243,7 @@ def test_borrowing_fits_at_single_height_beyond_own_quota(forest: QuotaTrees, am
 @given(forests())
 def test_potential_quota_is_at_least_subtree_quota(forest: QuotaTrees) -> None:
     for node in forest.nodes().values():
-        assert all(most >= own for most, own in zip(node.potential, node.subtree, strict=True))
+        assert all(most >= own for most, own in zip(node.potential_quota, node.subtree_quota, strict=True))
 
 
 def height(defined: QuotaDefinition, node: str) -> int:

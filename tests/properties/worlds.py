@@ -41,7 +41,7 @@ def violations_with_faults(scenario: Scenario, *, conflicts: float, crash_every:
     """Run a world with write conflicts and five crashes, one per `crash_every` writes; return its violations."""
     trouble = WriteFaults()
     world = World(scenario, write_faults=trouble)
-    trouble.conflicts = conflicts
+    trouble.conflict_rate = conflicts
     crashes = [crash_every * number for number in range(1, 6)]
     trouble.on_write = lambda count: world.crash() if count in crashes else None
     return _violations(world)

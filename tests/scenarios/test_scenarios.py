@@ -91,7 +91,7 @@ def test_scenario_matches_expectation(name: str) -> None:
     if end := ending(world):
         result["end"] = end
     assert result == {when: sorted(what) if isinstance(what, list) else what for when, what in expected.items()}
-    assert not world.refused
+    assert not world.rejected_writes
 
 
 def test_each_scenario_has_expectation_and_vice_versa() -> None:

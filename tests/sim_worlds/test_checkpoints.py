@@ -102,7 +102,7 @@ def world(*texts: str, trouble: WriteFaults | None = None, **words: str) -> Worl
 def completion_times(played: World, kind: str = scheme.JOB) -> dict[str, float]:
     """Run the world; return the completion time of each Job."""
     played.run_until(HOUR)
-    assert played.refused == []
+    assert played.rejected_writes == []
     return {obj["metadata"]["name"]: _completed(obj) for obj in played.objects(kind)}
 
 

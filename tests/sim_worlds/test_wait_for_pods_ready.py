@@ -62,7 +62,7 @@ def workload_events(waits: str, *jobs: str) -> list[tuple[Any, ...]]:
     records: list[Record] = []
     played = World(scenario(waits, *jobs), sink=records.append)
     played.run_until(HOUR)
-    assert played.refused == []
+    assert played.rejected_writes == []
     reported = [record for record in records if record["event"] in {"QuotaReserved", "Evicted", "Finished"}]
     return [(r["time"], r["event"], r["workload"].split("-")[1], r.get("reason", "")) for r in reported]
 

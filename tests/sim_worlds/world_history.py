@@ -85,7 +85,7 @@ class WorldHistory:
         self.world.client.subscribe(self._observe)
         self.world.run_until(None)
         self.world.settle()
-        assert self.world.refused == []
+        assert self.world.rejected_writes == []
 
     @property
     def losses(self) -> list[GangLoss]:

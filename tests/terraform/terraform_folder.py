@@ -15,7 +15,7 @@ import pytest
 
 from batchyard.provision.loading import PlatformSource, read_platform
 from batchyard.provision.model import PlatformModel
-from batchyard.provision.terraform.files import files
+from batchyard.provision.terraform.files import terraform_files
 from terraform.schema import beta_schema, provider_schema
 from terraform.stub_provider import serving
 
@@ -43,7 +43,7 @@ def example(name: str) -> PlatformModel:
 
 def render_platform(platform: PlatformModel, folder: Path) -> Path:
     """Write the files of a platform below a folder."""
-    for path, text in files(platform).items():
+    for path, text in terraform_files(platform).items():
         place = folder / path
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text, "utf-8")

@@ -5,7 +5,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from batchyard.provision.terraform.files import MODULES, files
+from batchyard.provision.terraform.files import MODULES, terraform_files
 from terraform.hcl_check import HclModule, flaws, read_module, references
 from terraform.schema import ProviderSchema, beta_schema, provider_schema
 from terraform.terraform_folder import example
@@ -56,7 +56,7 @@ def folders(texts: Mapping[str, str]) -> Mapping[str, HclModule]:
 @pytest.fixture(scope="module")
 def modules() -> Mapping[str, HclModule]:
     """The modules of the reference architecture."""
-    return folders(files(example("refarch")))
+    return folders(terraform_files(example("refarch")))
 
 
 @pytest.mark.parametrize("folder", ["terraform", "terraform/build", *(f"terraform/modules/{name}" for name in MODULES)])
@@ -91,7 +91,7 @@ def test_checker_reports_module_call_with_wrong_variables(call: str, reported: s
 @pytest.mark.parametrize("schema", [GOOGLE, BETA])
 def test_schema_matches_pinned_provider_version(schema: ProviderSchema) -> None:
     name, version = schema.made_from["provider"].split()
-    pins = files(example("refarch"))["terraform/versions.tf"]
+    pins = terraform_files(example("refarch"))["terraform/versions.tf"]
     assert f'source  = "{name}"\n      version = "{version}"' in pins
 
 
@@ -100,5 +100,5 @@ def test_google_beta_provides_only_resources_missing_in_google(modules: Mapping[
     of_beta = {resource.kind for resource in resources if resource.body.get("provider") == "google-beta"}
     assert of_beta == set(BETA.resources) == {"google_compute_future_reservation"}
     assert of_beta.isdisjoint(GOOGLE.resources)
-    pinned = [path for path, text in files(example("refarch")).items() if "hashicorp/google-beta" in text]
+    pinned = [path for path, text in terraform_files(example("refarch")).items() if "hashicorp/google-beta" in text]
     assert pinned == ["terraform/modules/future_reservations/versions.tf", "terraform/versions.tf"]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from batchyard.provision.terraform.files import files
+from batchyard.provision.terraform.files import terraform_files
 from terraform.terraform_folder import TerraformFolder, example, needs_terraform, render_platform, workplace
 
 pytestmark = needs_terraform
@@ -37,26 +37,26 @@ WRONG = [
     (
         WRONG_PLACE,
         [
-            "A project's id has 6 to 30",
-            "all lie in the region",
-            "The channel is RAPID, REGULAR, STABLE or EXTENDED.",
-            "Each range is an IPv4 CIDR",
-            "The control plane's range is a /28.",
-            "Node auto-provisioning needs limits of cpu and of memory.",
+            "Use a project id of 6 to 30",
+            "only zones of the region",
+            "The channel must be RAPID, REGULAR, STABLE or EXTENDED.",
+            "Write each range as an IPv4 CIDR",
+            "The control plane's range must be a /28.",
+            "Node auto-provisioning requires limits of cpu and memory.",
         ],
     ),
     (
         WRONG_POOLS,
         [
-            "Only standard machines come from reservations.",
-            "A queued pool has autoscaling",
-            "Machines that lie close together lie in one zone",
-            "A taint's effect is NO_SCHEDULE",
+            "Only a pool with standard provisioning can have a reservation.",
+            "A queued pool requires autoscaling",
+            "A pool with compact placement or a TPU topology must have exactly one zone",
+            "The effect of a taint must be NO_SCHEDULE",
             "neither owner nor editor",
-            "A future reservation has one machine at least.",
-            "The planning status of a future reservation is DRAFT or SUBMITTED.",
-            "A future reservation starts before it ends",
-            "A future reservation has a name that no other reservation has.",
+            "A future reservation must have at least one machine.",
+            "The planning status of a future reservation must be DRAFT or SUBMITTED.",
+            "A future reservation must start before it ends",
+            "Give each future reservation a name that no other reservation has.",
         ],
     ),
 ]
@@ -85,7 +85,9 @@ def test_terraform_validates_configuration_and_rejects_wrong_argument(refarch: T
 
 def script(name: str) -> str:
     """The Terraform script of a build."""
-    steps = {step["id"]: step for step in yaml.safe_load(files(example("refarch"))[f"build/{name}.yaml"])["steps"]}
+    steps = {
+        step["id"]: step for step in yaml.safe_load(terraform_files(example("refarch"))[f"build/{name}.yaml"])["steps"]
+    }
     text: str = steps["terraform"]["args"][-1]
     return text.replace("$$", "$")
 

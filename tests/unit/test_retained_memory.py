@@ -40,7 +40,7 @@ class Platform:
     def __init__(self) -> None:
         self.kernel = VirtualEventLoop(make.NOW)
         store, chain = Store(window=100), AdmissionChain(with_nodes=False, with_api=True)
-        self.client = LocalClient(store, self.kernel, admission=chain.rules())
+        self.client = LocalClient(store, self.kernel, admission=chain.hooks())
         store.listen(chain.observe)
         runtime = (BareWorkloads(), SimulatedKubelets(container_delays_of(None, 0), with_nodes=False))
         events = EventRecorder(self.client, "here")
@@ -96,7 +96,7 @@ def job(name: str) -> dict[str, Any]:
 
 def test_deleted_jobs_retain_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "LRU_CACHE_ENTRIES_MAX", 100)
-    monkeypatch.setattr(controllers, "KEPT_MAX", 100)
+    monkeypatch.setattr(controllers, "EVENTS_MAX", 100)
     monkeypatch.setattr(controllers, "BATCH_MAX", 20)
     monkeypatch.setattr(informer, "KEPT_VIEWS_MAX", 20)
     monkeypatch.setattr(workload, "_POD_SET_CONTENTS_MAX", 20)

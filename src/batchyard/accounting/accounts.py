@@ -20,7 +20,7 @@ _AmountKey = TypeVar("_AmountKey", bound=Hashable)
 
 
 class AccountKey(NamedTuple):
-    """What a cost account is charged for; unused machine time has only a node pool, provisioning mode and use."""
+    """The key of a cost account; for unused machine time, only the node pool, provisioning mode and use are set."""
 
     pool: str
     provisioning: str
@@ -59,7 +59,10 @@ class CostAccount:
         self.cost -= account.cost
 
     def split(self, time: int) -> tuple["CostAccount", "CostAccount"]:
-        """Return two accounts: one with machine time `time` and a proportional cost, and one with the remainder."""
+        """Return two accounts: one with machine time `time`, and one with the remainder.
+
+        Accelerator time and cost are split in proportion to machine time.
+        """
         split_accelerators = self.accelerators * time // self.time if time else 0
         split_cost = self.cost * time // self.time if time else 0
         return CostAccount(time, split_accelerators, split_cost), CostAccount(
@@ -134,9 +137,14 @@ def statement_of(accounts: Mapping[AccountKey, CostAccount]) -> Statement:
     for account_key, account in accounts.items():
         accounts_by_row.setdefault(account_key[:4], CostAccount()).add(account)
     cents_by_row = round_preserving_sum({row: account.cost for row, account in accounts_by_row.items()}, _COST_PER_CENT)
-    pool_rows: dict[_StatementRow, _StatementRow] = {row: (row[0], row[1], "", row[3]) for row in accounts_by_row}
+    pool_line_by_row: dict[_StatementRow, _StatementRow] = {
+        row: (row[0], row[1], "", row[3]) for row in accounts_by_row
+    }
     team_line_by_row: dict[_StatementRow, _StatementRow] = {row: ("", "", row[2], row[3]) for row in accounts_by_row}
-    by_pool, by_team = (_statement_lines(accounts_by_row, cents_by_row, rows) for rows in (pool_rows, team_line_by_row))
+    by_pool, by_team = (
+        _statement_lines(accounts_by_row, cents_by_row, line_by_row)
+        for line_by_row in (pool_line_by_row, team_line_by_row)
+    )
     return Statement(by_pool, by_team, sum(cents_by_row.values()))
 
 
@@ -147,13 +155,12 @@ def _statement_lines(
 ) -> list[StatementLine]:
     """Return statement lines; `line_by_row` maps each account row to the line where its time and cents are summed."""
     accounts_by_line: dict[_StatementRow, CostAccount] = {}
-    costs: dict[_StatementRow, int] = {}
-    for account_row, row in line_by_row.items():
-        accounts_by_line.setdefault(row, CostAccount()).add(accounts_by_row[account_row])
-        costs[row] = costs.get(row, 0) + cents_by_row[account_row]
+    cents_by_line: dict[_StatementRow, int] = {}
+    for row, line in line_by_row.items():
+        accounts_by_line.setdefault(line, CostAccount()).add(accounts_by_row[row])
+        cents_by_line[line] = cents_by_line.get(line, 0) + cents_by_row[row]
     hour = HOUR * WHOLE_MACHINE
-    ordered_line_keys = sorted(accounts_by_line, key=lambda row: (*row[:3], USES.index(row[3])))
     return [
-        StatementLine(*row, accounts_by_line[row].time / hour, accounts_by_line[row].accelerators / hour, costs[row])
-        for row in ordered_line_keys
+        StatementLine(*line, account.time / hour, account.accelerators / hour, cents_by_line[line])
+        for line, account in sorted(accounts_by_line.items(), key=lambda item: (*item[0][:3], USES.index(item[0][3])))
     ]

@@ -13,9 +13,9 @@ from batchyard.accounting.records import (
     ParsedCostRecord,
     RecordedAmount,
     amounts_of,
-    is_open,
+    corrected_lines,
+    is_checkpoint,
     parse_cost_record,
-    reclassified_lines,
     unreplaced_records,
 )
 from batchyard.api import meta, scheme, well_known
@@ -103,7 +103,7 @@ def is_in_dollars(budget: Obj) -> bool:
     return budget["spec"].get("dollars") is not None
 
 
-def amount_of(budget: Obj) -> int:
+def limit_of(budget: Obj) -> int:
     """Return the limit of a Budget: millionths of dollars, or microseconds of accelerators."""
     if is_in_dollars(budget):
         return meta.parse_quantity(budget["spec"]["dollars"]) // 1000
@@ -112,7 +112,7 @@ def amount_of(budget: Obj) -> int:
 
 def evaluate_budget(budget: Obj, spent_amount: int) -> BudgetEvaluation:
     """Return which thresholds a Budget has reached after usage of `spent_amount`."""
-    spec, limit_amount = budget["spec"], amount_of(budget)
+    spec, limit_amount = budget["spec"], limit_of(budget)
     reached_thresholds = [
         each for each in thresholds_of(budget) if spent_amount * 100 >= limit_amount * each["percent"]
     ]
@@ -124,7 +124,7 @@ def next_threshold_at(budget: Obj, use: BudgetUse, now: Instant) -> Instant | No
 
     Also return None if all thresholds are reached.
     """
-    limit_amount = amount_of(budget)
+    limit_amount = limit_of(budget)
     missing_by_threshold = [each["percent"] * limit_amount - use.spent_amount * 100 for each in thresholds_of(budget)]
     missing_amounts: list[int] = [amount for amount in missing_by_threshold if amount > 0]
     if not missing_amounts or use.hourly_rate <= 0:
@@ -134,7 +134,7 @@ def next_threshold_at(budget: Obj, use: BudgetUse, now: Instant) -> Instant | No
 
 def status_of(budget: Obj, use: BudgetUse, period: BudgetPeriod, now: Instant) -> dict[str, Any]:
     """Return the new status of a Budget: used and remaining amounts, conditions, period and forecast."""
-    limit, evaluation = amount_of(budget), evaluate_budget(budget, use.spent_amount)
+    limit, evaluation = limit_of(budget), evaluate_budget(budget, use.spent_amount)
     old_status = budget.get("status") or {}
     is_exceeded = use.spent_amount >= limit
     highest_threshold = evaluation.reached_thresholds[-1:]
@@ -166,7 +166,9 @@ def status_of(budget: Obj, use: BudgetUse, period: BudgetPeriod, now: Instant) -
     return status
 
 
-def newly_reached(budget: Obj, evaluation: BudgetEvaluation, period: BudgetPeriod) -> Sequence[Mapping[str, Any]]:
+def newly_reached_thresholds(
+    budget: Obj, evaluation: BudgetEvaluation, period: BudgetPeriod
+) -> Sequence[Mapping[str, Any]]:
     """Return the reached thresholds of a Budget that its status does not report yet in this period."""
     status = budget.get("status") or {}
     is_same_period = period.end is None or status.get("periodStart") == format_time(period.begin)
@@ -267,7 +269,7 @@ class _UsageSpan(NamedTuple):
 
 
 class Budgets:
-    """Budget controller; with `is_endless` (a live platform) it also reconciles every minute while no pod runs."""
+    """The Budget controller; with `is_endless` (a live platform) it also reconciles every minute while no pod runs."""
 
     name = "budgets"
     rank = 0
@@ -285,7 +287,10 @@ class Budgets:
         self._is_demoting_by_namespace: dict[str, bool] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the single key for all Budgets of the event's namespace, if the event may affect any of them."""
+        """Update the index of Budgets; return the single key for all Budgets of the event's namespace, or nothing.
+
+        The key is returned if the event may affect one of these Budgets.
+        """
         namespace, obj = event.key.namespace, event.obj
         namespace_keys = (Key(_BUDGET_BATCH_KIND, namespace, "budgets"),)
         if event.key.kind == scheme.BUDGET:
@@ -363,11 +368,11 @@ class Budgets:
         queue_names = frozenset(budget["spec"].get("queues") or ())
         spent_amount = running_amount = recent_amount = 0
         for span in usage_spans:
-            for (queue, runs), amount in span.usage.items():
+            for (queue, is_running), amount in span.usage.items():
                 if span.begin < period.begin or (queue_names and queue not in queue_names):
                     continue
                 spent_amount += amount[amount_field_index]
-                running_amount += amount[amount_field_index] if runs else 0
+                running_amount += amount[amount_field_index] if is_running else 0
                 recent_amount += amount[amount_field_index] if span.begin >= now - DAY else 0
         total_hourly_rate = committed_amount = 0
         ledger = self._costs.ledger
@@ -382,12 +387,14 @@ class Budgets:
 
     def _usage_spans(self, namespace: str, reader: Reader, ledger: CostLedger, now: Instant) -> Sequence[_UsageSpan]:
         """Return a namespace's usage by time span: from CostRecords and, for the hour not closed yet, the ledger."""
-        closed_objects = {key_of(obj): obj for obj in reader.list(scheme.COST_RECORD, namespace) if not is_open(obj)}
-        closed_objects |= {key: obj for key, obj in self._costs.unwritten.items() if key.namespace == namespace}
+        closed_objects = {
+            key_of(obj): obj for obj in reader.list(scheme.COST_RECORD, namespace) if not is_checkpoint(obj)
+        }
+        closed_objects |= {key: obj for key, obj in self._costs.unwritten_records.items() if key.namespace == namespace}
         records = [self._parse_record(key, obj) for key, obj in closed_objects.items()]
         closed_records = [each for each in unreplaced_records(records) if each.begin < ledger.period_start]
         usage_spans = [
-            _UsageSpan(each.begin, _sum_by_queue(reclassified_lines(records, [each]))) for each in closed_records
+            _UsageSpan(each.begin, _sum_by_queue(corrected_lines(records, [each]))) for each in closed_records
         ]
         return [*usage_spans, _UsageSpan(ledger.period_start, amounts_of(ledger.usage_of_team(namespace, now)))]
 
@@ -407,7 +414,10 @@ def _sum_by_queue(amounts_by_account: Mapping[AccountKey, RecordedAmount]) -> di
 
 
 def _latest_workload_end(workload: Obj | None, period: BudgetPeriod, now: Instant) -> Instant:
-    """Return the latest time at which a Workload stops in the period; one hour from now if nothing limits it."""
+    """Return the latest time at which a Workload stops within the period.
+
+    If neither the period nor the Workload's maximum execution time has an end, return one hour from now.
+    """
     end = now + HOUR if period.end is None else period.end
     admitted_condition = None if workload is None else find_condition(workload, "Admitted")
     seconds_max: int | None = None if workload is None else workload["spec"].get("maximumExecutionTimeSeconds")
@@ -438,16 +448,19 @@ def _threshold_events(budget: Obj, result: BudgetEvaluation, period: BudgetPerio
             f"{each['percent']}% is reached: {budget_amount_text(budget, use.spent_amount)} {unit} "
             f"are used ({each['action']})",
         )
-        for each in newly_reached(budget, result, period)
+        for each in newly_reached_thresholds(budget, result, period)
     ]
 
 
 def _stop_policy_event(old_queue: Obj, new_queue: Obj) -> EventRecord:
     """Return the Event about a LocalQueue whose stopPolicy a Budget has set or has restored."""
-    names = annotation(new_queue, well_known.HELD_BY)
-    if names is not None:
+    budget_names = annotation(new_queue, well_known.HELD_BY)
+    if budget_names is not None:
         return EventRecord(
-            key_of(old_queue), "Warning", "HeldByBudget", f"Budget {names} is used up: the queue admits no Workloads"
+            key_of(old_queue),
+            "Warning",
+            "HeldByBudget",
+            f"Budget {budget_names} is used up: the queue admits no Workloads",
         )
     stop_policy = new_queue["spec"]["stopPolicy"]
     return EventRecord(

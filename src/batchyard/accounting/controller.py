@@ -33,7 +33,7 @@ ChangeHistory: TypeAlias = Callable[[int], Sequence[WatchEvent] | None]
 
 #: The order in which objects are added: machines before their nodes, and nodes before pods.
 LEDGER_KINDS: Final = (scheme.CLUSTER, scheme.INSTANCE, scheme.NODE, scheme.POD)
-LEDGER_DETAIL: Final = LedgerDetail(by_workload=True, all_nodes=True)
+LEDGER_DETAIL: Final = LedgerDetail(is_by_workload=True, includes_bare_nodes=True)
 
 
 def no_history(_revision: int) -> None:
@@ -43,7 +43,10 @@ def no_history(_revision: int) -> None:
 def resume_ledger(
     reader: Reader, change_history: ChangeHistory, now: Instant
 ) -> tuple[CostLedger, Sequence[tuple[WatchEvent, Instant]], int]:
-    """Return the cost ledger as of its last checkpoint, the timed changes since then, and the last revision."""
+    """Return the cost ledger as of its last checkpoint, the timed changes since then, and the last revision.
+
+    If the store keeps no history, the changes add all existing objects at `now`, and the revision is 0.
+    """
     open_record = reader.get(records.CHECKPOINT)
     last_checkpoint = None if open_record is None else records.parse_cost_record(open_record)
     changes = change_history(0 if last_checkpoint is None else last_checkpoint.revision)
@@ -163,8 +166,11 @@ _MERGE_STEPS: Final[Sequence[tuple[str, Duration, str, int]]] = (
 
 
 def retention_writes(reader: Reader, now: Instant) -> list[Write]:
-    """Return the writes that merge old CostRecords: those of hours into days, and those of days into months."""
-    closed_records = [obj for obj in reader.list(scheme.COST_RECORD) if not records.is_open(obj)]
+    """Return the writes that merge old CostRecords: those of hours into days, and those of days into months.
+
+    At most 20 groups of each of the two kinds are merged at once.
+    """
+    closed_records = [obj for obj in reader.list(scheme.COST_RECORD) if not records.is_checkpoint(obj)]
     writes: list[Write] = []
     for prefix, retention, merged_prefix, date_length in _MERGE_STEPS:
         groups: dict[tuple[str, str], list[Obj]] = {}
@@ -215,7 +221,7 @@ _TIME_FIELDS: Final = ("through", "revision")
 
 
 class CostController:
-    """Controller that writes CostRecords; with `is_endless` (a live platform), hours also close without events."""
+    """The controller that writes CostRecords; with `is_endless` (a live platform), hours also close without events."""
 
     name = "costs"
     rank = 0
@@ -229,7 +235,7 @@ class CostController:
         #: The revision of the last event that the ledger observed.
         self._revision = 0
         #: CostRecords that are not written yet.
-        self.unwritten: dict[Key, Obj] = {}
+        self.unwritten_records: dict[Key, Obj] = {}
         self._next_write_at: Instant = 0
         self._is_queued = False
         #: Whether CostRecords may be past their retention.
@@ -244,9 +250,9 @@ class CostController:
             self._revision = event.revision
             self._close_ended_hours(now)
             self.ledger.observe((event,), now)
-        elif event.key.kind == scheme.COST_RECORD and event.key not in self.unwritten:
+        elif event.key.kind == scheme.COST_RECORD and event.key not in self.unwritten_records:
             return ()
-        if self._is_queued and not self.unwritten:
+        if self._is_queued and not self.unwritten_records:
             return ()
         self._is_queued = True
         return (COSTS_BATCH_KEY,)
@@ -258,15 +264,18 @@ class CostController:
         self._close_ended_hours(now)
         self._drop_written_records(reader)
         merges: list[Write] = []
-        if not self.unwritten:
+        if not self.unwritten_records:
             if now < self._next_write_at:
                 return self._requeue_until_due(self._next_write_at)
             self._next_write_at = now + self._write_period
             merges = retention_writes(reader, now) if self._may_need_merge else []
             self._may_need_merge = bool(merges)
-            self.unwritten = self._open_hour_records(cost_ledger, reader, now)
+            self.unwritten_records = self._open_hour_records(cost_ledger, reader, now)
         self._attempts += 1
-        writes = [*(_record_write(reader, record_key, obj) for record_key, obj in self.unwritten.items()), *merges]
+        writes = [
+            *(_record_write(reader, record_key, obj) for record_key, obj in self.unwritten_records.items()),
+            *merges,
+        ]
         return ReconcileResult(writes, independent=True, requeue_at=now + _WRITE_RETRY_DELAY)
 
     def totals(self, now: Instant) -> CostTotals:
@@ -282,17 +291,17 @@ class CostController:
 
     def _drop_written_records(self, reader: Reader) -> None:
         """Drop the unwritten CostRecords that are stored now, have no usable Namespace, or failed too often."""
-        for record_key, obj in list(self.unwritten.items()):
+        for record_key, obj in list(self.unwritten_records.items()):
             stored_object = reader.get(record_key)
             is_written = stored_object is not None and stored_object["spec"] == obj["spec"]
             if is_written or self._attempts > _WRITE_ATTEMPTS_MAX or not _can_create_in(reader, record_key.namespace):
-                del self.unwritten[record_key]
-        if not self.unwritten:
+                del self.unwritten_records[record_key]
+        if not self.unwritten_records:
             self._attempts = 0
 
     def _requeue_until_due(self, due: Instant) -> ReconcileResult:
         ledger = self.ledger
-        if ledger is None or not (ledger.is_busy or (self._is_endless and ledger.machines)):
+        if ledger is None or not (ledger.is_busy or (self._is_endless and ledger.machine_count)):
             return ReconcileResult()
         self._is_queued = True
         return ReconcileResult(requeue_at=min(due, ledger.period_start + HOUR))
@@ -316,13 +325,15 @@ class CostController:
                 _add_to_sums(self._totals.reclassified_usage, {account_key: account})
             unpriced_pools = ledger.unpriced_pools()
             self._next_write_at, self._may_need_merge = 0, True
-            self.unwritten.pop(records.CHECKPOINT, None)
+            self.unwritten_records.pop(records.CHECKPOINT, None)
             if accounts or reclassified_usage:
                 lines, recorded_reclassified_usage = _recorded_amounts(accounts, reclassified_usage)
-                for namespace, spec in records.specs_of(lines, recorded_reclassified_usage, unpriced_pools).items():
-                    record_key = Key(scheme.COST_RECORD, namespace, records.hour_name(period_start))
+                for namespace, spec in records.cost_record_specs(
+                    lines, recorded_reclassified_usage, unpriced_pools
+                ).items():
+                    record_key = Key(scheme.COST_RECORD, namespace, records.hour_record_name(period_start))
                     span = period_start, period_start + HOUR
-                    self.unwritten[record_key] = records.make_cost_record(
+                    self.unwritten_records[record_key] = records.make_cost_record(
                         namespace, record_key.name, span, span[1], spec
                     )
 
@@ -330,17 +341,20 @@ class CostController:
         """Return the CostRecords of the open hour that changed, and the ledger's checkpoint record."""
         ledger.limit_workload_names()
         lines, reclassified_usage = _recorded_amounts(ledger.accounts_until_now(now), ledger.reclassified_usage)
-        hour_span, name = (ledger.period_start, ledger.period_start + HOUR), records.hour_name(ledger.period_start)
-        spec_by_namespace = records.specs_of(lines, reclassified_usage, ledger.unpriced_pools())
+        hour_span, name = (
+            (ledger.period_start, ledger.period_start + HOUR),
+            records.hour_record_name(ledger.period_start),
+        )
+        spec_by_namespace = records.cost_record_specs(lines, reclassified_usage, ledger.unpriced_pools())
         changed_records: dict[Key, Obj] = {}
         for namespace, spec in spec_by_namespace.items():
             key = Key(scheme.COST_RECORD, namespace, name)
             obj = records.make_cost_record(namespace, name, hour_span, now, spec)
             if not _has_same_content(reader.get(key), obj):
                 changed_records[key] = obj
-        checkpoint_spec = {"revision": str(self._revision), **records.checkpoint(spec_by_namespace)}
+        checkpoint_spec = {"revision": str(self._revision), **records.checkpoint_spec(spec_by_namespace)}
         changed_records[records.CHECKPOINT] = records.make_cost_record(
-            records.PLATFORM, records.CHECKPOINT.name, hour_span, now, checkpoint_spec
+            records.PLATFORM_NAMESPACE, records.CHECKPOINT.name, hour_span, now, checkpoint_spec
         )
         return changed_records
 

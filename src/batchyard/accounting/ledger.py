@@ -25,7 +25,7 @@ from batchyard.cloud.catalog.pool_properties import Rate, instance_rate, node_ra
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
 
 #: Running time that is older than this, before the open period, is not reclassified.
-SETTLEMENT_AGE_MAX: Final = 31 * 24 * HOUR
+RECLASSIFIED_AGE_MAX: Final = 31 * 24 * HOUR
 
 
 _ReclassifiedUsage: TypeAlias = dict[tuple[Instant, AccountKey], CostAccount]
@@ -35,9 +35,9 @@ class LedgerDetail(NamedTuple):
     """How finely a cost ledger splits its accounts, and which Nodes it charges."""
 
     #: Whether accounts distinguish Workloads, queues and flavors, or only teams.
-    by_workload: bool = False
+    is_by_workload: bool = False
     #: Whether Nodes without an Instance count as machines too.
-    all_nodes: bool = False
+    includes_bare_nodes: bool = False
 
 
 BY_TEAM: Final = LedgerDetail()
@@ -54,7 +54,7 @@ class _Machine:
     node: NodeView | None = None
     #: The occupied parts of the machine, and its charged pods by uid.
     occupied_parts: int = 0
-    pods: "dict[str, _Occupant]" = field(default_factory=dict)
+    pods: "dict[str, _ChargedPod]" = field(default_factory=dict)
     #: Whether the machine is a Node without an Instance.
     has_no_instance: bool = False
 
@@ -65,7 +65,7 @@ class _Machine:
 
 
 @dataclass(slots=True)
-class _Occupant:
+class _ChargedPod:
     """A pod that is charged for a share of a billed machine, with its charges in the open hour."""
 
     owner: records.PodOwner
@@ -103,13 +103,13 @@ class _Occupant:
 
 
 class CostLedger:
-    """The cost accounts of the open hour, updated from watch events of Instances, Nodes and pods."""
+    """The cost accounts of the open hour, updated from watch events of Instances, Nodes, pods and the Cluster."""
 
     def __init__(self, reader: Reader, detail: LedgerDetail = BY_TEAM, period_start: Instant = 0) -> None:
         self._reader = reader
         self._detail = detail
         self._machines: dict[str, _Machine] = {}
-        self._pods: dict[str, _Occupant] = {}
+        self._pods: dict[str, _ChargedPod] = {}
         #: The accounts of the open period, without pods that still occupy a machine.
         self.ended_accounts: dict[AccountKey, CostAccount] = {}
         #: The part of `ended_accounts` that is charged to ended pods, by team and LocalQueue.
@@ -144,10 +144,10 @@ class CostLedger:
         }
         return {**accounts_until_now, **self.running_accounts()}
 
-    def close(self, at: Instant) -> tuple[dict[AccountKey, CostAccount], _ReclassifiedUsage]:
-        """Close the open hour and begin the next; return the accounts of the hour, and corrections of earlier hours."""
-        accounts, reclassified_usage = self.accounts_until_now(at), self.reclassified_usage
-        self.ended_accounts, self.reclassified_usage, self.period_start = {}, {}, at
+    def close(self, period_end: Instant) -> tuple[dict[AccountKey, CostAccount], _ReclassifiedUsage]:
+        """Close the open hour at `period_end`; return the accounts of the hour, and corrections of earlier hours."""
+        accounts, reclassified_usage = self.accounts_until_now(period_end), self.reclassified_usage
+        self.ended_accounts, self.reclassified_usage, self.period_start = {}, {}, period_end
         self._ended_by_team = {}
         for pod in self._pods.values():
             pod.charges = CostAccount()
@@ -177,7 +177,7 @@ class CostLedger:
         return bool(self._pods)
 
     @property
-    def machines(self) -> int:
+    def machine_count(self) -> int:
         """The number of machines that are billed now."""
         return len(self._machines)
 
@@ -218,7 +218,7 @@ class CostLedger:
 
     def _observe_node(self, event: WatchEvent, now: Instant) -> None:
         machine, is_node_deleted = self._machines.get(event.key.name), event.type is EventType.DELETED
-        if machine is None and self._detail.all_nodes and not is_node_deleted:
+        if machine is None and self._detail.includes_bare_nodes and not is_node_deleted:
             machine = self._add_bare_node(event.obj, now)
         if machine is None:
             return
@@ -246,9 +246,9 @@ class CostLedger:
         if not has_ended:
             pod.record_run(running_since(event.obj), now)
             return
-        at = self._limit_to_open_period(records.ended_at(event.obj), now)
-        pod.record_run(None, at)
-        self._end_pod(observed_pod.uid, at, succeeded=observed_pod.phase == "Succeeded")
+        end_time = self._limit_to_open_period(records.ended_at(event.obj), now)
+        pod.record_run(None, end_time)
+        self._end_pod(observed_pod.uid, end_time, succeeded=observed_pod.phase == "Succeeded")
 
     def _add_bare_node(self, node: Obj, now: Instant) -> _Machine | None:
         """Start billing a Node that has no Instance and no NodePool of batchyard; return None for other Nodes."""
@@ -286,42 +286,44 @@ class CostLedger:
         """Return `recorded_time`, but at least `period_start` and at most `now`; return `now` if it is None."""
         return now if recorded_time is None else max(self.period_start, min(recorded_time, now))
 
-    def _remove_machine(self, name: str, at: Instant, now: Instant) -> None:
+    def _remove_machine(self, name: str, end_time: Instant, now: Instant) -> None:
         machine = self._machines.get(name)
         if machine is None:
             return
         for uid, pod in list(machine.pods.items()):
-            pod.record_run(None, at)
-            self._end_pod(uid, at, succeeded=False)
-        self._charge_unused(machine, at)
+            pod.record_run(None, end_time)
+            self._end_pod(uid, end_time, succeeded=False)
+        self._charge_unused(machine, end_time)
         del self._machines[name]
 
-    def _add_pod(self, pod: Obj, view: PodView, now: Instant) -> _Occupant:
+    def _add_pod(self, pod: Obj, view: PodView, now: Instant) -> _ChargedPod:
         machine = self._machines[view.node_name]
         recorded_time = records.bound_at(pod)
-        at = max(machine.billed_from, self._limit_to_open_period(recorded_time, now))
-        bound_time = at if recorded_time is None else min(at, recorded_time)
-        self._charge_unused(machine, at)
+        charged_from = max(machine.billed_from, self._limit_to_open_period(recorded_time, now))
+        bound_time = charged_from if recorded_time is None else min(charged_from, recorded_time)
+        self._charge_unused(machine, charged_from)
         machine_parts = min(WHOLE_MACHINE - machine.occupied_parts, _machine_share(view, machine))
         interval = checkpoint_interval([pod, *controlling_jobs(pod, self._reader.get)])
-        occupant = _Occupant(self._pod_owner(pod, machine), machine, machine_parts, bound_time, at, interval)
+        charged_pod = _ChargedPod(
+            self._pod_owner(pod, machine), machine, machine_parts, bound_time, charged_from, interval
+        )
         machine.occupied_parts += machine_parts
-        machine.pods[view.uid] = self._pods[view.uid] = occupant
-        return occupant
+        machine.pods[view.uid] = self._pods[view.uid] = charged_pod
+        return charged_pod
 
     def _pod_owner(self, pod: Obj, machine: _Machine) -> records.PodOwner:
         namespace = pod["metadata"].get("namespace", "")
-        if not self._detail.by_workload:
+        if not self._detail.is_by_workload:
             return records.PodOwner(namespace)
         name = annotation(pod, well_known.WORKLOAD)
         workload = self._reader.get(Key(scheme.WORKLOAD, namespace, name)) if name else None
         return records.owner_of(pod, workload, machine.rate.device)
 
-    def _end_pod(self, uid: str, at: Instant, *, succeeded: bool) -> None:
+    def _end_pod(self, uid: str, end_time: Instant, *, succeeded: bool) -> None:
         pod = self._pods.pop(uid)
         machine = pod.machine
-        self._charge_unused(machine, at)
-        pod.charge(at)
+        self._charge_unused(machine, end_time)
+        pod.charge(end_time)
         machine.occupied_parts -= pod.machine_parts
         del machine.pods[uid]
         time_before_period = max(0, self.period_start - pod.bound_time) * pod.machine_parts
@@ -354,20 +356,20 @@ class CostLedger:
 
 
 def _reclassify_usage(
-    reclassified_usage: _ReclassifiedUsage, pod: _Occupant, saved_time: int, period_start: Instant
+    reclassified_usage: _ReclassifiedUsage, pod: _ChargedPod, saved_time: int, period_start: Instant
 ) -> None:
     """Reclassify an ended pod's running time in closed hours: the first `saved_time` as done, the rest as lost."""
-    at = max(pod.bound_time, period_start - SETTLEMENT_AGE_MAX)
-    saved_time -= (at - pod.bound_time) * pod.machine_parts
-    while at < period_start:
-        hour_begin = at - at % HOUR
-        reclassified_time = (min(hour_begin + HOUR, period_start) - at) * pod.machine_parts
+    span_begin = max(pod.bound_time, period_start - RECLASSIFIED_AGE_MAX)
+    saved_time -= (span_begin - pod.bound_time) * pod.machine_parts
+    while span_begin < period_start:
+        hour_begin = span_begin - span_begin % HOUR
+        reclassified_time = (min(hour_begin + HOUR, period_start) - span_begin) * pod.machine_parts
         done_time = min(max(saved_time, 0), reclassified_time)
         for use, amount in ((DONE, done_time), (LOST, reclassified_time - done_time)):
             if amount:
                 account = reclassified_usage.setdefault((hour_begin, pod.account_key(use)), CostAccount())
                 _charge_account(account, amount, 1, pod.machine)
-        saved_time, at = saved_time - reclassified_time, hour_begin + HOUR
+        saved_time, span_begin = saved_time - reclassified_time, hour_begin + HOUR
 
 
 def _charge_account(account: CostAccount, charged_duration: Duration, machine_parts: int, machine: _Machine) -> None:

@@ -35,9 +35,9 @@ _AmountKey = TypeVar("_AmountKey", bound=Hashable)
 
 
 #: The namespace of the records of unused machine time and of the total cost of the machines.
-PLATFORM: Final = "kube-system"
+PLATFORM_NAMESPACE: Final = "kube-system"
 #: The checkpoint record of the open hour, from which a restarted process resumes.
-CHECKPOINT: Final = Key(scheme.COST_RECORD, PLATFORM, "open")
+CHECKPOINT: Final = Key(scheme.COST_RECORD, PLATFORM_NAMESPACE, "open")
 #: The maximum number of lines that name a Workload; other lines are summed by queue and flavor.
 NAMED_WORKLOADS_MAX: Final = 1000
 _MICRODOLLAR: Final = HOUR * WHOLE_MACHINE
@@ -48,8 +48,8 @@ _KEY_FIELDS: Final = ("pool", "provisioning", "namespace", "use", "flavor", "clu
 class RecordedAmount(NamedTuple):
     """An amount in a CostRecord: node and accelerator time in microseconds, and cost in millionths of a dollar."""
 
-    node: int = 0
-    accelerators: int = 0
+    node_time: int = 0
+    accelerator_time: int = 0
     microdollars: int = 0
 
     def plus(self, addend: "RecordedAmount", factor: int = 1) -> "RecordedAmount":
@@ -88,7 +88,9 @@ def accounts_of(lines: Mapping[AccountKey, RecordedAmount]) -> dict[AccountKey, 
     """Return the lines of a CostRecord as cost accounts."""
     return {
         account_key: CostAccount(
-            amount.node * WHOLE_MACHINE, amount.accelerators * WHOLE_MACHINE, amount.microdollars * _MICRODOLLAR
+            amount.node_time * WHOLE_MACHINE,
+            amount.accelerator_time * WHOLE_MACHINE,
+            amount.microdollars * _MICRODOLLAR,
         )
         for account_key, amount in lines.items()
     }
@@ -111,13 +113,15 @@ def limit_named_workloads(
     return limited_accounts
 
 
-def specs_of(
+def cost_record_specs(
     lines: Mapping[AccountKey, RecordedAmount],
     reclassified_usage: Mapping[tuple[Instant, AccountKey], RecordedAmount],
     unpriced_pools: Iterable[tuple[str, str]],
 ) -> dict[str, dict[str, Any]]:
     """Return the CostRecord spec of each namespace with charges, and always that of kube-system."""
-    specs: dict[str, Any] = {PLATFORM: {"lines": [], "machines": _machine_totals(lines, frozenset(unpriced_pools))}}
+    specs: dict[str, Any] = {
+        PLATFORM_NAMESPACE: {"lines": [], "machines": _machine_totals(lines, frozenset(unpriced_pools))}
+    }
     for account_key, amount in sorted(lines.items()):
         if any(amount):
             _namespace_spec(specs, account_key).setdefault("lines", []).append(_record_line(account_key, amount))
@@ -127,12 +131,12 @@ def specs_of(
     return specs
 
 
-def checkpoint(specs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the spec of the checkpoint record: the CostRecord specs of all namespaces merged."""
+def checkpoint_spec(specs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the spec of the checkpoint record: the CostRecord specs of all namespaces (`specs`) merged."""
     merged_fields: dict[str, Any] = {
         field: [line for spec in specs.values() for line in spec.get(field) or ()] for field in ("lines", "settled")
     }
-    return {**merged_fields, "machines": specs[PLATFORM]["machines"]}
+    return {**merged_fields, "machines": specs[PLATFORM_NAMESPACE]["machines"]}
 
 
 def make_cost_record(namespace: str, name: str, time_span: tuple[Instant, Instant], through: Instant, spec: Obj) -> Obj:
@@ -146,7 +150,7 @@ def make_cost_record(namespace: str, name: str, time_span: tuple[Instant, Instan
     }
 
 
-def hour_name(begin: Instant) -> str:
+def hour_record_name(begin: Instant) -> str:
     """Return the name that all CostRecords of an hour have, such as `hour-2026-11-22-10`."""
     text = format_time(begin)
     return f"hour-{text[:10]}-{text[11:13]}"
@@ -155,7 +159,7 @@ def hour_name(begin: Instant) -> str:
 def parse_cost_record(obj: Obj) -> ParsedCostRecord:
     """Return a parsed CostRecord; outside kube-system, all its lines belong to its own namespace."""
     spec, namespace = obj["spec"], obj["metadata"]["namespace"]
-    record_team = None if namespace == PLATFORM else namespace
+    record_team = None if namespace == PLATFORM_NAMESPACE else namespace
     reclassified_usage: dict[tuple[Instant, AccountKey], RecordedAmount] = {}
     for line in spec.get("settled") or ():
         reclassified_usage[parse_time(line["of"]), _account_key(line, record_team)] = _recorded_amount(line)
@@ -173,10 +177,10 @@ def parse_cost_record(obj: Obj) -> ParsedCostRecord:
     )
 
 
-def is_open(obj: Obj) -> bool:
+def is_checkpoint(obj: Obj) -> bool:
     """Return whether a CostRecord is the checkpoint `open`, whose lines other CostRecords also contain."""
     metadata = obj["metadata"]
-    return bool(metadata["name"] == CHECKPOINT.name and metadata["namespace"] == PLATFORM)
+    return bool(metadata["name"] == CHECKPOINT.name and metadata["namespace"] == PLATFORM_NAMESPACE)
 
 
 def reclassify_lines(
@@ -246,7 +250,7 @@ def _settled_lines(reclassified_usage: Mapping[tuple[Instant, AccountKey], Recor
 
 
 def _namespace_spec(spec_by_namespace: dict[str, dict[str, Any]], account_key: AccountKey) -> dict[str, Any]:
-    return spec_by_namespace.setdefault(account_key.team or PLATFORM, {})
+    return spec_by_namespace.setdefault(account_key.team or PLATFORM_NAMESPACE, {})
 
 
 def _machine_totals(
@@ -294,7 +298,7 @@ _BILLED_PHASES = (BOOTING, RUNNING, STOPPING)
 
 
 class PodOwner(NamedTuple):
-    """What a pod's cost is charged to: its namespace, and its Workload's queues, flavor and name ('' if unknown)."""
+    """The owner of a pod's cost: the pod's namespace, and its Workload's queues, flavor and name ('' if unknown)."""
 
     team: str
     flavor: str = ""
@@ -326,7 +330,7 @@ def ready_since(node: Obj) -> Instant | None:
 
 
 def bound_at(pod: Obj) -> Instant | None:
-    """Return when a pod was bound to its node; None if its status has no such time."""
+    """Return when a pod was bound to its node, or else its startTime; None if its status has neither."""
     condition = find_condition(pod.get("status") or {}, "PodScheduled")
     if condition is not None and condition["status"] == "True" and condition.get("lastTransitionTime"):
         return _parse_optional_time(condition["lastTransitionTime"])
@@ -334,7 +338,7 @@ def bound_at(pod: Obj) -> Instant | None:
 
 
 def ended_at(pod: Obj) -> Instant | None:
-    """Return when the last container of a pod ended; None if a container's end is not recorded."""
+    """Return when the last container of a pod ended; None if a container's end, or no container, is recorded."""
     container_states = [each.get("state") or {} for each in (pod.get("status") or {}).get("containerStatuses") or ()]
     end_times = [(state.get("terminated") or {}).get("finishedAt") for state in container_states]
     known_end_times = [end for end in end_times if end is not None]
@@ -342,7 +346,7 @@ def ended_at(pod: Obj) -> Instant | None:
 
 
 def owner_of(pod: Obj, workload: Obj | None, accelerator_resource: str) -> PodOwner:
-    """Return what a pod's cost is charged to: its namespace, and the queues, flavor and name of its Workload.
+    """Return the owner of a pod's cost: the pod's namespace, and the queues, flavor and name of its Workload.
 
     If the Workload is None, the queues and the name come from the pod's labels and annotations.
     """
@@ -353,7 +357,7 @@ def owner_of(pod: Obj, workload: Obj | None, accelerator_resource: str) -> PodOw
         return PodOwner(team, "", label(pod, well_known.CLUSTER_QUEUE) or "", queue_name, name)
     view = workload_view(workload)
     pod_set_name = label(pod, well_known.POD_SET)
-    flavors = next((each.flavors for each in view.holdings if each.name == pod_set_name), None) or {}
+    flavors = next((each.flavors for each in view.admitted_pod_sets if each.name == pod_set_name), None) or {}
     flavor_name = flavors.get(accelerator_resource) or flavors.get("cpu") or next(iter(flavors.values()), "")
     return PodOwner(team, flavor_name, view.cluster_queue, queue_name or view.queue.partition("/")[2], name)
 
@@ -395,7 +399,8 @@ class CostReportRow:
 class CostReport:
     """A cost report: its rows, its time span, and the node pools without prices."""
 
-    by: str
+    #: The dimension of the rows, such as team or queue.
+    dimension: str
     #: The time span of the included records; None without records.
     begin: Instant | None
     through: Instant | None
@@ -414,9 +419,9 @@ class CostReport:
 
 def make_cost_report(objects: Iterable[Obj], dimension: str, begin: Instant, end: Instant) -> CostReport:
     """Return a cost report by team, queue or another dimension, from all CostRecords that overlap a time span."""
-    unreplaced_cost_records = unreplaced_records([parse_cost_record(obj) for obj in objects if not is_open(obj)])
+    unreplaced_cost_records = unreplaced_records([parse_cost_record(obj) for obj in objects if not is_checkpoint(obj)])
     chosen_records = [each for each in unreplaced_cost_records if each.begin < end and each.through > begin]
-    lines = _add_unaccounted_cost(reclassified_lines(unreplaced_cost_records, chosen_records), chosen_records)
+    lines = _add_unaccounted_cost(corrected_lines(unreplaced_cost_records, chosen_records), chosen_records)
     amount_by_row_and_use: dict[tuple[str, str], RecordedAmount] = {}
     for account_key, amount in lines.items():
         cell = _row_name(account_key, dimension), account_key.use
@@ -428,12 +433,12 @@ def make_cost_report(objects: Iterable[Obj], dimension: str, begin: Instant, end
         max((each.through for each in chosen_records), default=None),
         _make_report_rows(amount_by_row_and_use),
         sorted(unpriced_pools),
-        any(each.namespace == PLATFORM for each in chosen_records),
+        any(each.namespace == PLATFORM_NAMESPACE for each in chosen_records),
     )
 
 
 def unreplaced_records(records: Sequence[ParsedCostRecord]) -> Sequence[ParsedCostRecord]:
-    """Return the CostRecords without those that a longer record of the same namespace covers."""
+    """Return the CostRecords, grouped by namespace, without those that a longer record of the namespace covers."""
     kept_records_by_namespace: dict[str, list[ParsedCostRecord]] = {}
     for each in sorted(records, key=lambda each: (each.begin, each.begin - each.end)):
         kept_records = kept_records_by_namespace.setdefault(each.namespace, [])
@@ -442,10 +447,10 @@ def unreplaced_records(records: Sequence[ParsedCostRecord]) -> Sequence[ParsedCo
     return [each for kept_records in kept_records_by_namespace.values() for each in kept_records]
 
 
-def reclassified_lines(
+def corrected_lines(
     records: Iterable[ParsedCostRecord], chosen_records: Sequence[ParsedCostRecord]
 ) -> dict[AccountKey, RecordedAmount]:
-    """Return the summed lines of the chosen CostRecords, corrected by the reclassified usage in all given records."""
+    """Return the summed lines of `chosen_records`, corrected by the reclassified usage in all `records`."""
     lines, _ = merge_records(chosen_records)
     chosen_spans = [(each.namespace, each.begin, each.end) for each in chosen_records]
     chosen_record_ids = {id(each) for each in chosen_records}
@@ -464,7 +469,7 @@ def cost_report_document(cost_report: CostReport) -> dict[str, Any]:
     return {
         "apiVersion": "cost.batchyard.dev/v1alpha1",
         "kind": "CostReport",
-        "by": cost_report.by,
+        "by": cost_report.dimension,
         "from": None if cost_report.begin is None else format_time(cost_report.begin),
         "through": None if cost_report.through is None else format_time(cost_report.through),
         "currency": "USD",
@@ -547,7 +552,8 @@ def _make_report_rows(cells: Mapping[tuple[str, str], RecordedAmount]) -> list[C
     report_rows = []
     for name, cents_by_use in cents_by_use_by_row.items():
         amounts = [cells[name, use] for use in cents_by_use]
-        nodes, accelerator_time = sum(each.node for each in amounts), sum(each.accelerators for each in amounts)
-        report_rows.append(CostReportRow(name, nodes / HOUR, accelerator_time / HOUR, cents_by_use))
+        node_time = sum(each.node_time for each in amounts)
+        accelerator_time = sum(each.accelerator_time for each in amounts)
+        report_rows.append(CostReportRow(name, node_time / HOUR, accelerator_time / HOUR, cents_by_use))
     order_of_special_rows = {UNUSED: 1, NO_RECORD: 2}
     return sorted(report_rows, key=lambda row: (order_of_special_rows.get(row.name, 0), -row.total, row.name))

@@ -17,26 +17,26 @@ from batchyard.api.views.node import NAME_LABEL, namespace_labels
 from batchyard.interfaces.client import ObjectReader
 
 
-def forbidden(obj: meta.Obj, *, is_named: bool = True) -> str:
+def forbidden_prefix(obj: meta.Obj, *, prefers_name: bool = True) -> str:
     """Return the prefix of all admission errors of an object: `pods "a" is forbidden`.
 
-    `is_named` selects `name` instead of `generateName`: validating plugins run after the name is generated, mutating
-    plugins before.
+    If an object has a name and a generateName, `prefers_name` selects the name: validating plugins run after the name
+    is generated, mutating plugins before.
     """
     metadata = obj["metadata"]
-    info = find_kind(obj["apiVersion"], obj["kind"])
-    plural = info.plural if info else f"{obj['kind'].lower()}s"  # custom plurals are unknown here
+    served_kind = find_kind(obj["apiVersion"], obj["kind"])
+    plural = served_kind.plural if served_kind else f"{obj['kind'].lower()}s"  # custom plurals are unknown here
     group = obj["apiVersion"].rpartition("/")[0]
     resource = f"{plural}.{group}" if group else plural
-    name, generate_name = metadata.get("name"), metadata.get("generateName")
-    return f'{resource} "{(name or generate_name if is_named else generate_name or name) or "Unknown"}" is forbidden'
+    name, prefix = metadata.get("name"), metadata.get("generateName")
+    return f'{resource} "{(name or prefix if prefers_name else prefix or name) or "Unknown"}" is forbidden'
 
 
 #: A function that returns an object by key, or None.
 FindObject: TypeAlias = Callable[[meta.Key], meta.Obj | None]
 Toleration: TypeAlias = Mapping[str, Any]
 
-#: The default time in seconds that a pod stays on a lost node.
+#: The default time in seconds that a pod stays on a node that is not ready or unreachable.
 TOLERATION_SECONDS: Final = 300
 _NO_EXECUTE: Final = "NoExecute"
 _UNREACHABLE_KEYS: Final = (well_known.NOT_READY, well_known.UNREACHABLE)
@@ -48,9 +48,9 @@ _DEFAULT_PREEMPTION_POLICY: Final = "PreemptLowerPriority"
 
 
 def admit_pod(pod: meta.Obj, find_object: FindObject, global_default_class: meta.Obj | None) -> dict[str, Any]:
-    """Return a new Pod with defaults and the changes of all plugins; raise Forbidden if a plugin rejects it.
+    """Return a new Pod with field defaults, the priority of its PriorityClass, and the default tolerations.
 
-    `global_default_class` is the global default PriorityClass.
+    `global_default_class` is the global default PriorityClass. Raises Forbidden as `with_priority` does.
     """
     admitted_pod = with_priority(pod_defaults(pod), find_object, global_default_class)
     admitted_pod = with_extended_tolerations(with_default_tolerations(admitted_pod))
@@ -58,13 +58,16 @@ def admit_pod(pod: meta.Obj, find_object: FindObject, global_default_class: meta
 
 
 def find_global_default(priority_classes: Iterable[meta.Obj]) -> meta.Obj | None:
-    """Return the PriorityClass with globalDefault; the one with the lowest value if there are several, or None."""
+    """Return the PriorityClass with globalDefault (of several, the one with the lowest value); None without one."""
     default_classes = (priority_class for priority_class in priority_classes if priority_class.get("globalDefault"))
     return min(default_classes, key=lambda each: (each["value"], each["metadata"]["name"]), default=None)
 
 
 def with_priority(pod: meta.Obj, find_object: FindObject, global_default_class: meta.Obj | None) -> meta.Obj:
-    """Return the Pod with the priority and preemption policy of its PriorityClass, or of the global default class."""
+    """Return the Pod with the priority and preemption policy of its PriorityClass, or of the global default class.
+
+    Raises Forbidden if the PriorityClass does not exist, or if the Pod already has other values.
+    """
     spec = pod["spec"]
     name, value, preemption_policy = _class_of(pod, find_object, global_default_class)
     fields = {"priority": value, "preemptionPolicy": preemption_policy} | ({"priorityClassName": name} if name else {})
@@ -78,7 +81,7 @@ def with_priority(pod: meta.Obj, find_object: FindObject, global_default_class: 
 
 
 def with_default_tolerations(pod: meta.Obj) -> meta.Obj:
-    """Return the Pod with default tolerations for not-ready and unreachable nodes, unless it has its own."""
+    """Return the Pod with tolerations for not-ready and unreachable nodes, unless its own tolerations cover them."""
     tolerations = pod["spec"].get("tolerations") or ()
     new_keys = [key for key in _UNREACHABLE_KEYS if not any(_covers_key(toleration, key) for toleration in tolerations)]
     return _with_tolerations(pod, [_DEFAULT_TOLERATIONS[key] for key in new_keys])
@@ -89,14 +92,14 @@ def with_extended_tolerations(pod: meta.Obj) -> meta.Obj:
     spec = pod["spec"]
     containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
     names = {name: None for c in containers for name in (c.get("resources") or {}).get("requests") or () if "/" in name}
-    devices = sorted(name for name in names if is_extended(name))
-    return _with_tolerations(pod, [{"key": name, "operator": "Exists", "effect": "NoSchedule"} for name in devices])
+    resources = sorted(name for name in names if is_extended(name))
+    return _with_tolerations(pod, [{"key": name, "operator": "Exists", "effect": "NoSchedule"} for name in resources])
 
 
 def _class_of(pod: meta.Obj, find_object: FindObject, global_default_class: meta.Obj | None) -> tuple[str, int, str]:
-    """Return name, value and preemption policy of a Pod's PriorityClass; the name is '' if the Pod has none.
+    """Return name, value and preemption policy of a Pod's PriorityClass, or else of the global default class.
 
-    Forbidden if the Pod's class does not exist.
+    Without either, the name is '' and the value 0. Raises Forbidden if the Pod's class does not exist.
     """
     name = pod["spec"].get("priorityClassName") or ""
     priority_class = find_object(meta.Key(scheme.PRIORITY_CLASS, "", name)) if name else global_default_class
@@ -109,14 +112,14 @@ def _class_of(pod: meta.Obj, find_object: FindObject, global_default_class: meta
     if not name:
         return "", 0, _DEFAULT_PREEMPTION_POLICY
     if name not in SYSTEM_CLASSES:
-        raise Forbidden(f"{forbidden(pod)}: no PriorityClass with name {name} was found")
+        raise Forbidden(f"{forbidden_prefix(pod)}: no PriorityClass with name {name} was found")
     return name, SYSTEM_CLASSES[name], _DEFAULT_PREEMPTION_POLICY
 
 
-def _mismatch_error(pod: meta.Obj, field_text: str, given_value: object, computed_value: object) -> Forbidden:
+def _mismatch_error(pod: meta.Obj, field_text: str, spec_value: object, computed_value: object) -> Forbidden:
     """Return the error of a Pod whose priority or preemption policy differs from that of its PriorityClass."""
     return Forbidden(
-        f"{forbidden(pod)}: the {field_text} ({given_value}) must not be provided in pod spec; "
+        f"{forbidden_prefix(pod)}: the {field_text} ({spec_value}) must not be provided in pod spec; "
         f"priority admission controller computed {computed_value} from the given PriorityClass name"
     )
 
@@ -158,14 +161,14 @@ def check_global_default(priority_class: meta.Obj, global_default_class: meta.Ob
     name = global_default_class["metadata"]["name"]
     if name != priority_class["metadata"]["name"]:
         message = f"PriorityClass {name} is already marked as default. Only one default can exist"
-        raise Forbidden(f"{forbidden(priority_class)}: {message}")
+        raise Forbidden(f"{forbidden_prefix(priority_class)}: {message}")
 
 
 def check_only_cluster(cluster: meta.Obj, stored_clusters: Sequence[meta.Obj]) -> None:
     """Raise Forbidden if the platform already has a Cluster, because the controllers read only one."""
     if stored_clusters:
         name = stored_clusters[0]["metadata"]["name"]
-        raise Forbidden(f"{forbidden(cluster)}: the platform already has Cluster {name}; change that one")
+        raise Forbidden(f"{forbidden_prefix(cluster)}: the platform already has Cluster {name}; change that one")
 
 
 # The PodSecurity admission plugin, with the enforce, warn and audit modes of a namespace's policy.
@@ -207,34 +210,34 @@ _PRIVILEGED_REVIEW: Final = PodSecurityReview(
 
 def check_pod(pod: meta.Obj, find_object: FindObject) -> None:
     """Raise Forbidden if a new pod violates the Pod Security level that its namespace enforces."""
-    policy = pod_security.namespace_policy(_labels_of(pod, find_object))
-    violations = pod_security.evaluate_pod(policy.enforce, pod["metadata"], pod["spec"])
-    if violations.found:
-        raise TemporarilyForbidden(f"{forbidden(pod)}: violates {violations}")
+    policy = pod_security.namespace_policy(_labels_of_namespace(pod, find_object))
+    result = pod_security.evaluate_pod(policy.enforce, pod["metadata"], pod["spec"])
+    if result.violations:
+        raise TemporarilyForbidden(f"{forbidden_prefix(pod)}: violates {result}")
 
 
 def check_pod_change(new: meta.Obj, old: meta.Obj, find_object: FindObject) -> None:
-    """Raise Forbidden if a pod whose containers changed violates the Pod Security level that its namespace enforces."""
+    """Raise Forbidden if a pod with changed containers or images violates the enforced Pod Security level."""
     if _is_significant_change(new, old):
         check_pod(new, find_object)
 
 
 def check_pod_security_labels(namespace: meta.Obj, old: meta.Obj | None = None) -> None:
-    """Raise InvalidObject if the Pod Security labels of a new Namespace, or its changed labels, are invalid."""
+    """Raise InvalidObject if a Namespace has invalid Pod Security labels, unless `old` has the same errors."""
     errors = pod_security.label_errors(namespace["metadata"].get("labels") or {})
     if errors and (old is None or errors != pod_security.label_errors(old["metadata"].get("labels") or {})):
         raise InvalidObject(errors)
 
 
 def review_security(kind: str, new: meta.Obj, old: meta.Obj | None, objects: ObjectReader) -> PodSecurityReview:
-    """Return the Pod Security warnings and audit annotations for a new or changed object."""
+    """Return the Pod Security warnings and audit annotations for a new or changed object; none for other kinds."""
     if kind == scheme.NAMESPACE:
         return _EMPTY_REVIEW if old is None else PodSecurityReview(_namespace_warnings(new, old, objects))
     if kind == scheme.POD:
         return _review_pod(new, old, objects.get)
     if kind not in _TEMPLATE_PATHS:
         return _EMPTY_REVIEW
-    labels = _labels_of(new, objects.get)
+    labels = _labels_of_namespace(new, objects.get)
     policy, errors = pod_security.namespace_policy(labels), pod_security.label_errors(labels)
     template = _pod_template(new, _TEMPLATE_PATHS[kind])
     if template is None or (policy.audit.strictness == policy.warn.strictness == 0 and not errors):
@@ -243,7 +246,7 @@ def review_security(kind: str, new: meta.Obj, old: meta.Obj | None, objects: Obj
 
 
 def _review_pod(pod: meta.Obj, old: meta.Obj | None, find_object: FindObject) -> PodSecurityReview:
-    labels = _labels_of(pod, find_object)
+    labels = _labels_of_namespace(pod, find_object)
     policy = pod_security.namespace_policy(labels)
     if policy.is_privileged and not pod_security.label_errors(labels):
         return _PRIVILEGED_REVIEW
@@ -264,27 +267,27 @@ def _evaluate_modes(
     enforce_result, audit_result, warn_result = (pod_security.evaluate_pod(mode, metadata, spec) for mode in policy)
     if is_enforced:
         annotations["enforce-policy"] = str(policy.enforce)
-    if audit_result.found:
+    if audit_result.violations:
         annotations["audit-violations"] = f"would violate {audit_result}"
-    is_pod_denied = is_enforced and enforce_result.found
-    warnings = (f"would violate {warn_result}",) if warn_result.found and not is_pod_denied else ()
+    is_pod_denied = is_enforced and enforce_result.violations
+    warnings = (f"would violate {warn_result}",) if warn_result.violations and not is_pod_denied else ()
     return PodSecurityReview(warnings, {pod_security.LABEL_PREFIX + name: text for name, text in annotations.items()})
 
 
 def _namespace_warnings(new: meta.Obj, old: meta.Obj, objects: ObjectReader) -> tuple[str, ...]:
-    """Return warnings about existing pods that violate the stricter Pod Security level now set on their Namespace."""
+    """Return warnings about existing pods, at most 3000, that violate a Namespace's new, stricter security level."""
     labels = (obj["metadata"].get("labels") or {} for obj in (new, old))
     new_level, old_level = (pod_security.namespace_policy(each).enforce for each in labels)
-    is_policy_relaxed = new_level.minor == old_level.minor and new_level.strictness <= old_level.strictness
-    if is_policy_relaxed or not new_level.strictness:
+    is_no_stricter = new_level.minor == old_level.minor and new_level.strictness <= old_level.strictness
+    if is_no_stricter or not new_level.strictness:
         return ()
     name = new["metadata"]["name"]
     pods = _order_pods(objects.list(scheme.POD, name))
     pods_by_reasons: dict[str, list[str]] = {}
     for pod in pods[:PODS_MAX]:
-        violations = pod_security.evaluate_pod(new_level, pod["metadata"], pod["spec"])
-        if violations.found:
-            pods_by_reasons.setdefault(violations.reasons, []).append(pod["metadata"]["name"])
+        result = pod_security.evaluate_pod(new_level, pod["metadata"], pod["spec"])
+        if result.violations:
+            pods_by_reasons.setdefault(result.reasons, []).append(pod["metadata"]["name"])
     warnings = []
     if len(pods) > PODS_MAX:
         checked_text = f"first {PODS_MAX} of {len(pods)} existing pods"
@@ -298,13 +301,13 @@ def _order_pods(pods: Sequence[meta.Obj]) -> list[meta.Obj]:
     """Return the pods without controller and the first pod of each controller, then all other pods."""
     first_of_each_owner: list[meta.Obj] = []
     other_pods: list[meta.Obj] = []
-    seen_owners: set[str] = set()
+    owner_uids: set[str] = set()
     for pod in pods:
         controller_owner = meta.controller_of(pod)
         uid = "" if controller_owner is None else controller_owner["uid"]
-        (other_pods if uid in seen_owners else first_of_each_owner).append(pod)
+        (other_pods if uid in owner_uids else first_of_each_owner).append(pod)
         if uid:
-            seen_owners.add(uid)
+            owner_uids.add(uid)
     return first_of_each_owner + other_pods
 
 
@@ -331,8 +334,8 @@ def _pod_template(obj: meta.Obj, path: Sequence[str]) -> Any:
     return value
 
 
-def _labels_of(obj: meta.Obj, find_object: FindObject) -> Mapping[str, str]:
-    """Return the labels of an object's Namespace."""
+def _labels_of_namespace(obj: meta.Obj, find_object: FindObject) -> Mapping[str, str]:
+    """Return the labels of an object's Namespace; empty if the Namespace does not exist."""
     namespace = find_object(meta.Key(scheme.NAMESPACE, "", obj["metadata"].get("namespace", "")))
     return {} if namespace is None else namespace["metadata"].get("labels") or {}
 
@@ -361,8 +364,8 @@ def is_managed_namespace(name: str, namespace_selector: meta.Selector | None, fi
 def queue_job(job: meta.Obj, find_object: FindObject, namespace_selector: meta.Selector | None = None) -> meta.Obj:
     """Return a new Job or JobSet with the default queue and priority class, suspended if it has a queue.
 
-    A child job is suspended only if no ancestor is managed by Kueue. In a Namespace that Kueue does not manage, a job
-    without a queue does not get the default queue.
+    A child job with a queue is suspended only if Kueue manages no ancestor. In a Namespace that Kueue does not manage,
+    a job without a queue does not get the default queue. Raises Forbidden if an ancestor of a child job is missing.
     """
     if meta.controlling_job_key(job) is not None:
         return job if _has_managed_ancestor(job, find_object) else _suspend_queued_job(job)
@@ -382,10 +385,10 @@ def queue_job(job: meta.Obj, find_object: FindObject, namespace_selector: meta.S
 def _has_managed_ancestor(job: meta.Obj, find_object: FindObject) -> bool:
     """Return whether Kueue manages an ancestor of a job; raise Forbidden if an ancestor is missing."""
     ancestor_search = meta.find_managed_ancestor(job, find_object)
-    if ancestor_search.missing is not None:
-        message = f'{ancestor_search.missing.kind} "{ancestor_search.missing.name}" not found'
+    if ancestor_search.missing_key is not None:
+        message = f'{ancestor_search.missing_key.kind} "{ancestor_search.missing_key.name}" not found'
         raise Forbidden(f'admission webhook "{_MUTATING_WEBHOOKS[job["kind"]]}" denied the request: {message}')
-    return ancestor_search.managed is not None
+    return ancestor_search.managed_key is not None
 
 
 def _suspend_queued_job(job: meta.Obj) -> meta.Obj:
@@ -407,18 +410,18 @@ def _set_default_label(job: meta.Obj, name: str, default_key: meta.Key, find_obj
 # Source: Kueue's pkg/controller/jobframework/validation.go (validateUpdateForQueueName).
 
 
-_DEFAULT_QUEUES_WEBHOOKS: Final = {"Job": "vjob.kb.io", "JobSet": "vjobset.kb.io"}
+_VALIDATING_WEBHOOKS: Final = {"Job": "vjob.kb.io", "JobSet": "vjobset.kb.io"}
 
 
-def check_queue_kept(new: meta.Obj, old: meta.Obj, find_object: FindObject) -> None:
+def check_queue_removal(new: meta.Obj, old: meta.Obj, find_object: FindObject) -> None:
     """Raise Forbidden if an update removes a job's queue label in a Namespace with a default LocalQueue."""
     name = well_known.QUEUE_NAME
     if meta.label(new, name) or not meta.label(old, name):
         return
     if find_object(meta.Key(scheme.LOCAL_QUEUE, new["metadata"].get("namespace", ""), _DEFAULT)) is not None:
-        path, why = f"metadata.labels[{name}]", "queue-name must not be empty in namespace with default queue"
-        webhook_name = _DEFAULT_QUEUES_WEBHOOKS[new["kind"]]
-        raise Forbidden(f'admission webhook "{webhook_name}" denied the request: {path}: Invalid value: "": {why}')
+        path, reason = f"metadata.labels[{name}]", "queue-name must not be empty in namespace with default queue"
+        webhook_name = _VALIDATING_WEBHOOKS[new["kind"]]
+        raise Forbidden(f'admission webhook "{webhook_name}" denied the request: {path}: Invalid value: "": {reason}')
 
 
 # The NamespaceLifecycle admission plugin, and the system Namespaces.
@@ -465,11 +468,11 @@ def check_namespace(obj: meta.Obj, find_object: FindObject) -> None:
     if namespace is None:
         raise NotFound(f'namespaces "{name}" not found')
     if "deletionTimestamp" in namespace["metadata"]:
-        why = f"unable to create new content in namespace {name} because it is being terminated"
-        raise NamespaceTerminating(f"{forbidden(obj)}: {why}")
+        reason = f"unable to create new content in namespace {name} because it is being terminated"
+        raise NamespaceTerminating(f"{forbidden_prefix(obj)}: {reason}")
 
 
 def check_deletion(namespace: meta.Obj) -> None:
     """Raise Forbidden if the Namespace is one that Kubernetes never deletes, such as `default`."""
     if namespace["metadata"]["name"] in _UNDELETABLE_NAMESPACES:
-        raise Forbidden(f"{forbidden(namespace)}: this namespace may not be deleted")
+        raise Forbidden(f"{forbidden_prefix(namespace)}: this namespace may not be deleted")

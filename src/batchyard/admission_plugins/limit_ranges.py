@@ -7,7 +7,7 @@ resources of a Pod's containers immutable. PersistentVolumeClaim limits do not a
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from batchyard.admission_plugins.built_in import forbidden
+from batchyard.admission_plugins.built_in import forbidden_prefix
 from batchyard.api import meta
 from batchyard.api.errors import TemporarilyForbidden
 from batchyard.api.views.node import container_limits, container_requests, pod_total_amounts
@@ -34,12 +34,10 @@ class _RequestedResources(NamedTuple):
     limits: Mapping[str, int]
     quantity_texts: Mapping[str, str]
 
-    def request(self, name: str) -> str:
-        """Format the request of a resource for messages."""
+    def request_text(self, name: str) -> str:
         return self._format_amount(name, self.requests[name])
 
-    def limit(self, name: str) -> str:
-        """Format the limit of a resource for messages."""
+    def limit_text(self, name: str) -> str:
         return self._format_amount(name, self.limits[name])
 
     def _format_amount(self, name: str, nano_amount: int) -> str:
@@ -50,12 +48,12 @@ _ConstraintRule: TypeAlias = Callable[[_LimitConstraint, _RequestedResources], s
 
 
 def limits_of(limit_range: meta.Obj) -> Sequence[Mapping[str, Any]]:
-    """Return the limits of a LimitRange; empty without a spec, which Kubernetes accepts."""
+    """Return the limit items of a LimitRange; none if it has no spec, which Kubernetes accepts."""
     return (limit_range.get("spec") or {}).get("limits") or ()
 
 
 def with_limit_defaults(pod: meta.Obj, limit_ranges: Sequence[meta.Obj]) -> meta.Obj:
-    """Return the Pod with the default requests and limits of the LimitRanges."""
+    """Return the Pod with the default requests and limits of the LimitRanges for its containers that set none."""
     for limit_range in limit_ranges:
         pod = _apply_defaults(pod, limit_range)
     return pod
@@ -67,11 +65,11 @@ def check_limits(pod: meta.Obj, limit_ranges: Sequence[meta.Obj]) -> None:
         violations = list(dict.fromkeys(_limit_errors(pod["spec"], limits_of(limit_range))))
         if violations:
             message = violations[0] if len(violations) == 1 else f"[{', '.join(violations)}]"
-            raise TemporarilyForbidden(f"{forbidden(pod)}: {message}")
+            raise TemporarilyForbidden(f"{forbidden_prefix(pod)}: {message}")
 
 
 def _apply_defaults(pod: meta.Obj, limit_range: meta.Obj) -> meta.Obj:
-    """Return the Pod with the container defaults of one LimitRange, which an annotation lists."""
+    """Return the Pod with the container defaults of one LimitRange, and with an annotation that lists them."""
     limits: dict[str, Any] = {}
     requests: dict[str, Any] = {}
     for limit in limits_of(limit_range):
@@ -136,7 +134,7 @@ def _quantity_texts(containers: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _constraint_errors(limit_item: Mapping[str, Any], pod_resources: _RequestedResources) -> Iterator[str]:
-    """Yield a message for each constraint of one LimitRange item that the given requests and limits violate."""
+    """Yield a message for each constraint of one LimitRange item that the requests and limits violate."""
     for field, rule in _CONSTRAINT_RULES:
         for name, value in sorted((limit_item.get(field) or {}).items()):
             message = rule(
@@ -152,9 +150,9 @@ def _check_minimum(limit: _LimitConstraint, resources: _RequestedResources) -> s
     if name not in resources.requests:
         return f"{message_start}.  No request is specified"
     if resources.requests[name] < limit.nano_amount:
-        return f"{message_start}, but request is {resources.request(name)}"
+        return f"{message_start}, but request is {resources.request_text(name)}"
     if name in resources.limits and resources.limits[name] < limit.nano_amount:
-        return f"{message_start}, but limit is {resources.limit(name)}"
+        return f"{message_start}, but limit is {resources.limit_text(name)}"
     return None
 
 
@@ -163,9 +161,9 @@ def _check_maximum(limit: _LimitConstraint, resources: _RequestedResources) -> s
     if name not in resources.limits:
         return f"{message_start}.  No limit is specified"
     if resources.limits[name] > limit.nano_amount:
-        return f"{message_start}, but limit is {resources.limit(name)}"
+        return f"{message_start}, but limit is {resources.limit_text(name)}"
     if resources.requests.get(name, 0) > limit.nano_amount:
-        return f"{message_start}, but request is {resources.request(name)}"
+        return f"{message_start}, but request is {resources.request_text(name)}"
     return None
 
 

@@ -6,7 +6,7 @@ Source: Kubernetes's plugin/pkg/admission/serviceaccount, with bound tokens in v
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from batchyard.admission_plugins.built_in import FindObject, forbidden
+from batchyard.admission_plugins.built_in import FindObject, forbidden_prefix
 from batchyard.api import scheme
 from batchyard.api.errors import Forbidden, TemporarilyForbidden
 from batchyard.api.meta import Key, Obj, annotation
@@ -42,9 +42,10 @@ def default_service_account(namespace: str) -> Obj:
 
 
 def with_service_account(pod: Obj, find_object: FindObject, volume_name: str) -> Obj:
-    """Return the Pod with its ServiceAccount, and a token volume named `volume_name` unless automount is disabled.
+    """Return the Pod with its ServiceAccount, its image pull secrets, and a token volume unless automount is disabled.
 
-    Raises TemporarilyForbidden if the ServiceAccount does not exist.
+    `volume_name` is the name of a new token volume. A mirror pod is returned unchanged. Raises TemporarilyForbidden if
+    the ServiceAccount does not exist, and Forbidden if the Pod uses Secrets or tokens that it may not use.
     """
     if annotation(pod, _MIRROR_ANNOTATION) is not None:
         return _check_mirror_pod(pod)
@@ -53,7 +54,7 @@ def with_service_account(pod: Obj, find_object: FindObject, volume_name: str) ->
     service_account = find_object(Key(scheme.SERVICE_ACCOUNT, namespace, name))
     if service_account is None:
         message = f'error looking up service account {namespace}/{name}: serviceaccount "{name}" not found'
-        raise TemporarilyForbidden(f"{forbidden(pod, is_named=False)}: {message}")
+        raise TemporarilyForbidden(f"{forbidden_prefix(pod, prefers_name=False)}: {message}")
     new_spec = {**spec, "serviceAccountName": name, "serviceAccount": name}
     if _automounts_token(pod, service_account):
         new_spec |= _mount_token(spec, volume_name)
@@ -109,12 +110,12 @@ def _check_mirror_pod(pod: Obj) -> Obj:
     elif any("serviceAccountToken" in source for source in volume_sources):
         message = "a mirror pod may not use ServiceAccountToken volume projections"
     if message:
-        raise Forbidden(f"{forbidden(pod, is_named=False)}: {message}")
+        raise Forbidden(f"{forbidden_prefix(pod, prefers_name=False)}: {message}")
     return pod
 
 
 def _secret_references(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], str, str]]:
-    """Yield each Secret in container environments: container type, container, variable, Secret name."""
+    """Yield container type, container, variable name and Secret name of each Secret in a container environment."""
     for field, container_type in _CONTAINER_FIELDS:
         for container in spec.get(field) or ():
             for variable in container.get("env") or ():
@@ -124,10 +125,10 @@ def _secret_references(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[s
 
 
 def _check_mountable_secrets(pod: Obj, service_account: Obj) -> None:
-    """Raise Forbidden if the ServiceAccount restricts Secrets, and the Pod uses one that the account does not list."""
+    """Raise Forbidden if the Pod uses a Secret that the ServiceAccount does not list."""
     first_problem = next(_find_unreferenced_secrets(pod["spec"], service_account), None)
     if first_problem is not None:
-        raise Forbidden(f"{forbidden(pod, is_named=False)}: {first_problem}")
+        raise Forbidden(f"{forbidden_prefix(pod, prefers_name=False)}: {first_problem}")
 
 
 def _find_unreferenced_secrets(spec: Mapping[str, Any], service_account: Obj) -> Iterator[str]:

@@ -21,7 +21,7 @@ from batchyard.scheduling.cluster_queue import PROVISIONING_CONTROLLER_NAME
 from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload.lifecycle import PENDING, READY, REJECTED, RETRY, AdmissionCheck, checks_of
 
-#: The time after which the controller looks again for a missing ResourceFlavor, which it does not watch.
+#: The time after which the controller retries if a ResourceFlavor is missing, because it does not watch these.
 _MISSING_FLAVOR_RETRY: Final = 10 * SECOND
 
 # Indexes of the AdmissionChecks that reference a config and of the Workloads that have a check, from watch events.
@@ -40,9 +40,9 @@ class ChecksByConfig:
             self._checks.get(old_name, {}).pop(name, None)
         self._checks.setdefault(new_name, {})[name] = None
 
-    def names_for(self, config: str) -> Iterable[str]:
+    def names_for(self, config_name: str) -> Iterable[str]:
         """Return the names of the AdmissionChecks that reference a ProvisioningRequestConfig."""
-        return list(self._checks.get(config, ()))
+        return list(self._checks.get(config_name, ()))
 
 
 class WorkloadsByCheck:
@@ -68,7 +68,7 @@ class WorkloadsByCheck:
         return list(self._workloads.get(check_name, ()))
 
 
-def owners_of(obj: meta.Obj) -> list[meta.Key]:
+def owner_workload_keys(obj: meta.Obj) -> list[meta.Key]:
     """Return the keys of the Workloads among an object's ownerReferences."""
     namespace = obj["metadata"].get("namespace", "")
     owners = obj["metadata"].get("ownerReferences") or ()
@@ -106,7 +106,7 @@ class ProvisioningChecks:
         self._checks = ChecksByConfig()
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return the key of a changed AdmissionCheck, or of all that reference a changed ProvisioningRequestConfig."""
+        """Return a changed AdmissionCheck's key, or the keys of those that reference a changed config."""
         if event.key.kind == scheme.PROVISIONING_REQUEST_CONFIG:
             return [meta.Key(scheme.ADMISSION_CHECK, "", name) for name in self._checks.names_for(event.key.name)]
         self._checks.observe(event)
@@ -163,13 +163,16 @@ class CheckCase(NamedTuple):
     config: check_requests.ProvisioningConfig | None
     #: The groups of pod sets that need capacity.
     groups: Sequence[check_requests.TemplateGroup]
-    #: The request of the latest attempt, and the number of that attempt.
+    #: The request of the latest attempt, and the number of that attempt; None and 0 without a request.
     request: meta.Obj | None
     attempt: int
 
 
 def updated_check(case: CheckCase, workload: meta.Obj) -> AdmissionCheck:
-    """Return the admission check in the state given by its ProvisioningRequest; the same object if unchanged."""
+    """Return the admission check with the state and message that follow from its ProvisioningRequest.
+
+    Without a valid config the state is Pending. If no pod set needs capacity, it is Ready.
+    """
     check = case.check
     if case.config is None:
         return {**check, "state": PENDING, "message": _INACTIVE_MESSAGE}
@@ -262,8 +265,8 @@ def _without_pod_set_updates(check: AdmissionCheck) -> AdmissionCheck:
     return {field: value for field, value in check.items() if field != "podSetUpdates"}
 
 
-def _condition_message(request: meta.Obj, kind: str) -> str:
-    condition = meta.find_condition(request, kind)
+def _condition_message(request: meta.Obj, condition_type: str) -> str:
+    condition = meta.find_condition(request, condition_type)
     return "" if condition is None else str(condition.get("message", ""))
 
 
@@ -279,13 +282,13 @@ class ProvisioningController:
         self._workloads = WorkloadsByCheck()
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return the Workloads affected by a changed Workload, ProvisioningRequest, AdmissionCheck or config."""
+        """Return the keys of the Workloads that a changed Workload, request, AdmissionCheck or config affects."""
         match event.key.kind:
             case scheme.WORKLOAD:
                 has_checks = self._workloads.observe(event) and event.type is not EventType.DELETED
                 return (event.key,) if has_checks else ()
             case scheme.PROVISIONING_REQUEST:
-                return owners_of(event.obj)
+                return owner_workload_keys(event.obj)
             case scheme.ADMISSION_CHECK:
                 self._checks.observe(event)
                 return self._workloads.keys_for_check(event.key.name)
@@ -294,7 +297,10 @@ class ProvisioningController:
                 return [key for name in names for key in self._workloads.keys_for_check(name)]
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Update a Workload's admission checks; then delete unneeded or create missing ProvisioningRequests."""
+        """Update a Workload's admission checks, and delete unneeded or create missing ProvisioningRequests.
+
+        If the Workload is finished or evicted, all its ProvisioningRequests and PodTemplates are deleted.
+        """
         workload = reader.get(key)
         if workload is None:
             return ReconcileResult()
@@ -379,7 +385,7 @@ class _RequestCreator:
         self._outcome = outcome
 
     def create_requests(self, cases: Iterable[CheckCase]) -> None:
-        """Create the ProvisioningRequest of each check that needs one; give existing requests their PodTemplates."""
+        """Create missing ProvisioningRequests of checks; make existing requests the owners of their PodTemplates."""
         for case in cases:
             if case.config is None or not case.groups:
                 continue
@@ -435,7 +441,7 @@ class _RequestCreator:
         return self._reader.get(meta.Key(scheme.RESOURCE_FLAVOR, "", name))
 
     def _report_creation_failure(self, case: CheckCase, message: str) -> None:
-        """Set the check's message to why no request can be created; emit an Event if the message has changed."""
+        """Set the check's message to the reason, and emit an Event, unless the check already has this message."""
         new_workload = lifecycle.with_check(
             self._workload, {**case.check, "message": meta.truncate_message(message)}, self._now
         )
@@ -455,5 +461,5 @@ class _RequestCreator:
             ):
                 self._outcome.writes.append(Update(new_template))
 
-    def _make_event(self, kind: str, reason: str, message: str) -> EventRecord:
-        return EventRecord(meta.key_of(self._workload), kind, reason, message)
+    def _make_event(self, event_type: str, reason: str, message: str) -> EventRecord:
+        return EventRecord(meta.key_of(self._workload), event_type, reason, message)

@@ -47,7 +47,7 @@ class InvalidConfig(NamedTuple):
 
 
 def find_config(check: meta.Obj, reader: Reader) -> ProvisioningConfig | InvalidConfig:
-    """Return the ProvisioningRequestConfig that an AdmissionCheck references, or why it cannot be used."""
+    """Return the parsed ProvisioningRequestConfig that an AdmissionCheck references, or why it cannot be used."""
     name = config_name(check)
     if isinstance(name, InvalidConfig):
         return name
@@ -191,9 +191,9 @@ def template_name(request: str, pod_set: str) -> str:
 
 
 def attempt_of(request: str, workload: str, check_name: str) -> int | None:
-    """Return the attempt number in a ProvisioningRequest's name; None if the request has another Workload or check.
+    """Return the attempt number in the name `request`; None if the name is of another Workload or admission check.
 
-    In a truncated name the attempt is part of the hash, so all attempt numbers are tried.
+    In a truncated name the attempt is part of the hash, so the attempt numbers below 1000 are tried.
     """
     prefix = f"{workload}-{check_name}-"
     attempt_text = request.removeprefix(prefix)
@@ -217,7 +217,7 @@ _MANAGED_LABELS: Final = {well_known.MANAGED: "true"}
 def provisioning_request(
     workload: meta.Obj, name: str, config: ProvisioningConfig, template_groups: Iterable[TemplateGroup]
 ) -> dict[str, Any]:
-    """Return a new ProvisioningRequest object for the given groups of a Workload's pod sets."""
+    """Return a new ProvisioningRequest object for groups of a Workload's pod sets, owned by the Workload."""
     pod_sets = [{"podTemplateRef": {"name": template_name(name, g.name)}, "count": g.count} for g in template_groups]
     spec: dict[str, Any] = {"provisioningClassName": config.class_name, "podSets": pod_sets}
     parameters = {**config.parameters, **_annotated_parameters(workload)}
@@ -232,7 +232,7 @@ def provisioning_request(
 
 
 def pod_template(workload: meta.Obj, name: str, group: TemplateGroup, injection: PodSetInfo) -> dict[str, Any]:
-    """Return a new PodTemplate for a group of pod sets in its flavors; raise InvalidPodSetInfo on a conflict."""
+    """Return a new PodTemplate for a group of pod sets with `injection` applied. Raises InvalidPodSetInfo."""
     template: Mapping[str, Any] = inject(group.pod_set.get("template") or {}, injection)
     for kind in ("initContainers", "containers"):
         if containers := (template.get("spec") or {}).get(kind):
@@ -241,7 +241,7 @@ def pod_template(workload: meta.Obj, name: str, group: TemplateGroup, injection:
 
 
 def matches_config(request: meta.Obj, config: ProvisioningConfig, workload: meta.Obj) -> bool:
-    """Return whether a request has the class and parameters of a config; parameters set by the Workload may differ."""
+    """Return whether a request has a config's class and parameters, except parameters that the Workload overrides."""
     spec, overridden_parameters = request["spec"], _annotated_parameters(workload)
     parameters = spec.get("parameters") or {}
     has_same_parameters = all(

@@ -25,11 +25,11 @@ def readable_amount(resource: str, amount: int) -> str:
     if meta.is_unlimited(amount):
         return meta.format_amount(resource, amount)
     if resource == "cpu":
-        return _thousandths(amount)
+        return _format_thousandths(amount)
     if resource in _BYTE_RESOURCES or resource.startswith("hugepages-"):
         suffix, size = next((unit for unit in _BYTE_UNITS if abs(amount) >= unit[1]), ("", 1))
         thousandths, remainder = divmod(amount * 1000, size)
-        return meta.format_amount(resource, amount) if remainder else f"{_thousandths(thousandths)}{suffix}"
+        return meta.format_amount(resource, amount) if remainder else f"{_format_thousandths(thousandths)}{suffix}"
     return str(amount)
 
 
@@ -39,7 +39,7 @@ def readable_quantity(resource: str, quantity: str) -> str:
     return readable_amount(resource, meta.amount(resource, quantity)) if is_amount else quantity
 
 
-def _thousandths(number: int) -> str:
+def _format_thousandths(number: int) -> str:
     whole, fraction = divmod(abs(number), 1000)
     sign = "-" if number < 0 else ""
     return f"{sign}{whole}.{fraction:03}".rstrip("0").rstrip(".")

@@ -32,7 +32,10 @@ PREEMPTION_STRATEGIES: Final = (FINAL_SHARE, INITIAL_SHARE)
 
 
 def convert_configuration_to_storage(obj: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a v1beta1 Kueue Configuration whose defaults are set to v1beta2."""
+    """Convert a Kueue Configuration from v1beta1, with defaults already filled in, to v1beta2.
+
+    The fields queueVisibility and integrations.podOptions, which v1beta2 lacks, are dropped.
+    """
     configuration = {key: value for key, value in obj.items() if key not in {"queueVisibility", "fairSharing"}}
     wait_settings, fair_sharing = dict(configuration.pop("waitForPodsReady", {})), dict(obj.get("fairSharing") or {})
     if wait_settings.pop("enable", False):
@@ -58,7 +61,7 @@ NEW_ONLY_ANNOTATION: Final = "batchyard.dev/v1beta2-only"
 #: API versions whose fields equal those of the storage version, each with that storage version.
 _EQUIVALENT_API_VERSIONS: Final = {"autoscaling.x-k8s.io/v1beta1": "autoscaling.x-k8s.io/v1"}
 
-_PARTS: Final[Mapping[str, Sequence[kueue_conversion.ConversionPart]]] = {
+_PARTS_BY_KIND: Final[Mapping[str, Sequence[kueue_conversion.ConversionPart]]] = {
     scheme.CLUSTER_QUEUE: kueue_conversion.CLUSTER_QUEUE_PARTS,
     scheme.COHORT: kueue_conversion.COHORT_PARTS,
     scheme.LOCAL_QUEUE: kueue_conversion.LOCAL_QUEUE_PARTS,
@@ -67,7 +70,9 @@ _PARTS: Final[Mapping[str, Sequence[kueue_conversion.ConversionPart]]] = {
     scheme.MULTI_KUEUE_CONFIG: kueue_conversion.MULTI_KUEUE_CONFIG_PARTS,
     scheme.MULTI_KUEUE_CLUSTER: kueue_conversion.MULTI_KUEUE_CLUSTER_PARTS,
 }
-_REVERSED_PARTS: Final = {kind: tuple(map(kueue_conversion.reverse_part, parts)) for kind, parts in _PARTS.items()}
+_REVERSED_PARTS_BY_KIND: Final = {
+    kind: tuple(map(kueue_conversion.reverse_part, parts)) for kind, parts in _PARTS_BY_KIND.items()
+}
 
 
 def to_storage(obj: Obj) -> dict[str, Any]:
@@ -80,7 +85,7 @@ def to_storage(obj: Obj) -> dict[str, Any]:
     if version != OLD_API_VERSION:
         return obj if isinstance(obj, dict) else dict(obj)
     converted_obj = kueue_conversion.convert_parts(
-        obj, _PARTS.get(group_kind(obj), ()), restored_from=NEW_ONLY_ANNOTATION, saved_to=OLD_ONLY_ANNOTATION
+        obj, _PARTS_BY_KIND.get(group_kind(obj), ()), restored_from=NEW_ONLY_ANNOTATION, saved_to=OLD_ONLY_ANNOTATION
     )
     return {**converted_obj, "apiVersion": STORAGE_API_VERSION}
 
@@ -97,7 +102,10 @@ def from_storage(obj: Obj, api_version: str) -> dict[str, Any]:
     if (obj["apiVersion"], api_version) != (STORAGE_API_VERSION, OLD_API_VERSION):
         raise ValueError(f"{obj['apiVersion']} {obj['kind']} has no version {api_version}")
     converted_obj = kueue_conversion.convert_parts(
-        obj, _REVERSED_PARTS.get(group_kind(obj), ()), restored_from=OLD_ONLY_ANNOTATION, saved_to=NEW_ONLY_ANNOTATION
+        obj,
+        _REVERSED_PARTS_BY_KIND.get(group_kind(obj), ()),
+        restored_from=OLD_ONLY_ANNOTATION,
+        saved_to=NEW_ONLY_ANNOTATION,
     )
     return {**converted_obj, "apiVersion": OLD_API_VERSION}
 
@@ -156,9 +164,9 @@ class WireTimesCache:
 
 
 @cache
-def time_locations(info: ServedKind, version: str) -> TimeLocations:
+def time_locations(served_kind: ServedKind, version: str) -> TimeLocations:
     """Return the locations of the timestamp fields of a kind in an API version, from the schema of the kind."""
-    return _locations_in_type(load_scope_for_kind(info, version), info.kind, ())
+    return _locations_in_type(load_scope_for_kind(served_kind, version), served_kind.kind, ())
 
 
 @cache
@@ -167,29 +175,30 @@ def metadata_time_locations() -> TimeLocations:
     return {"metadata": _locations_in_type(load_scope(NATIVE), "ObjectMeta", ())}
 
 
-def restore_stored_times(sent_part: Any, shown_part: Any, kept_part: Any) -> Any:
-    """Return the sent part, with the stored microseconds restored in each timestamp that the client did not change.
+def restore_stored_times(sent_part: Any, shown_part: Any, stored_part: Any) -> Any:
+    """Return `sent_part` with the stored microseconds restored in each timestamp that the client did not change.
 
-    `sent_part`, `shown_part` and `kept_part` are the same part of the object as sent by the client, as shown to it
-    before, and as stored. A string that is equal in the first two is replaced by the stored string.
+    `sent_part`, `shown_part` and `stored_part` are the same part of an object as sent by a client, as returned to that
+    client before, and as stored. A string that is equal in the first two is replaced by the stored string.
     """
-    if shown_part is kept_part:
+    if shown_part is stored_part:
         return sent_part
     if sent_part is shown_part:
-        return kept_part
-    if isinstance(kept_part, str):
-        return kept_part if sent_part == shown_part else sent_part
-    if isinstance(sent_part, Mapping) and isinstance(shown_part, Mapping) and isinstance(kept_part, Mapping):
-        fields = shown_part.keys() & kept_part.keys()
+        return stored_part
+    if isinstance(stored_part, str):
+        return stored_part if sent_part == shown_part else sent_part
+    if isinstance(sent_part, Mapping) and isinstance(shown_part, Mapping) and isinstance(stored_part, Mapping):
+        fields = shown_part.keys() & stored_part.keys()
         return {
-            k: restore_stored_times(v, shown_part[k], kept_part[k]) if k in fields else v for k, v in sent_part.items()
+            k: restore_stored_times(v, shown_part[k], stored_part[k]) if k in fields else v
+            for k, v in sent_part.items()
         }
     if (
         isinstance(sent_part, list)
-        and isinstance(kept_part, list)
-        and len(sent_part) == len(shown_part) == len(kept_part)
+        and isinstance(stored_part, list)
+        and len(sent_part) == len(shown_part) == len(stored_part)
     ):
-        return [restore_stored_times(*values) for values in zip(sent_part, shown_part, kept_part, strict=True)]
+        return [restore_stored_times(*values) for values in zip(sent_part, shown_part, stored_part, strict=True)]
     return sent_part
 
 

@@ -19,7 +19,7 @@ TERMINATING: Final = "Terminating"
 #: The condition of a CustomResourceDefinition that declares a built-in kind again.
 BUILT_IN: Final = "BuiltIn"
 _API_VERSION_PATTERN: Final = re.compile(r"v([1-9][0-9]*)(?:(alpha|beta)([1-9][0-9]*))?")
-_LAST_CODE_POINT: Final = 0x10FFFF  # the highest code point
+_LAST_CODE_POINT: Final = 0x10FFFF
 _STABILITY_ORDER: Final = {"alpha": 0, "beta": 1, None: 2}
 
 
@@ -64,7 +64,14 @@ def built_in_kind(definition: Obj) -> ServedKind | None:
     """Return the built-in kind with the group and names of a CustomResourceDefinition, or None if there is none."""
     spec = definition["spec"]
     declared_identity = spec["group"], spec["names"]["plural"], spec["names"]["kind"]
-    return next((info for info in KINDS if (info.group, info.plural, info.kind) == declared_identity), None)
+    return next(
+        (
+            served_kind
+            for served_kind in KINDS
+            if (served_kind.group, served_kind.plural, served_kind.kind) == declared_identity
+        ),
+        None,
+    )
 
 
 def is_served(definition: Obj) -> bool:
@@ -72,7 +79,7 @@ def is_served(definition: Obj) -> bool:
     return is_true(definition, ESTABLISHED) and built_in_kind(definition) is None
 
 
-def is_definition_deleted(definition: Obj) -> bool:
+def is_definition_terminating(definition: Obj) -> bool:
     """Return whether a CustomResourceDefinition is being deleted."""
     return "deletionTimestamp" in definition["metadata"]
 

@@ -1,8 +1,7 @@
 """Default values of objects on creation, beyond the constant defaults of their schemas.
 
-Objects are never changed in place; an object that needs no defaults is returned itself. The defaults of pod templates
-are in the field tables (batchyard.api.schema). Pods get further defaults on creation, and Jobs
-also get Kueue's defaults (batchyard.admission_plugins.built_in).
+Objects are never changed in place. The defaults of pod templates are in the field tables (batchyard.api.schema). Pods
+get further defaults on creation, and Jobs also get Kueue's defaults (batchyard.admission_plugins.built_in).
 """
 
 import base64
@@ -36,7 +35,7 @@ def jobset_defaults(jobset: Obj) -> Obj:
 
 
 def _add_missing(fields: Mapping[str, Any], **defaults: Any) -> Mapping[str, Any]:
-    """Return the mapping, with each given default added where its field is missing or null."""
+    """Return the mapping, with each of `defaults` added where its field is missing or null."""
     missing_defaults = {name: value for name, value in defaults.items() if fields.get(name) is None}
     return {**fields, **missing_defaults} if missing_defaults else fields
 
@@ -78,8 +77,10 @@ def with_default_spec(obj: Obj) -> Obj:
     """Return the object; a missing spec gets all default values, or becomes {} if the kind has required spec fields."""
     if "spec" in obj:
         return obj
-    info, obj_with_empty_spec = kind_info(group_kind(obj)), {**obj, "spec": {}}
-    return validate_and_default(info, info.storage_version, obj_with_empty_spec).obj or obj_with_empty_spec
+    served_kind, obj_with_empty_spec = kind_info(group_kind(obj)), {**obj, "spec": {}}
+    return (
+        validate_and_default(served_kind, served_kind.storage_version, obj_with_empty_spec).obj or obj_with_empty_spec
+    )
 
 
 def cluster_queue_defaults(obj: Obj) -> Obj:
@@ -271,7 +272,7 @@ def _with_spec_fields(obj: Obj, default_fields: Mapping[str, Any], **fields: Any
 
 
 def _update_strategy_defaults(strategy: Mapping[str, Any] | None, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the update strategy, by default of type RollingUpdate; this type gets the given default settings."""
+    """Return the update strategy, by default of type RollingUpdate; this type gets the default `settings`."""
     typed_strategy = {"type": _ROLLING_UPDATE_TYPE, **(strategy or {})}
     if typed_strategy["type"] != _ROLLING_UPDATE_TYPE:
         return typed_strategy
@@ -436,7 +437,7 @@ _INITIAL_STATUS_BY_KIND: Final[Mapping[str, Obj]] = {
 
 
 def with_defaults(obj: Obj) -> dict[str, Any]:
-    """Return the object with the defaults and the initial status of its kind; the same object if nothing is missing."""
+    """Return the object with the defaults of its kind and, for some kinds without a controller, an initial status."""
     kind = group_kind(obj)
     apply_defaults, initial_status = _DEFAULTER_BY_KIND.get(kind), _INITIAL_STATUS_BY_KIND.get(kind)
     defaulted_object = apply_defaults(obj) if apply_defaults else obj

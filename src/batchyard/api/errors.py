@@ -7,7 +7,7 @@ NotFound              the object does not exist (an ApiError)
 Forbidden             authorization, an admission plugin or a webhook rejects the request (an ApiError)
 NoValidResponse       the server did not respond, or the response is not valid (an ApiError)
 NamespaceTerminating  a new object is rejected because its Namespace is terminating (Forbidden)
-TemporarilyForbidden  a new object is rejected because of quota, limits or a missing account (Forbidden)
+TemporarilyForbidden  a new object is rejected because of a quota, a limit or a missing object (Forbidden)
 """
 
 from collections.abc import Sequence

@@ -16,7 +16,7 @@ from batchyard.api.yaml_documents import DocumentLines, read_documents
 _CONFIGURATION_KIND: Final = kind_info(CONFIGURATION)
 _HEADER_REMEDY: Final = f"start the file with apiVersion: {_CONFIGURATION_KIND.api_version} and kind: Configuration"
 #: Fields that enable features in v1beta1, each with the way to do it in v1beta2.
-_V1BETA1_FIELDS: Final = {
+_REMEDY_BY_V1BETA1_FIELD: Final = {
     "waitForPodsReady.enable": f"waitForPodsReady is enabled by default; to disable it, set featureGates: "
     f"{{{DISABLE_WAIT_FOR_PODS_READY}: true}}",
     "fairSharing.enable": "for fair sharing, set fairSharing.preemptionStrategies; to disable it, remove fairSharing",
@@ -66,5 +66,5 @@ def _decode_configuration(configuration_value: Any) -> tuple[Obj | None, Sequenc
 def _with_v1beta1_remedies(errors: Sequence[FieldError]) -> Iterator[FieldError]:
     """Yield the errors; for a field that only v1beta1 has, the remedy explains this instead of suggesting a name."""
     for fault in errors:
-        remedy = _V1BETA1_FIELDS.get(fault.path)
+        remedy = _REMEDY_BY_V1BETA1_FIELD.get(fault.path)
         yield fault if remedy is None else fault._replace(remedy=f"v1beta2 does not have this field: {remedy}")

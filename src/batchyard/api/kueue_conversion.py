@@ -32,7 +32,7 @@ class PartLocation(Protocol):
         """Return the values of the fields of the ConversionPart in an object."""
 
     def write(self, obj: Obj, fragment: ObjectFragment) -> Obj:
-        """Return the object with the fields of the ConversionPart replaced by the given ones."""
+        """Return the object with the fields of the ConversionPart replaced by those in `fragment`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def renamed_field_part(path: tuple[str, ...], old: str, new: str) -> ConversionP
 
 
 def old_field_part(path: tuple[str, ...], name: str, **defaults: Any) -> ConversionPart:
-    """Return the ConversionPart for a field that only the older version has; `defaults` may give its default value."""
+    """Return the ConversionPart for a field that only the older version has; `defaults`: its default value, if any."""
     old, new = MappingFields(path, (name,), defaults), MappingFields(path, ())
     return ConversionPart(".".join((*path, name)), old, new, _convert_to_empty_fragment, _convert_to_empty_fragment)
 
@@ -116,10 +116,10 @@ def reverse_part(part: ConversionPart) -> ConversionPart:
 
 
 def convert_parts(obj: Obj, parts: Sequence[ConversionPart], *, restored_from: str, saved_to: str) -> Obj:
-    """Convert the fields of ConversionParts in an object from their `old` to their `new` API version.
+    """Return the object with the fields of `parts` converted from their `old` to their `new` API version.
 
-    Original fields that a reverse conversion saved in the annotation `restored_from` are restored. Fields that the new
-    version cannot represent are saved in the annotation `saved_to`.
+    Original fields that a reverse conversion saved in the annotation `restored_from` are restored, unless the fields
+    have changed since then. Fields that the new version cannot represent are saved in the annotation `saved_to`.
     """
     original_fields, unrepresented_parts = _read_original_fields(obj, restored_from), {}
     for part in parts:
@@ -261,7 +261,7 @@ _TOPOLOGY_SLICES_MAX: Final = 1_000
 
 
 def compress_domains(levels: Sequence[str], domains: Sequence[Obj]) -> list[dict[str, Any]]:
-    """Return TopologyAssignment slices for a list of topology domains; a slice stores common value parts only once."""
+    """Return TopologyAssignment slices for topology domains; a slice stores common prefixes and suffixes only once."""
     by_prefix = [_build_topology_slice(levels, group) for group in _group_by_prefix(levels, domains)]
     if len(by_prefix) <= 1 or len(domains) > _DOMAINS_PER_SLICE_MAX:
         return by_prefix
@@ -296,7 +296,6 @@ def _pod_count_at(pod_counts: Obj, i: int) -> int:
 
 
 def _build_topology_slice(levels: Sequence[str], domains: Sequence[Obj]) -> dict[str, Any]:
-    """Return one TopologyAssignment slice for all the given domains."""
     pod_counts = [domain["count"] for domain in domains]
     are_counts_equal = all(count == pod_counts[0] for count in pod_counts)
     return {
@@ -319,7 +318,6 @@ def _encode_levels(level_values: Sequence[str]) -> dict[str, Any]:
 
 
 def _common_prefix(values: Sequence[str]) -> str:
-    """Return the longest common prefix of all given strings."""
     smallest, largest = min(values), max(values)
     prefix_length = next((i for i, (a, b) in enumerate(zip(smallest, largest, strict=False)) if a != b), len(smallest))
     return smallest[:prefix_length]
@@ -400,7 +398,6 @@ class ItemFields:
         return with_path(item, (*self.item_path, self.field), fragment.get(item.get("name", "main")))
 
     def _find_list_items(self, obj: Obj) -> list[Obj] | None:
-        """Return the object's list at `path`, or None if there is none."""
         items = _value_at(obj, self.path)
         return items if isinstance(items, list) else None
 
@@ -445,7 +442,7 @@ def _expand_topology_assignment(assignment: Obj) -> Obj:
     return {**other_fields, "domains": expand_slices(assignment["slices"])}
 
 
-def _for_each_assignment(change_assignment: Callable[[Obj], Obj]) -> Callable[[ObjectFragment], ObjectFragment]:
+def _assignment_converter(change_assignment: Callable[[Obj], Obj]) -> Callable[[ObjectFragment], ObjectFragment]:
     """Return a ConversionPart's conversion that applies a function to the TopologyAssignment of every pod set."""
     return lambda fragment: {name: change_assignment(assignment) for name, assignment in fragment.items()}
 
@@ -472,7 +469,7 @@ WORKLOAD_PARTS: Final[Sequence[ConversionPart]] = (
         "status.admission.podSetAssignments.topologyAssignment",
         ItemFields(_POD_SET_ASSIGNMENTS_PATH, "topologyAssignment"),
         ItemFields(_POD_SET_ASSIGNMENTS_PATH, "topologyAssignment"),
-        _for_each_assignment(_compress_topology_assignment),
-        _for_each_assignment(_expand_topology_assignment),
+        _assignment_converter(_compress_topology_assignment),
+        _assignment_converter(_expand_topology_assignment),
     ),
 )

@@ -41,7 +41,7 @@ class DecodedObject(NamedTuple):
 def decode(obj: Any, namespace: str = DEFAULT_NAMESPACE) -> DecodedObject:
     """Decode and validate a new object; a namespaced object without a namespace gets `namespace`.
 
-    The given object is not changed. The decoded object has all defaults and is in its storage version.
+    `obj` is not changed. The decoded object has all defaults and is in its storage version.
     """
     decoded_object = decode_unvalidated(obj, namespace)
     if decoded_object.obj is None:
@@ -59,23 +59,25 @@ def decode_unvalidated(obj: Any, namespace: str, valid_obj: Obj | None = None) -
     kind_or_faults = _served_kind_or_faults(obj)
     if isinstance(kind_or_faults, list):
         return DecodedObject(None, kind_or_faults, [])
-    info, version = kind_or_faults
-    if info.constant in _DEFAULT_NAME_BY_KIND and "metadata" not in obj:
-        obj = {**obj, "metadata": {"name": _DEFAULT_NAME_BY_KIND[info.constant]}}
-    warnings = [info.deprecation] if version in info.deprecated_versions else []
-    if info.is_idle:
-        warnings.append(f"{info.kind} objects are stored, but batchyard has no controller that acts on them")
-    schema_result = validate_and_default(info, version, obj, valid_obj)
+    served_kind, version = kind_or_faults
+    if served_kind.constant in _DEFAULT_NAME_BY_KIND and "metadata" not in obj:
+        obj = {**obj, "metadata": {"name": _DEFAULT_NAME_BY_KIND[served_kind.constant]}}
+    warnings = [served_kind.deprecation] if version in served_kind.deprecated_versions else []
+    if served_kind.is_idle:
+        warnings.append(f"{served_kind.kind} objects are stored, but batchyard has no controller that acts on them")
+    schema_result = validate_and_default(served_kind, version, obj, valid_obj)
     if schema_result.obj is None:
         return DecodedObject(None, [*schema_result.faults, *_metadata_errors(obj, schema_result.faults)], warnings)
     stored_object = schema_result.obj
-    if version != info.storage_version:
-        schema_result = validate_and_default(info, info.storage_version, conversion.to_storage(stored_object))
+    if version != served_kind.storage_version:
+        schema_result = validate_and_default(
+            served_kind, served_kind.storage_version, conversion.to_storage(stored_object)
+        )
         if schema_result.obj is None:
             return DecodedObject(None, schema_result.faults, warnings)
         stored_object = schema_result.obj
-    stored_object = _with_namespace_scope(info, stored_object, namespace, warnings)
-    warnings += _queue_name_warnings(info, stored_object)
+    stored_object = _with_namespace_scope(served_kind, stored_object, namespace, warnings)
+    warnings += _queue_name_warnings(served_kind, stored_object)
     return DecodedObject(defaults.with_defaults(stored_object), [], warnings)
 
 
@@ -86,8 +88,8 @@ def _served_kind_or_faults(obj: Any) -> tuple[ServedKind, str] | list[FieldError
     api_version, kind = obj.get("apiVersion"), obj.get("kind")
     if not isinstance(api_version, str) or not isinstance(kind, str) or not api_version or not kind:
         return _kind_errors(api_version, kind)
-    info = find_kind(api_version, kind)
-    return (info, api_version.rpartition("/")[2]) if info else [_unknown_kind_error(api_version, kind)]
+    served_kind = find_kind(api_version, kind)
+    return (served_kind, api_version.rpartition("/")[2]) if served_kind else [_unknown_kind_error(api_version, kind)]
 
 
 def _kind_errors(api_version: object, kind: object) -> list[FieldError]:
@@ -107,15 +109,21 @@ def _kind_errors(api_version: object, kind: object) -> list[FieldError]:
 
 def _api_version_remedy(kind: object) -> str:
     """Return the remedy for a missing apiVersion: the apiVersion of the kind if it is known, else an example."""
-    info = _served_kinds_by_name().get(str(kind))
-    return f"set the field to {info.api_version}" if info else "set the field to group/version, such as batch/v1"
+    served_kind = _served_kinds_by_name().get(str(kind))
+    return (
+        f"set the field to {served_kind.api_version}"
+        if served_kind
+        else "set the field to group/version, such as batch/v1"
+    )
 
 
 def _unknown_kind_error(api_version: str, kind: str) -> FieldError:
     """Return the error for an unknown kind or API version; the remedy suggests the nearest known one."""
-    info = _served_kinds_by_name().get(kind)
-    if info is not None:
-        remedy = "use " + " or ".join(info.api_version_for(version) for version in reversed(info.versions))
+    served_kind = _served_kinds_by_name().get(kind)
+    if served_kind is not None:
+        remedy = "use " + " or ".join(
+            served_kind.api_version_for(version) for version in reversed(served_kind.versions)
+        )
         return FieldError("apiVersion", f"{format_value(api_version)} has no kind {format_value(kind)}", remedy)
     nearest_kind = find_nearest_name(kind, _served_kinds_by_name(), STRICT_EDIT_RATIO)
     if nearest_kind:
@@ -127,29 +135,36 @@ def _unknown_kind_error(api_version: str, kind: str) -> FieldError:
 
 @cache
 def _served_kinds_by_name() -> dict[str, ServedKind]:
-    return {info.kind: info for info in KINDS}
+    return {served_kind.kind: served_kind for served_kind in KINDS}
 
 
-def _with_namespace_scope(info: ServedKind, obj: dict[str, Any], namespace: str, warnings: list[str]) -> dict[str, Any]:
-    """Return the object with a missing namespace added or, if its kind is cluster-scoped, the namespace removed."""
+def _with_namespace_scope(
+    served_kind: ServedKind, obj: dict[str, Any], namespace: str, warnings: list[str]
+) -> dict[str, Any]:
+    """Return the object with a missing namespace added or, if its kind is cluster-scoped, the namespace removed.
+
+    For a removed namespace that is not empty, add a warning to `warnings`.
+    """
     metadata = obj["metadata"]
     sent_namespace = metadata.get("namespace")
-    if info.namespaced:
+    if served_kind.namespaced:
         return obj if sent_namespace else {**obj, "metadata": {**metadata, "namespace": namespace}}
     if sent_namespace is None:
         return obj
     if sent_namespace:
-        warnings.append(f"metadata.namespace: {info.kind} is cluster-scoped; the namespace {sent_namespace} is ignored")
+        warnings.append(
+            f"metadata.namespace: {served_kind.kind} is cluster-scoped; the namespace {sent_namespace} is ignored"
+        )
     return {**obj, "metadata": {key: value for key, value in metadata.items() if key != "namespace"}}
 
 
-def _queue_name_warnings(info: ServedKind, obj: Obj) -> Iterator[str]:
+def _queue_name_warnings(served_kind: ServedKind, obj: Obj) -> Iterator[str]:
     """Yield a warning if a Job or JobSet names its LocalQueue only in an annotation: Kueue reads only the label."""
-    queue = annotation(obj, well_known.QUEUE_NAME) if info.constant in {JOB, JOB_SET} else None
+    queue = annotation(obj, well_known.QUEUE_NAME) if served_kind.constant in {JOB, JOB_SET} else None
     if queue and not label(obj, well_known.QUEUE_NAME):
         yield (
-            f"metadata.annotations[{well_known.QUEUE_NAME}]: the annotation is ignored, so the {info.kind} has no "
-            f"queue; set the label {well_known.QUEUE_NAME}: {queue}"
+            f"metadata.annotations[{well_known.QUEUE_NAME}]: the annotation is ignored, so the {served_kind.kind} "
+            f"has no queue; set the label {well_known.QUEUE_NAME}: {queue}"
         )
 
 
@@ -176,7 +191,7 @@ class ManifestFault(NamedTuple):
     #: The line numbers of the document; None if its text is not known.
     lines: DocumentLines | None = None
     #: The path in the document if the object is an item of a List and the error's path is one in the item; else ''.
-    at: str = ""
+    item_path: str = ""
 
     def __str__(self) -> str:
         """Return `file:line kind/name: field.path: problem; remedy` on one line, without an unknown kind or name."""
@@ -184,7 +199,7 @@ class ManifestFault(NamedTuple):
         object_text = f" {words}" if words else ""
         if self.lines is None:
             return _text_on_one_line(f"{self.source}{object_text}: {self.error}")
-        line, error = self.lines.locate(self.error, self.at)
+        line, error = self.lines.locate(self.error, self.item_path)
         return _text_on_one_line(f"{self.source}:{line}{object_text}: {error}")
 
 
@@ -196,19 +211,19 @@ class Manifest:
     source: str
     document: int
     #: The path in the document if the object is an item of a List, such as `items[0]`; else ''.
-    at: str = ""
+    item_path: str = ""
     #: The line numbers of the document; None if its text is not known.
     lines: DocumentLines | None = field(default=None, compare=False)
 
-    def place(self, path: str = "") -> str:
+    def location(self, path: str = "") -> str:
         """Return the `file:line` of a field, or of the object; only the file if the line is unknown."""
-        line = 0 if self.lines is None else self.lines.of(".".join(filter(None, (self.at, path))))
+        line = 0 if self.lines is None else self.lines.line_of(".".join(filter(None, (self.item_path, path))))
         return f"{self.source}:{line}" if line else self.source
 
     def fault(self, error: FieldError) -> ManifestFault:
         """Return an error with the file, line, kind and name of this object."""
         kind, name = self.obj["kind"], _name_text(self.obj)
-        return ManifestFault(self.source, self.document, kind, name, error, self.lines, self.at)
+        return ManifestFault(self.source, self.document, kind, name, error, self.lines, self.item_path)
 
 
 class InvalidDocument(NamedTuple):
@@ -217,7 +232,7 @@ class InvalidDocument(NamedTuple):
     value: Any
     source: str
     document: int
-    at: str
+    item_path: str
 
 
 @dataclass(slots=True)
@@ -226,21 +241,22 @@ class Manifests:
 
     objects: list[Manifest] = field(default_factory=list)
     faults: list[ManifestFault] = field(default_factory=list)
-    odd: list[ManifestFault] = field(default_factory=list)
+    #: The warnings, each with its file, line and object.
+    located_warnings: list[ManifestFault] = field(default_factory=list)
     #: The invalid objects, as written.
-    broken: list[InvalidDocument] = field(default_factory=list)
+    invalid_documents: list[InvalidDocument] = field(default_factory=list)
     #: The text and the first line number of each document, by file name and document number.
     texts: dict[tuple[str, int], tuple[str, int]] = field(default_factory=dict)
 
     @property
     def warnings(self) -> list[str]:
         """Return the warnings about the manifests, each as one line of text."""
-        return list(map(str, self.odd))
+        return list(map(str, self.located_warnings))
 
 
 def is_deprecation(warning: str) -> bool:
-    """Return whether a warning about a manifest is that its API version is deprecated."""
-    return warning.endswith(tuple(info.deprecation for info in KINDS if info.deprecation))
+    """Return whether a warning about a manifest reports that its API version is deprecated."""
+    return warning.endswith(tuple(served_kind.deprecation for served_kind in KINDS if served_kind.deprecation))
 
 
 def read_manifests(sources: Iterable[tuple[str, str]]) -> Manifests:
@@ -272,7 +288,7 @@ def _read_document(source: str, document: Document, manifests: Manifests) -> Non
         if decoded_object.obj is not None and not document.faults:
             manifests.objects.append(Manifest(decoded_object.obj, source, document_number, item_path, lines))
         else:
-            manifests.broken.append(InvalidDocument(obj, source, document_number, item_path))
+            manifests.invalid_documents.append(InvalidDocument(obj, source, document_number, item_path))
         if decoded_object.obj is not None and not decoded_object.warnings:
             continue
         kind, name = _kind_text(obj), _name_text(obj)
@@ -281,7 +297,7 @@ def _read_document(source: str, document: Document, manifests: Manifests) -> Non
             manifests.faults.append(ManifestFault(source, document_number, kind, name, located_error, lines))
         for warning in decoded_object.warnings:
             error = FieldError(item_path, warning)
-            manifests.odd.append(ManifestFault(source, document_number, kind, name, error, lines))
+            manifests.located_warnings.append(ManifestFault(source, document_number, kind, name, error, lines))
 
 
 def objects_with_paths(value: Any) -> Iterator[tuple[Any, str]]:
@@ -332,7 +348,6 @@ def _name_text(obj: Any) -> str:
 
 
 def _is_printable_word(text: str) -> bool:
-    """Return whether a text is one word of printable characters."""
     return bool(text) and text.isprintable() and " " not in text
 
 

@@ -85,7 +85,7 @@ def with_metadata(obj: Obj, **fields: Any) -> dict[str, Any]:
 
 
 def finalizers_of(obj: Obj) -> Sequence[str]:
-    """Return the finalizers of an object."""
+    """Return the finalizers of an object; empty if it has none."""
     finalizers: Sequence[str] = obj["metadata"].get("finalizers") or ()
     return finalizers
 
@@ -130,7 +130,6 @@ def controller_of(obj: Obj) -> Mapping[str, Any] | None:
 # Setters return a new list and share the unchanged conditions. Source: k8s.io/apimachinery api/meta/conditions.go; the
 # truncation of long messages: Kueue's pkg/util/api.
 
-
 MESSAGE_BYTES_MAX: Final = 32 * 1024
 _TRUNCATION_SUFFIX: Final = b" ..."
 
@@ -164,7 +163,7 @@ def with_condition(  # noqa: PLR0913 - the fields of a condition
 ) -> list[Condition]:
     """Return a list of status conditions with the condition of the given type replaced, or added at the end.
 
-    `lastTransitionTime` changes only if the status changes. Returns the same list if nothing changes.
+    A long message is cut. `lastTransitionTime` changes only with the status. If nothing changes, return the same list.
     """
     new_condition: dict[str, Any] = {"type": type, "status": "True" if status else "False"}
     if generation:
@@ -182,7 +181,7 @@ def with_condition(  # noqa: PLR0913 - the fields of a condition
 
 
 def truncate_message(message: str, bytes_max: int = MESSAGE_BYTES_MAX) -> str:
-    """Return the message cut to `bytes_max` bytes of UTF-8, by default the maximum length of a condition message."""
+    """Return the message; if it exceeds `bytes_max` bytes of UTF-8, its beginning and ` ...`, within that length."""
     if len(message) * 4 <= bytes_max:
         return message
     encoded_message = message.encode()
@@ -216,7 +215,7 @@ def event_count(event: Obj) -> int:
 class StatusDraft:
     """A mutable copy of an object's status, for several changes at once; `result` returns the changed object."""
 
-    __slots__ = ("_conditions_changed", "_generation", "_obj", "changed", "conditions", "now", "status", "time")
+    __slots__ = ("_conditions_changed", "_generation", "_obj", "changed", "conditions", "now", "status", "timestamp")
 
     def __init__(self, obj: Obj, now: Instant) -> None:
         self._obj = obj
@@ -226,7 +225,7 @@ class StatusDraft:
         #: The conditions by type, in the order of the status.
         self.conditions: dict[str, Condition] = {c["type"]: c for c in self.status.get("conditions") or ()}
         self.now = now
-        self.time = format_time(now)
+        self.timestamp = format_time(now)
         self.changed = False
 
     def result(self) -> Obj:
@@ -237,29 +236,29 @@ class StatusDraft:
             self.status["conditions"] = list(self.conditions.values())
         return {**self._obj, "status": self.status}
 
-    def is_true(self, kind: str) -> bool:
+    def is_true(self, condition_type: str) -> bool:
         """Return whether the status condition of the given type is True."""
-        condition = self.conditions.get(kind)
+        condition = self.conditions.get(condition_type)
         return condition is not None and condition["status"] == "True"
 
-    def set_condition(self, kind: str, holds: bool, reason: str, message: str, observed: bool = True) -> None:
+    def set_condition(self, condition_type: str, holds: bool, reason: str, message: str, observed: bool = True) -> None:
         """Set a status condition like apimachinery's SetStatusCondition; set observedGeneration only if `observed`."""
         status = "True" if holds else "False"
-        old = self.conditions.get(kind)
-        transition_time = self.time if old is None or old["status"] != status else old["lastTransitionTime"]
-        new: dict[str, Any] = {"type": kind, "status": status}
+        old = self.conditions.get(condition_type)
+        transition_time = self.timestamp if old is None or old["status"] != status else old["lastTransitionTime"]
+        new: dict[str, Any] = {"type": condition_type, "status": status}
         if observed and self._generation:
             new["observedGeneration"] = self._generation
         new["lastTransitionTime"] = transition_time
         new["reason"] = reason
         new["message"] = truncate_message(message)
         if new != old:
-            self.conditions[kind] = new
+            self.conditions[condition_type] = new
             self._conditions_changed = True
 
-    def drop_condition(self, kind: str) -> None:
+    def drop_condition(self, condition_type: str) -> None:
         """Remove the status condition of the given type, if there is one."""
-        if self.conditions.pop(kind, None) is not None:
+        if self.conditions.pop(condition_type, None) is not None:
             self._conditions_changed = True
 
     def set_field(self, name: str, value: object) -> None:
@@ -278,7 +277,6 @@ class StatusDraft:
 # Values of annotations and labels, parsed as Go parses them: integers, booleans, durations, slice layers.
 #
 # Validation and controllers share these functions, so that accepted values are interpreted in the same way.
-
 
 _TRUE_BOOLEAN_TEXTS: Final = ("1", "t", "T", "true", "TRUE", "True")
 _FALSE_BOOLEAN_TEXTS: Final = ("0", "f", "F", "false", "FALSE", "False")
@@ -381,7 +379,7 @@ class Selector:
         return not self.requirements or all(requirement.matches(labels) for requirement in self.requirements)
 
 
-def selector(obj: Mapping[str, Any] | None) -> Selector | None:
+def parse_selector(obj: Mapping[str, Any] | None) -> Selector | None:
     """Parse a metav1.LabelSelector; return None for None, which selects nothing."""
     if obj is None:
         return None
@@ -431,9 +429,9 @@ class AncestorSearch(NamedTuple):
     """The result of searching the owners of a job for the topmost one that Kueue manages."""
 
     #: The topmost ancestor with a queue name, which Kueue manages; None if there is none.
-    managed: Key | None
+    managed_key: Key | None
     #: A missing owner, because of which the search could not be completed.
-    missing: Key | None = None
+    missing_key: Key | None = None
 
 
 def find_managed_ancestor(job: Obj, find_object: Callable[[Key], Obj | None]) -> AncestorSearch:
@@ -447,7 +445,7 @@ def find_managed_ancestor(job: Obj, find_object: Callable[[Key], Obj | None]) ->
             managed_key = key_of(topmost_job)
     next_owner_key = controlling_job_key(topmost_job)
     if next_owner_key is not None and find_object(next_owner_key) is None:
-        return AncestorSearch(None, missing=next_owner_key)
+        return AncestorSearch(None, missing_key=next_owner_key)
     return AncestorSearch(managed_key)
 
 
@@ -489,9 +487,9 @@ def _quantity_examples(text: str) -> str:
 
 @lru_cache(maxsize=65536, typed=True)
 def parse_quantity(value: str | int | float) -> int:
-    """Parse a resource quantity such as `500m` to an integer in billionths, rounded up; raise ValueError if malformed.
+    """Parse a resource quantity such as `500m` to an integer in billionths; raise ValueError if it is malformed.
 
-    Larger quantities than 2**63 - 1 are capped to this maximum, as in Kubernetes.
+    As in Kubernetes, fractions of a billionth round away from zero, and absolute values are capped at 2**63 - 1.
     """
     text = str(value)
     quantity_match = _QUANTITY_PATTERN.fullmatch(text) if len(text) <= QUANTITY_LENGTH_MAX else None
@@ -516,7 +514,7 @@ def _power_of_ten(power_exponent: int) -> int:
 
 @lru_cache(maxsize=65536)
 def amount(resource: str, value: str | int | float) -> int:
-    """Convert a resource quantity to an integer, rounded up: thousandths for cpu, whole units for other resources."""
+    """Convert a quantity to an integer, rounded up: thousandths for cpu, else whole units; ValueError if malformed."""
     nano_unit = NANO // 1000 if resource == "cpu" else NANO
     return -(-parse_quantity(value) // nano_unit)
 
@@ -535,7 +533,7 @@ def is_unlimited(amount: int) -> bool:
 
 @lru_cache(maxsize=65536)
 def format_amount(resource: str, amount: int) -> str:
-    """Format an integer amount of a resource, as `amount` returns it, as a quantity in Kubernetes's canonical form."""
+    """Format an integer amount of a resource, as `amount` returns it, as a canonical quantity, or `<unlimited>`."""
     if is_unlimited(amount):
         return "<unlimited>"
     if resource == "cpu":
@@ -555,7 +553,7 @@ class QuantityFormat(StrEnum):
 
 @lru_cache(maxsize=65536, typed=True)
 def canonical_quantity(value: str | int | float) -> str:
-    """Return a resource quantity in canonical form, with the kind of suffix that it has (such as Ki or k)."""
+    """Return a resource quantity in canonical form, in its own suffix format; raise ValueError if it is malformed."""
     return format_quantity(parse_quantity(value), quantity_format(value))
 
 
@@ -567,11 +565,11 @@ def quantity_format(value: str | int | float) -> QuantityFormat:
     return QuantityFormat.EXPONENT if _EXPONENT_SUFFIX_PATTERN.search(text) else QuantityFormat.DECIMAL
 
 
-def format_quantity(nano: int, family: QuantityFormat) -> str:
-    """Format a number of billionths as a canonical resource quantity, with suffixes of the given format if possible."""
-    if family is QuantityFormat.BINARY and nano % NANO == 0 and abs(nano) >= 1024 * NANO:
+def format_quantity(nano: int, suffix_format: QuantityFormat) -> str:
+    """Format a number of billionths as a canonical resource quantity, in `suffix_format` if possible, else decimal."""
+    if suffix_format is QuantityFormat.BINARY and nano % NANO == 0 and abs(nano) >= 1024 * NANO:
         return _format_binary(nano // NANO)
-    return _format_exponential(nano, -9) if family is QuantityFormat.EXPONENT else _format_decimal(nano, -9)
+    return _format_exponential(nano, -9) if suffix_format is QuantityFormat.EXPONENT else _format_decimal(nano, -9)
 
 
 def _format_exponential(mantissa: int, exponent: int) -> str:

@@ -62,7 +62,7 @@ def namespace_policy(labels: Mapping[str, str]) -> PodSecurityPolicy:
     """Return the Pod Security policy that a namespace's labels set.
 
     An invalid level means `restricted` for enforce, and `privileged` for audit and warn. An invalid version means the
-    latest one. If only enforce is set, its level also applies to warn.
+    latest one. Without a label for its own level, warn gets the level of enforce.
     """
     if not any(label.startswith(LABEL_PREFIX) for label in labels):
         return PodSecurityPolicy()
@@ -114,22 +114,23 @@ def _is_policy_version(text: str) -> bool:
 
 
 def baseline_capabilities_violation(_metadata: Obj, spec: Obj) -> baseline.PodSecurityViolation | None:
-    """Report containers that add capabilities beyond the defaults of the container runtime."""
+    """Return a violation if containers add capabilities beyond the container runtime's defaults, else None."""
 
     def added_capabilities(container: Obj) -> set[str]:
         return {
             *((baseline.security_context(container).get("capabilities") or {}).get("add") or ())
         } - baseline.BASELINE_CAPABILITIES
 
-    names = baseline.violating_containers(spec, lambda container: bool(added_capabilities(container)))
+    names = baseline.violating_container_names(spec, lambda container: bool(added_capabilities(container)))
     if not names:
         return None
     bad_capabilities = sorted(set().union(*map(added_capabilities, baseline.containers(spec))))
-    return baseline.PodSecurityViolation("non-default capabilities", _added_detail(names, bad_capabilities))
+    return baseline.PodSecurityViolation(
+        "non-default capabilities", _added_capabilities_detail(names, bad_capabilities)
+    )
 
 
-def _added_detail(names: Sequence[str], capabilities: Sequence[str]) -> str:
-    """Return the detail of a violation by containers that add capabilities."""
+def _added_capabilities_detail(names: Sequence[str], capabilities: Sequence[str]) -> str:
     subject = baseline.noun_with_names("container", names)
     return f"{subject} must not include {baseline.quote_values(capabilities)} in securityContext.capabilities.add"
 
@@ -153,8 +154,8 @@ _NET_BIND_SERVICE: Final = "NET_BIND_SERVICE"
 
 
 def privilege_escalation_violation(_metadata: Obj, spec: Obj) -> baseline.PodSecurityViolation | None:
-    """Report containers that do not set allowPrivilegeEscalation to false."""
-    names = baseline.violating_containers(
+    """Return a violation if containers do not set allowPrivilegeEscalation to false, else None."""
+    names = baseline.violating_container_names(
         spec, lambda each: baseline.security_context(each).get("allowPrivilegeEscalation") is not False
     )
     detail = f"{baseline.noun_with_names('container', names)} must set securityContext.allowPrivilegeEscalation=false"
@@ -162,7 +163,7 @@ def privilege_escalation_violation(_metadata: Obj, spec: Obj) -> baseline.PodSec
 
 
 def restricted_capabilities_violation(_metadata: Obj, spec: Obj) -> baseline.PodSecurityViolation | None:
-    """Report containers that do not drop all capabilities, or add other ones than NET_BIND_SERVICE."""
+    """Return a violation if containers keep capabilities, or add other ones than NET_BIND_SERVICE, else None."""
 
     def added_capabilities(container: Obj) -> set[str]:
         return {*((baseline.security_context(container).get("capabilities") or {}).get("add") or ())} - {
@@ -172,8 +173,8 @@ def restricted_capabilities_violation(_metadata: Obj, spec: Obj) -> baseline.Pod
     def keeps_capabilities(container: Obj) -> bool:
         return "ALL" not in ((baseline.security_context(container).get("capabilities") or {}).get("drop") or ())
 
-    keeping_names = baseline.violating_containers(spec, keeps_capabilities)
-    adding_names = baseline.violating_containers(spec, lambda container: bool(added_capabilities(container)))
+    keeping_names = baseline.violating_container_names(spec, keeps_capabilities)
+    adding_names = baseline.violating_container_names(spec, lambda container: bool(added_capabilities(container)))
     detail_texts = []
     if keeping_names:
         detail_texts.append(
@@ -181,12 +182,12 @@ def restricted_capabilities_violation(_metadata: Obj, spec: Obj) -> baseline.Pod
         )
     if adding_names:
         bad_capabilities = sorted(set().union(*map(added_capabilities, baseline.containers(spec))))
-        detail_texts.append(_added_detail(adding_names, bad_capabilities))
+        detail_texts.append(_added_capabilities_detail(adding_names, bad_capabilities))
     return baseline.PodSecurityViolation("unrestricted capabilities", "; ".join(detail_texts)) if detail_texts else None
 
 
 def volume_types_violation(_metadata: Obj, spec: Obj) -> baseline.PodSecurityViolation | None:
-    """Report volumes of types that the level `restricted` forbids, such as hostPath and nfs."""
+    """Return a violation if volumes have types that the level `restricted` forbids, such as nfs, else None."""
     volumes = spec.get("volumes") or ()
     bad_volumes = [volume for volume in volumes if not any(volume.get(field) is not None for field in _SAFE_VOLUMES)]
     # Kubernetes turns a volume without a source into an emptyDir before the check.
@@ -207,14 +208,17 @@ def _volume_type(volume: Obj) -> str:
 
 
 def run_as_non_root_violation(_metadata: Obj, spec: Obj) -> baseline.PodSecurityViolation | None:
-    """Report a pod or containers that may run as root: runAsNonRoot is false, or set to true by neither of them."""
+    """Return a violation if containers may run as root, else None.
+
+    runAsNonRoot must be false neither in the pod nor in a container, and true in the pod or in each container.
+    """
     reason, pod_value = "runAsNonRoot != true", baseline.security_context(spec).get("runAsNonRoot")
-    false_names = baseline.violating_containers(
+    false_names = baseline.violating_container_names(
         spec, lambda each: baseline.security_context(each).get("runAsNonRoot") is False
     )
     if subject := baseline.violation_subject(false_names, by_pod=pod_value is False):
         return baseline.PodSecurityViolation(reason, f"{subject} must not set securityContext.runAsNonRoot=false")
-    unset_names = baseline.violating_containers(
+    unset_names = baseline.violating_container_names(
         spec, lambda each: baseline.security_context(each).get("runAsNonRoot") is None
     )
     detail = f"pod or {baseline.noun_with_names('container', unset_names)} must set securityContext.runAsNonRoot=true"
@@ -222,13 +226,13 @@ def run_as_non_root_violation(_metadata: Obj, spec: Obj) -> baseline.PodSecurity
 
 
 def run_as_user_violation(_metadata: Obj, spec: Obj) -> baseline.PodSecurityViolation | None:
-    """Report the pod or the containers that set runAsUser to 0 (root)."""
+    """Return a violation if the pod or containers set runAsUser to 0 (root), else None."""
 
     def is_root(pod_or_container: Obj) -> bool:
         user = baseline.security_context(pod_or_container).get("runAsUser")
         return user is not None and user == 0
 
-    subject_text = baseline.violation_subject(baseline.violating_containers(spec, is_root), by_pod=is_root(spec))
+    subject_text = baseline.violation_subject(baseline.violating_container_names(spec, is_root), by_pod=is_root(spec))
     return (
         baseline.PodSecurityViolation("runAsUser=0", f"{subject_text} must not set runAsUser=0")
         if subject_text
@@ -237,7 +241,10 @@ def run_as_user_violation(_metadata: Obj, spec: Obj) -> baseline.PodSecurityViol
 
 
 def missing_seccomp_violation(metadata: Obj, spec: Obj) -> baseline.PodSecurityViolation | None:
-    """Report containers without a seccomp profile of type RuntimeDefault or Localhost, set by them or by the pod."""
+    """Return a violation if seccomp profiles are missing or neither RuntimeDefault nor Localhost, else None.
+
+    A profile of the pod replaces the missing profiles of its containers.
+    """
     if (violation := baseline.seccomp_profile_violation(metadata, spec)) is not None:
         return violation
     if (
@@ -245,7 +252,7 @@ def missing_seccomp_violation(metadata: Obj, spec: Obj) -> baseline.PodSecurityV
         and baseline.forbidden_seccomp_type(spec) is None
     ):
         return None
-    names = baseline.violating_containers(
+    names = baseline.violating_container_names(
         spec, lambda container: baseline.security_context(container).get("seccompProfile") is None
     )
     if not names:
@@ -276,7 +283,7 @@ class PodSecurityCheck(NamedTuple):
     #: The check of `baseline` that this check replaces; '' if none.
     replaces: str = ""
 
-    def at(self, minor: int) -> baseline.CheckPod | None:
+    def check_function(self, minor: int) -> baseline.CheckPod | None:
         """Return the function of this check for a minor version of Kubernetes; None if that version lacks the check."""
         return next((check for since, check in reversed(self.versions) if since <= minor), None)
 
@@ -351,20 +358,20 @@ class PodSecurityViolations(NamedTuple):
     """The Pod Security checks of a level and version that a pod fails."""
 
     policy: LevelVersion
-    found: Sequence[baseline.PodSecurityViolation]
+    violations: Sequence[baseline.PodSecurityViolation]
 
     def __str__(self) -> str:
         """Return a text such as `PodSecurity "baseline:latest": host namespaces (hostNetwork=true)`."""
-        return f'PodSecurity "{self.policy}": {", ".join(map(str, self.found))}'
+        return f'PodSecurity "{self.policy}": {", ".join(map(str, self.violations))}'
 
     @property
     def reasons(self) -> str:
         """The reasons of all violations, separated by commas, without the violating containers and fields."""
-        return ", ".join(violation.reason for violation in self.found)
+        return ", ".join(violation.reason for violation in self.violations)
 
 
 def evaluate_pod(policy: LevelVersion, metadata: Obj, spec: Obj) -> PodSecurityViolations:
-    """Check the metadata and spec of a pod or pod template against a Pod Security level and version."""
+    """Return the checks of a Pod Security level and version that the metadata and spec of a pod or template fail."""
     minor_version = LATEST_MINOR if policy.minor is None else min(policy.minor, LATEST_MINOR)
     check_results = (check(metadata, spec) for check in _check_functions(policy.level, minor_version))
     return PodSecurityViolations(policy, [violation for violation in check_results if violation is not None])
@@ -376,7 +383,11 @@ def _check_functions(level: str, minor_version: int) -> Sequence[baseline.CheckP
     if level == PRIVILEGED:
         return ()
     levels = (BASELINE,) if level == BASELINE else (BASELINE, RESTRICTED)
-    available_checks = [check for check in _POD_CHECKS if check.level in levels and check.at(minor_version) is not None]
+    available_checks = [
+        check for check in _POD_CHECKS if check.level in levels and check.check_function(minor_version) is not None
+    ]
     replaced_names = {check.replaces for check in available_checks}
-    check_functions = (check.at(minor_version) for check in available_checks if check.name not in replaced_names)
+    check_functions = (
+        check.check_function(minor_version) for check in available_checks if check.name not in replaced_names
+    )
     return [function for function in check_functions if function is not None]

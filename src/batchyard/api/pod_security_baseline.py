@@ -33,12 +33,12 @@ def containers(spec: Obj) -> Iterator[Mapping[str, Any]]:
 
 
 def security_context(pod_or_container: Obj) -> Mapping[str, Any]:
-    """Return the security context of a pod's spec or of a container."""
+    """Return the security context of a pod's spec or of a container; empty if it has none."""
     security_fields: Mapping[str, Any] = pod_or_container.get("securityContext") or {}
     return security_fields
 
 
-def violating_containers(spec: Obj, violates: Callable[[Mapping[str, Any]], bool]) -> list[str]:
+def violating_container_names(spec: Obj, violates: Callable[[Mapping[str, Any]], bool]) -> list[str]:
     """Return the names of a pod's containers for which `violates` returns true."""
     return [container["name"] for container in containers(spec) if violates(container)]
 
@@ -103,14 +103,14 @@ SYSCTLS_1_32: Final = SYSCTLS_1_29 | {"net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"}
 
 
 def app_armor_violation(metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-    """Report AppArmor profiles of other types than RuntimeDefault and Localhost."""
+    """Return a violation if AppArmor profiles have other types than RuntimeDefault and Localhost, else None."""
 
     def bad_type(part: Obj) -> str | None:
         profile = security_context(part).get("appArmorProfile")
         profile_type: str = "" if profile is None else profile.get("type") or ""
         return profile_type if profile is not None and profile_type not in SECCOMP_PROFILE_TYPES else None
 
-    names = violating_containers(spec, lambda container: bad_type(container) is not None)
+    names = violating_container_names(spec, lambda container: bad_type(container) is not None)
     profile_types = {profile_type for part in (spec, *containers(spec)) if (profile_type := bad_type(part)) is not None}
     annotations = sorted(
         f"{name}={_quote_text_like_go(value)}"
@@ -129,24 +129,24 @@ def app_armor_violation(metadata: Obj, spec: Obj) -> PodSecurityViolation | None
 
 
 def host_namespaces_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-    """Report a pod that shares the network, PID or IPC namespace of its node."""
+    """Return a violation if a pod shares the network, PID or IPC namespace of its node, else None."""
     shared_namespaces = [f"{field}=true" for field in ("hostNetwork", "hostPID", "hostIPC") if spec.get(field)]
     return PodSecurityViolation("host namespaces", ", ".join(shared_namespaces)) if shared_namespaces else None
 
 
 def host_path_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-    """Report volumes of type hostPath."""
+    """Return a violation if a pod has volumes of type hostPath, else None."""
     names = [volume["name"] for volume in spec.get("volumes") or () if volume.get("hostPath") is not None]
     return PodSecurityViolation("hostPath volumes", noun_with_names("volume", names)) if names else None
 
 
 def host_ports_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-    """Report containers that use ports of the node (hostPort)."""
+    """Return a violation if containers use ports of the node (hostPort), else None."""
 
     def host_port_texts(container: Obj) -> set[str]:
         return {str(port["hostPort"]) for port in container.get("ports") or () if port.get("hostPort")}
 
-    names = violating_containers(spec, lambda container: bool(host_port_texts(container)))
+    names = violating_container_names(spec, lambda container: bool(host_port_texts(container)))
     if not names:
         return None
     used_ports = sorted(set().union(*map(host_port_texts, containers(spec))))
@@ -157,8 +157,8 @@ def host_ports_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | No
 
 
 def probe_hosts_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-    """Report containers whose probes or lifecycle hooks set a host."""
-    names = sorted(violating_containers(spec, lambda container: any(_hook_and_probe_hosts(container))))
+    """Return a violation if probes or lifecycle hooks of containers set a host, else None."""
+    names = sorted(violating_container_names(spec, lambda container: any(_hook_and_probe_hosts(container))))
     if not names:
         return None
     probe_hosts = sorted({host for container in containers(spec) for host in _hook_and_probe_hosts(container)})
@@ -180,20 +180,20 @@ def _hook_and_probe_hosts(container: Obj) -> Iterator[str]:
 
 
 def privileged_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-    """Report privileged containers."""
-    names = violating_containers(spec, lambda container: security_context(container).get("privileged") is True)
+    """Return a violation if containers are privileged, else None."""
+    names = violating_container_names(spec, lambda container: security_context(container).get("privileged") is True)
     detail = f"{noun_with_names('container', names)} must not set securityContext.privileged=true"
     return PodSecurityViolation("privileged", detail) if names else None
 
 
 def proc_mount_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-    """Report containers whose procMount is not Default, so that parts of /proc are not masked."""
+    """Return a violation if the procMount of containers is not Default (parts of /proc are not masked), else None."""
 
     def container_proc_mount(container: Obj) -> str:
         proc_mount_value: str | None = security_context(container).get("procMount")
         return "Default" if proc_mount_value is None else proc_mount_value
 
-    names = violating_containers(spec, lambda container: container_proc_mount(container) != "Default")
+    names = violating_container_names(spec, lambda container: container_proc_mount(container) != "Default")
     if not names:
         return None
     bad_mounts = sorted({container_proc_mount(container) for container in containers(spec)} - {"Default"})
@@ -204,12 +204,12 @@ def proc_mount_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | No
 
 
 def proc_mount_violation_1_35(metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-    """Report containers whose procMount is not Default, unless the pod has its own user namespace."""
+    """Return a violation if the procMount of containers is not Default and the pod uses the node's user namespace."""
     return None if has_user_namespace(spec) else proc_mount_violation(metadata, spec)
 
 
 def se_linux_check(types: frozenset[str] = _SE_LINUX_TYPES) -> CheckPod:
-    """Return the check that reports SELinux options with a user, a role, or a type that is not in `types`."""
+    """Return the check that forbids SELinux options with a user, a role, or a type that is not in `types`."""
 
     def flaws(part: Obj) -> Mapping[str, Any]:
         options = security_context(part).get("seLinuxOptions") or {}
@@ -217,7 +217,7 @@ def se_linux_check(types: frozenset[str] = _SE_LINUX_TYPES) -> CheckPod:
         return {field: value for field, value in fields.items() if (value not in types if field == "type" else value)}
 
     def check_pod(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-        names = violating_containers(spec, lambda container: bool(flaws(container)))
+        names = violating_container_names(spec, lambda container: bool(flaws(container)))
         if not names and not flaws(spec):
             return None
         all_flaws = [flaws(part) for part in (spec, *containers(spec))]
@@ -231,7 +231,7 @@ def se_linux_check(types: frozenset[str] = _SE_LINUX_TYPES) -> CheckPod:
 
 
 def seccomp_annotations_violation(metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-    """Report seccomp annotations (used before Kubernetes 1.19) with a profile that is neither default nor local."""
+    """Return a violation if seccomp annotations (before Kubernetes 1.19) set a profile neither default nor local."""
     annotations = metadata.get("annotations") or {}
     names = {_POD_SECCOMP_ANNOTATION, *(_CONTAINER_SECCOMP_PREFIX + each["name"] for each in containers(spec))}
     forbidden_annotations = sorted(
@@ -251,8 +251,8 @@ def forbidden_seccomp_type(pod_or_container: Obj) -> str | None:
 
 
 def seccomp_profile_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-    """Report seccomp profiles of other types than RuntimeDefault and Localhost."""
-    names = violating_containers(spec, lambda container: forbidden_seccomp_type(container) is not None)
+    """Return a violation if seccomp profiles have other types than RuntimeDefault and Localhost, else None."""
+    names = violating_container_names(spec, lambda container: forbidden_seccomp_type(container) is not None)
     violating_subject = violation_subject(names, by_pod=forbidden_seccomp_type(spec) is not None)
     if not violating_subject:
         return None
@@ -263,7 +263,7 @@ def seccomp_profile_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation
 
 
 def sysctls_check(allowed_sysctls: frozenset[str] = _BASELINE_SYSCTLS) -> CheckPod:
-    """Return the check that reports sysctls of the pod that are not in `allowed_sysctls`."""
+    """Return the check that forbids sysctls of a pod that are not in `allowed_sysctls`."""
 
     def check_pod(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
         names = (sysctl["name"] for sysctl in security_context(spec).get("sysctls") or ())
@@ -274,12 +274,14 @@ def sysctls_check(allowed_sysctls: frozenset[str] = _BASELINE_SYSCTLS) -> CheckP
 
 
 def host_process_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-    """Report a pod or containers that run as Windows host processes."""
+    """Return a violation if a pod or its containers run as Windows host processes, else None."""
 
     def is_host_process(pod_or_container: Obj) -> bool:
         return (security_context(pod_or_container).get("windowsOptions") or {}).get("hostProcess") is True
 
-    violating_subject = violation_subject(violating_containers(spec, is_host_process), by_pod=is_host_process(spec))
+    violating_subject = violation_subject(
+        violating_container_names(spec, is_host_process), by_pod=is_host_process(spec)
+    )
     detail = f"{violating_subject} must not set securityContext.windowsOptions.hostProcess=true"
     return PodSecurityViolation("hostProcess", detail) if violating_subject else None
 

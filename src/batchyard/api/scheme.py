@@ -256,13 +256,17 @@ KINDS: Final[tuple[ServedKind, ...]] = (
     _kubernetes_kind(EVENT, "events", "ev"),
 )
 
-_KIND_BY_CONSTANT: Final = {info.constant: info for info in KINDS}
-_BY_NAME: Final = {(info.api_version_for(version), info.kind): info for info in KINDS for version in info.versions}
+_KIND_BY_CONSTANT: Final = {served_kind.constant: served_kind for served_kind in KINDS}
+_KIND_BY_API_VERSION_AND_NAME: Final = {
+    (served_kind.api_version_for(version), served_kind.kind): served_kind
+    for served_kind in KINDS
+    for version in served_kind.versions
+}
 
 
 def find_kind(api_version: str, kind: str) -> ServedKind | None:
     """Return the kind that is served as `kind` in the given `apiVersion`, or None."""
-    return _BY_NAME.get((api_version, kind))
+    return _KIND_BY_API_VERSION_AND_NAME.get((api_version, kind))
 
 
 def kind_info(constant: str) -> ServedKind:
@@ -333,13 +337,16 @@ class TypeScope:
         self._types: dict[str, Mapping[str, Field]] = {}
 
     def fields(self, type_name: str) -> Mapping[str, Field]:
-        """Return the fields of an object type, sorted by name; raise KeyError if there is no such type."""
+        """Return the fields of an object type by field name, sorted; raise KeyError if there is no such type."""
         if type_name not in self._types:
             self._types[type_name] = self._read_type(type_name)
         return self._types[type_name]
 
     def scope_of(self, type_name: str) -> "tuple[TypeScope, str]":
-        """Resolve a type name such as `native.PodSpec` to the TypeScope `native` and the name PodSpec in it."""
+        """Resolve a type name to its TypeScope and its name there: `native.PodSpec` to `native` and `PodSpec`.
+
+        A name without a scope belongs to this TypeScope.
+        """
         if type_name.startswith(NATIVE_PREFIX):
             return load_scope(NATIVE), type_name.removeprefix(NATIVE_PREFIX)
         scope_name, slash, name = type_name.rpartition("/")
@@ -369,18 +376,18 @@ def load_scope(name: str) -> TypeScope:
     return TypeScope(name)
 
 
-def load_scope_for_kind(info: ServedKind, version: str) -> TypeScope:
+def load_scope_for_kind(served_kind: ServedKind, version: str) -> TypeScope:
     """Return the TypeScope that defines an API kind in the given version."""
-    return load_scope(NATIVE if is_native(info) else f"{_group_prefix(info)}.{version}")
+    return load_scope(NATIVE if is_native(served_kind) else f"{_group_prefix(served_kind)}.{version}")
 
 
-def is_native(info: ServedKind) -> bool:
+def is_native(served_kind: ServedKind) -> bool:
     """Return whether an API kind belongs to Kubernetes itself, not to a CRD."""
-    return _group_prefix(info) in _NATIVE_GROUPS
+    return _group_prefix(served_kind) in _NATIVE_GROUPS
 
 
-def _group_prefix(info: ServedKind) -> str:
-    return info.group.partition(".")[0]
+def _group_prefix(served_kind: ServedKind) -> str:
+    return served_kind.group.partition(".")[0]
 
 
 def _parse_field(spec: str | tuple[str, dict[str, Any]]) -> Field:

@@ -46,13 +46,13 @@ def format_micro_time(instant: Instant) -> str:
 
 
 def convert_to_utc(text: str) -> str:
-    """Convert an RFC 3339 time in any zone to UTC; a text in UTC is unchanged. Raises ValueError if malformed."""
+    """Convert an RFC 3339 time in any zone to UTC; a text with `Z` is unchanged. Raises ValueError if malformed."""
     instant = parse_time(text)
     return text if text.endswith("Z") else format_time(instant)
 
 
 def convert_micro_time_to_utc(text: str) -> str:
-    """Convert a metav1.MicroTime (six fractional digits) in any zone to UTC. Raises ValueError if malformed."""
+    """Convert a metav1.MicroTime (six fractional digits) in any zone to UTC; raise ValueError if it is malformed."""
     if _MICRO_TIME_PATTERN.fullmatch(text) is None:
         raise ValueError(f"{text!r} is not a time with six decimals; write it as 2026-01-01T00:00:00.000000Z")
     instant = parse_time(text)
@@ -108,7 +108,7 @@ def is_time(text: str) -> bool:
 
 
 def parse_time_or_duration(text: str, simulation_start: Instant) -> Instant:
-    """Return the instant of an RFC 3339 time, or of a duration counted from `simulation_start`. Raises ValueError."""
+    """Return the instant of an RFC 3339 time, or of a duration after `simulation_start`; ValueError if malformed."""
     return parse_time(text) if is_time(text) else simulation_start + parse_duration(text)
 
 

@@ -24,7 +24,7 @@ JOB_UID: Final = "kueue.x-k8s.io/job-uid"
 REPLACEMENT_FOR: Final = "kueue.x-k8s.io/workload-slice-replacement-for"
 RESOURCE_IN_USE: Final = "kueue.x-k8s.io/resource-in-use"
 
-# On ProvisioningRequests, and on their PodTemplates, that Kueue created.
+# On ProvisioningRequests that Kueue created, and on the PodTemplates of these.
 MANAGED: Final = "kueue.x-k8s.io/managed"
 
 # On pods.
@@ -146,9 +146,9 @@ ORPHAN_FINALIZER: Final = "orphan"
 INSTANCE_FINALIZER: Final = "cloud.batchyard.dev/instance"
 INITIAL_INSTANCE: Final = "cloud.batchyard.dev/initial"
 RESIZE_REQUEST_UID: Final = "cloud.batchyard.dev/resize-request-uid"
-# On its node pools: the finalizer until they have no machines.
+# On node pools of the simulated cloud: the finalizer until they have no machines.
 NODE_POOL_FINALIZER: Final = "cloud.batchyard.dev/node-pool"
-# On its Cluster: the hash of each row of spec.nodePools that was last applied to a NodePool, as JSON.
+# On its Clusters: the hash of each row of spec.nodePools that was last applied to a NodePool, as JSON.
 APPLIED_NODE_POOLS: Final = "cloud.batchyard.dev/applied-node-pools"
 
 #: On objects that the platform creates by default: a client that creates an object of that name replaces it.
@@ -183,7 +183,7 @@ DISABLE_WAIT_FOR_PODS_READY: Final = "DisableWaitForPodsReady"
 FINAL_SHARE: Final = "LessThanOrEqualToFinalShare"
 INITIAL_SHARE: Final = "LessThanInitialShare"
 
-_ON: Final = """
+_GATES_ON_BY_DEFAULT: Final = """
     AdmissionFairSharing AdmissionGatedBy AssignQueueLabelsForPods CleanupProvisioningRequestsOnEviction
     DeferRayServiceFinalizationForRedisCleanup ElasticJobsViaWorkloadSlices FairSharingPreemptWithinNominal
     FairSharingPrioritizeNonBorrowing FinishOrphanedWorkloads FlavorFungibility
@@ -202,7 +202,7 @@ _ON: Final = """
     ValidateRayAndSparkJobUpdates VectorizedResourceRequests VisibilityOnDemand WorkloadIdentifierAnnotations
     WorkloadPriorityClassDefaulting WorkloadValidateResourcesAreNonNegative WorkloadValidationForPodSetMetadata
 """
-_OFF: Final = """
+_GATES_OFF_BY_DEFAULT: Final = """
     ConcurrentAdmission CustomMetricLabels DisableWaitForPodsReady ElasticJobsViaWorkloadSlicesWithTAS
     FailureRecoveryPolicy FastQuotaReleaseInPodIntegration KueueDRAIntegrationConsumableCapacity
     MultiKueueClusterProfile MultiKueueManagerQuotaAutomation MultiKueueOrchestratedPreemption
@@ -211,4 +211,7 @@ _OFF: Final = """
     TASRespectNodeAffinityPreferred UnadmittedWorkloadsExplicitStatus WorkloadRequestUseMergePatch
 """
 #: The feature gates of Kueue by name: whether each is enabled by default.
-GATES: Final[Mapping[str, bool]] = {**dict.fromkeys(_ON.split(), True), **dict.fromkeys(_OFF.split(), False)}
+GATES: Final[Mapping[str, bool]] = {
+    **dict.fromkeys(_GATES_ON_BY_DEFAULT.split(), True),
+    **dict.fromkeys(_GATES_OFF_BY_DEFAULT.split(), False),
+}

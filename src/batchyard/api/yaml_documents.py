@@ -43,11 +43,14 @@ _FLOAT_AS_INTEGER_LIMIT: Final = 1e21
 
 
 class BadScalarError(ValueError):
-    """Raised for a YAML scalar that does not match its tag or has no JSON equivalent. Message: `problem; remedy`."""
+    """A YAML scalar does not match its tag, is too large or has no JSON equivalent. Message: `problem; remedy`."""
 
 
 def scalar_value(text: str, tag: str | None, is_plain: bool) -> Any:
-    """Return the Python value of a YAML scalar, given its text, its tag if any, and whether it is unquoted (plain)."""
+    """Return the Python value of a YAML scalar from its text and tag, if any; raise BadScalarError if it is invalid.
+
+    `is_plain` is true for an unquoted scalar.
+    """
     if tag is None:
         return _plain_scalar_value(text) if is_plain else text
     name = tag.removeprefix(_TAG_PREFIX)
@@ -173,7 +176,7 @@ def _split_at_separators(text: str) -> Iterator[tuple[str, int]]:
     for separator in chain(_SEPARATOR_PATTERN.finditer(text), (None,)):
         end = separator.start() if separator else len(text)
         chunk = text[start:end]
-        if not _has_no_yaml_content(chunk):
+        if not _is_empty_chunk(chunk):
             yield directives + chunk, line - directives.count("\n")
             directives = ""
         elif "%" in chunk:
@@ -182,7 +185,7 @@ def _split_at_separators(text: str) -> Iterator[tuple[str, int]]:
         start = end + 3
 
 
-def _has_no_yaml_content(chunk: str) -> bool:
+def _is_empty_chunk(chunk: str) -> bool:
     """Return whether a chunk of text has only white space, comments and directives."""
     content = chunk.lstrip()
     if not content or content[0] not in "#%":
@@ -235,7 +238,7 @@ def _template_error(chunk: str, first_line: int) -> FieldError | None:
     if action is None:
         return None
     problem = f"the document is a template, not YAML: it contains {action[0]}"
-    remedy = "render it first, such as with `helm template CHART > manifests.yaml`, and use the result"
+    remedy = "render the template first, for example with `helm template CHART > manifests.yaml`, and use the result"
     return FieldError("", problem, remedy, line=first_line + chunk.count("\n", 0, action.start()))
 
 
@@ -305,13 +308,13 @@ class _LimitExceededError(yaml.YAMLError):
 class _OpenCollection:
     """A list or mapping of a YAML document that is being built."""
 
-    __slots__ = ("anchor", "key", "merged", "size", "value")
+    __slots__ = ("anchor", "key", "merged_fields", "size", "value")
 
     def __init__(self, value: list[Any] | dict[str, Any], anchor: str | None) -> None:
         self.value = value
         self.anchor = anchor
         self.key: str | None = None
-        self.merged: dict[str, Any] = {}
+        self.merged_fields: dict[str, Any] = {}
         self.size = 1
 
 
@@ -339,8 +342,8 @@ class _DocumentBuilder:
                 self._open_collection(event)
             elif isinstance(event, yaml.CollectionEndEvent):
                 closed_collection = self._frames.pop()
-                if isinstance(closed_collection.value, dict) and closed_collection.merged:
-                    closed_collection.value = {**closed_collection.merged, **closed_collection.value}
+                if isinstance(closed_collection.value, dict) and closed_collection.merged_fields:
+                    closed_collection.value = {**closed_collection.merged_fields, **closed_collection.value}
                 self._add_value(closed_collection.value, closed_collection.size, event, closed_collection.anchor)
             elif isinstance(event, yaml.AliasEvent):
                 self._add_value(*self._resolve_alias(event), event, None)
@@ -418,7 +421,7 @@ class _DocumentBuilder:
             return
         for merged_object in reversed(value) if isinstance(value, list) else (value,):
             if isinstance(merged_object, dict):
-                open_collection.merged.update(merged_object)
+                open_collection.merged_fields.update(merged_object)
             else:
                 self._record_fault(
                     event,
@@ -465,7 +468,7 @@ class DocumentLines:
         self._start = 0
         self._root: Any = None
 
-    def of(self, path: str) -> int:
+    def line_of(self, path: str) -> int:
         """Return the line number of a field such as `spec.groups[0].name`, or of its closest existing parent."""
         if not self._start:
             self._parse()
@@ -476,9 +479,12 @@ class DocumentLines:
             line = old_line if old_depth >= depth else line
         return line
 
-    def locate(self, error: FieldError, at: str = "") -> tuple[int, FieldError]:
-        """Return the line number of an error in the object at a path, and the error without a line number."""
-        line = error.line or self.of(".".join(filter(None, (at, error.path))))
+    def locate(self, error: FieldError, item_path: str = "") -> tuple[int, FieldError]:
+        """Return the line number of an error in the object at `item_path`, and the error without a line number.
+
+        An empty `item_path` means the whole document.
+        """
+        line = error.line or self.line_of(".".join(filter(None, (item_path, error.path))))
         return line, error._replace(line=0)
 
     def _parse(self) -> None:

@@ -1,8 +1,8 @@
 """APIService objects (one for each served API group and version), and the API server's own Service `kubernetes`.
 
-The platform provides one for each group and version that it serves. An APIService that references a Service is stored,
-but requests are not proxied to that Service: the platform serves only its own groups. Source: k8s.io/kube-aggregator,
-pkg/registry/apiservice and pkg/controllers/autoregister.
+The platform provides an APIService for each group and version that it serves. An APIService that references a Service
+is stored, but requests are not proxied to that Service: the platform serves only its own groups.
+Source: k8s.io/kube-aggregator, pkg/registry/apiservice and pkg/controllers/autoregister.
 """
 
 import ipaddress
@@ -98,27 +98,38 @@ def provided_api_services(resources: Sequence[Resource], now: Instant) -> list[d
     """Return an APIService for each served version of each group."""
     versions_of_groups = versions_by_group(resources)
     return [
-        _provided_service(group, version, _CORE_GROUP_PRIORITY - group_index, _VERSION_PRIORITY - version_index, now)
+        _provided_api_service(
+            group, version, _CORE_GROUP_PRIORITY - group_index, _VERSION_PRIORITY - version_index, now
+        )
         for group_index, (group, versions) in enumerate(versions_of_groups.items())
         for version_index, version in enumerate(versions)
     ]
 
 
-def with_available_condition(api_service: Obj, names: Mapping[str, Any], now: Instant) -> Obj:
-    """Return an APIService with the Available condition: true if the platform serves its group and version."""
-    is_served = api_service["metadata"]["name"] in names
+def with_available_condition(api_service: Obj, served_names: Mapping[str, Any], now: Instant) -> Obj:
+    """Return an APIService with the Available condition: true if its name is among those that the platform serves.
+
+    The APIService itself is returned if it already has this condition.
+    """
+    is_served = api_service["metadata"]["name"] in served_names
     reason, message = (
         ("Local", "Local APIServices are always available")
         if is_served
-        else ("NotProxied", "batchyard passes no requests on to other servers")
+        else ("NotProxied", "batchyard does not proxy requests to other API servers")
     )
     status = api_service.get("status") or {}
-    old = status.get("conditions") or []
-    conditions = with_condition(old, type=_AVAILABLE, status=is_served, reason=reason, message=message, now=now)
-    return api_service if conditions is old else with_status(api_service, {**status, "conditions": conditions})
+    old_conditions = status.get("conditions") or []
+    conditions = with_condition(
+        old_conditions, type=_AVAILABLE, status=is_served, reason=reason, message=message, now=now
+    )
+    return (
+        api_service if conditions is old_conditions else with_status(api_service, {**status, "conditions": conditions})
+    )
 
 
-def _provided_service(group: str, version: str, priority: int, version_priority: int, now: Instant) -> dict[str, Any]:
+def _provided_api_service(
+    group: str, version: str, priority: int, version_priority: int, now: Instant
+) -> dict[str, Any]:
     name = f"{version}.{group}"
     spec = {"groupPriorityMinimum": priority, "version": version, "versionPriority": version_priority}
     service: Obj = {

@@ -31,7 +31,10 @@ _ABSENT_VALUE: Final = object()
 
 
 def fields_of(value: Any, schema: MergeSchema) -> field_sets.FieldSet:
-    """Return the field set of an applied value: all leaves, list items, and empty values."""
+    """Return the field set of an applied value: leaves, nulls, empty objects, keyed list items and map entries.
+
+    Declared fields that contain other fields are not in the set themselves, only the fields in them.
+    """
     if isinstance(value, dict) and not schema.is_atomic:
         field_set = {}
         for name, child in value.items():
@@ -71,7 +74,7 @@ def all_fields_of(value: Any, schema: MergeSchema) -> field_sets.FieldSet:
     return field_sets.LEAF
 
 
-def differences(old: Any, new: Any, schema: MergeSchema) -> FieldDifferences:
+def diff_values(old: Any, new: Any, schema: MergeSchema) -> FieldDifferences:
     """Return the fields in which a new value differs from an old one."""
     if old is new or old == new:
         return _NO_DIFFERENCES
@@ -94,7 +97,7 @@ def _diff_members(old: Mapping[str, Any], new: Mapping[str, Any], schema: MergeS
         if old_child is _ABSENT_VALUE:
             new_fields[step] = all_fields_of(child, child_schema)
             continue
-        child_differences = differences(old_child, child, child_schema)
+        child_differences = diff_values(old_child, child, child_schema)
         for target, nested_fields in zip((removed_fields, modified_fields, new_fields), child_differences, strict=True):
             if nested_fields:
                 target[step] = nested_fields
@@ -211,7 +214,7 @@ class VersionAccessors(NamedTuple):
     is_served: Callable[[str], bool]
 
 
-def created_managed_fields(new: Obj, author: FieldManager, schema: MergeSchema) -> list[dict[str, Any]]:
+def managed_fields_after_create(new: Obj, author: FieldManager, schema: MergeSchema) -> list[dict[str, Any]]:
     """Return the `managedFields` of a new object, all owned by its author; empty if the object has no fields to own."""
     metadata = all_fields_of(_drop_managed_fields(new)["metadata"], schema.field_schema("metadata"))
     fields = {**_metadata_to_fields_v1(marshal.dumps({**metadata}, _MARSHAL_VERSION_WITHOUT_REFERENCES))}
@@ -261,7 +264,7 @@ def _nested_to_fields_v1(encoded_value: bytes, schema: MergeSchema) -> dict[str,
 
 
 def _encode_field_set(fields: field_sets.FieldSet) -> dict[str, Any]:
-    """Encode a field set as `fieldsV1`; equal sets share one cached encoding."""
+    """Encode a field set as `fieldsV1`; equal small sets share one cached encoding."""
     return _marshalled_to_fields_v1(marshal.dumps({**fields}, _MARSHAL_VERSION_WITHOUT_REFERENCES))
 
 
@@ -270,7 +273,7 @@ def _marshalled_to_fields_v1(encoded_value: bytes) -> dict[str, Any]:
     return field_sets.to_fields_v1(marshal.loads(encoded_value))  # noqa: S302 - encoded by this module
 
 
-def updated_managed_fields(
+def managed_fields_after_update(
     old: Obj, new: Obj, entries: Sequence[ManagedFieldsJson], author: FieldManager, accessors: VersionAccessors
 ) -> list[dict[str, Any]]:
     """Return the `managedFields` after an update; `old` and `new` are in the API version that the author sent."""
@@ -342,8 +345,8 @@ class _VersionedDifferences:
     def __init__(self, old: Obj, new: Obj, api_version: str, accessors: VersionAccessors) -> None:
         self._old = old
         self._new = new
-        self._versions = accessors
-        self._author_differences = differences(old, new, accessors.merge_schema(api_version))
+        self._accessors = accessors
+        self._author_differences = diff_values(old, new, accessors.merge_schema(api_version))
         self._differences = {api_version: self._author_differences}
         #: By version: the changed and removed fields, which their previous owners lose.
         self._lost_fields: dict[str, field_sets.FieldSet] = {}
@@ -375,9 +378,9 @@ class _VersionedDifferences:
 
     def _differences_in(self, api_version: str) -> FieldDifferences:
         if api_version not in self._differences:
-            convert = self._versions.convert
-            schema = self._versions.merge_schema(api_version)
-            version_differences = differences(convert(self._old, api_version), convert(self._new, api_version), schema)
+            convert = self._accessors.convert
+            schema = self._accessors.merge_schema(api_version)
+            version_differences = diff_values(convert(self._old, api_version), convert(self._new, api_version), schema)
             self._differences[api_version] = version_differences
         return self._differences[api_version]
 
@@ -388,7 +391,10 @@ def _remove_abandoned_fields(
     manager_entries: Sequence[FieldManagerEntry],
     schema: MergeSchema,
 ) -> dict[str, Any]:
-    """Remove the fields that the author applied last time but not now, unless another manager owns them."""
+    """Return an object without the fields that only `last_entry` owns, and no entry of `manager_entries`.
+
+    If the last apply used another API version than this one (the first entry), no field is removed.
+    """
     if last_entry is None or last_entry.api_version != manager_entries[0].api_version:
         return obj
     last_fields = field_sets.with_named_fields(last_entry.fields, schema)
@@ -418,7 +424,8 @@ def _applied_fields(config: Obj, schema: MergeSchema) -> field_sets.FieldSet:
 def _unchanged_kubectl_fields(live_object: Obj, schema: MergeSchema) -> field_sets.FieldSet:
     """Return the fields of the last client-side `kubectl apply` that still have the applied values.
 
-    Such fields do not conflict when kubectl migrates to server-side apply.
+    Such fields do not conflict when kubectl migrates to server-side apply. The result is empty if the object has no
+    valid last-applied annotation in its API version.
     """
     text = (live_object["metadata"].get("annotations") or {}).get("kubectl.kubernetes.io/last-applied-configuration")
     try:
@@ -427,7 +434,7 @@ def _unchanged_kubectl_fields(live_object: Obj, schema: MergeSchema) -> field_se
         return field_sets.EMPTY
     if not isinstance(last_applied_config, dict) or last_applied_config.get("apiVersion") != live_object["apiVersion"]:
         return field_sets.EMPTY
-    changes = differences(last_applied_config, live_object, schema)
+    changes = diff_values(last_applied_config, live_object, schema)
     kept_fields = field_sets.difference(fields_of(last_applied_config, schema), changes.modified_fields)
     return field_sets.difference(field_sets.difference(kept_fields, changes.added_fields), changes.removed_fields)
 
@@ -450,7 +457,7 @@ def _conflict_error(conflicts: Sequence[tuple[FieldManagerEntry, field_sets.Fiel
 
 
 def _decode_entries(entries: Sequence[ManagedFieldsJson], accessors: VersionAccessors) -> list[FieldManagerEntry]:
-    """Decode `managedFields` entries, except those in versions that are no longer served."""
+    """Decode `managedFields` entries, except those without `fieldsV1` and those in versions that are not served."""
     return [entry for entry in _parse_entries(entries) if accessors.is_served(entry.api_version)]
 
 
@@ -476,13 +483,13 @@ def _decode_fields_v1(encoded_fields: bytes) -> tuple[field_sets.FieldSet, dict[
 
 
 def _encode_entries(manager_entries: Sequence[FieldManagerEntry]) -> list[dict[str, Any]]:
-    """Return the entries with fields in the JSON form of `managedFields`: applies, then updates, each by time."""
+    """Return the entries that own fields, in the JSON form of `managedFields`: applies before updates, then by time."""
     sorted_entries = sorted(manager_entries, key=lambda entry: (entry.operation, entry.time, *entry.identity))
     return [entry.to_json() for entry in sorted_entries if entry.fields]
 
 
 def _merge_oldest_updates(entries: list[FieldManagerEntry]) -> list[FieldManagerEntry]:
-    """Merge the oldest Update entries of `managedFields` into one if there are more than `UPDATE_ENTRIES_MAX`."""
+    """Merge the oldest of more than `UPDATE_ENTRIES_MAX` Update entries into one; drop those in another API version."""
     update_entries = [entry for entry in entries if entry.operation == UPDATE]
     update_entries.sort(key=lambda entry: (entry.time, entry.name))
     surplus_count = len(update_entries) - UPDATE_ENTRIES_MAX
@@ -499,7 +506,7 @@ def _merge_oldest_updates(entries: list[FieldManagerEntry]) -> list[FieldManager
 
 
 def _drop_managed_fields(obj: Obj) -> dict[str, Any]:
-    """Return the object without `managedFields`."""
+    """Return a copy of an object without `managedFields`, with metadata even if the object has none."""
     metadata = {name: value for name, value in (obj.get("metadata") or {}).items() if name != "managedFields"}
     return {**obj, "metadata": metadata}
 
@@ -510,7 +517,7 @@ def _empty_object(obj: Obj) -> dict[str, Any]:
 
 
 def check_applied_config(config: Mapping[str, Any], schema: MergeSchema) -> None:
-    """Raise StatusError if an applied configuration has undeclared fields or `managedFields`."""
+    """Raise StatusError if an applied configuration has undeclared fields, duplicate list items or `managedFields`."""
     metadata = config.get("metadata") or {}
     if not isinstance(metadata, Mapping):
         raise bad_request("metadata must be an object")
@@ -542,9 +549,9 @@ def _undeclared_paths(value: Any, schema: MergeSchema, path: str) -> Iterator[st
 # Conversion of a resource's objects to each of its API versions, in which `managedFields` entries are compared.
 
 
-def versions_of(resource: Resource, namespace: str) -> VersionAccessors:
+def version_accessors_of(resource: Resource, namespace: str) -> VersionAccessors:
     """Return the accessors for all versions of a resource's kind."""
-    served_kind, strategy = resource.info, resource.strategy
+    served_kind, strategy = resource.served_kind, resource.strategy
 
     def merge_schema(api_version: str) -> MergeSchema:
         return resource.merge_schema(served_kind.version_of(api_version) or served_kind.storage_version)
@@ -568,11 +575,14 @@ class InProcessFieldManager:
     """Records in `managedFields` which fields the controllers of this process own."""
 
     def __init__(self, resources: Iterable[Resource], now: Callable[[], Instant]) -> None:
-        self._resources = {resource.info.constant: resource for resource in resources}
+        self._resources = {resource.served_kind.constant: resource for resource in resources}
         self._now = now
 
     def claim_fields(self, write: Write, get: Callable[[Key], Obj | None]) -> Write:
-        """Return a controller's write; an update records in `managedFields` which fields the controller changed."""
+        """Return a controller's write; an update records in `managedFields` which fields the controller changed.
+
+        Other writes, and updates of an object without `managedFields`, are returned unchanged.
+        """
         if not isinstance(write, Update):
             return write
         stored_object = get(key_of(write.obj))
@@ -581,6 +591,10 @@ class InProcessFieldManager:
         if stored_object is None or not entries or resource is None:
             return write
         new = {**write.obj, "status": stored_object["status"]} if "status" in stored_object else write.obj
-        author = FieldManager(_MANAGER_NAME, resource.info.api_version, "", format_time(self._now() // SECOND * SECOND))
-        accessors = versions_of(resource, stored_object["metadata"].get("namespace", ""))
-        return replace(write, managed_fields=updated_managed_fields(stored_object, new, entries, author, accessors))
+        author = FieldManager(
+            _MANAGER_NAME, resource.served_kind.api_version, "", format_time(self._now() // SECOND * SECOND)
+        )
+        accessors = version_accessors_of(resource, stored_object["metadata"].get("namespace", ""))
+        return replace(
+            write, managed_fields=managed_fields_after_update(stored_object, new, entries, author, accessors)
+        )

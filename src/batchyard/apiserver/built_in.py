@@ -196,9 +196,9 @@ class BuiltInStrategy:
 
     def __init__(self, kind: str) -> None:
         self._constant = kind
-        self._shown_times = WireTimesCache()
+        self._wire_times = WireTimesCache()
         #: The paths of time fields, by version.
-        self._times: dict[str, TimeLocations] = {}
+        self._time_paths_by_version: dict[str, TimeLocations] = {}
 
     def decode(self, sent_object: Mapping[str, Any], namespace: str, valid_obj: Obj | None = None) -> DecodedObject:
         """Decode an object into its storage version with defaults, or return its errors."""
@@ -210,10 +210,10 @@ class BuiltInStrategy:
 
     def render(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
         """Return a stored object in a served version, with times in whole seconds."""
-        time_paths = self._times.get(api_version)
+        time_paths = self._time_paths_by_version.get(api_version)
         if time_paths is None:
-            time_paths = self._times[api_version] = self.time_paths(api_version)
-        return self._shown_times.cut_times_to_seconds(self.in_version(stored_object, api_version), time_paths)
+            time_paths = self._time_paths_by_version[api_version] = self.time_paths(api_version)
+        return self._wire_times.cut_times_to_seconds(self.in_version(stored_object, api_version), time_paths)
 
     def in_version(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
         """Convert a stored object to a served version with exact times, to compare it with another object."""
@@ -270,25 +270,28 @@ _KINDS_RETURNING_DELETED: Final = frozenset(
 
 def built_in_resources() -> list[Resource]:
     """Return the resources of the built-in kinds, except kinds that occur only in files."""
-    return [_built_in_resource(info) for info in KINDS if info.constant not in FILE_KINDS]
+    return [_built_in_resource(served_kind) for served_kind in KINDS if served_kind.constant not in FILE_KINDS]
 
 
-def _built_in_resource(info: ServedKind) -> Resource:
-    orphans_by_default, type_scope = info.constant == scheme.JOB, load_scope_for_kind(info, info.storage_version)
+def _built_in_resource(served_kind: ServedKind) -> Resource:
+    orphans_by_default, type_scope = (
+        served_kind.constant == scheme.JOB,
+        load_scope_for_kind(served_kind, served_kind.storage_version),
+    )
     is_native = type_scope.name == NATIVE
     return Resource(
-        info,
-        BuiltInStrategy(info.constant),
-        ("status",) if info.has_status else (),
-        merge_schema=partial(merge_schema_of_kind, info),
+        served_kind,
+        BuiltInStrategy(served_kind.constant),
+        ("status",) if served_kind.has_status else (),
+        merge_schema=partial(merge_schema_of_kind, served_kind),
         is_native=is_native,
-        find_decoding_error=partial(find_decoding_error, scope=type_scope, type_name=info.kind)
+        find_decoding_error=partial(find_decoding_error, scope=type_scope, type_name=served_kind.kind)
         if is_native
         else no_decoding_error,
         # kubelets create Nodes with a status
-        keeps_sent_status=info.constant == scheme.NODE,
-        returns_deleted_object=info.constant in _KINDS_RETURNING_DELETED,
-        is_adoptable=info.constant == scheme.CLUSTER_ROLE,
+        keeps_sent_status=served_kind.constant == scheme.NODE,
+        returns_deleted_object=served_kind.constant in _KINDS_RETURNING_DELETED,
+        is_adoptable=served_kind.constant == scheme.CLUSTER_ROLE,
         propagation=Propagation.ORPHAN if orphans_by_default else Propagation.BACKGROUND,
         propagation_warning=_ORPHAN_WARNING if orphans_by_default else "",
     )

@@ -30,8 +30,8 @@ from batchyard.interfaces.controller import Kernel
 #: The URL path prefixes of static files and of page documents (models).
 DASHBOARD_FILES_PATH: Final = "/ui"
 DASHBOARD_MODELS_PATH: Final = "/apis/ui.batchyard.dev/v1alpha1/"
-#: The path at which actions are offered (GET) and executed (POST).
 DASHBOARD_TIME_PATH: Final = f"{DASHBOARD_MODELS_PATH}time"
+#: The path at which actions are offered (GET) and executed (POST).
 DASHBOARD_ACTIONS_PATH: Final = f"{DASHBOARD_MODELS_PATH}actions"
 #: The same message for missing and for hidden objects.
 _NO_MODEL_MESSAGE: Final = "not found, or not visible to you"
@@ -106,7 +106,7 @@ class StaticFileHandler:
         self._headers = tuple(headers)
 
     def respond(self, request: ApiRequest) -> Response:
-        """Return the static file at the path of a request."""
+        """Return the static file at the path of a request, a redirect to the start page, or 404."""
         if request.path == DASHBOARD_FILES_PATH:
             return Response(307, "", content_type=PLAIN_TEXT, headers=(("location", f"{DASHBOARD_FILES_PATH}/"),))
         static_file = self._find_file(request.path.removeprefix(f"{DASHBOARD_FILES_PATH}/"))
@@ -128,7 +128,10 @@ class ModelHandler:
         self._open_streams: dict[ModelStream, str] = {}
 
     def respond(self, request: ApiRequest) -> "Response | ModelStream":
-        """Return the JSON document of a dashboard page, or with `watch` a stream of its changes."""
+        """Return the JSON document of a dashboard page, or with `watch` a stream of its changes.
+
+        Raises StatusError if the page is unknown or hidden from the user, or too many streams are open.
+        """
         view_name, query = request.path.removeprefix(DASHBOARD_MODELS_PATH), dict(request.query)
         permissions = UserListPermissions(request.user, self._authorizer)
 
@@ -138,7 +141,7 @@ class ModelHandler:
         model = compute_model()
         if model is None:
             raise StatusError(404, "NotFound", _NO_MODEL_MESSAGE)
-        if not request.flag("watch"):
+        if not request.has_flag("watch"):
             return Response(200, {**self._models.time(), "model": model}, headers=_MODEL_RESPONSE_HEADERS)
         self._check_stream_limits(request.user)
         stream = ModelStream(compute_model, self._models.time, self._timers, self._open_streams, flow_of(request.user))
@@ -154,12 +157,12 @@ class ModelHandler:
             streams_max = DASHBOARD_STREAMS_MAX - DASHBOARD_STREAMS_FOR_OWNER
             flow = flow_of(user)
             if sum(1 for each in self._open_streams.values() if each == flow) >= DASHBOARD_STREAMS_PER_FLOW_MAX:
-                raise _too_many_streams(f"{DASHBOARD_STREAMS_PER_FLOW_MAX} dashboard streams are open for {flow}")
+                raise _too_many_streams_error(f"{DASHBOARD_STREAMS_PER_FLOW_MAX} dashboard streams are open for {flow}")
         if len(self._open_streams) >= streams_max:
-            raise _too_many_streams(f"{len(self._open_streams)} dashboard streams are open")
+            raise _too_many_streams_error(f"{len(self._open_streams)} dashboard streams are open")
 
 
-def _too_many_streams(problem: str) -> StatusError:
+def _too_many_streams_error(problem: str) -> StatusError:
     return StatusError(
         429, "TooManyRequests", f"{problem}; close a stream, or try again later", {"retryAfterSeconds": 1}
     )
@@ -169,7 +172,7 @@ _MODEL_RESPONSE_HEADERS: Final = (("x-content-type-options", "nosniff"), ("cache
 
 
 class ModelStream:
-    """A watch of one dashboard page's JSON document; it sends a line of JSON with the changed parts."""
+    """A watch of one dashboard page's JSON document; after changes it sends the changed parts as a line of JSON."""
 
     content_type: Final = JSON
     times_out: Final = True
@@ -183,7 +186,7 @@ class ModelStream:
         flow: str,
     ) -> None:
         self._compute_model = compute_model
-        self._time = compute_time_document
+        self._compute_time_document = compute_time_document
         self._timers = timers
         self._open_streams = open_streams
         self._open_streams[self] = flow
@@ -222,7 +225,7 @@ class ModelStream:
 
     def send_keep_alive(self) -> None:
         """Send the platform's time as a keep-alive."""
-        self._buffered.append(_encode_json(self._time()) + b"\n")
+        self._buffered.append(_encode_json(self._compute_time_document()) + b"\n")
         self.on_new_data()
 
     def end(self) -> None:
@@ -259,7 +262,9 @@ class ModelStream:
         removed_names = [name for name in self._sent_parts if name not in encoded_parts]
         self._sent_parts = encoded_parts
         if changed_parts or removed_names:
-            self._buffered.append(_encode_json({**self._time(), "set": changed_parts, "gone": removed_names}) + b"\n")
+            self._buffered.append(
+                _encode_json({**self._compute_time_document(), "set": changed_parts, "gone": removed_names}) + b"\n"
+            )
         return bool(changed_parts or removed_names)
 
 

@@ -25,7 +25,7 @@ from batchyard.apiserver.request import (
     has_read_only_token,
 )
 from batchyard.interfaces.client import ObjectReader
-from batchyard.scheduling.workload.adjustments import follows_label
+from batchyard.scheduling.workload.adjustments import follows_priority_label
 from batchyard.scheduling.workload.lifecycle import has_quota_reservation, is_active, is_finished
 
 #: The header of the action token, which pages of other sites can neither read nor send.
@@ -97,7 +97,11 @@ class DashboardActions:
         self._execute = execute
 
     def offer(self, request: ApiRequest) -> Response:
-        """Return the actions on an object that the user may perform now, and an action token. Raises StatusError."""
+        """Return the actions on an object that the user may perform now, and an action token.
+
+        A user with a read-only token gets no actions and no action token. Raises StatusError if the object does not
+        exist or the user may not get it.
+        """
         query, user = request.query, request.user
         obj = self._find_object(user, query.get("kind", ""), query.get("namespace", ""), query.get("name", ""))
         is_read_only = has_read_only_token(user)
@@ -111,7 +115,11 @@ class DashboardActions:
         return Response(200, document, headers=_RESPONSE_HEADERS)
 
     def perform(self, request: ApiRequest) -> AnyResponse:
-        """Execute an action as the user of the request, and return the response to its write. Raises StatusError."""
+        """Execute an action as the user of the request; return its name and the warnings of its write.
+
+        If the write fails or is deferred, return the response to the write instead. Raises StatusError if the request
+        is not from the page, or the action is not possible.
+        """
         check_request_origin(request)
         if not self._tokens.is_action_token(request.headers.get(ACTION_TOKEN_HEADER, ""), request.user):
             raise StatusError(403, "Forbidden", "the action token is missing or has expired: reload the page")
@@ -120,8 +128,9 @@ class DashboardActions:
         if obj["metadata"]["uid"] != body.uid:
             raise StatusError(409, "Conflict", f"{body.kind} {body.name} was replaced meanwhile: reload the page")
         if body.action not in _actions_of(obj):
-            raise StatusError(409, "Conflict", f"{body.action} is not possible in the current state of {body.name}")
-        planned_write = self._plan(obj, body.action, body.value)
+            problem = f"{body.action} is not possible in the current state of {body.kind} {body.name}"
+            raise StatusError(409, "Conflict", f"{problem}: reload the page")
+        planned_write = self._plan_write(obj, body.action, body.value)
         response = self._execute(_write_request(planned_write, request))
         if not isinstance(response, Response):
             return response  # a large object is written asynchronously
@@ -135,53 +144,56 @@ class DashboardActions:
         """Return a Workload or queue that the user may get. Raises StatusError (404) for missing and hidden ones."""
         constant = _KINDS.get(kind)
         obj = None if constant is None else self._objects.get(Key(constant, namespace, name))
-        if obj is None or not self._may(user, "get", key_of(obj)):
+        if obj is None or not self._is_allowed(user, "get", key_of(obj)):
             raise StatusError(404, "NotFound", "not found, or not visible to you")
         return obj
 
-    def _may(self, user: UserInfo, verb: str, target: Key) -> bool:
+    def _is_allowed(self, user: UserInfo, verb: str, target: Key) -> bool:
         kind = scheme.kind_info(target.kind)
         attributes = RequestAttributes(user, verb, kind.group, kind.plural, "", target.namespace, target.name)
         return self._authorizer.decide(attributes).allowed
 
     def _offered_action(self, user: UserInfo, obj: Obj, action: str) -> dict[str, Any] | None:
         """Return an action with its possible values; None if the user may not perform it."""
-        values = self._values(user, action)
+        values = self._action_values(user, action)
         try:
-            planned_write = self._plan(obj, action, values[0] if values else "")
+            planned_write = self._plan_write(obj, action, values[0] if values else "")
         except StatusError:
             return None
-        if not self._may(user, planned_write.verb, planned_write.target):
+        if not self._is_allowed(user, planned_write.verb, planned_write.target):
             return None
         target_kind = scheme.kind_info(planned_write.target.kind).kind
         return {"name": action, "values": values, "target": f"{target_kind} {planned_write.target}"}
 
-    def _values(self, user: UserInfo, action: str) -> list[str]:
+    def _action_values(self, user: UserInfo, action: str) -> list[str]:
         """Return the values from which the user can choose for an action; none for an action without a value."""
         if action == STOP:
             return list(_STOP_POLICIES)
-        if action != PRIORITY or not self._may(user, "list", Key(scheme.WORKLOAD_PRIORITY_CLASS, "", "")):
+        if action != PRIORITY or not self._is_allowed(user, "list", Key(scheme.WORKLOAD_PRIORITY_CLASS, "", "")):
             return []
         classes = self._objects.list(scheme.WORKLOAD_PRIORITY_CLASS)[:_CLASSES_MAX]
         return [str(each["metadata"]["name"]) for each in sorted(classes, key=lambda each: -each["value"])]
 
-    def _plan(self, obj: Obj, action: str, value: str) -> PlannedWrite:
+    def _plan_write(self, obj: Obj, action: str, value: str) -> PlannedWrite:
         """Return the write of an action. Raises StatusError if the action or its value is not possible."""
         if action == CANCEL:
-            return _deletion(obj)
+            return _plan_deletion(obj)
         if action == PRIORITY:
-            return self._priority_change(obj, value)
+            return self._plan_priority_change(obj, value)
         if action == STOP:
             if value not in _STOP_POLICIES:
                 raise bad_request(f"value: must be one of {', '.join(_STOP_POLICIES)}, is {value!r}")
-            return _patch(obj, {"stopPolicy": value})
+            return _plan_patch(obj, {"stopPolicy": value})
         if obj["kind"] == "Workload":
-            return _patch(obj, {"active": action == RESUME})
-        return _patch(obj, {"stopPolicy": "None"})
+            return _plan_patch(obj, {"active": action == RESUME})
+        return _plan_patch(obj, {"stopPolicy": "None"})
 
-    def _priority_change(self, workload: Obj, class_name: str) -> PlannedWrite:
-        """Return the write that gives a Workload another WorkloadPriorityClass, through its job if it has one."""
-        if not follows_label(workload, has_quota_reservation(workload)):
+    def _plan_priority_change(self, workload: Obj, class_name: str) -> PlannedWrite:
+        """Return the write that gives a Workload another WorkloadPriorityClass, through its job if it has one.
+
+        Raises StatusError if the class does not exist, or the priority does not come from a WorkloadPriorityClass.
+        """
+        if not follows_priority_label(workload, has_quota_reservation(workload)):
             message = "its priority comes from the PriorityClass of its pods, or it holds quota without a class"
             raise StatusError(409, "Conflict", f"the priority cannot be changed now: {message}")
         if not class_name:  # offered without values: the user types the name
@@ -195,14 +207,14 @@ class DashboardActions:
             return PlannedWrite("PATCH", owner, {"metadata": metadata})
         kind, _, group = scheme.WORKLOAD_PRIORITY_CLASS.partition(".")
         reference = {"group": group, "kind": kind, "name": class_name}
-        return _patch(workload, {"priority": priority_class["value"], "priorityClassRef": reference})
+        return _plan_patch(workload, {"priority": priority_class["value"], "priorityClassRef": reference})
 
 
 def check_request_origin(request: ApiRequest) -> None:
-    """Raise StatusError (403) unless a request can come only from a page of this server.
+    """Raise StatusError unless a request can come only from a page of this server.
 
-    The content type must be JSON, which forms and simple requests of other sites cannot have. Two headers, in which
-    browsers state the origin of a request, must not name another site.
+    The content type must be JSON (else 415), which forms and simple requests of other sites cannot have. Two headers,
+    in which browsers state the origin of a request, must not name another site (else 403).
     """
     origin, fetch_site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "same-origin")
     is_same_origin = origin is None or urlsplit(origin).netloc == request.headers.get("host")
@@ -239,7 +251,10 @@ def _owner_reference(workload: Obj) -> Mapping[str, str]:
 
 
 def _owner_key(workload: Obj) -> Key | None:
-    """Return the key of the job that owns a Workload; None without an owner. Raises StatusError for other kinds."""
+    """Return the key of the job that owns a Workload; None without an owner.
+
+    Raises StatusError if the owner is of a kind that this server does not serve.
+    """
     metadata = workload["metadata"]
     if not metadata.get("ownerReferences"):
         return None
@@ -251,7 +266,7 @@ def _owner_key(workload: Obj) -> Key | None:
     return Key(kind.constant, metadata["namespace"], owner["name"])
 
 
-def _deletion(workload: Obj) -> PlannedWrite:
+def _plan_deletion(workload: Obj) -> PlannedWrite:
     """Return the deletion of a Workload's job, or of the Workload without a job."""
     owner = _owner_key(workload)
     uid = workload["metadata"]["uid"] if owner is None else _owner_reference(workload)["uid"]
@@ -259,7 +274,7 @@ def _deletion(workload: Obj) -> PlannedWrite:
     return PlannedWrite("DELETE", owner or key_of(workload), {**options, "preconditions": {"uid": uid}})
 
 
-def _patch(obj: Obj, spec: Mapping[str, Any]) -> PlannedWrite:
+def _plan_patch(obj: Obj, spec: Mapping[str, Any]) -> PlannedWrite:
     return PlannedWrite("PATCH", key_of(obj), {"metadata": {"uid": obj["metadata"]["uid"]}, "spec": spec})
 
 

@@ -46,15 +46,15 @@ class Discovery:
     def __init__(self, resources: Resources) -> None:
         self._resources = resources
         self._edition = -1
-        self._build_documents: dict[str, Mapping[str, Any]] = {}
+        self._documents_by_path: dict[str, Mapping[str, Any]] = {}
 
     def document(self, path: str, *, is_aggregated: bool) -> Mapping[str, Any] | None:
         """Return the discovery document of a path: `/`, `/version`, `/api`, `/apis` or below; None if unknown."""
         if self._edition != self._resources.edition:
             self._edition = self._resources.edition
-            self._build_documents = _build_documents(self._resources.all())
+            self._documents_by_path = _build_documents(self._resources.all())
         path_key = path.strip("/")
-        return self._build_documents.get(f"{path_key}?aggregated" if is_aggregated else path_key)
+        return self._documents_by_path.get(f"{path_key}?aggregated" if is_aggregated else path_key)
 
 
 def _build_documents(resources: Sequence[Resource]) -> dict[str, Mapping[str, Any]]:
@@ -78,10 +78,10 @@ def _build_documents(resources: Sequence[Resource]) -> dict[str, Mapping[str, An
 
 
 def versions_by_group(resources: Sequence[Resource]) -> dict[str, list[str]]:
-    """Return the versions of each group, the preferred one first."""
+    """Return the versions of each group, the preferred one first; the groups are in the order of `kubectl get all`."""
     groups: dict[str, dict[str, None]] = {}
-    for info in (resource.info for resource in resources):
-        groups.setdefault(info.group, {}).update(dict.fromkeys(info.versions))
+    for served_kind in (resource.served_kind for resource in resources):
+        groups.setdefault(served_kind.group, {}).update(dict.fromkeys(served_kind.versions))
     return {name: sorted(groups[name], key=version_priority, reverse=True) for name in sorted(groups, key=_group_order)}
 
 
@@ -90,8 +90,10 @@ def _group_order(group: str) -> tuple[int, str]:
 
 
 def _resources_in(resources: Sequence[Resource], group: str, version: str) -> list[Resource]:
-    matching_resources = [each for each in resources if each.info.group == group and version in each.info.versions]
-    return sorted(matching_resources, key=lambda each: each.info.plural)
+    matching_resources = [
+        each for each in resources if each.served_kind.group == group and version in each.served_kind.versions
+    ]
+    return sorted(matching_resources, key=lambda each: each.served_kind.plural)
 
 
 def _group_document(name: str, version_names: Sequence[str]) -> dict[str, Any]:
@@ -102,19 +104,22 @@ def _group_document(name: str, version_names: Sequence[str]) -> dict[str, Any]:
 def _resource_list(group: str, version: str, resources: Sequence[Resource]) -> dict[str, Any]:
     resource_entries: list[dict[str, Any]] = []
     for resource in resources:
-        info = resource.info
-        common_fields = {"namespaced": info.namespaced, "kind": info.kind}
-        names, name_fields = {"name": info.plural, "singularName": info.singular}, _short_names_and_categories(info)
+        served_kind = resource.served_kind
+        common_fields = {"namespaced": served_kind.namespaced, "kind": served_kind.kind}
+        names, name_fields = (
+            {"name": served_kind.plural, "singularName": served_kind.singular},
+            _short_names_and_categories(served_kind),
+        )
         resource_entries.append({**names, **common_fields, "verbs": _supported_verbs(resource), **name_fields})
         resource_entries += [
-            {"name": f"{info.plural}/{part}", "singularName": "", **common_fields, "verbs": _SUBRESOURCE_VERBS}
+            {"name": f"{served_kind.plural}/{part}", "singularName": "", **common_fields, "verbs": _SUBRESOURCE_VERBS}
             for part in resource.subresources
         ]
         resource_entries += [
             {
-                "name": f"{info.plural}/{part}",
+                "name": f"{served_kind.plural}/{part}",
                 "singularName": "",
-                "namespaced": info.namespaced,
+                "namespaced": served_kind.namespaced,
                 **_differing_group_version(handlers, group, version),
                 "kind": handlers.kind,
                 "verbs": handlers.verbs,
@@ -133,7 +138,7 @@ def _differing_group_version(handlers: EndpointHandlers, group: str, version: st
 
 
 def _aggregated_document(resources: Sequence[Resource], groups: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Return the aggregated discovery document of the given groups."""
+    """Return the aggregated discovery document of groups; `groups` has the versions of each group."""
     items = [
         {
             "metadata": {"name": name} if name else {},
@@ -153,15 +158,15 @@ def _aggregated_document(resources: Sequence[Resource], groups: Mapping[str, Seq
 
 def _discovery_entry(resource: Resource, version: str) -> dict[str, Any]:
     """Return the entry of a resource in aggregated discovery."""
-    info = resource.info
-    kind = {"group": info.group, "version": version, "kind": info.kind}
+    served_kind = resource.served_kind
+    kind = {"group": served_kind.group, "version": version, "kind": served_kind.kind}
     entry: dict[str, Any] = {
-        "resource": info.plural,
+        "resource": served_kind.plural,
         "responseKind": kind,
-        "scope": "Namespaced" if info.namespaced else "Cluster",
-        "singularResource": info.singular,
+        "scope": "Namespaced" if served_kind.namespaced else "Cluster",
+        "singularResource": served_kind.singular,
         "verbs": _supported_verbs(resource),
-        **_short_names_and_categories(info),
+        **_short_names_and_categories(served_kind),
     }
     subresource_entries = [
         {"subresource": part, "responseKind": kind, "verbs": _SUBRESOURCE_VERBS} for part in resource.subresources
@@ -179,14 +184,13 @@ def _discovery_entry(resource: Resource, version: str) -> dict[str, Any]:
 
 
 def _supported_verbs(resource: Resource) -> list[str]:
-    """Return the verbs that a resource supports."""
     handlers = resource.handlers.get("")
     if handlers is None:
         return VERBS if resource.supports_deletecollection else _SINGLE_OBJECT_VERBS
     return [*handlers.verbs, *(["list"] if "get" in handlers.verbs else [])]
 
 
-def _short_names_and_categories(info: ServedKind) -> dict[str, list[str]]:
-    """Return the short names and categories of a kind."""
-    names = {"shortNames": list(info.short_names), "categories": list(info.categories)}
+def _short_names_and_categories(served_kind: ServedKind) -> dict[str, list[str]]:
+    """Return the fields `shortNames` and `categories` of a kind, without empty ones."""
+    names = {"shortNames": list(served_kind.short_names), "categories": list(served_kind.categories)}
     return {field: values for field, values in names.items() if values}

@@ -58,7 +58,7 @@ def union_of(sets: Sequence[FieldSet]) -> FieldSet:
 
 
 def difference(minuend: FieldSet, subtrahend: FieldSet) -> FieldSet:
-    """Return the paths in the first field set only; the same object if nothing was removed."""
+    """Return the field set of the paths in `minuend` but not in `subtrahend`; `minuend` itself if none is removed."""
     remaining_set: dict[str, Any] | None = None
     for step, nested_subtrahend in subtrahend.items():
         nested_fields = minuend.get(step)
@@ -120,7 +120,7 @@ _CACHED_LENGTH_MAX: Final = 256
 
 
 def merge_applied(live_value: Any, applied_value: Any, schema: MergeSchema) -> Any:
-    """Merge an applied value into a live one, by their merge schema."""
+    """Return a live value with an applied value merged into it. Raises StatusError for duplicate applied list items."""
     if isinstance(live_value, dict) and isinstance(applied_value, dict) and not schema.is_atomic:
         changed_fields = {
             name: merge_applied(live_value[name], child, schema.field_schema(name)) if name in live_value else child
@@ -134,23 +134,23 @@ def merge_applied(live_value: Any, applied_value: Any, schema: MergeSchema) -> A
     return applied_value
 
 
-def _merge_lists(live_value: Mapping[str, Any], applied_value: Mapping[str, Any], schema: MergeSchema) -> list[Any]:
+def _merge_lists(live_items: Mapping[str, Any], applied_items: Mapping[str, Any], schema: MergeSchema) -> list[Any]:
     """Merge two lists: shared and new items take the applied order, other live items keep their position.
 
     Where the live order differs, a shared item comes after the shared items that precede it in the applied list.
     """
     merged_items = []
-    remaining_steps, shared_steps = deque(applied_value), deque(step for step in applied_value if step in live_value)
-    for step, item in live_value.items():
-        if step not in applied_value:
+    remaining_steps, shared_steps = deque(applied_items), deque(step for step in applied_items if step in live_items)
+    for step, item in live_items.items():
+        if step not in applied_items:
             merged_items.append(item)
         elif shared_steps and step == shared_steps[0]:
             while (step_before := remaining_steps.popleft()) != step:
-                merged_items.append(applied_value[step_before])
-            merged_items.append(merge_applied(item, applied_value[step], schema))
+                merged_items.append(applied_items[step_before])
+            merged_items.append(merge_applied(item, applied_items[step], schema))
             shared_steps.popleft()
     remaining_items = (
-        merge_applied(live_value[step], applied_value[step], schema) if step in live_value else applied_value[step]
+        merge_applied(live_items[step], applied_items[step], schema) if step in live_items else applied_items[step]
         for step in remaining_steps
     )
     return [*merged_items, *remaining_items]
@@ -202,7 +202,10 @@ def with_named_fields(fields: FieldSet, schema: MergeSchema) -> FieldSet:
 
 
 def items_of(list_items: Sequence[Any], schema: MergeSchema, *, rejects_duplicates: bool = False) -> dict[str, Any]:
-    """Return list items by field-set path element; with `rejects_duplicates`, raise StatusError for duplicates."""
+    """Return list items by field-set path element.
+
+    Of items with the same element, the first is returned; with `rejects_duplicates`, StatusError is raised instead.
+    """
     items_by_step: dict[str, Any] = {}
     for item in list_items:
         step = step_of(item, schema)
@@ -219,7 +222,10 @@ def _single_key_step(key: str, name: str) -> str:
 
 
 def step_of(item: Any, schema: MergeSchema) -> str:
-    """Return the field-set path element of a list item: `k:` and its key fields, or in a set `v:` and its value."""
+    """Return the field-set path element of a list item: `k:` and its key fields, or in a set `v:` and its value.
+
+    Raises StatusError if key fields are needed and the item has none.
+    """
     if not schema.keys:
         return f"v:{_encode(item).decode()}"
     if not isinstance(item, Mapping):

@@ -103,7 +103,6 @@ class _PatchedDocument:
         self._shifted_items = 0
 
     def apply_operation(self, operation: Mapping[str, Any]) -> None:
-        """Apply one operation of the patch to the document."""
         match operation.get("op"):
             case "add":
                 self._add(_read_pointer(operation, "add"), operation.get("value"))
@@ -180,7 +179,7 @@ class _PatchedDocument:
             raise OperationError(f"testing value {path} failed: test failed")
 
     def _parse_path(self, path: str, missing_message: str) -> list[str]:
-        """Return the steps of a path. Raises OperationError if its parent is not a mapping or list."""
+        """Return the steps of a path. Raises OperationError if it is empty or its parent is no mapping or list."""
         steps = [_unescape_step(step) for step in path.split("/")[1:]]
         if steps:
             try:
@@ -192,7 +191,10 @@ class _PatchedDocument:
         raise OperationError(f"{missing_message}: missing value")
 
     def _value_at(self, steps: Sequence[str]) -> Any:
-        """Return the value of the document at a path; None if there is none."""
+        """Return the value of the document at a path; None if a mapping on the path lacks the next step.
+
+        Raises OperationError if a step is not an index of its list.
+        """
         value = self.document
         for step in steps:
             if isinstance(value, list):
@@ -204,7 +206,7 @@ class _PatchedDocument:
         return value
 
     def _read_value(self, steps: Sequence[str], error_prefix: str) -> Any:
-        """Return the value of the document at a path; None if a mapping lacks the last step of the path."""
+        """Return the value at a path, as `_value_at` does; the message of an error begins with `error_prefix`."""
         try:
             return self._value_at(steps)
         except OperationError as error:
@@ -239,7 +241,7 @@ class _PatchedDocument:
     def _count_shifted_items(self, item_count: int) -> None:
         self._shifted_items += item_count
         if self._shifted_items > _SHIFTED_ITEMS_MAX:
-            raise OperationError(f"the patch shifts more than {_SHIFTED_ITEMS_MAX} list items")
+            raise OperationError(f"the patch shifts more than {_SHIFTED_ITEMS_MAX} list items; use a merge patch")
 
     def _copy_value(self, value: Any) -> Any:
         encoded_value = _encode_bounded_depth(value)
@@ -284,7 +286,7 @@ def _unescape_step(step: str) -> str:
 
 
 def _is_equal(value: Any, expected_value: Any) -> bool:
-    """Compare two JSON values by type and value: 1, 1.0 and true differ."""
+    """Return whether two JSON values have the same types and values: 1, 1.0 and true differ."""
     if isinstance(value, Mapping):
         if not isinstance(expected_value, Mapping) or len(value) != len(expected_value):
             return False

@@ -180,7 +180,7 @@ class OpenApi:
             self._documents[path] = built_document
         return self._documents[path]
 
-    def message(self) -> bytes:
+    def encode_v2_document(self) -> bytes:
         """Return the OpenAPI v2 document, with its definitions only, as protobuf."""
         document = self.document("v2")
         if self._v2_protobuf[0] is not document:
@@ -209,9 +209,9 @@ def _resources_by_path(resources: Sequence[Resource]) -> dict[str, list[Resource
     """Group resources by the URL path of their group and version, such as `apis/batch/v1`."""
     path_resources: dict[str, list[Resource]] = {}
     for resource in resources:
-        info = resource.info
-        for version in info.versions:
-            version_path = f"apis/{info.group}/{version}" if info.group else f"api/{version}"
+        served_kind = resource.served_kind
+        for version in served_kind.versions:
+            version_path = f"apis/{served_kind.group}/{version}" if served_kind.group else f"api/{version}"
             path_resources.setdefault(version_path, []).append(resource)
     return path_resources
 
@@ -227,12 +227,12 @@ def _v3_document(version_path: str, resources: Sequence[Resource]) -> dict[str, 
 
 def _resource_schemas(version_path: str, resource: Resource) -> dict[str, Any]:
     """Return the OpenAPI schemas of a resource in a version, and of its list."""
-    info, version = resource.info, version_path.rpartition("/")[2]
+    served_kind, version = resource.served_kind, version_path.rpartition("/")[2]
     schemas = dict(resource.strategy.schemas(version))
-    name = schema_name(info, version)
+    name = schema_name(served_kind, version)
     if name in schemas:
         schemas[f"{name}List"] = {
-            "description": f"A list of objects of the kind {info.kind}.",
+            "description": f"A list of objects of the kind {served_kind.kind}.",
             "type": "object",
             "required": ["items"],
             "properties": {
@@ -241,28 +241,32 @@ def _resource_schemas(version_path: str, resource: Resource) -> dict[str, Any]:
                 "metadata": {"$ref": REFERENCE + _LIST_META},
                 "items": {"type": "array", "items": {"$ref": REFERENCE + name}},
             },
-            "x-kubernetes-group-version-kind": [{"group": info.group, "version": version, "kind": f"{info.kind}List"}],
+            "x-kubernetes-group-version-kind": [
+                {"group": served_kind.group, "version": version, "kind": f"{served_kind.kind}List"}
+            ],
         }
     return schemas
 
 
 def _paths(version_path: str, resource: Resource) -> dict[str, Any]:
     """Return the OpenAPI paths of a resource with their operations."""
-    info, version = resource.info, version_path.rpartition("/")[2]
-    kind = {"group": info.group, "version": version, "kind": info.kind}
-    name = schema_name(info, version)
+    served_kind, version = resource.served_kind, version_path.rpartition("/")[2]
+    kind = {"group": served_kind.group, "version": version, "kind": served_kind.kind}
+    name = schema_name(served_kind, version)
     schema, objects_schema, status_ref = (_schema_reference(each) for each in (name, f"{name}List", _STATUS_TYPE))
     request_content = {_JSON_MEDIA_TYPE: {"schema": schema}}
-    namespace_path = "namespaces/{namespace}/" if info.namespaced else ""
-    collection_path = f"/{version_path}/{namespace_path}{info.plural}"
+    namespace_path = "namespaces/{namespace}/" if served_kind.namespaced else ""
+    collection_path = f"/{version_path}/{namespace_path}{served_kind.plural}"
     handler_paths = _handler_paths(collection_path, resource)
     if "" in resource.handlers:
         return handler_paths
     created_responses, changed_responses = {"200": schema, "201": schema, "202": schema}, {"200": schema, "201": schema}
-    result = schema if resource.returns_deleted_object and info.constant != scheme.NAMESPACE else status_ref
+    result = schema if resource.returns_deleted_object and served_kind.constant != scheme.NAMESPACE else status_ref
     list_operation = _operation("list", kind, _LIST_OPTIONS, {"200": objects_schema})
-    all_namespaces_path = {f"/{version_path}/{info.plural}": {"get": list_operation}} if info.namespaced else {}
-    namespace_parameters = [_path_parameter("namespace")] if info.namespaced else []
+    all_namespaces_path = (
+        {f"/{version_path}/{served_kind.plural}": {"get": list_operation}} if served_kind.namespaced else {}
+    )
+    namespace_parameters = [_path_parameter("namespace")] if served_kind.namespaced else []
     create_operation = _operation("post", kind, _WRITE_PARAMETERS, created_responses, request_content)
     collection_operations = {"parameters": namespace_parameters, "get": list_operation, "post": create_operation}
     if resource.supports_deletecollection:
@@ -289,7 +293,7 @@ def _schema_reference(name: str) -> dict[str, Any]:
 
 def _handler_paths(collection_path: str, resource: Resource) -> dict[str, Any]:
     """Return the OpenAPI paths of subresources and virtual resources, which have their own handlers."""
-    namespace_parameters = [_path_parameter("namespace")] if resource.info.namespaced else []
+    namespace_parameters = [_path_parameter("namespace")] if resource.served_kind.namespaced else []
     object_path, parameters = f"{collection_path}/{{name}}", [_path_parameter("name"), *namespace_parameters]
     paths: dict[str, Any] = {}
     for subresource, handlers in resource.handlers.items():

@@ -1,6 +1,6 @@
 """Schemas of the OpenAPI documents, and CustomResourceDefinitions of this platform's kinds for other API servers.
 
-Only the storage version is included unless a conversion webhook is given, because another API server cannot convert
+Only the storage version is included unless there is a conversion webhook, because another API server cannot convert
 versions itself. The schema comes from the tables of each kind's fields and omits rules that compare fields.
 """
 
@@ -52,17 +52,26 @@ _SCHEMA_KEYWORDS: Final[Mapping[str, str]] = {
 }
 
 
-def schema_name(info: ServedKind, version: str) -> str:
-    """Return the name of a kind's OpenAPI schema: reversed group, version, kind."""
-    group = ".".join(reversed(info.group.split("."))) if "." in info.group else f"io.k8s.api.{info.group or 'core'}"
-    return f"{group}.{version}.{info.kind}"
+def schema_name(served_kind: ServedKind, version: str) -> str:
+    """Return the name of a kind's OpenAPI schema: reversed group, version, kind.
+
+    A group without dots is prefixed with `io.k8s.api.`; the core group is named `core`.
+    """
+    group = (
+        ".".join(reversed(served_kind.group.split(".")))
+        if "." in served_kind.group
+        else f"io.k8s.api.{served_kind.group or 'core'}"
+    )
+    return f"{group}.{version}.{served_kind.kind}"
 
 
-def schemas_of(info: ServedKind, version: str) -> Schemas:
+def schemas_of(served_kind: ServedKind, version: str) -> Schemas:
     """Return the OpenAPI schema of a kind in a version first, then all referenced schemas."""
-    schemas = _collect_schemas(schema_name(info, version), load_scope_for_kind(info, version), info.kind)
-    kind = {"group": info.group, "version": version, "kind": info.kind}
-    schemas[schema_name(info, version)]["x-kubernetes-group-version-kind"] = [kind]
+    schemas = _collect_schemas(
+        schema_name(served_kind, version), load_scope_for_kind(served_kind, version), served_kind.kind
+    )
+    kind = {"group": served_kind.group, "version": version, "kind": served_kind.kind}
+    schemas[schema_name(served_kind, version)]["x-kubernetes-group-version-kind"] = [kind]
     return schemas
 
 
@@ -182,7 +191,10 @@ def platform_definition(served_kind: ServedKind) -> dict[str, Any]:
 
 
 def definition_of(served_kind: ServedKind, conversion: ConversionService | None = None) -> dict[str, Any]:
-    """Return a kind's CustomResourceDefinition for another API server: all versions if it has a conversion webhook."""
+    """Return a kind's CustomResourceDefinition for another API server.
+
+    The definition has all served versions if `conversion` is set, else only the storage version.
+    """
     versions = served_kind.versions if conversion is not None else (served_kind.storage_version,)
     names = {
         "kind": served_kind.kind,
@@ -202,23 +214,23 @@ def definition_of(served_kind: ServedKind, conversion: ConversionService | None 
     return {**type_meta, "metadata": {"name": f"{served_kind.plural}.{served_kind.group}"}, "spec": spec}
 
 
-def _version_definition(info: ServedKind, version: str) -> dict[str, Any]:
-    schemas = schemas_of(info, version)
+def _version_definition(served_kind: ServedKind, version: str) -> dict[str, Any]:
+    schemas = schemas_of(served_kind, version)
     schema = _inline_references(next(iter(schemas.values())), schemas)
     schema["properties"] = {**schema["properties"], "metadata": {"type": "object"}}
-    definition: dict[str, Any] = {"name": version, "served": True, "storage": version == info.storage_version}
-    if version in info.deprecated_versions:
-        definition |= {"deprecated": True, "deprecationWarning": info.deprecation}
+    definition: dict[str, Any] = {"name": version, "served": True, "storage": version == served_kind.storage_version}
+    if version in served_kind.deprecated_versions:
+        definition |= {"deprecated": True, "deprecationWarning": served_kind.deprecation}
     definition["schema"] = {"openAPIV3Schema": schema}
-    columns = _column_definitions(info, version)
+    columns = _column_definitions(served_kind, version)
     definition |= {"additionalPrinterColumns": columns} if columns else {}
-    return definition | ({"subresources": {"status": {}}} if info.has_status else {})
+    return definition | ({"subresources": {"status": {}}} if served_kind.has_status else {})
 
 
-def _column_definitions(info: ServedKind, version: str) -> list[dict[str, Any]]:
+def _column_definitions(served_kind: ServedKind, version: str) -> list[dict[str, Any]]:
     """Return the `additionalPrinterColumns` of a kind: the table columns whose value a JSON path can express."""
-    older_paths = _OLDER_COLUMN_PATHS.get((info.constant, version), {})
-    columns = ((column, json_path(cell)) for column, cell in TABLES.get(info.constant, ()))
+    older_paths = _OLDER_COLUMN_PATHS.get((served_kind.constant, version), {})
+    columns = ((column, json_path(cell)) for column, cell in TABLES.get(served_kind.constant, ()))
     return [
         {
             "name": column.name,
@@ -232,11 +244,11 @@ def _column_definitions(info: ServedKind, version: str) -> list[dict[str, Any]]:
 
 
 def _inline_references(schema: Mapping[str, Any], schemas: Schemas) -> dict[str, Any]:
-    """Return a schema with all references replaced by the referenced schemas."""
+    """Return a schema as a CustomResourceDefinition needs it: with referenced schemas inline, without patch hints."""
     result = {keyword: value for keyword, value in schema.items() if keyword not in (*_OMITTED_KEYS, "$ref", "allOf")}
-    for referring in (schema, *schema.get("allOf", ())):
-        if "$ref" in referring:
-            result = {**schemas[referring["$ref"].removeprefix(REFERENCE)], **result}
+    for referring_schema in (schema, *schema.get("allOf", ())):
+        if "$ref" in referring_schema:
+            result = {**schemas[referring_schema["$ref"].removeprefix(REFERENCE)], **result}
             result.pop("x-kubernetes-group-version-kind", None)
     if "properties" in result:
         result["properties"] = {n: _inline_references(each, schemas) for n, each in result["properties"].items()}

@@ -178,7 +178,7 @@ _encode: Final = msgspec.json.Encoder(order="sorted").encode
 
 
 def apply_strategic_merge_patch(value: Obj, patch: Obj, merge_schema: MergeSchema) -> dict[str, Any]:
-    """Apply a strategic merge patch to a mapping. Raises StatusError if the patch is malformed."""
+    """Return a mapping after a strategic merge patch. Raises StatusError if the patch is malformed."""
     if _DIRECTIVE_KEY in patch:
         return _apply_directive(patch)
     merged_object = dict(value)
@@ -213,7 +213,7 @@ def _apply_directive(patch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _retain_keys(value: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """Keep only the fields named by `$retainKeys`, which must include all fields that the patch sets."""
+    """Return only the fields of a mapping that `$retainKeys` names, which must include all that the patch sets."""
     retained_keys = patch[_RETAIN_KEYS]
     changed_fields = [name for name, new_value in patch.items() if new_value is not None and not name.startswith("$")]
     if not isinstance(retained_keys, list):
@@ -233,7 +233,6 @@ def _delete_primitive_values(merged_object: dict[str, Any], name: str, removed_v
 
 
 def _merge_field(value: Any, new_value: Any, merge_schema: MergeSchema, element_order: Any) -> Any:
-    """Apply a strategic merge patch to a field."""
     if isinstance(new_value, Mapping):
         return apply_strategic_merge_patch(value if isinstance(value, Mapping) else {}, new_value, merge_schema)
     if isinstance(new_value, list) and merge_schema.merge is not None:
@@ -242,7 +241,7 @@ def _merge_field(value: Any, new_value: Any, merge_schema: MergeSchema, element_
 
 
 def _merge_list(list_items: list[Any], patch: list[Any], merge_schema: MergeSchema, element_order: Any) -> list[Any]:
-    """Apply a strategic merge patch to a list, ordered by the patch or by its `$setElementOrder`."""
+    """Return a list after a strategic merge patch, in the order of `$setElementOrder` or else of the patch."""
     key = merge_schema.merge
     assert key is not None, "a list without a merge key must be replaced, not merged"
     if any(isinstance(item, list) for item in (*list_items, *patch)):
@@ -306,24 +305,26 @@ def _check_element_order(element_order: Any, patch: Sequence[Any], key: str) -> 
 
 
 def _order_items(items: list[Any], element_order: Sequence[Any], previous_items: Sequence[Any], key: str) -> list[Any]:
-    """Order list items: named items as in `element_order`, other items between them in their previous order."""
+    """Return list items in order: those of `element_order` in its order, with the others between in their old order."""
     positions = _first_positions(_encode_item_key(item, key) for item in element_order)
     previous_positions = _first_positions(_encode_item_key(item, key) for item in previous_items)
     keyed_items = [(_encode_item_key(item, key), item) for item in items]
-    ordered = deque(
+    listed_items = deque(
         sorted((keyed for keyed in keyed_items if keyed[0] in positions), key=lambda keyed: positions[keyed[0]])
     )
-    others = deque(keyed for keyed in keyed_items if keyed[0] not in positions)
+    other_items = deque(keyed for keyed in keyed_items if keyed[0] not in positions)
     ordered_result = []
-    while ordered and others:
-        ordered_position, other_position = (previous_positions.get(ordered[0][0]), previous_positions.get(others[0][0]))
-        takes_other = ordered_position is not None and other_position is not None and other_position < ordered_position
-        ordered_result.append((others if takes_other else ordered).popleft())
-    return [item for _, item in (*ordered_result, *ordered, *others)]
+    while listed_items and other_items:
+        listed_position, other_position = (
+            previous_positions.get(listed_items[0][0]),
+            previous_positions.get(other_items[0][0]),
+        )
+        takes_other = listed_position is not None and other_position is not None and other_position < listed_position
+        ordered_result.append((other_items if takes_other else listed_items).popleft())
+    return [item for _, item in (*ordered_result, *listed_items, *other_items)]
 
 
 def _encode_item_key(item: Any, key: str) -> bytes:
-    """Return the encoded identity of a list item."""
     return _encode(_item_key(item, key))
 
 
@@ -338,7 +339,7 @@ def _first_positions(names: Iterable[bytes]) -> dict[bytes, int]:
 
 
 def apply_merge_patch(value: Any, patch: Any) -> Any:
-    """Apply a JSON merge patch: objects are merged, null removes a field, and other values replace the old one."""
+    """Return a value after a JSON merge patch: objects merge, null removes a field, other values replace."""
     if not isinstance(patch, Mapping):
         return patch
     merged_object = dict(value) if isinstance(value, Mapping) else {}
@@ -351,7 +352,7 @@ def apply_merge_patch(value: Any, patch: Any) -> Any:
 
 
 def apply_patch(obj: Obj, content_type: str, patch: Any, merge_schema: MergeSchema) -> Any:
-    """Apply a patch of any media type to an object. Raises StatusError if it cannot be applied."""
+    """Return an object after a patch of one of the media types. Raises StatusError if the patch does not apply."""
     if content_type == request.JSON_PATCH:
         return apply_json_patch(obj, patch)
     if not isinstance(patch, Mapping):
@@ -362,7 +363,10 @@ def apply_patch(obj: Obj, content_type: str, patch: Any, merge_schema: MergeSche
 
 
 def patch_media_types(*, allows_strategic: bool) -> list[str]:
-    """Return the supported patch media types; set `allows_strategic` only for native kinds, which have merge keys."""
+    """Return the supported patch media types.
+
+    Set `allows_strategic` only for native kinds: custom resources have no merge keys.
+    """
     strategic_types = [request.STRATEGIC_MERGE_PATCH] if allows_strategic else []
     return [request.JSON_PATCH, request.MERGE_PATCH, *strategic_types, request.APPLY_PATCH]
 

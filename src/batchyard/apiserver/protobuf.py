@@ -35,7 +35,10 @@ class BadMessage(Exception):  # noqa: N818 - named after the condition
 
 
 def fields_of(message: bytes, budget: FieldBudget | None = None) -> Iterator[tuple[int, FieldValue]]:
-    """Yield number and value of each protobuf field: an integer for varints, bytes for other wire types."""
+    """Yield number and value of each protobuf field: an integer for varints, bytes for other wire types.
+
+    Raises BadMessage if the message is malformed, or has more fields than `budget` allows.
+    """
     position = 0
     while position < len(message):
         if budget is not None:
@@ -163,7 +166,7 @@ def _store_field(result: dict[str, Any], field: _ProtobufField, value: FieldValu
 
 
 def _convert_value(type_name: str, value: FieldValue, limits: DecodingLimits) -> Any:
-    """Convert a protobuf value of the given type to JSON."""
+    """Return the JSON value of a protobuf value of a type in `protobuf_messages.json`."""
     if "." in type_name:
         return _decode_object(_expect_bytes(value), type_name, limits)
     decode_value = _VALUE_DECODERS.get(type_name)

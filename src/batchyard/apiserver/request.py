@@ -32,7 +32,7 @@ class UserInfo(NamedTuple):
     extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def to_json(self) -> Mapping[str, Any]:
-        """Return the user in the JSON form of the API's `UserInfo`."""
+        """Return the user in the JSON form of the API's `UserInfo`, without empty fields."""
         fields = {"username": self.name, "uid": self.uid, "groups": list(self.groups)}
         extra = {key: list(values) for key, values in self.extra}
         return {name: value for name, value in {**fields, "extra": extra}.items() if value}
@@ -76,8 +76,8 @@ def account_groups(namespace: str) -> tuple[str, ...]:
 # A flow is a set of requests that share one limit. Each user has a flow, and each namespace one for all its
 # ServiceAccounts.
 #
-# A user who creates many ServiceAccounts in a namespace therefore gains only one further flow. Requests of the owner
-# are exempt from limits, like those of `system:masters` in API Priority and Fairness.
+# A user who creates many ServiceAccounts in a namespace therefore gains only one further flow. Requests of
+# `system:masters` are exempt from limits, as in API Priority and Fairness.
 # Source: k8s.io/apiserver, pkg/apis/flowcontrol/bootstrap/default.go.
 
 
@@ -113,7 +113,7 @@ class ApiRequest(NamedTuple):
     #: All query parameters in order, including repeated ones.
     query_items: tuple[tuple[str, str], ...] = ()
 
-    def made_by(self, user: UserInfo) -> "ApiRequest":
+    def with_user(self, user: UserInfo) -> "ApiRequest":
         """Return the request with another user."""
         return ApiRequest(
             self.method, self.path, self.query, self.headers, self.body, user, self.client_address, self.query_items
@@ -129,7 +129,7 @@ class ApiRequest(NamedTuple):
         """Return all values of a repeatable query parameter."""
         return [value for key, value in self.query_items if key == name]
 
-    def flag(self, name: str) -> bool:
+    def has_flag(self, name: str) -> bool:
         """Return whether a query parameter is present and not false, as in Kubernetes' runtime/conversion.go."""
         value = self.query.get(name)
         return value is not None and value.lower() not in _FALSE_VALUES
@@ -181,7 +181,7 @@ def bad_request(message: str) -> StatusError:
     return StatusError(400, "BadRequest", message)
 
 
-def method_not_allowed() -> StatusError:
+def method_not_allowed_error() -> StatusError:
     """Return a 405 error for a method that the resource does not support."""
     return StatusError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
 
@@ -223,10 +223,10 @@ class StreamingResponse(Protocol):
 
     @property
     def times_out(self) -> bool:
-        """Whether the client reconnects when the response ends after a timeout."""
+        """Whether the server ends the response after the timeout of the request; clients then reconnect."""
 
     def take(self) -> Iterable[Any]:
-        """Return and remove the buffered data: bytes as text, other values as lines of JSON."""
+        """Remove and return the buffered data; bytes are sent unchanged, other values as lines of JSON."""
 
     def send_keep_alive(self) -> None:
         """Send a bookmark or keep-alive if the client requested it; called periodically."""
@@ -239,9 +239,10 @@ class StreamingResponse(Protocol):
 class ProtocolUpgrade:
     """The protocol to which a connection is upgraded."""
 
-    #: `websocket` or `SPDY/3.1`; `protocol` is the subprotocol.
-    to: str
-    protocol: str
+    #: `websocket` or `SPDY/3.1`.
+    transport: str
+    #: The negotiated protocol of the streams; '' if the client requested none.
+    subprotocol: str
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -319,9 +320,11 @@ class DeleteOptions(NamedTuple):
     """The options of a delete request."""
 
     dry_run: bool
-    grace: int | None
+    #: None: the default of the object.
+    grace_seconds: int | None
     #: None: the default of the kind.
     propagation: Propagation | None
+    #: Preconditions: the UID and resourceVersion that the object must have; None if unset.
     uid: str | None
     resource_version: str | None
 
@@ -339,7 +342,7 @@ class DeleteOptions(NamedTuple):
         return ""
 
 
-def write_options(request: ApiRequest, content_type: str = "") -> WriteOptions:
+def parse_write_options(request: ApiRequest, content_type: str = "") -> WriteOptions:
     """Parse the options of a write request. Raises StatusError if they are invalid."""
     query = request.query
     errors = [*_write_option_errors(request, content_type)] if query or content_type == APPLY_PATCH else []
@@ -348,7 +351,9 @@ def write_options(request: ApiRequest, content_type: str = "") -> WriteOptions:
     user_agent = request.headers.get("user-agent", "").partition("/")[0]
     manager = query.get("fieldManager") or "".join(filter(str.isprintable, user_agent))[:_MANAGER_LENGTH_MAX]
     field_validation = query.get("fieldValidation") or WARN
-    return WriteOptions("dryRun" in query, field_validation, manager or "unknown", request.flag("force"), request.user)
+    return WriteOptions(
+        "dryRun" in query, field_validation, manager or "unknown", request.has_flag("force"), request.user
+    )
 
 
 def _write_option_errors(request: ApiRequest, content_type: str) -> Iterator[FieldError]:
@@ -373,14 +378,14 @@ def _dry_run_errors(dry_run_values: list[Any]) -> Iterator[FieldError]:
         yield FieldError("dryRun", f'Unsupported value: "{dry_run_values[0]}": supported values: "All"')
 
 
-def delete_options(request: ApiRequest, body: Any) -> DeleteOptions:
+def parse_delete_options(request: ApiRequest, body: Any) -> DeleteOptions:
     """Parse the options of a delete request; its body overrides its query. Raises StatusError if they are invalid."""
     if not isinstance(body, Mapping):
         raise bad_request("the request body is not a DeleteOptions")
     options: dict[str, Any] = {
         name: request.query[name] for name in ("gracePeriodSeconds", "propagationPolicy") if name in request.query
     }
-    options |= {"orphanDependents": request.flag("orphanDependents")} if "orphanDependents" in request.query else {}
+    options |= {"orphanDependents": request.has_flag("orphanDependents")} if "orphanDependents" in request.query else {}
     options |= {"dryRun": [request.query["dryRun"]]} if "dryRun" in request.query else {}
     fields = {name: value for name, value in {**options, **body}.items() if value is not None}
     dry_run, preconditions = fields.get("dryRun", []), fields.get("preconditions", {})
@@ -462,7 +467,7 @@ def timeout_seconds(request: ApiRequest) -> int:
 
 
 def limit_of(request: ApiRequest) -> int:
-    """Return the maximum number of objects to list; 0 for all. Raises StatusError if it is not a number."""
+    """Return the maximum number of objects to list; 0 for all. Raises StatusError if `limit` is not a number."""
     text = request.query.get("limit", "")
     if not text:
         return 0
@@ -475,37 +480,43 @@ def _list_option_errors(query: Mapping[str, str]) -> Iterator[FieldError]:
     if match := query.get(_VERSION_MATCH, ""):
         resource_version = query.get("resourceVersion", "")
         if not resource_version:
-            yield _forbidden(_VERSION_MATCH, f"{_VERSION_MATCH} is forbidden unless resourceVersion is provided")
+            yield _forbidden_option_error(
+                _VERSION_MATCH, f"{_VERSION_MATCH} is forbidden unless resourceVersion is provided"
+            )
         if query.get("continue"):
-            yield _forbidden(_VERSION_MATCH, f"{_VERSION_MATCH} is forbidden when continue is provided")
+            yield _forbidden_option_error(_VERSION_MATCH, f"{_VERSION_MATCH} is forbidden when continue is provided")
         if match not in (_EXACT_MATCH, _NOT_OLDER):
-            yield _unsupported_match_fault(match, f'"{_EXACT_MATCH}", "{_NOT_OLDER}"')
+            yield _unsupported_match_error(match, f'"{_EXACT_MATCH}", "{_NOT_OLDER}"')
         if match == _EXACT_MATCH and resource_version == "0":
-            yield _forbidden(_VERSION_MATCH, f'{_VERSION_MATCH} "{_EXACT_MATCH}" is forbidden for resourceVersion "0"')
+            yield _forbidden_option_error(
+                _VERSION_MATCH, f'{_VERSION_MATCH} "{_EXACT_MATCH}" is forbidden for resourceVersion "0"'
+            )
     if _SEND_INITIAL_EVENTS in query:
-        yield _forbidden(_SEND_INITIAL_EVENTS, f"{_SEND_INITIAL_EVENTS} is forbidden for list")
+        yield _forbidden_option_error(_SEND_INITIAL_EVENTS, f"{_SEND_INITIAL_EVENTS} is forbidden for list")
 
 
 def _watch_option_errors(query: Mapping[str, str]) -> Iterator[FieldError]:
     version_match, requests_initial_events = query.get(_VERSION_MATCH, ""), _SEND_INITIAL_EVENTS in query
     if requests_initial_events and version_match != _NOT_OLDER:
-        yield _forbidden(_VERSION_MATCH, f"{_SEND_INITIAL_EVENTS} requires setting {_VERSION_MATCH} to {_NOT_OLDER}")
+        yield _forbidden_option_error(
+            _VERSION_MATCH, f"{_SEND_INITIAL_EVENTS} requires setting {_VERSION_MATCH} to {_NOT_OLDER}"
+        )
     if version_match:
         if not requests_initial_events:
-            yield _forbidden(
+            yield _forbidden_option_error(
                 _VERSION_MATCH, f"{_VERSION_MATCH} is forbidden for watch unless {_SEND_INITIAL_EVENTS} is provided"
             )
         if version_match != _NOT_OLDER:
-            yield _unsupported_match_fault(version_match, f'"{_NOT_OLDER}"')
+            yield _unsupported_match_error(version_match, f'"{_NOT_OLDER}"')
         if query.get("continue"):
-            yield _forbidden(_VERSION_MATCH, f"{_VERSION_MATCH} is forbidden when continue is provided")
+            yield _forbidden_option_error(_VERSION_MATCH, f"{_VERSION_MATCH} is forbidden when continue is provided")
 
 
-def _forbidden(field: str, problem: str) -> FieldError:
+def _forbidden_option_error(field: str, problem: str) -> FieldError:
     return FieldError(field, f"Forbidden: {problem}")
 
 
-def _unsupported_match_fault(version_match: str, supported_text: str) -> FieldError:
+def _unsupported_match_error(version_match: str, supported_text: str) -> FieldError:
     return FieldError(_VERSION_MATCH, f'Unsupported value: "{version_match}": supported values: {supported_text}')
 
 

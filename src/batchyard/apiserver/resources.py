@@ -93,7 +93,7 @@ def no_decoding_error(_sent_object: Mapping[str, Any]) -> str | None:
 class Resource(NamedTuple):
     """A served resource: its kind, kind-specific logic, subresources and behavior."""
 
-    info: ServedKind
+    served_kind: ServedKind
     strategy: ResourceStrategy
     #: Stored subresources, such as `status`.
     subresources: tuple[str, ...] = ()
@@ -107,7 +107,7 @@ class Resource(NamedTuple):
     is_native: bool = False
     #: Returns Go's decoding error of a value with a wrong type; None if all values fit.
     find_decoding_error: Callable[[Mapping[str, Any]], str | None] = no_decoding_error
-    #: Whether the strategy drops unknown fields silently, so that they must be detected before.
+    #: Whether the strategy drops unknown fields silently, so that they must be detected before decoding.
     prunes_unknown: bool = False
     #: Whether a new object keeps the sent status.
     keeps_sent_status: bool = False
@@ -129,12 +129,14 @@ class Resource(NamedTuple):
     @property
     def title(self) -> str:
         """The name of the resource in messages: `jobs.batch`, or `pods` in the core group."""
-        return f"{self.info.plural}.{self.info.group}" if self.info.group else self.info.plural
+        return (
+            f"{self.served_kind.plural}.{self.served_kind.group}" if self.served_kind.group else self.served_kind.plural
+        )
 
     @property
     def group_kind(self) -> str:
         """The name of the kind in messages: `Job.batch`, or `Pod` in the core group."""
-        return f"{self.info.kind}.{self.info.group}" if self.info.group else self.info.kind
+        return f"{self.served_kind.kind}.{self.served_kind.group}" if self.served_kind.group else self.served_kind.kind
 
 
 class Resources:
@@ -177,16 +179,20 @@ def _resources_by_path(resources: Iterable[Resource]) -> Mapping[tuple[str, str,
     """Index resources by group, version and plural name; if two have the same ones, the first is used."""
     path_index: dict[tuple[str, str, str], Resource] = {}
     for resource in resources:
-        info = resource.info
-        for version in info.versions:
-            path_index.setdefault((info.group, version, info.plural), resource)
+        served_kind = resource.served_kind
+        for version in served_kind.versions:
+            path_index.setdefault((served_kind.group, version, served_kind.plural), resource)
     return path_index
 
 
 def _namespaced_by_kind(resources: Iterable[Resource]) -> Mapping[tuple[str, str], bool]:
     """Return whether each kind is namespaced, by `apiVersion` and `kind`."""
-    kinds = [resource.info for resource in resources]
-    return {(info.api_version_for(version), info.kind): info.namespaced for info in kinds for version in info.versions}
+    kinds = [resource.served_kind for resource in resources]
+    return {
+        (served_kind.api_version_for(version), served_kind.kind): served_kind.namespaced
+        for served_kind in kinds
+        for version in served_kind.versions
+    }
 
 
 def with_subresource_handlers(
@@ -194,7 +200,9 @@ def with_subresource_handlers(
 ) -> list[Resource]:
     """Return the resources, with subresources added to one kind."""
     return [
-        resource._replace(handlers={**resource.handlers, **handlers}) if resource.info.constant == kind else resource
+        resource._replace(handlers={**resource.handlers, **handlers})
+        if resource.served_kind.constant == kind
+        else resource
         for resource in resources
     ]
 
@@ -216,9 +224,9 @@ class ResourcePath(NamedTuple):
     api_version: str
 
     @property
-    def info(self) -> ServedKind:
+    def served_kind(self) -> ServedKind:
         """The kind of the objects at the path."""
-        return self.resource.info
+        return self.resource.served_kind
 
     @property
     def handlers(self) -> EndpointHandlers | None:
@@ -227,7 +235,7 @@ class ResourcePath(NamedTuple):
 
 
 def parse_resource_path(resources: Resources, path: str) -> ResourcePath | None:
-    """Parse an API path; None if it names no served resource."""
+    """Parse an API path; return None if the path names no served resource."""
     segments = path.strip("/").split("/")
     if not all(segments):
         return None
@@ -239,7 +247,7 @@ def parse_resource_path(resources: Resources, path: str) -> ResourcePath | None:
 
 
 def subresource_in_path(path: str) -> str:
-    """Return the subresource that a path names, whether it is served or not; '' if it names none."""
+    """Return the subresource that a path ends with, whether it is served or not; '' if it ends with none."""
     parts = path.strip("/").split("/")
     resource_index = {"api": 2, "apis": 3}.get(parts[0])
     if resource_index is None or len(parts) <= resource_index:
@@ -260,7 +268,7 @@ def _resource_path(resources: Resources, group_version: tuple[str, str], parts: 
     group, version = group_version
     namespace, parts = _namespace_in(parts, is_core=not group)
     resource = resources.find(group, version, parts[0])
-    if resource is None or (namespace and not resource.info.namespaced):
+    if resource is None or (namespace and not resource.served_kind.namespaced):
         return None
     name, subresource = [*parts[1:], "", ""][:2]
     handlers = resource.handlers.get(subresource)
@@ -281,7 +289,7 @@ class ApiObjectStore(ObjectReader, Protocol):
         """The revision of the last change."""
 
     def attempt(self, write: Write, *, dry_run: bool = False) -> WriteResult:
-        """Execute one write synchronously; a dry run does everything except storing."""
+        """Execute one write synchronously and return its result; a dry run does everything except storing."""
 
 
 # API errors in Kubernetes' wording. Source: k8s.io/apimachinery, pkg/api/errors.
@@ -330,7 +338,12 @@ def invalid_object_error(error: InvalidObject, path: ResourcePath, name: str) ->
         message = f'admission webhook "{error.faults[0].webhook}" denied the request: {faults_text}'
         return StatusError(403, "Forbidden", message)
     faults_text = _format_errors(errors)
-    error_details = {"name": name, "group": path.info.group, "kind": path.info.kind, "causes": causes_of(errors)}
+    error_details = {
+        "name": name,
+        "group": path.served_kind.group,
+        "kind": path.served_kind.kind,
+        "causes": causes_of(errors),
+    }
     message = f'{path.resource.group_kind} "{name}" is invalid: {faults_text}'
     return StatusError(422, "Invalid", message, {k: v for k, v in error_details.items() if v})
 
@@ -341,5 +354,5 @@ def _format_errors(errors: Sequence[FieldError]) -> str:
 
 def object_details(path: ResourcePath, name: str) -> dict[str, str]:
     """Return the `details` of a Status about an object."""
-    fields = {"name": name, "group": path.info.group, "kind": path.info.plural}
+    fields = {"name": name, "group": path.served_kind.group, "kind": path.served_kind.plural}
     return {field: value for field, value in fields.items() if value}

@@ -171,7 +171,7 @@ class LabelTerms:
                 case _:
                     self._other_requirements.append(each._replace(values=tuple(dict.fromkeys(each.values))))
 
-    def match(self, labels: Mapping[str, str]) -> bool:
+    def matches(self, labels: Mapping[str, str]) -> bool:
         """Return whether labels meet all requirements of the selector."""
         keys, items = labels.keys(), labels.items()
         return (
@@ -187,6 +187,7 @@ class Selection(NamedTuple):
     """The label and field selectors of a request; an object must match all of them."""
 
     labels: LabelTerms
+    #: The field terms: path, whether the field must equal the value (or else differ), and the value.
     fields: tuple[tuple[str, bool, str], ...]
 
     @property
@@ -196,7 +197,7 @@ class Selection(NamedTuple):
 
     def accepts(self, obj: Obj) -> bool:
         """Return whether the selectors match an object."""
-        if not self.labels.is_empty and not self.labels.match(obj["metadata"].get("labels") or {}):
+        if not self.labels.is_empty and not self.labels.matches(obj["metadata"].get("labels") or {}):
             return False
         return all((_field_value(obj, path) == value) is is_equality for path, is_equality, value in self.fields)
 
@@ -208,7 +209,7 @@ def parse_selection(request: ApiRequest, served_kind: ServedKind) -> Selection:
 
 
 def selected_name(request: ApiRequest) -> str:
-    """Return the object name that the field selector of a request requires; '' if it requires none."""
+    """Return the object name that the field selector of a request requires; '' if it requires no valid name."""
     for term in _TERMS_PATTERN.findall(request.query.get("fieldSelector", "")):
         match = _TERM_PATTERN.fullmatch(term)
         if match is not None and match[1] == "metadata.name" and match[2] != "!=":
@@ -217,8 +218,8 @@ def selected_name(request: ApiRequest) -> str:
     return ""
 
 
-def _field_terms(text: str, info: ServedKind) -> Iterator[tuple[str, bool, str]]:
-    known_fields = _selectable_field_paths(info)
+def _field_terms(text: str, served_kind: ServedKind) -> Iterator[tuple[str, bool, str]]:
+    known_fields = _selectable_field_paths(served_kind)
     for term in _TERMS_PATTERN.findall(text):
         match = _TERM_PATTERN.fullmatch(term)
         if match is None:
@@ -230,12 +231,14 @@ def _field_terms(text: str, info: ServedKind) -> Iterator[tuple[str, bool, str]]
         yield known_fields[match[1]], match[2] != "!=", _ESCAPED_PATTERN.sub(r"\1", match[3])
 
 
-def _selectable_field_paths(info: ServedKind) -> Mapping[str, str]:
+def _selectable_field_paths(served_kind: ServedKind) -> Mapping[str, str]:
     """Return the selectable fields of a kind: their names in selectors, and their paths in stored objects."""
-    if info.group == "events.k8s.io":
+    if served_kind.group == "events.k8s.io":
         kind_fields = _EVENT_FIELDS
     else:
-        kind_fields = {name: name for name in _SELECTABLE_FIELDS.get(info.constant, info.selectable_fields)}
+        kind_fields = {
+            name: name for name in _SELECTABLE_FIELDS.get(served_kind.constant, served_kind.selectable_fields)
+        }
     return {"metadata.name": "metadata.name", "metadata.namespace": "metadata.namespace", **kind_fields}
 
 

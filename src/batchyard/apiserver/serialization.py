@@ -60,7 +60,10 @@ def content_type_of(request: ApiRequest) -> str:
 
 
 def read_body(request: ApiRequest) -> RequestBody:
-    """Decode the object in a request body. Raises StatusError if it is malformed."""
+    """Decode the object in a request body; an empty body is `{}`.
+
+    Raises StatusError if the body is malformed or of an unknown media type.
+    """
     content_type = content_type_of(request)
     if not request.body:
         return RequestBody({})
@@ -74,7 +77,7 @@ def read_json(body: bytes) -> RequestBody:
     """Decode a JSON request body. Raises StatusError if it is invalid."""
     try:
         text = body.decode()
-        check_size(body)
+        check_json_limits(body)
         value = _decode_json_body(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise bad_request(f"the request body is not valid JSON: {error}") from error
@@ -113,8 +116,8 @@ def _read_protobuf(body: bytes) -> RequestBody:
 _BODY_READERS: Final = {JSON: read_json, YAML: read_yaml, PROTOBUF: _read_protobuf}
 
 
-def check_size(body: bytes) -> None:
-    """Reject a JSON body with too many values or levels of nesting, before it is parsed.
+def check_json_limits(body: bytes) -> None:
+    """Raise StatusError if a JSON body has too many values or levels of nesting, before it is parsed.
 
     Each value and each field name follows a bracket or a comma, so their count is an upper bound on the values. Only if
     that bound is too high, characters inside strings are excluded.
@@ -172,7 +175,10 @@ class PrunedValue(NamedTuple):
 
 
 def prune_to_merge_schema(value: Any, merge_schema: MergeSchema) -> PrunedValue:
-    """Return a value without the fields that its merge schema does not declare; the same value if there are none."""
+    """Return a value without the fields that its merge schema does not declare, and the errors about those fields.
+
+    If there are none, the value is returned unchanged. At most `FAULTS_MAX` errors are returned.
+    """
     errors: list[str] = []
     return PrunedValue(_prune_value(value, merge_schema, "", errors), errors)
 
@@ -214,13 +220,17 @@ class SentObject(NamedTuple):
 
 
 def decode_body_object(
-    body: RequestBody, path: ResourcePath, options: WriteOptions, patched_from: Obj | None = None
+    body: RequestBody, path: ResourcePath, options: WriteOptions, unpatched_object: Obj | None = None
 ) -> SentObject:
-    """Decode the object of a request body or of a patch. Raises StatusError if it does not fit the path."""
-    sent_object, is_patched = with_kind(body.value, path), patched_from is not None
+    """Decode the object of a request body or the result of a patch.
+
+    `unpatched_object` is the served object before a patch; None without a patch. Raises StatusError if the object is
+    invalid, or does not fit the path.
+    """
+    sent_object, is_patched = with_kind(body.value, path), unpatched_object is not None
     # In another version, fields that conversion requires may be absent, so the whole object is checked again.
-    is_storage_version = path.version == path.info.storage_version
-    result, unknown_faults = _decode_known_fields(sent_object, path, patched_from if is_storage_version else None)
+    is_storage_version = path.version == path.served_kind.storage_version
+    result, unknown_faults = _decode_known_fields(sent_object, path, unpatched_object if is_storage_version else None)
     type_error = None if result.obj is not None else path.resource.find_decoding_error(sent_object)
     if type_error is not None:
         raise _decoding_error(sent_object, type_error, is_patched=is_patched)
@@ -234,12 +244,15 @@ def decode_body_object(
 
 
 def with_kind(sent_object: Any, path: ResourcePath) -> dict[str, Any]:
-    """Return a sent object with the kind and version of the path. Raises StatusError if it states different ones."""
+    """Return a sent object with the kind and version of the path. Raises StatusError if it has different ones."""
     if not isinstance(sent_object, Mapping):
         raise bad_request("the request body is not an object")
-    kind, api_version = sent_object.get("kind") or path.info.kind, sent_object.get("apiVersion") or path.api_version
-    if kind != path.info.kind:
-        raise bad_request(f'{kind} in version "{api_version}" cannot be handled as a {path.info.kind}')
+    kind, api_version = (
+        sent_object.get("kind") or path.served_kind.kind,
+        sent_object.get("apiVersion") or path.api_version,
+    )
+    if kind != path.served_kind.kind:
+        raise bad_request(f'{kind} in version "{api_version}" cannot be handled as a {path.served_kind.kind}')
     if api_version != path.api_version:
         expected_version = f"the expected API version ({path.api_version})"
         raise bad_request(f"the API version in the data ({api_version}) does not match {expected_version}")
@@ -247,7 +260,7 @@ def with_kind(sent_object: Any, path: ResourcePath) -> dict[str, Any]:
 
 
 def name_of(sent_object: Mapping[str, Any]) -> str:
-    """Return the name in a sent object that is not validated yet."""
+    """Return the name in a sent object that is not validated yet; '' if it has none."""
     metadata = sent_object.get("metadata")
     return str(metadata.get("name", "")) if isinstance(metadata, Mapping) else ""
 
@@ -314,18 +327,18 @@ class ConvertedItems(Sequence[Any]):
     """The items of a list, each converted whenever it is accessed."""
 
     def __init__(self, stored_items: Sequence[Any], convert_item: Callable[[Any], Any]) -> None:
-        self._stored = stored_items
-        self._convert = convert_item
+        self._stored_items = stored_items
+        self._convert_item = convert_item
 
     def __len__(self) -> int:
-        return len(self._stored)
+        return len(self._stored_items)
 
     def __iter__(self) -> Iterator[Any]:
-        return map(self._convert, self._stored)
+        return map(self._convert_item, self._stored_items)
 
     def __getitem__(self, index: Any) -> Any:
-        items = self._stored[index]
-        return ConvertedItems(items, self._convert) if isinstance(index, slice) else self._convert(items)
+        items = self._stored_items[index]
+        return ConvertedItems(items, self._convert_item) if isinstance(index, slice) else self._convert_item(items)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
@@ -366,7 +379,7 @@ class Representation:
             case ResponseForm.TABLE:
                 return self._render_table([], metadata)
             case ResponseForm.WHOLE:
-                return {"kind": self._path.info.kind, "apiVersion": self._path.api_version, "metadata": metadata}
+                return {"kind": self._path.served_kind.kind, "apiVersion": self._path.api_version, "metadata": metadata}
         return _metadata_only({"metadata": metadata})
 
     def render_list(self, stored_objects: Sequence[Obj], metadata: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -387,11 +400,13 @@ class Representation:
         column_parsers = [_parse_integer_cell if each.counts else _CELL_PARSERS.get(each.type) for each in columns]
         parsers = [(i, read) for i, read in enumerate(column_parsers) if read is not None]
 
-        def row(obj: Obj) -> dict[str, Any]:
+        def render_row(obj: Obj) -> dict[str, Any]:
             cells = _convert_cells(strategy.cells(obj, self._now, api_version), parsers)
             return {"cells": cells, **self._embedded_object(obj)}
 
-        rows = [row(stored_objects[0])] if len(stored_objects) == 1 else ConvertedItems(stored_objects, row)
+        rows = (
+            [render_row(stored_objects[0])] if len(stored_objects) == 1 else ConvertedItems(stored_objects, render_row)
+        )
         table_fields = {"kind": "Table", "apiVersion": _META, "metadata": metadata}
         return {**table_fields, "columnDefinitions": _column_definitions(columns), "rows": rows}
 
@@ -417,11 +432,11 @@ def full_object_list(stored_objects: Sequence[Obj], path: ResourcePath, metadata
         return fields if has_types else {field: value for field, value in fields.items() if field not in _TYPE_FIELDS}
 
     items = ConvertedItems(stored_objects, render_item)
-    return {"kind": f"{path.info.kind}List", "apiVersion": api_version, "metadata": metadata, "items": items}
+    return {"kind": f"{path.served_kind.kind}List", "apiVersion": api_version, "metadata": metadata, "items": items}
 
 
 def convert_to_form(response: Response, form: ResponseForm) -> Response:
-    """Convert the response of a write to PartialObjectMetadata, if the client accepts only that."""
+    """Return the response of a write in the form that the client accepts; Tables and Statuses are not converted."""
     kind = response.body.get("kind")
     if form in {ResponseForm.WHOLE, ResponseForm.TABLE} or kind == "Status":
         return response
@@ -479,7 +494,7 @@ def _column_definitions(columns: Sequence[Column]) -> list[dict[str, Any]]:
 
 
 def _convert_cells(cells: list[Any], parsers: Sequence[tuple[int, Callable[[str], Any]]]) -> list[Any]:
-    """Convert table cells from text to the JSON type of their column."""
+    """Convert table cells in place from text to the JSON type of their column, and return them."""
     for i, parse in parsers:
         cells[i] = parse(cells[i])
     return cells

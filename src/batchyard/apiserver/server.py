@@ -21,7 +21,7 @@ from batchyard.apiserver.request import (
     DeferredResponse,
     Response,
     StatusError,
-    method_not_allowed,
+    method_not_allowed_error,
 )
 from batchyard.apiserver.resources import ApiObjectStore, ResourcePath, Resources, conflict_error, parse_resource_path
 from batchyard.apiserver.serialization import ResponseForm, accepted_form, convert_to_form
@@ -51,7 +51,7 @@ Auditor: TypeAlias = Callable[[AuditedRequest], None]
 
 
 def audit_event(audited_request: AuditedRequest, now: Instant, sequence_number: int) -> Mapping[str, Any]:
-    """Return the audit event of a request; `sequence_number` is its sequence number since the server started."""
+    """Return the audit event of a request; `sequence_number` counts the requests since the server started."""
     request, path, response = audited_request.authenticated_request, audited_request.path, audited_request.response
     query = f"?{urlencode(request.query_items or request.query)}" if request.query else ""
     event: dict[str, Any] = {
@@ -88,8 +88,8 @@ def _audit_stage(audited_request: AuditedRequest) -> str:
 
 
 def _object_reference(path: ResourcePath) -> Mapping[str, str]:
-    reference = {"resource": path.info.plural, "namespace": path.namespace, "name": path.name}
-    reference |= {"apiGroup": path.info.group, "apiVersion": path.version, "subresource": path.subresource}
+    reference = {"resource": path.served_kind.plural, "namespace": path.namespace, "name": path.name}
+    reference |= {"apiGroup": path.served_kind.group, "apiVersion": path.version, "subresource": path.subresource}
     return {field: value for field, value in reference.items() if value}
 
 
@@ -132,20 +132,20 @@ class ApiServer:
         self._audit = audit
         self._discovery = Discovery(resources)
         self._openapi = OpenApi(resources)
-        self._documents: dict[str, Callable[[ApiRequest], AnyResponse]] = {}
+        self._get_handlers: dict[str, Callable[[ApiRequest], AnyResponse]] = {}
         self._put_handlers: dict[str, Callable[[ApiRequest], AnyResponse]] = {}
         self._post_handlers: dict[str, Callable[[ApiRequest], AnyResponse]] = {}
         self._forecast_dry_run: DryRunForecaster | None = None
         self._write_executor: write.WriteExecutor | None = None
         self._prefix_handlers: dict[str, Callable[[ApiRequest], AnyResponse]] = {}
 
-    def add_document(self, path: str, document: Callable[[], Any]) -> None:
+    def add_document(self, path: str, compute_document: Callable[[], Any]) -> None:
         """Serve the JSON document that a function returns at a path, to users who are authorized for the path."""
-        self._documents[path] = lambda _: Response(200, document())
+        self._get_handlers[path] = lambda _: Response(200, compute_document())
 
-    def add_handler(self, path: str, handler: Callable[[ApiRequest], AnyResponse]) -> None:
+    def add_get_handler(self, path: str, handler: Callable[[ApiRequest], AnyResponse]) -> None:
         """Answer GET requests at a path with a handler, for users who are authorized for the path."""
-        self._documents[path] = handler
+        self._get_handlers[path] = handler
 
     def add_put_handler(self, path: str, handler: Callable[[ApiRequest], AnyResponse]) -> None:
         """Answer PUT requests at a path with a handler, for users with the verb `put` on the path."""
@@ -163,7 +163,7 @@ class ApiServer:
         """Set the executor that prepares large writes outside the server's thread."""
         self._write_executor = executor
 
-    def add_prefix(self, prefix: str, handler: Callable[[ApiRequest], AnyResponse]) -> None:
+    def add_prefix_handler(self, prefix: str, handler: Callable[[ApiRequest], AnyResponse]) -> None:
         """Answer GET requests below a path prefix with a handler, for users who are authorized for the path."""
         self._prefix_handlers[prefix] = handler
 
@@ -177,7 +177,7 @@ class ApiServer:
         return request.method == "GET" and path is not None and not path.name
 
     def handle(self, request: ApiRequest) -> AnyResponse:
-        """Answer a request. Unexpected exceptions are audited and propagate to the caller."""
+        """Answer a request; a StatusError becomes a response. Other exceptions are audited and raised to the caller."""
         sender_request = effective_request = request
         path, response = None, None
         try:
@@ -213,7 +213,7 @@ class ApiServer:
             return self._serve_document(request)
         if path.handlers is not None:
             if request.method not in path.handlers.by_method:
-                raise method_not_allowed()
+                raise method_not_allowed_error()
             if path.handlers.required_verb:
                 self._auth_filters.authorize(request, path, path.handlers.required_verb)
             return path.handlers.by_method[request.method](request, path.namespace, path.name)
@@ -235,7 +235,7 @@ class ApiServer:
         handler = self._read_handler
         if path.name:
             return handler.get(request, path)
-        return handler.watch(request, path) if request.flag("watch") else handler.list(request, path)
+        return handler.watch(request, path) if request.has_flag("watch") else handler.list(request, path)
 
     def _authorize(self, request: ApiRequest, path: ResourcePath | None) -> None:
         """Raise StatusError unless the user may perform a request; POST handlers check the rights of their users."""
@@ -262,7 +262,7 @@ class ApiServer:
             try:
                 response = self._store_prepared(encoded_write, path, is_last_try=attempt == write.PREPARE_ATTEMPTS_MAX)
                 if response is None:
-                    executor.ask(user, prepare_and_encode, partial(finish, respond, attempt + 1))
+                    executor.submit(user, prepare_and_encode, partial(finish, respond, attempt + 1))
                 else:
                     respond(response if form is ResponseForm.WHOLE else convert_to_form(response, form))
             except StatusError as error:
@@ -272,13 +272,16 @@ class ApiServer:
                 raise
 
         response_callbacks: list[Callable[[Response], None]] = []
-        executor.ask(user, prepare_and_encode, lambda encoded_write: finish(response_callbacks[0], 1, encoded_write))
+        executor.submit(user, prepare_and_encode, lambda encoded_write: finish(response_callbacks[0], 1, encoded_write))
         return DeferredResponse(response_callbacks.append)
 
     def _store_prepared(
         self, encoded_write: bytes | StatusError, path: ResourcePath, *, is_last_try: bool
     ) -> Response | None:
-        """Store a prepared write; None if its object has changed. Raises StatusError for that on the last try."""
+        """Store a prepared write and return the response; return None, without storing, if its object has changed.
+
+        Raises StatusError if the write is rejected, or the object has changed and `is_last_try`.
+        """
         prepared_write = write.decode_prepared_write(encoded_write)
         if self._write_handler.is_current(prepared_write, path):
             response = _with_deprecation_warning(self._write_handler.store_prepared(prepared_write, path), path)
@@ -298,15 +301,15 @@ class ApiServer:
         root, _, subpath = request.path.strip("/").partition("/")
         if root in HEALTH_ENDPOINTS:
             return Response(200, _health_text(root) if "verbose" in request.query else "ok", content_type=PLAIN_TEXT)
-        if request.path in self._documents:
-            return self._documents[request.path](request)
+        if request.path in self._get_handlers:
+            return self._get_handlers[request.path](request)
         for prefix, handler in self._prefix_handlers.items():
             if request.path.startswith(prefix):
                 return handler(request)
         is_aggregated = not subpath and AGGREGATED in request.headers.get("accept", "") and root in {"api", "apis"}
         if root == "openapi":
             if subpath == "v2" and _OPENAPI_V2_ACCEPT in request.headers.get("accept", ""):
-                return Response(200, self._openapi.message(), content_type=_OPENAPI_V2_CONTENT_TYPE)
+                return Response(200, self._openapi.encode_v2_document(), content_type=_OPENAPI_V2_CONTENT_TYPE)
             document = self._openapi.document(subpath)
         else:
             document = self._discovery.document(request.path, is_aggregated=is_aggregated)
@@ -325,14 +328,14 @@ def _check_body_size(request: ApiRequest, path: ResourcePath | None) -> None:
 def _is_forecast_dry_run(request: ApiRequest, path: ResourcePath) -> bool:
     """Return whether a request is a dry run of a queue object, whose response includes predicted effects."""
     is_dry_run = bool(request.query.get("dryRun")) and request.method in {"POST", "PUT", "PATCH"}
-    return is_dry_run and not path.subresource and path.info.constant in _FORECAST_KINDS
+    return is_dry_run and not path.subresource and path.served_kind.constant in _FORECAST_KINDS
 
 
 def _with_deprecation_warning(response: AnyResponse, path: ResourcePath | None) -> AnyResponse:
     """Return a response, with a deprecation warning added if the requested version is deprecated."""
-    if path is None or path.version not in path.info.deprecated_versions or not isinstance(response, Response):
+    if path is None or path.version not in path.served_kind.deprecated_versions or not isinstance(response, Response):
         return response
-    warning = path.info.deprecation
+    warning = path.served_kind.deprecation
     return response if warning in response.warnings else response._replace(warnings=(*response.warnings, warning))
 
 

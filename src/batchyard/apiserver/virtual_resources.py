@@ -12,11 +12,11 @@ from batchyard.api.meta import Obj
 from batchyard.api.printing import cells
 from batchyard.api.printing.cells import Cell, Column
 from batchyard.api.scheme import ServedKind, description
-from batchyard.api.validation import core as event
+from batchyard.api.validation import core as core_validation
 from batchyard.apiserver.built_in import BuiltInStrategy
 from batchyard.apiserver.openapi_definitions import schema_name
 from batchyard.apiserver.patch import MergeSchema, MergeSchemaMembers, merge_schema_of_kind
-from batchyard.apiserver.request import ApiRequest, Response, method_not_allowed
+from batchyard.apiserver.request import ApiRequest, Response, method_not_allowed_error
 from batchyard.apiserver.resources import EndpointHandlers, Resource, ResourcePath, not_found_error
 from batchyard.apiserver.selection import parse_selection
 from batchyard.apiserver.serialization import Representation
@@ -30,14 +30,18 @@ class VirtualStrategy(BuiltInStrategy):
 
     def __init__(self, served_kind: ServedKind) -> None:
         super().__init__(served_kind.constant)
-        self._info = served_kind
+        self._served_kind = served_kind
 
     def schemas(self, version: str) -> Mapping[str, Any]:
         """Return an OpenAPI schema without fields: the kind's request handlers validate the fields."""
-        info = self._info
-        kind = {"group": info.group, "version": version, "kind": info.kind}
-        schema = {"type": "object", "description": description(info.kind), "x-kubernetes-group-version-kind": [kind]}
-        return {schema_name(info, version): schema}
+        served_kind = self._served_kind
+        kind = {"group": served_kind.group, "version": version, "kind": served_kind.kind}
+        schema = {
+            "type": "object",
+            "description": description(served_kind.kind),
+            "x-kubernetes-group-version-kind": [kind],
+        }
+        return {schema_name(served_kind, version): schema}
 
 
 def virtual_resource(kind: ServedKind, handlers: Mapping[str, EndpointHandlers]) -> Resource:
@@ -58,7 +62,10 @@ class VirtualObjectSource(Protocol):
         """Return all objects of a namespace, or of all namespaces for '', sorted by namespace and name."""
 
     def get_object(self, namespace: str, name: str) -> Obj | None:
-        """Return one object; None, or a StatusError with a more specific message, if it does not exist."""
+        """Return one object.
+
+        If it does not exist, return None, or raise StatusError with a more specific message than `not found`.
+        """
 
 
 class ComputedStrategy(VirtualStrategy):
@@ -87,8 +94,8 @@ def computed_resource(
     """Return a virtual resource that supports get and list of computed objects."""
 
     def get(request: ApiRequest, namespace: str, name: str) -> Response:
-        if request.flag("watch") and not name:
-            raise method_not_allowed()
+        if request.has_flag("watch") and not name:
+            raise method_not_allowed_error()
         path = ResourcePath(resource, served_kind.storage_version, namespace, name, "", served_kind.api_version)
         representation = Representation(request, path, now())
         if name:
@@ -148,12 +155,10 @@ class _EventsV1Strategy(BuiltInStrategy):
         return prepared_event
 
     def check_create(self, new: Obj) -> list[FieldError]:
-        """Return the validation errors of a new Event of `events.k8s.io`."""
-        return [*super().check_create(new), *event.events_v1_errors(new)]
+        return [*super().check_create(new), *core_validation.events_v1_errors(new)]
 
     def check_update(self, new: Obj, old: Obj) -> list[FieldError]:
-        """Return the validation errors of an update of an Event of `events.k8s.io`."""
-        return [*super().check_update(new, old), *event.events_v1_update_errors(new, old)]
+        return [*super().check_update(new, old), *core_validation.events_v1_update_errors(new, old)]
 
     def in_version(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
         """Return a stored Event with the field names of `events.k8s.io`."""
@@ -196,28 +201,28 @@ _COMPONENT_NAMES: Final = ("controller-manager", "journal", "scheduler")
 _COMPONENT_STATUS_WARNING: Final = "v1 ComponentStatus is deprecated in v1.19+"
 
 
-def component_statuses(now: Callable[[], Instant]) -> Resource:
+def component_status_resource(now: Callable[[], Instant]) -> Resource:
     """Return the virtual resource of ComponentStatuses."""
-    info = virtual_kind("", "v1", _COMPONENT_STATUS, "componentstatuses", "componentstatus", namespaced=False)
-    info = replace(info, short_names=("cs",), deprecated_versions=("v1",), deprecation=_COMPONENT_STATUS_WARNING)
+    served_kind = virtual_kind("", "v1", _COMPONENT_STATUS, "componentstatuses", "componentstatus", namespaced=False)
+    served_kind = replace(
+        served_kind, short_names=("cs",), deprecated_versions=("v1",), deprecation=_COMPONENT_STATUS_WARNING
+    )
     table = (
         (Column("Name"), cells.name),
         (Column("Status"), lambda _obj, _now: "Healthy"),
         (Column("Message"), lambda obj, _now: str(obj["conditions"][0]["message"])),
         (Column("Error"), lambda _obj, _now: ""),
     )
-    return computed_resource(ComputedStrategy(info, table), info, _ComponentStatusSource(), now)
+    return computed_resource(ComputedStrategy(served_kind, table), served_kind, _ComponentStatusSource(), now)
 
 
 class _ComponentStatusSource:
     """Computes the ComponentStatuses, which report each part of the control plane as healthy."""
 
     def list_objects(self, _namespace: str) -> Sequence[Obj]:
-        """Return all ComponentStatuses."""
         return [_component_status(name) for name in _COMPONENT_NAMES]
 
     def get_object(self, _namespace: str, name: str) -> Obj | None:
-        """Return the ComponentStatus with a name, or None."""
         return _component_status(name) if name in _COMPONENT_NAMES else None
 
 

@@ -16,11 +16,11 @@ from batchyard.api.meta import Obj
 from batchyard.api.views.pods import PodView
 from batchyard.autoscaler.expander import ScaleUpOption
 from batchyard.autoscaler.node_groups import NodeGroup, groups_of
-from batchyard.autoscaler.scale_up import ScaleUp, format_reasons, pods_by_kind_of
+from batchyard.autoscaler.scale_up import ScaleUp, format_reasons, group_pods_by_kind
 from batchyard.base import fnv1a_64
 from batchyard.cloud import cluster_objects
 from batchyard.cloud.catalog.machine_types import MachineType, catalog_of
-from batchyard.cloud.catalog.pool_properties import chips_in
+from batchyard.cloud.catalog.pool_properties import chip_count_of
 
 #: Maximum size of an auto-provisioned pool in a zone.
 POOL_SIZE_MAX: Final = 1000
@@ -32,8 +32,8 @@ _MACHINE_NAME_LENGTH_MAX: Final = 14
 _ATTACHED_GPU_COUNTS: Final = (1, 2, 4, 8, 16)
 
 PoolSpec = dict[str, Any]
-#: Node pools, each as its groups.
-_GroupsByPool = Iterator[Sequence[NodeGroup]]
+#: The node groups of each of several pools.
+_PoolGroups = Iterator[Sequence[NodeGroup]]
 _encode_json = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -41,16 +41,23 @@ class NodeAutoProvisioner:
     """Plans new node pools for pods, with the provisioning model `provisioning`; '' means that of each pod."""
 
     def __init__(
-        self, cluster: Obj, limited_resources: Collection[str], existing_names: Collection[str], provisioning: str = ""
+        self,
+        cluster: Obj,
+        limited_resources: Collection[str],
+        existing_pool_names: Collection[str],
+        provisioning: str = "",
     ) -> None:
         self._cluster = cluster
         self._catalog = catalog_of(cluster)
         self._limited_resources = limited_resources
-        self._existing_names = existing_names
+        self._existing_pool_names = existing_pool_names
         self._provisioning = provisioning
 
     def scale_up_options(self, pods: Sequence[PodView], scale_up: ScaleUp) -> list[ScaleUpOption]:
-        """Group pods by their node requirements; return the best scale-up with a new pool for each group."""
+        """Return the best scale-up with a new pool for each group of pods that have equal node requirements.
+
+        Pods whose requirements no new pool can satisfy are left out.
+        """
         pods_by_requirements: dict[cluster_objects.NodeRequirements, list[PodView]] = {}
         for pod in pods:
             requirements = self.requirements(pod)
@@ -61,19 +68,19 @@ class NodeAutoProvisioner:
             matching_uids = {pod.uid: None for pod in matching_pods}
             other_pods = [pod for pod in pods if pod.uid not in matching_uids]
             scale_up_options = [
-                o
-                for groups in self._candidates(requirements, scale_up)
-                for o in _scale_up_options(groups, matching_pods, other_pods, scale_up)
+                option
+                for groups in self._growable_pool_groups(requirements, scale_up)
+                for option in _scale_up_options(groups, matching_pods, other_pods, scale_up)
             ]
             if scale_up_options:
                 best_options.append(min(scale_up_options, key=lambda option: _option_sort_key(option, scale_up)))
         return best_options
 
     def explain_no_new_pool(self, pod: PodView, scale_up: ScaleUp) -> str:
-        """Return why no new node pool helps a pod: an invalid requirement, or reasons with numbers of node groups."""
+        """Return why no new node pool helps a pod: an unsatisfiable requirement, or reasons with node group counts."""
         requirements = self.requirements(pod)
         if isinstance(requirements, cluster_objects.UnsatisfiableRequirements):
-            return requirements.why
+            return requirements.reason
         refusal_reasons = [
             reason
             for groups in self._possible_pool_groups(requirements, scale_up)
@@ -85,7 +92,7 @@ class NodeAutoProvisioner:
     def requirements(
         self, pod: PodView
     ) -> cluster_objects.NodeRequirements | cluster_objects.UnsatisfiableRequirements:
-        """Return what a pod requires of its nodes, or why no new node pool can satisfy it."""
+        """Return what a pod requires of its nodes, or why no new node pool can satisfy these requirements."""
         requirements = cluster_objects.node_requirements_of(pod)
         if isinstance(requirements, cluster_objects.UnsatisfiableRequirements):
             return requirements
@@ -109,20 +116,20 @@ class NodeAutoProvisioner:
 
     # --- candidates ---
 
-    def _candidates(self, requirements: cluster_objects.NodeRequirements, scale_up: ScaleUp) -> _GroupsByPool:
+    def _growable_pool_groups(self, requirements: cluster_objects.NodeRequirements, scale_up: ScaleUp) -> _PoolGroups:
         """Yield, for each node pool that could be created, its node groups that may grow."""
         for groups in self._possible_pool_groups(requirements, scale_up):
             open_groups = [group for group in groups if self._can_grow(group, scale_up)]
             if open_groups:
                 yield open_groups
 
-    def _possible_pool_groups(self, requirements: cluster_objects.NodeRequirements, scale_up: ScaleUp) -> _GroupsByPool:
+    def _possible_pool_groups(self, requirements: cluster_objects.NodeRequirements, scale_up: ScaleUp) -> _PoolGroups:
         """Yield the node groups of each pool that could be created, also of spot pools if the pods tolerate spot."""
         yield from self._pool_groups_of_model(requirements, scale_up)
         if requirements.tolerates_spot and requirements.provisioning == "standard" and not requirements.reservation:
             yield from self._pool_groups_of_model(requirements._replace(provisioning="spot"), scale_up)
 
-    def _pool_groups_of_model(self, requirements: cluster_objects.NodeRequirements, scale_up: ScaleUp) -> _GroupsByPool:
+    def _pool_groups_of_model(self, requirements: cluster_objects.NodeRequirements, scale_up: ScaleUp) -> _PoolGroups:
         """Yield the node groups of each pool that could be created with the required provisioning model.
 
         A pool with a placement group, reservation or TPU slice has only one zone.
@@ -142,7 +149,10 @@ class NodeAutoProvisioner:
         return not scale_up.fleet.obstacle(group, scale_up.limits, scale_up.loop_context.now)
 
     def _suitable_machines(self, requirements: cluster_objects.NodeRequirements) -> list[tuple[MachineType, int]]:
-        """Return the machine types that satisfy the requirements, each with the number of accelerators to attach."""
+        """Return the machine types that satisfy the requirements, each with the number of accelerators to attach.
+
+        If GPUs are required, only machine types with the smallest sufficient number of GPUs are returned.
+        """
         reserved_machine_types = [row["machineType"] for row in self._find_reservations(requirements)]
         reserved_machines = [m for m in self._catalog.machines.values() if m.name in reserved_machine_types]
         machines = [m for m in reserved_machines or self._catalog.machines.values() if _is_allowed(m, requirements)]
@@ -159,7 +169,7 @@ class NodeAutoProvisioner:
             counts = [count for count in _ATTACHED_GPU_COUNTS if count >= requirements.accelerator_count][:1]
             candidates += [(m, c, c) for m in machines for c in counts if self._catalog.can_attach(m, accelerator)]
         device_count_min = min([count for _, _, count in candidates], default=0)
-        return [(machine, attached) for machine, attached, count in candidates if count == device_count_min]
+        return [(machine, attached_count) for machine, attached_count, count in candidates if count == device_count_min]
 
     def _possible_zones(self, requirements: cluster_objects.NodeRequirements) -> Sequence[str]:
         zones: Sequence[str] = self._cluster["spec"]["zones"]
@@ -182,7 +192,7 @@ class NodeAutoProvisioner:
             accelerator = next(a for a in self._accelerator_types(requirements) if self._catalog.can_attach(machine, a))
             spec["accelerator"] = {"type": accelerator, "count": device_count}
         if requirements.topology and machine.accelerator is not None:
-            chip_count, chips_per_machine = chips_in(requirements.topology), machine.accelerator.count
+            chip_count, chips_per_machine = chip_count_of(requirements.topology), machine.accelerator.count
             if chip_count % chips_per_machine:
                 return None
             if chip_count > chips_per_machine:
@@ -207,7 +217,7 @@ class NodeAutoProvisioner:
         used_pool_names = {group.pool for group in scale_up.fleet.groups}
         group_name = requirements.placement_group
         if group_name:
-            return "" if group_name in self._existing_names or group_name in used_pool_names else group_name
+            return "" if group_name in self._existing_pool_names or group_name in used_pool_names else group_name
         gpu_count = (
             spec["accelerator"]["count"]
             if "accelerator" in spec
@@ -216,9 +226,11 @@ class NodeAutoProvisioner:
         pool_name_parts = ["nap", shorten_machine_type(machine.name)]
         pool_name_parts += ["spot"] if requirements.provisioning == "spot" else []
         pool_name_parts += [f"gpu{gpu_count}"] if gpu_count else []
-        name_count = len(self._existing_names) + len(used_pool_names) + 1 if "tpuTopology" in spec else 1
+        name_count = len(self._existing_pool_names) + len(used_pool_names) + 1 if "tpuTopology" in spec else 1
         names = ("-".join([*pool_name_parts, _hash_digits(number, spec)]) for number in range(name_count))
-        return next((name for name in names if name not in self._existing_names and name not in used_pool_names), "")
+        return next(
+            (name for name in names if name not in self._existing_pool_names and name not in used_pool_names), ""
+        )
 
 
 def _hash_digits(number: int, spec: PoolSpec) -> str:
@@ -232,7 +244,7 @@ def node_pool(name: str, spec: PoolSpec) -> dict[str, Any]:
 
 
 def shorten_machine_type(machine_type: str) -> str:
-    """Shorten a machine type for the names of node pools: cut its middle part, or else its beginning."""
+    """Shorten a machine type to 14 characters for names of node pools: cut its middle part, or else its beginning."""
     excess_length = len(machine_type) - _MACHINE_NAME_LENGTH_MAX
     type_parts = machine_type.split("-")
     if excess_length <= 0:
@@ -255,10 +267,14 @@ def _is_allowed(machine: MachineType, requirements: cluster_objects.NodeRequirem
     )
 
 
-def _has_devices(machine: MachineType, requirements: cluster_objects.NodeRequirements, types: Sequence[str]) -> bool:
+def _has_devices(
+    machine: MachineType, requirements: cluster_objects.NodeRequirements, accelerator_types: Sequence[str]
+) -> bool:
     """Return whether a machine type has the required accelerators: enough GPUs, or exactly the TPU chips."""
     accelerator = machine.accelerator
-    if accelerator is None or accelerator.resource != requirements.resource or accelerator.type not in types:
+    if accelerator is None or accelerator.resource != requirements.resource:
+        return False
+    if accelerator.type not in accelerator_types:
         return False
     return (
         accelerator.count == requirements.accelerator_count
@@ -271,11 +287,13 @@ def _scale_up_options(
     groups: Sequence[NodeGroup], pods: Sequence[PodView], other_pods: Sequence[PodView], scale_up: ScaleUp
 ) -> list[ScaleUpOption]:
     """Return the possible scale-ups of a new node pool: one for each set of zones whose nodes fit the same pods."""
-    kinds = pods_by_kind_of(pods, scale_up.nodes)
+    pods_by_kind = group_pods_by_kind(pods, scale_up.nodes)
     scale_up_options = []
-    for fitting_kinds, similar_groups in scale_up.group_by_fitting_kinds(groups, kinds).items():
-        fitting_pods = [pod for kind in fitting_kinds for pod in kinds[kind]]
-        unfitting_pods = [pod for kind, kind_pods in kinds.items() if kind not in fitting_kinds for pod in kind_pods]
+    for fitting_kinds, similar_groups in scale_up.group_by_fitting_kinds(groups, pods_by_kind).items():
+        fitting_pods = [pod for kind in fitting_kinds for pod in pods_by_kind[kind]]
+        unfitting_pods = [
+            pod for kind, kind_pods in pods_by_kind.items() if kind not in fitting_kinds for pod in kind_pods
+        ]
         option = scale_up.option(similar_groups, fitting_pods, [*unfitting_pods, *other_pods]) if fitting_pods else None
         if option is not None:
             scale_up_options.append(ScaleUpOption(option.groups, option.nodes, option.unplaced_pods, is_new_pool=True))

@@ -73,9 +73,9 @@ def has_booked_capacity(request: Obj) -> bool:
 
 def requested_pods(request: Obj, reader: Reader) -> list[PodView] | None:
     """Return the pods for which a ProvisioningRequest asks; None if a pod template is missing."""
-    found_templates = [reader.get(key) for key in template_keys(request)]
-    existing_templates = [template for template in found_templates if template is not None]
-    return pods_of(request, existing_templates) if len(existing_templates) == len(found_templates) else None
+    keys = template_keys(request)
+    templates = [template for template in map(reader.get, keys) if template is not None]
+    return pods_of(request, templates) if len(templates) == len(keys) else None
 
 
 def template_keys(request: Obj) -> list[Key]:

@@ -54,7 +54,7 @@ _TERMINATION_TOLERANCE: Final = 30 * SECOND
 
 
 class PodDrainability(Enum):
-    """What a pod means for the removal of its node: the pod moves, stays, must end first, or blocks the removal."""
+    """The effect of a pod on the removal of its node: the pod moves, stays, must end first, or blocks the removal."""
 
     #: The pod fits another node, or its controller creates a replacement.
     MOVES = auto()
@@ -70,7 +70,7 @@ _DRAINABILITY_BY_SAFE_TO_EVICT: Final = {"true": PodDrainability.MOVES, "on-comp
 
 
 def pod_drainability(pod: Obj, now: Instant, *, is_guarded: bool = False) -> PodDrainability:
-    """Return what a pod means for the removal of its node.
+    """Return the effect of a pod on the removal of its node.
 
     `is_guarded` is whether the pod's PodDisruptionBudget allows no disruption.
     """
@@ -87,7 +87,7 @@ def pod_drainability(pod: Obj, now: Instant, *, is_guarded: bool = False) -> Pod
     return PodDrainability.BLOCKS if blocks_removal or is_guarded else PodDrainability.MOVES
 
 
-DrainabilityOf: TypeAlias = Callable[[PodView, bool], PodDrainability]
+DrainabilityFunction: TypeAlias = Callable[[PodView, bool], PodDrainability]
 """A function that returns the effect of a pod, given whether its disruption budget allows no disruption."""
 
 
@@ -108,7 +108,7 @@ class ScaleDownDecisions:
     #: The nodes that are unneeded now, by name.
     unneeded_nodes: dict[str, RemovalCandidate] = field(default_factory=dict)
     #: By name of each node to remove: the pods to move.
-    removed_pods: dict[str, Sequence[PodView]] = field(default_factory=dict)
+    pods_to_move_by_node: dict[str, Sequence[PodView]] = field(default_factory=dict)
     requeue_at: Instant | None = None
 
     def requeue_by(self, requeue_at: Instant) -> None:
@@ -125,13 +125,13 @@ class ScaleDown:
         fleet: NodeGroupsState,
         limits: node_groups.ClusterLimits,
         loop_context: LoopContext,
-        pod_drainability: DrainabilityOf,
+        pod_drainability: DrainabilityFunction,
     ) -> None:
         self._nodes = nodes
         self._fleet = fleet
         self._limits = limits
         self._loop_context = loop_context
-        self._drain_of = pod_drainability
+        self._drainability_of = pod_drainability
         #: The disruptions that budgets still allow after the moves so far.
         self._budgets = nodes.budgets.remaining_disruptions()
         self._moving_pods: dict[str, Sequence[PodView]] = {}
@@ -139,7 +139,7 @@ class ScaleDown:
         self._waiting_nodes: dict[str, None] = {}
         #: Nodes that must not receive pods, to remove from the snapshot before the first move.
         self._excluded_nodes: list[str] = []
-        self.removals = ScaleDownDecisions()
+        self.decisions = ScaleDownDecisions()
 
     def find_unneeded(
         self,
@@ -147,9 +147,9 @@ class ScaleDown:
         needed_nodes: Mapping[str, object],
         upcoming_nodes: Iterable[str],
     ) -> None:
-        """Find nodes that are underused and whose pods all fit other nodes; `needed_nodes` are never unneeded.
+        """Add to the unneeded nodes those that are underused and whose pods can be evicted and all fit other nodes.
 
-        Pods do not move to `upcoming_nodes`, which are still being created.
+        `needed_nodes` are never unneeded. Pods do not move to `upcoming_nodes`, which are still being created.
         """
         self._excluded_nodes += upcoming_nodes
         for candidate in sorted(removal_candidates, key=self._sort_key):
@@ -157,30 +157,30 @@ class ScaleDown:
             if node is None or candidate.name in needed_nodes or not self._is_underused(node, candidate.group):
                 continue
             pods = list(node.pods.values())
-            drainabilities = [self._drain_of(pod, self._budgets.blocks(pod)) for pod in pods]
+            drainabilities = [self._drainability_of(pod, self._budgets.blocks(pod)) for pod in pods]
             moving_pods = [pod for pod, each in zip(pods, drainabilities, strict=True) if each is PodDrainability.MOVES]
             if PodDrainability.BLOCKS not in drainabilities and self._move_pods(node, moving_pods):
                 self._budgets.take(moving_pods)
                 self._moving_pods[candidate.name] = moving_pods
-                self.removals.unneeded_nodes[candidate.name] = candidate
+                self.decisions.unneeded_nodes[candidate.name] = candidate
                 if PodDrainability.WAITS in drainabilities:
                     self._waiting_nodes[candidate.name] = None
 
-    def remove(self, last_scale_up_time: Instant | None, draining_node_count: int) -> ScaleDownDecisions:
+    def choose_removals(self, last_scale_up_time: Instant | None, draining_node_count: int) -> ScaleDownDecisions:
         """Choose the unneeded nodes to remove now, and return all decisions of the scale-down.
 
         No node is removed during the configured pause after `last_scale_up_time`. `draining_node_count` nodes are being
         drained already.
         """
-        now, scale_down_delays = self._loop_context.now, self._loop_context.settings.patience
-        candidates = [c for c in self.removals.unneeded_nodes.values() if c.name not in self._waiting_nodes]
+        now, scale_down_delays = self._loop_context.now, self._loop_context.settings.scale_down_delays
+        candidates = [c for c in self.decisions.unneeded_nodes.values() if c.name not in self._waiting_nodes]
         due_candidates = [candidate for candidate in candidates if self._is_removal_due(candidate)]
         removals_resume_at = now if last_scale_up_time is None else last_scale_up_time + scale_down_delays.pause
         if due_candidates and removals_resume_at > now:
-            self.removals.requeue_by(removals_resume_at)
+            self.decisions.requeue_by(removals_resume_at)
         elif due_candidates:
             self._remove_due_candidates(due_candidates, draining_node_count)
-        return self.removals
+        return self.decisions
 
     # --- unneeded nodes ---
 
@@ -193,13 +193,16 @@ class ScaleDown:
         accelerator = group.machine.accelerator
         resources = ("cpu", "memory") if accelerator is None else (accelerator.resource,)
         limit = self._loop_context.settings.utilization_threshold
-        total, free = node.view.allocatable, node.left
+        total, free = node.view.allocatable, node.free_amounts
         return all(
             (total.get(r, 0) - free.get(r, 0)) * meta.NANO <= limit * total[r] for r in resources if total.get(r)
         )
 
     def _move_pods(self, node: NodeInfo, pods: Sequence[PodView]) -> bool:
-        """Move these pods to other nodes and remove their node from the snapshot; return False if one fits nowhere."""
+        """Move these pods to other nodes and remove their node from the snapshot.
+
+        If a pod fits no other node, undo the moves and return False.
+        """
         node_view, moved_pods = node.view, list[PodView]()
         self._excluded_nodes.append(node.name)
         while pods and self._excluded_nodes:
@@ -217,23 +220,28 @@ class ScaleDown:
 
     def _find_node_name_for(self, pod: PodView) -> str:
         """Return the name of the best node that the pod fits, scored by resources only; '' if none."""
-        node_shortlist = self._nodes.candidate_cache.of(pod.shape, AutoscalingProfile.BALANCED)
-        return node_shortlist.best_node(PodFilters(pod, self._nodes).passes_node)
+        node_shortlist = self._nodes.candidate_cache.candidates_for(pod.shape, AutoscalingProfile.BALANCED)
+        return node_shortlist.best_node(PodFilters(pod, self._nodes).accepts_node)
 
     # --- removal ---
 
     def _is_removal_due(self, candidate: RemovalCandidate) -> bool:
         """Return whether a node has been unneeded for long enough to remove it; otherwise requeue the scan."""
         unneeded_since = self._loop_context.now if candidate.unneeded_since is None else candidate.unneeded_since
-        wait = self._loop_context.settings.patience.unneeded_time if candidate.is_ready else node_groups.UNREADY_TIME
+        wait = (
+            self._loop_context.settings.scale_down_delays.unneeded_time
+            if candidate.is_ready
+            else node_groups.UNREADY_TIME
+        )
         if unneeded_since + wait > self._loop_context.now:
-            self.removals.requeue_by(unneeded_since + wait)
+            self.decisions.requeue_by(unneeded_since + wait)
             return False
         return True
 
     def _remove_due_candidates(self, due_candidates: Sequence[RemovalCandidate], draining_count: int) -> None:
         """Remove all complete TPU slices; then empty nodes, then other nodes, up to the parallel limits."""
-        removal_max, drain_max = node_groups.PARALLEL_MAX - draining_count, node_groups.DRAIN_MAX - draining_count
+        removal_max = node_groups.PARALLEL_REMOVALS_MAX - draining_count
+        drain_max = node_groups.PARALLEL_DRAINS_MAX - draining_count
         slices: dict[node_groups.NodeGroup, list[RemovalCandidate]] = {}
         single_nodes: list[RemovalCandidate] = []
         for candidate in due_candidates:
@@ -246,7 +254,7 @@ class ScaleDown:
         for candidate in single_nodes:
             is_empty = not self._moving_pods[candidate.name]
             if removal_max <= 0 or (not is_empty and drain_max <= 0):
-                self.removals.requeue_by(self._loop_context.now + self._loop_context.settings.scan_interval)
+                self.decisions.requeue_by(self._loop_context.now + self._loop_context.settings.scan_interval)
                 return
             if self._may_shrink(candidate.group):
                 self._mark_candidates_removed([candidate])
@@ -261,7 +269,7 @@ class ScaleDown:
         for candidate in candidates:
             self._fleet.grow(candidate.group, -1)
             self._limits.take(candidate.group.counted_resources, -1)
-            self.removals.removed_pods[candidate.name] = self._moving_pods[candidate.name]
+            self.decisions.pods_to_move_by_node[candidate.name] = self._moving_pods[candidate.name]
 
 
 # One autoscaler loop: scale up, scale down, taint nodes, and create or delete pools.
@@ -273,7 +281,10 @@ _ACCELERATORS = (well_known.GPU, well_known.TPU)
 
 
 class AutoscalerLoop:
-    """One scan of the cluster. `last_messages`, by pod uid, suppresses Events that repeat the last message of a pod."""
+    """One scan of the cluster, which updates `last_messages`: the last Event message by pod uid.
+
+    An Event that repeats the last message of its pod is left out.
+    """
 
     def __init__(
         self, index: ScalingIndex, reader: Reader, loop_context: LoopContext, last_messages: MutableMapping[str, str]
@@ -299,11 +310,11 @@ class AutoscalerLoop:
                 upcoming_cluster.scale_up.grow_to_minimum()
                 for unit in units_of(self._index.pending_pods.values()):
                     upcoming_cluster.scale_up.plan(unit)
-                removals = self._scale_down(upcoming_cluster)
+                decisions = self._scale_down(upcoming_cluster)
             else:
                 self._requeue_by(wait_end)
-                removals = None
-        self._add_writes(upcoming_cluster.scale_up, removals)
+                decisions = None
+        self._add_writes(upcoming_cluster.scale_up, decisions)
         return self.outcome
 
     # --- decisions ---
@@ -312,21 +323,27 @@ class AutoscalerLoop:
         """Return until when to wait, since more pods of a gang may follow recent ones; None for no wait."""
         delays: list[tuple[Instant, Duration]] = [(pod.created, node_groups.RECENT_POD_WAIT) for pod in pods]
         delays = [min(delays)] if delays else []
-        device_times = [pod.created for pod in pods if any(resource in _ACCELERATORS for resource, _ in pod.requests)]
-        delays += [(min(device_times), node_groups.RECENT_ACCELERATED_POD_WAIT)] if device_times else []
+        accelerated_pod_times = [
+            pod.created for pod in pods if any(resource in _ACCELERATORS for resource, _ in pod.requests)
+        ]
+        delays += (
+            [(min(accelerated_pod_times), node_groups.RECENT_ACCELERATED_POD_WAIT)] if accelerated_pod_times else []
+        )
         wait_end = max((created + wait for created, wait in delays), default=self._now)
         return wait_end if wait_end > self._now else None
 
     def _scale_down(self, forecast: UpcomingCluster) -> ScaleDownDecisions:
         scale_up = forecast.scale_up
-        scale_down = ScaleDown(self._index.nodes, forecast.fleet, forecast.limits, self._loop_context, self._drain_of)
+        scale_down = ScaleDown(
+            self._index.nodes, forecast.fleet, forecast.limits, self._loop_context, self._drainability_of
+        )
         needed_nodes = {**dict.fromkeys(scale_up.node_by_pod.values()), **forecast.booked_nodes}
         upcoming_nodes = [*forecast.upcoming_nodes, *scale_up.new_nodes]
         scale_down.find_unneeded(self._removal_candidates(forecast.fleet), needed_nodes, upcoming_nodes)
         index = self._index
         times = [at for name, at in index.machines.last_creation_times().items() if index.is_pool_autoscaled(name.pool)]
         last_scale_up_time = self._now if scale_up.increases else max(times, default=None)
-        return scale_down.remove(last_scale_up_time, self._draining_count())
+        return scale_down.choose_removals(last_scale_up_time, self._draining_count())
 
     def _removal_candidates(self, fleet: NodeGroupsState) -> list[RemovalCandidate]:
         """Return the nodes of autoscaled pools that scale-down may remove: not new, reserved, exempt or draining."""
@@ -341,7 +358,7 @@ class AutoscalerLoop:
         return removal_candidates
 
     def _is_for_resize_request(self, node_record: NodeRecord) -> bool:
-        """Return whether a node is still reserved for the ProvisioningRequest for which it was created."""
+        """Return whether a node is still reserved for the ProvisioningRequest that created it; requeue for the end."""
         resize_request = node_record.view.labels.get(well_known.NODE_PROVISIONING_REQUEST)
         key = self._index.request_by_resize_request.get(resize_request or "")
         if key is None:
@@ -350,18 +367,20 @@ class AutoscalerLoop:
         request_state, provisioned_at = state_of(request), transition_time(request, PROVISIONED)
         if request_state is ProvisioningRequestState.ACCEPTED or provisioned_at is None:
             return request_state is ProvisioningRequestState.ACCEPTED
-        reservation_end = provisioned_at + max(0, BOOKING_TIME - self._loop_context.settings.patience.unneeded_time)
+        reservation_end = provisioned_at + max(
+            0, BOOKING_TIME - self._loop_context.settings.scale_down_delays.unneeded_time
+        )
         if request_state is not ProvisioningRequestState.PROVISIONED or reservation_end <= self._now:
             return False
         self._requeue_by(reservation_end)
         return True
 
-    def _drain_of(self, pod: PodView, is_guarded: bool) -> PodDrainability:
+    def _drainability_of(self, pod: PodView, is_guarded: bool) -> PodDrainability:
         obj = self._reader.get(Key(scheme.POD, pod.namespace, pod.name))
         return PodDrainability.MOVES if obj is None else pod_drainability(obj, self._now, is_guarded=is_guarded)
 
     def _draining_count(self) -> int:
-        """Return the number of nodes that are being drained."""
+        """Return the number of nodes that are being drained and whose machines are not being deleted yet."""
         machines = [self._index.machines.get(name) for name in self._index.draining_nodes]
         return sum(machine is not None and not machine.is_being_deleted for machine in machines)
 
@@ -372,14 +391,14 @@ class AutoscalerLoop:
 
     # --- writes ---
 
-    def _add_writes(self, scale_up: ScaleUp, removals: ScaleDownDecisions | None) -> None:
+    def _add_writes(self, scale_up: ScaleUp, decisions: ScaleDownDecisions | None) -> None:
         self.outcome.writes += self._failures.writes()
         self.outcome.events += self._failures.events
         self._request_machines(scale_up)
         self._record_pod_events(scale_up)
-        if removals is not None:
-            self._update_node_taints(removals)
-            self._requeue_by(removals.requeue_at)
+        if decisions is not None:
+            self._update_node_taints(decisions)
+            self._requeue_by(decisions.requeue_at)
         self._delete_unused_pools(scale_up)
 
     def _request_machines(self, scale_up: ScaleUp) -> None:
@@ -397,7 +416,7 @@ class AutoscalerLoop:
         for uid, refusal in scale_up.refusal_by_pod.items():
             self._record_pod_event(uid, "NotTriggerScaleUp", f"pod didn't trigger scale-up: {refusal}")
         if scale_up.refusal_by_pod:
-            self._requeue_by(scale_up.backoffs_end())
+            self._requeue_by(scale_up.next_backoff_end())
         for uid in [uid for uid in self._last_messages if uid not in self._index.pending_pods]:
             del self._last_messages[uid]
 
@@ -409,20 +428,20 @@ class AutoscalerLoop:
         key = Key(scheme.POD, pod.namespace, pod.name)
         self.outcome.events.append(EventRecord(key, "Normal", reason, message))
 
-    def _update_node_taints(self, removals: ScaleDownDecisions) -> None:
+    def _update_node_taints(self, decisions: ScaleDownDecisions) -> None:
         """Add or remove the taints DeletionCandidate (unneeded) and ToBeDeleted (to remove) of nodes."""
         node_records_by_name = self._index.node_records
         candidate_nodes = [name for name, record in node_records_by_name.items() if record.unneeded_since is not None]
-        for name in dict.fromkeys([*removals.unneeded_nodes, *candidate_nodes]):
+        for name in dict.fromkeys([*decisions.unneeded_nodes, *candidate_nodes]):
             key, record = Key(scheme.NODE, "", name), node_records_by_name[name]
             node = self._reader.get(key)
             if node is None or record.draining_since is not None:
                 continue
-            if name in removals.removed_pods:
+            if name in decisions.pods_to_move_by_node:
                 self.outcome.writes.append(Update(taint_to_be_deleted(node, self._now)))
                 message = "marked the node as toBeDeleted/unschedulable"
                 self.outcome.events.append(EventRecord(key, "Normal", "ScaleDown", message))
-            elif name not in removals.unneeded_nodes:
+            elif name not in decisions.unneeded_nodes:
                 self.outcome.writes.append(Update(untaint_needed(node)))
             elif record.unneeded_since is None:
                 self.outcome.writes.append(Update(taint_unneeded(node, self._now)))
@@ -450,9 +469,10 @@ RETRY_TIME: Final = 10 * SECOND
 
 
 def drain_nodes(index: ScalingIndex, reader: Reader, now: Instant) -> ReconcileResult:
-    """For each node with the ToBeDeleted taint, evict its pods, and delete its machine once the node is empty.
+    """Return the writes that evict the pods of each node with the ToBeDeleted taint, or delete its empty machine.
 
-    If a pod blocks the removal, or if pods remain at the end of the drain time, remove the taint and keep the node.
+    If a pod blocks the removal or must end first, or if pods remain at the end of the drain time, the taint is removed
+    and the node stays.
     """
     reconcile_result = ReconcileResult()
     for name in index.draining_nodes:
@@ -519,8 +539,7 @@ _AUTOSCALER_KEY: Final = Key(scheme.CLUSTER, "", "autoscaler")
 
 
 class Autoscaler:
-    """The controller that scans the cluster at intervals. It updates the index for other controllers, which must run
-    later.
+    """The controller that scans the cluster at intervals, and updates the index for controllers that run later.
 
     Scan times are multiples of the scan interval since the creation of the Cluster, so a restart does not shift them.
     """
@@ -534,12 +553,12 @@ class Autoscaler:
         self._last_scan: Instant | None = None
         self._last_messages: dict[str, str] = {}
 
-    def last_message_for(self, pod: str) -> str:
-        """Return the last Event message (scale-up triggered or refused) for the pod with this uid; '' if none."""
-        return self._last_messages.get(pod, "")
+    def last_message_for(self, pod_uid: str) -> str:
+        """Return the last Event message (scale-up triggered or refused) for a pod; '' if none."""
+        return self._last_messages.get(pod_uid, "")
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the autoscaler's only key if the event requires a scan; otherwise nothing."""
+        """Update the index; return the autoscaler's only key if the event requires a scan, otherwise nothing."""
         return (_AUTOSCALER_KEY,) if self._index.observe(event) and self._index.is_needed else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:

@@ -83,7 +83,7 @@ def _pod_request_price(pod: PodView) -> float:
 
 
 def _priority_rank(option: ScaleUpOption, priorities: Sequence[str]) -> int:
-    """Return the index of the first priority pattern that matches the scale-up's pool; their number if none does."""
+    """Return the index of the first pattern that matches the scale-up's pool; the number of patterns if none does."""
     name = option.group.name.pool
     return next((rank for rank, pattern in enumerate(priorities) if matches_anywhere(pattern, name)), len(priorities))
 
@@ -117,7 +117,7 @@ _encode_json = msgspec.json.Encoder(order="sorted").encode
 
 
 class ScaleUpFailure(NamedTuple):
-    """Why requested machines did not become nodes: the cloud's error code and message."""
+    """The reason why requested machines did not become nodes: the cloud's error code and message."""
 
     code: str
     message: str
@@ -134,13 +134,16 @@ class Backoff(NamedTuple):
     code: str
 
     @property
-    def is_long_lasting(self) -> bool:
+    def needs_configuration_change(self) -> bool:
         """Whether only a change of the configuration can fix the failure that caused this backoff."""
         return self.code in _PERMANENT_ERROR_CODES
 
 
 def backoff_key(group: node_groups.NodeGroup) -> str:
-    """Return the key of a node group's backoff; auto-provisioned groups of equal machines in a zone share it."""
+    """Return the key of a node group's backoff.
+
+    Auto-provisioned groups with the same machines, provisioning and zone share a key.
+    """
     zone = group.name.zone
     if not group.is_auto_provisioned:
         return f"{group.name.pool}/{zone}"
@@ -167,7 +170,7 @@ def backoff_after_failure(old_backoff: Backoff | None, failure: ScaleUpFailure, 
 
 
 def parse_backoffs(text: str) -> dict[str, Backoff]:
-    """Parse the JSON text of a ConfigMap with backoffs of node groups, by backoff key; empty if it is invalid."""
+    """Return the backoffs of node groups in a ConfigMap's JSON text, by backoff key; empty if the text is invalid."""
     try:
         stored_backoffs: Any = msgspec.json.decode(text)
         return {key: _decode_backoff(row) for key, row in stored_backoffs.items()}
@@ -176,7 +179,10 @@ def parse_backoffs(text: str) -> dict[str, Backoff]:
 
 
 def serialize_backoffs(backoffs: Mapping[str, Backoff], now: Instant) -> str:
-    """Encode the backoffs of node groups as JSON text for their ConfigMap, without expired ones."""
+    """Encode the backoffs of node groups as JSON text for their ConfigMap.
+
+    A backoff is left out if it has ended and its failure is more than RESET_AFTER ago.
+    """
     active_backoffs = {key: each for key, each in backoffs.items() if max(each.end, each.failed_at + RESET_AFTER) > now}
     return _encode_json({key: _encode_backoff(each) for key, each in active_backoffs.items()}).decode()
 
@@ -288,7 +294,10 @@ class NodeGroupsState:
         return node_groups.format_exceeded_limits(resources) if resources else ""
 
     def known_room(self, group: node_groups.NodeGroup, cluster: Obj) -> int:
-        """Return how many more machines of a group fit the capacity, reservations and quotas in the Cluster's spec."""
+        """Return how many more machines of a group fit the capacity, reservations and quotas in the Cluster's spec.
+
+        The number is 1 << 30 if the spec limits none of these.
+        """
         spec = cluster["spec"]
         count_bounds = [
             row["count"] - self._total(lambda each: each.reservation_name == group.reservation_name)
@@ -305,7 +314,7 @@ class NodeGroupsState:
                 count_bounds.append((row["limit"] - self._total(partial(_quota_usage, row["name"]))) // per_machine)
         return max(0, min(count_bounds, default=_UNLIMITED_COUNT))
 
-    def is_known_to_have(self, groups: Sequence[node_groups.NodeGroup], count: int, cluster: Obj) -> bool:
+    def has_known_capacity_for(self, groups: Sequence[node_groups.NodeGroup], count: int, cluster: Obj) -> bool:
         """Return whether `count` more machines of these node groups together fit the capacity in the Cluster's spec."""
         new_groups = [group for group in groups if group.name not in self.groups]
         self.groups.update({group.name: group for group in new_groups})
@@ -320,7 +329,7 @@ class NodeGroupsState:
         return sum(increases.values()) == count
 
     def _total(self, value_per_machine: Callable[[node_groups.NodeGroup], int]) -> int:
-        """Return the sum of a value over all machines, given as a function of their node group."""
+        """Return the sum over all machines of the value that `value_per_machine` returns for their node group."""
         return sum(self.size(group) * value_per_machine(group) for group in self.groups.values())
 
 

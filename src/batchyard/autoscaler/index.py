@@ -13,10 +13,15 @@ from batchyard.api.views.node import NodeView, namespace_labels, node_view
 from batchyard.api.views.pods import PodView, pod_view
 from batchyard.autoscaler import expander, node_groups
 from batchyard.autoscaler.machines import MachineIndex, MachineRecord
-from batchyard.autoscaler.provisioning_request_pods import QUEUED_CLASS, consumed_request, resize_request_name, state_of
+from batchyard.autoscaler.provisioning_request_pods import (
+    QUEUED_CLASS,
+    consumed_request_name,
+    resize_request_name,
+    state_of,
+)
 from batchyard.autoscaler.scale_up import LoopContext
 from batchyard.base.instant import SECOND, Duration, Instant
-from batchyard.cloud.catalog.instances import begins_at, find_reservation
+from batchyard.cloud.catalog.instances import find_reservation, reservation_start
 from batchyard.cloud.catalog.nodes import awaits_drivers
 from batchyard.interfaces.client import Create, Delete, EventType, Reader, Update, WatchEvent, Write
 from batchyard.interfaces.controller import EventRecord
@@ -157,16 +162,16 @@ class ScalingIndex:
         return True
 
     def _observe_pool(self, event: WatchEvent) -> bool:
-        name, old = event.key.name, self.pools.get(event.key.name)
+        name, old_pool = event.key.name, self.pools.get(event.key.name)
         if event.type is _DELETED:
             self.pools.pop(name, None)
             self.groups.pop(name, None)
             return True
         self.pools[name] = event.obj
         if (
-            old is not None
-            and old["spec"] is event.obj["spec"]
-            and _is_being_deleted(old) == _is_being_deleted(event.obj)
+            old_pool is not None
+            and old_pool["spec"] is event.obj["spec"]
+            and _is_being_deleted(old_pool) == _is_being_deleted(event.obj)
         ):
             return False
         self._set_groups(name, event.obj)
@@ -226,8 +231,8 @@ class ScalingIndex:
         else:
             self.nodes.withdraw_nomination(pod.uid)
             self.nodes.add_pod(pod, pod.node_name)
-            if request := consumed_request(obj):
-                key = Key(scheme.PROVISIONING_REQUEST, pod.namespace, request)
+            if request_name := consumed_request_name(obj):
+                key = Key(scheme.PROVISIONING_REQUEST, pod.namespace, request_name)
                 self.consumers.setdefault(key, {})[pod.uid] = None
         return self._is_on_autoscaled_node(pod)
 
@@ -237,7 +242,7 @@ class ScalingIndex:
             if pod.nominated_node:
                 self.nodes.nominate(pod, pod.nominated_node)
         is_unschedulable = pod.awaits_node and pod.unschedulable_message and not (pod.gated or pod.nominated_node)
-        if not is_unschedulable or pod.priority < node_groups.EXPENDABLE_BELOW_PRIORITY or consumed_request(obj):
+        if not is_unschedulable or pod.priority < node_groups.EXPENDABLE_BELOW_PRIORITY or consumed_request_name(obj):
             self.pending_pods.pop(pod.uid, None)
             return False
         old_pod = self.pending_pods.get(pod.uid)
@@ -287,10 +292,10 @@ class ScalingIndex:
 
 
 def _node_record(node: Obj) -> NodeRecord:
-    viewed_node = node_view(node)
-    taint_values = {taint.key: taint.value for taint in viewed_node.taints}
+    view = node_view(node)
+    taint_values = {taint.key: taint.value for taint in view.taints}
     return NodeRecord(
-        view=viewed_node,
+        view=view,
         pool=label(node, well_known.NODE_POOL) or "",
         is_upcoming=awaits_drivers(node),
         is_scale_down_disabled=annotation(node, well_known.SCALE_DOWN_DISABLED) == "true",
@@ -317,7 +322,7 @@ def _is_being_deleted(obj: Obj) -> bool:
 
 
 _TIMEOUT_CODE: Final = "timeout"
-_NOT_READY: Final = "RESERVATION_NOT_READY"
+_RESERVATION_NOT_READY: Final = "RESERVATION_NOT_READY"
 
 
 class FailedMachines:
@@ -361,13 +366,13 @@ class FailedMachines:
         Backoffs come first: otherwise a deleted machine would be requested again immediately.
         """
         deletions: list[Write] = [Delete(Key(scheme.INSTANCE, "", name)) for name in self.machines]
-        return [*self._store_backoffs(), *deletions]
+        return [*self._backoff_writes(), *deletions]
 
     def _record_failure(self, machine: MachineRecord, failure: expander.ScaleUpFailure) -> None:
         group = self._groups.get(machine.group)
         if group is None or machine.name in self.machines:
             return
-        deleted_machines = self._deleted_together(group, machine)
+        deleted_machines = self._machines_to_delete(group, machine)
         if len(deleted_machines) == group.hosts:
             self._back_off_group(group, failure)
         self.machines.update({each.name: each for each in deleted_machines})
@@ -380,8 +385,8 @@ class FailedMachines:
         if self.backoffs[key] is not old_backoff:
             self._record_failure_event(group, failure)
 
-    def _deleted_together(self, group: node_groups.NodeGroup, machine: MachineRecord) -> Sequence[MachineRecord]:
-        """Return the machines to delete if this machine failed: itself, or its whole TPU slice."""
+    def _machines_to_delete(self, group: node_groups.NodeGroup, machine: MachineRecord) -> Sequence[MachineRecord]:
+        """Return the machines to delete if this machine failed: itself, or those of its TPU slice that still exist."""
         if group.hosts == 1:
             return (machine,)
         return [each for each in self._index.machines.machines_of(group.name).values() if not each.is_being_deleted]
@@ -393,7 +398,9 @@ class FailedMachines:
         code = error.get("code") or "OTHER"
         group = self._groups.get(machine.group)
         available_at = (
-            self._reservation_start(group.reservation_name) if group is not None and code == _NOT_READY else None
+            self._reservation_start(group.reservation_name)
+            if group is not None and code == _RESERVATION_NOT_READY
+            else None
         )
         return expander.ScaleUpFailure(code, error.get("message") or "", available_at)
 
@@ -401,7 +408,7 @@ class FailedMachines:
         """Return the start time of the reservation with this name; None if there is none."""
         cluster = self._loop_context.cluster
         reservation = None if name is None else find_reservation(cluster, name)
-        return None if reservation is None else begins_at(cluster, reservation)
+        return None if reservation is None else reservation_start(cluster, reservation)
 
     def _record_failure_event(self, group: node_groups.NodeGroup, failure: expander.ScaleUpFailure) -> None:
         is_timeout = failure.code == _TIMEOUT_CODE
@@ -409,8 +416,8 @@ class FailedMachines:
         message = failure.message if is_timeout else f"Scale-up failed for group {group.id}: {failure.message}"
         self.events.append(EventRecord(Key(scheme.NODE_POOL, "", group.name.pool), "Warning", reason, message))
 
-    def _store_backoffs(self) -> list[Write]:
-        """Return the write that stores the backoffs in their ConfigMap; nothing if they are unchanged."""
+    def _backoff_writes(self) -> list[Write]:
+        """Return the write that stores the backoffs in their ConfigMap; empty if no backoff has changed."""
         if self.backoffs == self._index.backoffs:
             return []
         text, config_map = expander.serialize_backoffs(self.backoffs, self._now), self._reader.get(BACKOFFS_CONFIG_MAP)

@@ -58,7 +58,7 @@ class MachineIndex:
         return self._terminating_counts
 
     def get(self, name: str) -> MachineRecord | None:
-        """Return a machine by name, or None."""
+        """Return the machine with this name; None if it is unknown."""
         return self._machines.get(name)
 
     def machines_of(self, group: GroupName) -> Mapping[str, MachineRecord]:
@@ -84,7 +84,7 @@ class MachineIndex:
         return self._machines.get(machine.name) != old_record
 
     def record_ready(self, name: str) -> None:
-        """Record that the Node of a machine has become ready."""
+        """Record that the Node of a machine has become ready: the machine is no longer upcoming."""
         self.upcoming_machines.pop(name, None)
 
     def _add_machine(self, machine: MachineRecord) -> None:
@@ -137,7 +137,7 @@ def _machine_record(instance: Obj) -> MachineRecord:
 
 
 def taint_unneeded(node: Obj, now: Instant) -> Obj:
-    """Return a copy of the node with the taint DeletionCandidate, whose value is the time."""
+    """Return a copy of the node with the taint DeletionCandidate; its value is the time in seconds."""
     return _add_taint(node, well_known.DELETION_CANDIDATE, "PreferNoSchedule", now)
 
 
@@ -147,7 +147,7 @@ def untaint_needed(node: Obj) -> Obj:
 
 
 def taint_to_be_deleted(node: Obj, now: Instant) -> Obj:
-    """Return a copy of the node with the taint ToBeDeleted, whose value is the time."""
+    """Return a copy of the node with the taint ToBeDeleted; its value is the time in seconds."""
     return _add_taint(node, well_known.TO_BE_DELETED, "NoSchedule", now)
 
 

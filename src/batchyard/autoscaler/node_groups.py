@@ -14,7 +14,7 @@ from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant, pars
 from batchyard.cloud.catalog.instances import name_prefix
 from batchyard.cloud.catalog.machine_types import Catalog, MachineType, MicroDollars, catalog_of
 from batchyard.cloud.catalog.nodes import node_template
-from batchyard.cloud.catalog.pool_properties import hosts_of_slice, is_autoscaled, machine_of, pool_price, zones_of
+from batchyard.cloud.catalog.pool_properties import is_autoscaled, machine_of, pool_price, slice_host_count, zones_of
 from batchyard.placement.node_filters import AutoscalingProfile
 
 # Autoscaler settings of a Cluster, with defaults.
@@ -26,8 +26,8 @@ from batchyard.placement.node_filters import AutoscalingProfile
 #: The time after which a node that is not ready is removed.
 UNREADY_TIME: Final = 20 * MINUTE
 #: The maximum number of nodes that are removed at once, and of those that must be drained.
-PARALLEL_MAX: Final = 10
-DRAIN_MAX: Final = 1
+PARALLEL_REMOVALS_MAX: Final = 10
+PARALLEL_DRAINS_MAX: Final = 1
 #: The maximum grace period of evicted pods in seconds, and the time after which an undrained node stays.
 GRACE_MAX: Final = 600
 DRAIN_TIME: Final = GRACE_MAX * SECOND + 30 * SECOND
@@ -79,7 +79,7 @@ class ScalingSettings:
     #: Patterns of pool names, highest priority first.
     priorities: tuple[str, ...]
     scan_interval: Duration
-    patience: ScaleDownDelays
+    scale_down_delays: ScaleDownDelays
     #: The utilization below which a node may be removed, in billionths of the allocatable amount.
     utilization_threshold: int
     provision_time: Duration
@@ -93,7 +93,7 @@ class ScalingSettings:
 
 
 def settings_of(cluster: Obj) -> ScalingSettings:
-    """Parse the autoscaler settings in a Cluster's spec."""
+    """Return the autoscaler settings in a Cluster's spec, with defaults for fields that are not set."""
     autoscaling: Mapping[str, Any] = cluster["spec"].get("autoscaling") or _EMPTY
     profile = AutoscalingProfile(autoscaling.get("profile", AutoscalingProfile.BALANCED.value))
     unneeded_time, pause = _DEFAULT_DELAYS[profile]
@@ -103,7 +103,7 @@ def settings_of(cluster: Obj) -> ScalingSettings:
         expander=autoscaling.get("expander", "least-waste"),
         priorities=tuple(autoscaling.get("priorities") or ()),
         scan_interval=_duration_of_field(autoscaling, "scanInterval", _DEFAULT_SCAN_INTERVAL),
-        patience=ScaleDownDelays(_duration_of_field(autoscaling, "unneededTime", unneeded_time), pause),
+        scale_down_delays=ScaleDownDelays(_duration_of_field(autoscaling, "unneededTime", unneeded_time), pause),
         utilization_threshold=meta.parse_quantity(autoscaling.get("utilizationThreshold", _UTILIZATION_THRESHOLD)),
         provision_time=_duration_of_field(autoscaling, "maxNodeProvisionTime", _DEFAULT_PROVISION_TIME),
         limits={row["resource"]: _resource_limit(row) for row in (auto_provisioning or _EMPTY).get("limits") or ()},
@@ -206,7 +206,7 @@ class NodeGroup:
 def groups_of(pool: Obj, cluster: Obj) -> list[NodeGroup]:
     """Return the node groups of a NodePool in the order of its zones; for a multi-host TPU slice, only the first."""
     catalog = catalog_of(cluster)
-    machine, host_count = machine_of(pool, catalog), hosts_of_slice(pool, catalog)
+    machine, host_count = machine_of(pool, catalog), slice_host_count(pool, catalog)
     zones: Sequence[str] = zones_of(pool, cluster)[:1] if host_count > 1 else zones_of(pool, cluster)
     size, total = _size_bounds(pool["spec"], host_count, _node_group_size_max(pool, machine, catalog))
     name, pool_hourly_price = pool["metadata"]["name"], pool_price(pool, cluster)

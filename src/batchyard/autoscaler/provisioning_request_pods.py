@@ -18,7 +18,7 @@ from batchyard.api.views.pods import PodView
 from batchyard.autoscaler.auto_provisioning import NodeAutoProvisioner
 from batchyard.autoscaler.expander import FULL, IN_BACKOFF, ScaleUpOption, best_option
 from batchyard.autoscaler.node_groups import NodeGroup
-from batchyard.autoscaler.scale_up import ScaleUp, misfit, pods_by_kind_of
+from batchyard.autoscaler.scale_up import ScaleUp, find_misfit_reasons, group_pods_by_kind
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant
 
 # The states and conditions of ProvisioningRequests, with upstream's reasons and messages.
@@ -130,8 +130,10 @@ ACCEPTED_BY_AUTOSCALER: Final = ConditionText(
     ACCEPTED, True, "Accepted", "ProvisioningRequest is accepted by ClusterAutoscaler"
 )
 CAPACITY_FOUND: Final = ConditionText(PROVISIONED, True, "CapacityIsFound", "Capacity is found in the cluster")
-CAPACITY_MADE: Final = ConditionText(PROVISIONED, True, "CapacityIsProvisioned", "Capacity is found in the cluster")
-CAPACITY_LATER: Final = ConditionText(
+CAPACITY_PROVISIONED: Final = ConditionText(
+    PROVISIONED, True, "CapacityIsProvisioned", "Capacity is found in the cluster"
+)
+CAPACITY_NOT_FOUND_YET: Final = ConditionText(
     PROVISIONED, False, "CapacityIsNotFound", "Capacity is not found, CA will try to find it later."
 )
 CAPACITY_NOT_FOUND: Final = ConditionText(FAILED, True, "CapacityIsNotFound", "CA could not find requested capacity")
@@ -192,7 +194,7 @@ def missing_templates_message(request: Obj, missing_names: Sequence[str]) -> str
     )
 
 
-def missing_templates(request: Obj, missing_names: Sequence[str], *, is_final: bool) -> ConditionText:
+def missing_templates_condition(request: Obj, missing_names: Sequence[str], *, is_final: bool) -> ConditionText:
     """Return the condition for missing pod templates: Failed if `is_final`, else Accepted with status False."""
     text = missing_templates_message(request, missing_names)
     if is_final:
@@ -201,9 +203,9 @@ def missing_templates(request: Obj, missing_names: Sequence[str], *, is_final: b
     return ConditionText(ACCEPTED, False, "MissingPodTemplates", f"Provisioning Request will fail soon as it is {text}")
 
 
-def transition_time(request: Obj, kind: str) -> Instant | None:
+def transition_time(request: Obj, condition_type: str) -> Instant | None:
     """Return the lastTransitionTime of a ProvisioningRequest's condition; None without that condition."""
-    condition = find_condition(request, kind)
+    condition = find_condition(request, condition_type)
     return None if condition is None else parse_time(condition["lastTransitionTime"])
 
 
@@ -266,28 +268,28 @@ _HASH_LENGTH: Final = 16
 _QUEUED_TOLERATION: Final = {"key": well_known.QUEUED, "operator": "Equal", "value": "true", "effect": "NoSchedule"}
 
 
-def resize_request_name(namespace: str, request: str) -> str:
+def resize_request_name(namespace: str, request_name: str) -> str:
     """Return the name of the ResizeRequest that obtains the machines of a queued ProvisioningRequest."""
-    hash_digits = sha256(f"{namespace}/{request}".encode()).hexdigest()[:_HASH_LENGTH]
-    return f"gke-{namespace[:_NAME_PREFIX_LENGTH]}-{request[:_NAME_PREFIX_LENGTH]}-{hash_digits}"
+    hash_digits = sha256(f"{namespace}/{request_name}".encode()).hexdigest()[:_HASH_LENGTH]
+    return f"gke-{namespace[:_NAME_PREFIX_LENGTH]}-{request_name[:_NAME_PREFIX_LENGTH]}-{hash_digits}"
 
 
-def consumed_request(pod: Obj) -> str:
+def consumed_request_name(pod: Obj) -> str:
     """Return the name of the ProvisioningRequest whose capacity a pod consumes; '' if none."""
     name = annotation(pod, well_known.CONSUME_PROVISIONING_REQUEST)
     return name or annotation(pod, well_known.OLD_CONSUME_PROVISIONING_REQUEST) or ""
 
 
 def admit_queued_pod(pod: Obj) -> Obj:
-    """Return a new pod; if it consumes a queued ProvisioningRequest, with a selector and toleration for its nodes.
+    """Return a pod that is being created, unchanged unless it consumes a queued ProvisioningRequest.
 
-    GKE's webhook makes the same change.
+    Such a pod gets a node selector and a toleration for the request's nodes, as from GKE's webhook.
     """
-    request = consumed_request(pod)
+    request_name = consumed_request_name(pod)
     class_name = annotation(pod, well_known.PROVISIONING_CLASS) or annotation(pod, well_known.OLD_PROVISIONING_CLASS)
-    if not request or class_name != QUEUED_CLASS:
+    if not request_name or class_name != QUEUED_CLASS:
         return pod
-    name = resize_request_name(pod["metadata"].get("namespace") or "", request)
+    name = resize_request_name(pod["metadata"].get("namespace") or "", request_name)
     return _tolerate_queued(with_path(pod, ("spec", "nodeSelector", well_known.NODE_PROVISIONING_REQUEST), name))
 
 
@@ -351,13 +353,13 @@ _NO_POOL_CONDITION: Final = ConditionText(
 
 
 class GroupRefusal(NamedTuple):
-    """Why a node group cannot provide the nodes for all pods of a ProvisioningRequest."""
+    """The cause, with details, why a node group cannot provide nodes for all pods of a ProvisioningRequest."""
 
     cause: str
     details: Sequence[str] = ()
 
 
-def choose_group(
+def choose_scale_up(
     pods: Sequence[PodView], scale_up: ScaleUp, provisioner: NodeAutoProvisioner | None
 ) -> ScaleUpOption | ConditionText:
     """Return a scale-up of one node group for all pods of a ProvisioningRequest; a Failed condition if none fits."""
@@ -389,8 +391,8 @@ def _option_in_group(group: NodeGroup, pods: Sequence[PodView], scale_up: ScaleU
         return GroupRefusal(obstacle)
     if obstacle:
         return GroupRefusal(_EXCEEDED_CAUSE, limits.exceeded_resources(group.counted_resources, group.hosts))
-    for similar_pods in pods_by_kind_of(pods, scale_up.nodes).values():
-        misfit_reasons = misfit(similar_pods[0], group, scale_up.nodes)
+    for similar_pods in group_pods_by_kind(pods, scale_up.nodes).values():
+        misfit_reasons = find_misfit_reasons(similar_pods[0], group, scale_up.nodes)
         if misfit_reasons:
             return GroupRefusal(_MISFIT_CAUSE, misfit_reasons)
     remaining_size = fleet.room(group)
@@ -415,10 +417,10 @@ def _condition_for_refusals(refusals: Mapping[NodeGroup, GroupRefusal]) -> Condi
 
     Its message lists the node pools with this cause.
     """
-    for cause, (reason, beginning) in _REASON_AND_MESSAGE_BY_CAUSE.items():
+    for cause, (reason, message_prefix) in _REASON_AND_MESSAGE_BY_CAUSE.items():
         pools = {group.name.pool: refusal.details for group, refusal in refusals.items() if refusal.cause == cause}
         if pools:
-            return ConditionText(FAILED, True, reason, f"{beginning}{_message_details(cause, pools)}")
+            return ConditionText(FAILED, True, reason, f"{message_prefix}{_message_details(cause, pools)}")
     return _NO_POOL_CONDITION
 
 

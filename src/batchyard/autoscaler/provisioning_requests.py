@@ -90,7 +90,10 @@ def provisioning_details(request: Obj, resize_request: Obj, group: NodeGroup) ->
 
 
 def result_condition(resize_request: Obj | None) -> request_pods.ConditionText | None:
-    """Return the ProvisioningRequest condition that its ResizeRequest implies; None while the latter is open."""
+    """Return the condition of a ProvisioningRequest that its ResizeRequest (None: it is missing) implies.
+
+    While the ResizeRequest is open, this is the condition for the cloud's last failed attempt; None without one.
+    """
     if resize_request is None:
         return request_pods.MISSING_RESIZE_REQUEST
     status = resize_request.get("status") or {}
@@ -203,11 +206,13 @@ class QueuedRequest:
             return ReconcileResult(requeue_at=self._next_scan_time())
         missing_names = [key.name for key in template_keys(self._request) if self._reader.get(key) is None]
         if missing_names:
-            condition = request_pods.missing_templates(self._request, missing_names, is_final=not self._may_retry())
+            condition = request_pods.missing_templates_condition(
+                self._request, missing_names, is_final=not self._may_retry()
+            )
             return self._set_retry_condition(condition)
         if self._resize_request is not None:
             return self._accept_request(self._resize_request)
-        option = self._choose_group()
+        option = self._choose_scale_up()
         if isinstance(option, request_pods.ConditionText):
             condition = option._replace(type=request_pods.ACCEPTED, status=False) if self._may_retry() else option
             return self._set_retry_condition(condition)
@@ -217,7 +222,7 @@ class QueuedRequest:
         pool: list[Write] = [Create(option.group.pool)] if option.is_new_pool else []
         return ReconcileResult([*pool, Create(new_resize_request(self._request, option.group, len(option.nodes)))])
 
-    def _choose_group(self) -> ScaleUpOption | request_pods.ConditionText:
+    def _choose_scale_up(self) -> ScaleUpOption | request_pods.ConditionText:
         context = self._loop_context
         pods = requested_pods(self._request, self._reader)
         assert pods is not None, "_request_machines checks that all pod templates exist"
@@ -228,7 +233,7 @@ class QueuedRequest:
             failures = FailedMachines(self._index, self._reader, context)
             upcoming_cluster = UpcomingCluster(self._index, self._reader, context, failures)
             upcoming_cluster.prepare()
-            return request_pods.choose_group(pods, upcoming_cluster.scale_up, provisioner)
+            return request_pods.choose_scale_up(pods, upcoming_cluster.scale_up, provisioner)
 
     def _accept_request(self, resize_request: Obj) -> ReconcileResult:
         """Set the condition Accepted with details of the node group; if the group is gone, delete the ResizeRequest."""
@@ -259,14 +264,17 @@ class QueuedRequest:
 
     # --- after provisioning ---
 
-    def _set_condition_after(self, kind: str, wait: Duration, condition: request_pods.ConditionText) -> ReconcileResult:
-        """Set `condition` once `wait` has passed since the condition `kind` became True; requeue until then."""
-        due_at = (request_pods.transition_time(self._request, kind) or self._now) + wait
+    def _set_condition_after(
+        self, condition_type: str, wait: Duration, condition: request_pods.ConditionText
+    ) -> ReconcileResult:
+        """Set `condition` once `wait` has passed since the condition `condition_type` changed; requeue until then."""
+        due_at = (request_pods.transition_time(self._request, condition_type) or self._now) + wait
         return self._set_condition(condition) if due_at <= self._now else ReconcileResult(requeue_at=due_at)
 
-    def _delete_after_retention(self, kind: str) -> ReconcileResult:
-        """Delete the ProvisioningRequest 7 days after its final condition `kind`; requeue until then."""
-        due_at = (request_pods.transition_time(self._request, kind) or self._now) + request_pods.RETENTION_TIME
+    def _delete_after_retention(self, condition_type: str) -> ReconcileResult:
+        """Delete the ProvisioningRequest 7 days after its final condition; requeue until then."""
+        finished_at = request_pods.transition_time(self._request, condition_type) or self._now
+        due_at = finished_at + request_pods.RETENTION_TIME
         return ReconcileResult([Delete(self._key)]) if due_at <= self._now else ReconcileResult(requeue_at=due_at)
 
     def _clean_up_resize_request(
@@ -302,7 +310,7 @@ def _requeue_by(outcome: ReconcileResult, requeue_at: Instant | None) -> None:
 # pkg/processors/provreq.
 
 
-_FIRST_WAIT: Final = MINUTE
+_FIRST_RETRY_DELAY: Final = MINUTE
 _LONGEST_RETRY_WAIT: Final = 10 * MINUTE
 
 
@@ -353,7 +361,10 @@ class CapacityRequest:
         )
 
     def _provision_capacity(self) -> ReconcileResult:
-        """If an attempt is due, look for the capacity or add nodes for it, and write the result as conditions."""
+        """If an attempt is due, look for the capacity or add nodes for it, and write the result as conditions.
+
+        A request that is older than EXPIRY_TIME, or lacks a pod template, gets the condition Failed instead.
+        """
         expires_at = request_pods.creation_time(self._request) + request_pods.EXPIRY_TIME
         if expires_at <= self._now:
             return self._set_condition(request_pods.EXPIRED)
@@ -377,7 +388,8 @@ class CapacityRequest:
         new_request = request_pods.with_condition_set(accepted_request, condition, self._now)
         writes += [UpdateStatus(new_request)] if new_request is not self._request else []
         return ReconcileResult(
-            writes, requeue_at=self._now + _FIRST_WAIT if condition is request_pods.CAPACITY_LATER else None
+            writes,
+            requeue_at=self._now + _FIRST_RETRY_DELAY if condition is request_pods.CAPACITY_NOT_FOUND_YET else None,
         )
 
     def _attempt_provisioning(self, pods: Sequence[PodView]) -> tuple[request_pods.ConditionText, list[Write]]:
@@ -390,14 +402,14 @@ class CapacityRequest:
                 return request_pods.CAPACITY_FOUND, []
             return request_pods.CAPACITY_NOT_FOUND if request_pods.parameter(
                 self._request, "noRetry"
-            ) == "true" else request_pods.CAPACITY_LATER, []
+            ) == "true" else request_pods.CAPACITY_NOT_FOUND_YET, []
         scale_up = upcoming_cluster.scale_up
         if not scale_up.plan(PendingUnit(pods, is_gang=True)):
-            return request_pods.CAPACITY_LATER, []
+            return request_pods.CAPACITY_NOT_FOUND_YET, []
         writes: list[Write] = [Create(pool) for pool in scale_up.pools]
         for group, count in scale_up.increases.items():
             writes += [Create(new_instance(group.pool, group.name.zone, self._loop_context.cluster))] * count
-        return request_pods.CAPACITY_MADE if writes else request_pods.CAPACITY_FOUND, writes
+        return request_pods.CAPACITY_PROVISIONED if writes else request_pods.CAPACITY_FOUND, writes
 
     def _set_condition(self, condition: request_pods.ConditionText) -> ReconcileResult:
         new_request = request_pods.with_condition_set(self._request, condition, self._now)
@@ -409,7 +421,7 @@ def attempt_schedule(refused_at: Instant, now: Instant, scan_interval: int) -> t
 
     The delay between attempts doubles from one minute up to ten minutes.
     """
-    wait, attempt_at = _FIRST_WAIT, refused_at + _FIRST_WAIT
+    wait, attempt_at = _FIRST_RETRY_DELAY, refused_at + _FIRST_RETRY_DELAY
     while attempt_at <= now:
         if attempt_at > now - scan_interval:
             return True, attempt_at
@@ -473,6 +485,6 @@ class ProvisioningRequests:
         """Return the key of the ProvisioningRequest whose capacity a bound pod consumes; nothing if there is none."""
         if event.type is EventType.DELETED or not event.obj["spec"].get("nodeName"):
             return ()
-        request = request_pods.consumed_request(event.obj)
-        key = Key(scheme.PROVISIONING_REQUEST, event.key.namespace, request)
-        return (key,) if request and key in self._index.requests else ()
+        request_name = request_pods.consumed_request_name(event.obj)
+        key = Key(scheme.PROVISIONING_REQUEST, event.key.namespace, request_name)
+        return (key,) if request_name and key in self._index.requests else ()

@@ -2,8 +2,9 @@
 
 Pending pods are planned gang by gang; pods without a gang are planned together by priority. They first use free
 capacity, then new nodes of existing pools, or else of new pools. A gang with a pod that fits nowhere gets no nodes. One
-scan scales up for all pods, whereas upstream grows one group per loop. Source: kubernetes-sigs/cluster-autoscaler,
-pkg/core/scaleup/orchestrator (its reasons too) and pkg/processors/status/eventing_scale_up_processor.go.
+scan scales up for all pods, whereas upstream grows one group per loop. Source, also of the reasons:
+kubernetes-sigs/cluster-autoscaler, pkg/core/scaleup/orchestrator and
+pkg/processors/status/eventing_scale_up_processor.go.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -42,22 +43,26 @@ class PendingUnit(NamedTuple):
 def units_of(pods: Iterable[PodView]) -> list[PendingUnit]:
     """Group pending pods by gang, and pods without a gang by priority; return the groups by priority, then age."""
     pods_by_gang: dict[str, list[PodView]] = {}
-    single_pods: dict[int, list[PodView]] = {}
+    single_pods_by_priority: dict[int, list[PodView]] = {}
     for pod in pods:
-        (pods_by_gang.setdefault(pod.gang, []) if pod.gang else single_pods.setdefault(pod.priority, [])).append(pod)
+        (
+            pods_by_gang.setdefault(pod.gang, []) if pod.gang else single_pods_by_priority.setdefault(pod.priority, [])
+        ).append(pod)
     pending_units = [PendingUnit(sorted(members, key=_sort_key), is_gang=True) for members in pods_by_gang.values()]
-    pending_units += [PendingUnit(sorted(members, key=_sort_key), is_gang=False) for members in single_pods.values()]
+    pending_units += [
+        PendingUnit(sorted(members, key=_sort_key), is_gang=False) for members in single_pods_by_priority.values()
+    ]
     return sorted(pending_units, key=lambda pending_unit: _sort_key(pending_unit.pods[0]))
 
 
 def kind_of(pod: PodView, nodes: ClusterSnapshot) -> PodKind:
-    """Return a key that equivalent pods share; a pod with affinity rules about other pods has a key of its own."""
+    """Return a key that equivalent pods share; a pod whose placement depends on other pods has a key of its own."""
     if pod.shape.depends_on_pods or _is_repelled_by_anti_affinity(pod, nodes):
         return pod.uid
     return pod.shape
 
 
-def pods_by_kind_of(pods: Iterable[PodView], nodes: ClusterSnapshot) -> dict[PodKind, list[PodView]]:
+def group_pods_by_kind(pods: Iterable[PodView], nodes: ClusterSnapshot) -> dict[PodKind, list[PodView]]:
     """Group pods by their kind; pods of one kind fit the same nodes."""
     pods_by_kind: dict[PodKind, list[PodView]] = {}
     for pod in pods:
@@ -137,14 +142,17 @@ class BinpackingEstimate(NamedTuple):
 
 
 def pack(pods: Sequence[PodView], group: NodeGroup, node_count_max: int, nodes: ClusterSnapshot) -> BinpackingEstimate:
-    """Simulate packing pods onto at most `node_count_max` new nodes of a node group, next to the existing nodes."""
+    """Return how the pods pack onto at most `node_count_max` new nodes of a node group, beside the existing nodes.
+
+    The node snapshot is unchanged afterwards.
+    """
     with nodes.what_if():
         packing = _Packing(group, node_count_max, nodes)
         unplaced_pods = packing.pack(in_decreasing_request_order(pods, group.template))
-    return BinpackingEstimate([pods_by_node for pods_by_node in packing.pods_by_node if pods_by_node], unplaced_pods)
+    return BinpackingEstimate([node_pods for node_pods in packing.pods_by_node if node_pods], unplaced_pods)
 
 
-def misfit(pod: PodView, group: NodeGroup, nodes: ClusterSnapshot) -> tuple[str, ...]:
+def find_misfit_reasons(pod: PodView, group: NodeGroup, nodes: ClusterSnapshot) -> tuple[str, ...]:
     """Return the reasons why a pod does not fit a new node of the node group; empty if it fits."""
     node_view = group.node(_simulated_node_name(group, 0))
     if kind_of(pod, nodes) is pod.shape:  # the pod has no rules about other nodes and pods
@@ -170,7 +178,7 @@ class _Packing:
         self._group = group
         self._count_max = node_count_max
         self._nodes = nodes
-        self._start_index: dict[PodKind, int] = {}
+        self._start_index_by_kind: dict[PodKind, int] = {}
         self.pods_by_node: list[list[PodView]] = []
 
     def pack(self, pods: Sequence[PodView]) -> Sequence[PodView]:
@@ -179,16 +187,16 @@ class _Packing:
 
     def _place(self, pod: PodView) -> bool:
         kind = kind_of(pod, self._nodes)
-        start_index = self._start_index.get(kind, 0) if kind is pod.shape else 0
+        start_index = self._start_index_by_kind.get(kind, 0) if kind is pod.shape else 0
         while start_index < len(self.pods_by_node) or self._add_node():
             name = _simulated_node_name(self._group, start_index)
             if not _misfit_reasons(pod, name, self._nodes):
                 self._nodes.add_pod(pod, name)
                 self.pods_by_node[start_index].append(pod)
-                self._start_index[kind] = start_index
+                self._start_index_by_kind[kind] = start_index
                 return True
             start_index += 1
-        self._start_index[kind] = start_index
+        self._start_index_by_kind[kind] = start_index
         return False
 
     def _add_node(self) -> bool:
@@ -201,7 +209,7 @@ class _Packing:
 
 
 def _simulated_node_name(group: NodeGroup, index: int) -> str:
-    """Return the name of the new node number `index` in a simulation."""
+
     return f"{group.id}-tried-{index}"
 
 
@@ -234,10 +242,12 @@ def spread_nodes(groups: Sequence[NodeGroup], count: int, fleet: NodeGroupsState
 
 def _spread_by_capacity(increases: dict[NodeGroup, int], count: int, fleet: NodeGroupsState, cluster: Obj) -> None:
     """Give the new nodes to the first zone with known capacity for all, or else to zones by capacity, largest first."""
-    capacity = {group: min(fleet.room(group), fleet.known_room(group, cluster)) for group in increases}
-    sufficient_groups = [group for group in increases if capacity[group] >= count]
-    for group in sufficient_groups[:1] or sorted(increases, key=lambda group: -capacity[group]):
-        increase = min(capacity[group], count - sum(increases.values()), _remaining_pool_size(group, increases, fleet))
+    capacity_by_group = {group: min(fleet.room(group), fleet.known_room(group, cluster)) for group in increases}
+    sufficient_groups = [group for group in increases if capacity_by_group[group] >= count]
+    for group in sufficient_groups[:1] or sorted(increases, key=lambda group: -capacity_by_group[group]):
+        increase = min(
+            capacity_by_group[group], count - sum(increases.values()), _remaining_pool_size(group, increases, fleet)
+        )
         increases[group] += max(0, increase)
 
 
@@ -266,7 +276,7 @@ class LoopContext(NamedTuple):
     now: Instant
 
 
-class NewPools(Protocol):
+class NewPoolPlanner(Protocol):
     """A planner of new node pools for pods that fit no existing pool."""
 
     def scale_up_options(self, pods: Sequence[PodView], scale_up: "ScaleUp") -> Sequence[ScaleUpOption]:
@@ -300,7 +310,7 @@ class ScaleUp:
         fleet: NodeGroupsState,
         limits: ClusterLimits,
         loop_context: LoopContext,
-        new_pools: NewPools | None,
+        new_pools: NewPoolPlanner | None,
     ) -> None:
         self.nodes = nodes
         self.fleet = fleet
@@ -322,7 +332,7 @@ class ScaleUp:
 
     def plan(self, unit: PendingUnit) -> bool:
         """Plan new nodes for a gang, all or none, or for pods without a gang; return whether all pods have a node."""
-        pods_by_kind = pods_by_kind_of(unit.pods, self.nodes)
+        pods_by_kind = group_pods_by_kind(unit.pods, self.nodes)
         gang_key = tuple(kind for kind, pods in pods_by_kind.items() for _ in pods) if unit.is_gang else ()
         if gang_key in self._known_failures:
             self._refuse_pods(pods_by_kind, self._known_failures[gang_key])
@@ -336,7 +346,7 @@ class ScaleUp:
                 trial.keep()
                 self._apply_draft(scale_up_draft)
         if unplaced_pods:
-            refused_kinds = pods_by_kind if unit.is_gang else pods_by_kind_of(unplaced_pods, self.nodes)
+            refused_kinds = pods_by_kind if unit.is_gang else group_pods_by_kind(unplaced_pods, self.nodes)
             reason_by_kind = {kind: self._explain_refusal(pods[0], kind, unit) for kind, pods in refused_kinds.items()}
             if gang_key:
                 self._known_failures[gang_key] = reason_by_kind
@@ -359,13 +369,17 @@ class ScaleUp:
                 self._grow([group], missing_count if self.fleet.size(group) == 0 or group.hosts == 1 else 0)
             self._grow(groups, groups[0].total.minimum - self.fleet.pool_size(groups[0]) if groups[0].hosts == 1 else 0)
 
-    def backoffs_end(self) -> Instant | None:
+    def next_backoff_end(self) -> Instant | None:
         """Return the earliest end of a node group's backoff after which a retry can succeed; None if there is none."""
         cluster, now = self.loop_context.cluster, self.loop_context.now
         backoff_end_times = []
         for group in self.fleet.groups.values():
             backoff = self.fleet.backoff(group, now)
-            if backoff is None or backoff.is_long_lasting or self.fleet.known_room(group, cluster) < group.hosts:
+            if (
+                backoff is None
+                or backoff.needs_configuration_change
+                or self.fleet.known_room(group, cluster) < group.hosts
+            ):
                 continue
             backoff_end_times.append(backoff.end)
         return min(backoff_end_times, default=None)
@@ -379,17 +393,17 @@ class ScaleUp:
         ]
         return f"[{' '.join(group_descriptions)}]"
 
-    def fitting_kinds(self, kinds: Mapping[PodKind, Sequence[PodView]], group: NodeGroup) -> list[PodKind]:
+    def fitting_kinds(self, pods_by_kind: Mapping[PodKind, Sequence[PodView]], group: NodeGroup) -> list[PodKind]:
         """Return the kinds of pods that fit a new node of the node group."""
-        return [kind for kind, pods in kinds.items() if not self._cached_misfit_reasons(pods[0], kind, group)]
+        return [kind for kind, pods in pods_by_kind.items() if not self._cached_misfit_reasons(pods[0], kind, group)]
 
     def group_by_fitting_kinds(
-        self, groups: Sequence[NodeGroup], kinds: Mapping[PodKind, Sequence[PodView]]
+        self, groups: Sequence[NodeGroup], pods_by_kind: Mapping[PodKind, Sequence[PodView]]
     ) -> dict[tuple[PodKind, ...], list[NodeGroup]]:
         """Group node groups that fit the same kinds of pods; the key is these kinds."""
         groups_by_kinds: dict[tuple[PodKind, ...], list[NodeGroup]] = {}
         for group in groups:
-            groups_by_kinds.setdefault(tuple(self.fitting_kinds(kinds, group)), []).append(group)
+            groups_by_kinds.setdefault(tuple(self.fitting_kinds(pods_by_kind, group)), []).append(group)
         return groups_by_kinds
 
     def option(
@@ -438,7 +452,7 @@ class ScaleUp:
 
     def _choose_option(self, unplaced_pods: Sequence[PodView], unit: PendingUnit) -> ScaleUpOption | None:
         """Return the best scale-up for pods without a node; for a gang, preferably one with room for all of them."""
-        pods_by_kind = pods_by_kind_of(unplaced_pods, self.nodes)
+        pods_by_kind = group_pods_by_kind(unplaced_pods, self.nodes)
         options = [option for groups in self.fleet.pools() for option in self._options(groups, pods_by_kind)]
         if self._new_pools and (not options or (unit.is_gang and all(option.unplaced_pods for option in options))):
             options += self._new_pools.scale_up_options(unplaced_pods, self)
@@ -451,15 +465,19 @@ class ScaleUp:
         """Return whether all new nodes of a scale-up will probably appear: no recent failure, or known capacity."""
         if not any(self.fleet.has_failed(group, self.loop_context.now) for group in option.groups):
             return True
-        return self.fleet.is_known_to_have(option.groups, len(option.nodes), self.loop_context.cluster)
+        return self.fleet.has_known_capacity_for(option.groups, len(option.nodes), self.loop_context.cluster)
 
-    def _options(self, groups: Sequence[NodeGroup], kinds: Mapping[PodKind, Sequence[PodView]]) -> list[ScaleUpOption]:
+    def _options(
+        self, groups: Sequence[NodeGroup], pods_by_kind: Mapping[PodKind, Sequence[PodView]]
+    ) -> list[ScaleUpOption]:
         """Return the possible scale-ups of a pool's node groups; groups that fit the same pods share one."""
         scale_up_options = []
         growable_groups = list(filter(self._may_grow, groups))
-        for fitting_kinds, similar_groups in self.group_by_fitting_kinds(growable_groups, kinds).items():
-            pods = [pod for kind in fitting_kinds for pod in kinds[kind]]
-            other_pods = [pod for kind, kind_pods in kinds.items() if kind not in fitting_kinds for pod in kind_pods]
+        for fitting_kinds, similar_groups in self.group_by_fitting_kinds(growable_groups, pods_by_kind).items():
+            pods = [pod for kind in fitting_kinds for pod in pods_by_kind[kind]]
+            other_pods = [
+                pod for kind, kind_pods in pods_by_kind.items() if kind not in fitting_kinds for pod in kind_pods
+            ]
             option = self.option(similar_groups, pods, other_pods) if pods else None
             if option is not None:
                 scale_up_options.append(option)
@@ -535,7 +553,7 @@ class ScaleUp:
 
     def reasons_against(self, pod: PodView, group: NodeGroup) -> Sequence[str]:
         """Return the reasons why a node group does not grow for a pod."""
-        return misfit(pod, group, self.nodes) or (self._obstacle(group) or NOT_ALL_PODS_FIT,)
+        return find_misfit_reasons(pod, group, self.nodes) or (self._obstacle(group) or NOT_ALL_PODS_FIT,)
 
     def _obstacle(self, group: NodeGroup) -> str:
         return self.fleet.obstacle(group, self.limits, self.loop_context.now)
@@ -543,15 +561,15 @@ class ScaleUp:
     def _cached_misfit_reasons(self, pod: PodView, kind: PodKind, group: NodeGroup) -> tuple[str, ...]:
         """Return the reasons why a pod does not fit a node group; cached by kind of pod."""
         if kind is not pod.shape:
-            return misfit(pod, group, self.nodes)
+            return find_misfit_reasons(pod, group, self.nodes)
         misfit_reasons = self._misfits.get((group, kind))
         if misfit_reasons is None:
-            misfit_reasons = self._misfits[group, kind] = misfit(pod, group, self.nodes)
+            misfit_reasons = self._misfits[group, kind] = find_misfit_reasons(pod, group, self.nodes)
         return misfit_reasons
 
 
 def format_reasons(reasons: Sequence[str]) -> str:
-    """Format reasons for a missing scale-up: each with the number of node groups that it concerns."""
+    """Format reasons for a missing scale-up, sorted: each with the number of node groups that the reason concerns."""
     count_by_reason: dict[str, int] = {}
     for reason in reasons:
         count_by_reason[reason] = count_by_reason.get(reason, 0) + 1

@@ -54,9 +54,9 @@ def draw_integer(seed: int, *names: str) -> int:
 
 
 def draw_triangular(minimum: Duration, most_likely: Duration, maximum: Duration, seed: int, *names: str) -> Duration:
-    """Return a pseudorandom duration from a triangular distribution from `minimum` to `maximum` with the given mode.
+    """Return a pseudorandom duration from the triangular distribution of `minimum`, `most_likely` and `maximum`.
 
-    Equal seeds and names give equal durations.
+    Equal seeds and names give equal durations. Return `minimum` if `maximum` is not greater.
     """
     range_width, mode_distance, distance_above = maximum - minimum, most_likely - minimum, maximum - most_likely
     if range_width <= 0:

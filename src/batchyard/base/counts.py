@@ -16,5 +16,5 @@ def count_with_noun(count: int, noun: str) -> str:
 
 
 def select_verb(count: int, singular: str, plural: str) -> str:
-    """Return the form of a verb that agrees with a subject of the given count."""
+    """Return `singular` if the count is one, else `plural`: the form of a verb whose subject has this count."""
     return singular if count == 1 else plural

@@ -19,7 +19,7 @@ class LruCache(Generic[_K, _V]):
         self._entries: OrderedDict[_K, _V] = OrderedDict()
 
     def recall(self, key: _K) -> _V | None:
-        """Return the value of a key and mark it as recently used; None if the key is not cached."""
+        """Return the value of a key and mark the key as recently used; None if the key is not cached."""
         value = self._entries.get(key)
         if value is not None:
             self._entries.move_to_end(key)

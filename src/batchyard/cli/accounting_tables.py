@@ -20,7 +20,7 @@ _HOUR_DECIMAL_PLACES: Final = 6
 
 
 def costs_tables(statement: Statement) -> str:
-    """Return two tables of a run's costs: by pool and by team; the row (unused) has costs of unused machine hours."""
+    """Return two tables of a run's costs: by pool and by team; the team row `(unused)` has the unused hours."""
     pools = [["POOL", "PROVISIONING", *_COST_COLUMNS]]
     pools += [[line.pool, line.provisioning, *_cost_cells(lines)] for line, lines in _group_lines(statement.by_pool)]
     team_rows = [["TEAM", *_COST_COLUMNS]]
@@ -30,13 +30,19 @@ def costs_tables(statement: Statement) -> str:
 
 
 def losses_table(losses: Sequence[GangLoss], now: Instant, *, wide: bool = False) -> str:
-    """Return the table of Workloads (gangs) that lost a machine: recovery time, lost pod time, preempted Workloads."""
+    """Return the table of gangs (Workloads) that lost a machine: recovery time, lost pod time, preempted Workloads.
+
+    Without `wide`, the table has at most its first ROWS_SHOWN_MAX rows. `now` ends the time of unfinished recoveries.
+    """
     header = ["GANG", "LOST AT", "RECOVERED IN", "LOST POD TIME", "PREEMPTED"]
     return format_bounded_table([header, *(_loss_row(loss, now) for loss in losses)], wide=wide, noun="gang")
 
 
 def unplaced_table(pods: Iterable[Obj], *, wide: bool = False) -> str:
-    """Return a table of the pods that were not scheduled to a node, with the reasons; empty if there are none."""
+    """Return a table of the pods that wait for a node and the reasons; '' if there are none.
+
+    Without `wide`, the table has at most its first ROWS_SHOWN_MAX rows.
+    """
     pod_views = [pod_view(pod) for pod in pods]
     pod_rows = [
         [pod.namespace, pod.name, pod.unschedulable_message]
@@ -76,7 +82,6 @@ def _exact_dollars(cents: int) -> str:
 
 
 def _table_without_empty_columns(rows: Table) -> str:
-    """Format a table without its empty columns."""
     header, *body = rows
     used_columns = [index for index in range(len(header)) if any(row[index] for row in body)]
     return format_table([[row[index] for index in used_columns] for row in rows])

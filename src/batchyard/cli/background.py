@@ -13,8 +13,8 @@ from batchyard.cli import output
 from batchyard.server.logging.logs import LogSettings
 from batchyard.server.platform.data_dir import LOG_FILE, LOOPBACK, PlatformOptions, PlatformProcess, running_process_in
 
-END_TIMEOUT_SECONDS: Final = 30  # seconds
-_POLL_SECONDS: Final = 0.05  # seconds
+END_TIMEOUT_SECONDS: Final = 30
+_POLL_SECONDS: Final = 0.05
 
 
 class UpOptions(NamedTuple):
@@ -35,7 +35,10 @@ class UpOptions(NamedTuple):
 
 
 def start_in_background(options: UpOptions) -> tuple[subprocess.Popen[bytes], PlatformProcess]:
-    """Start a platform in its own process and wait until it listens; the command exits if the start fails."""
+    """Start a platform in a process of its own; return the process and its PlatformProcess once it listens.
+
+    The command exits if the start fails.
+    """
     platform_options = options.platform_options
     log = platform_options.folder / LOG_FILE
     with _lock_log(log), log.open("ab") as log_file:
@@ -77,7 +80,7 @@ def _lock_log(log: Path) -> Iterator[None]:
             fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
     except BlockingIOError:
-        output.fail(f"batchyard: {log.parent}: another `batchyard up --detach` starts the platform here; wait for it")
+        output.fail(f"batchyard: {log.parent}: another `batchyard up --detach` is starting a platform; wait for it")
     except OSError as error:
         output.fail(f"batchyard: {log}: {error.strerror}; check its permissions")
 
@@ -110,7 +113,7 @@ def _up_arguments(options: UpOptions) -> list[str]:
     return arguments + [flag for flag, is_set in flags.items() if is_set]
 
 
-def running_platform(folder: Path) -> PlatformProcess:
+def require_running_platform(folder: Path) -> PlatformProcess:
     """Return the platform process of a data directory; the command exits if no platform runs there."""
     platform_process = running_process_in(folder)
     if platform_process is None:

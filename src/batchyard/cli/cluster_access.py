@@ -1,4 +1,4 @@
-"""How the commands read a cluster: single HTTP GET requests, and all of its objects from the cluster or a state file.
+"""Reads clusters for the commands: single HTTP GET requests, and all objects of a cluster or of a state file.
 
 The cluster is the platform of a data directory, or that of a kubeconfig. The kubeconfig client is slow to import;
 requests to the local platform need only the standard library.
@@ -54,7 +54,7 @@ def request_kubeconfig_cluster(
 ) -> tuple[str, int, bytes]:
     """Send a GET request to the cluster of a kubeconfig; return the server's URL, the status code and the body.
 
-    `path_in` returns the path for the default namespace. Raises OSError if the server does not respond.
+    `path_in` maps the default namespace to the URL path. Raises OSError if the server does not respond.
     """
 
     async def send_request() -> tuple[str, int, bytes]:
@@ -95,14 +95,17 @@ class ClusterTarget(NamedTuple):
     data_dir: Path
 
     @property
-    def is_elsewhere(self) -> bool:
+    def uses_kubeconfig(self) -> bool:
         """Whether a kubeconfig or context selects the cluster; otherwise the data directory does."""
         return bool(self.kubeconfig or self.context)
 
 
 def access_reader_of_target(target: ClusterTarget) -> Callable[[], Awaitable[ApiServerAccess]]:
-    """Return a function that reads the cluster's address and credentials, called again when the credentials expire."""
-    if target.is_elsewhere:
+    """Return a function that reads the cluster's address and credentials, to call again when the credentials expire.
+
+    Raises UnreachableError if the cluster is a local platform that does not run.
+    """
+    if target.uses_kubeconfig:
 
         async def read() -> ApiServerAccess:
             from batchyard.server.kubeconfig.loading import read_access  # noqa: PLC0415 - slow to load
@@ -119,11 +122,12 @@ def access_reader_of_target(target: ClusterTarget) -> Callable[[], Awaitable[Api
 
 
 def request_document(target: ClusterTarget, path_in: Callable[[str], str]) -> Mapping[str, Any]:
-    """Send a GET request to the cluster and return the JSON document; raise UnreachableError for an error status.
+    """Send a GET request to the cluster and return the JSON document.
 
-    `path_in` maps the default namespace to the URL path.
+    `path_in` maps the default namespace to the URL path. Raises an error of REQUEST_ERRORS on failure: UnreachableError
+    for an error status, or for a local platform that does not run.
     """
-    if target.is_elsewhere:
+    if target.uses_kubeconfig:
         url, code, body = request_kubeconfig_cluster(access_reader_of_target(target), path_in)
     else:
         url, code, body = _request_platform(_running_platform(target.data_dir), target.data_dir, path_in("default"))
@@ -133,22 +137,25 @@ def request_document(target: ClusterTarget, path_in: Callable[[str], str]) -> Ma
 
 
 #: The number of objects whose names are compared with a name that does not exist.
-_LISTED_MAX: Final = 500
+_NAMES_LISTED_MAX: Final = 500
 
 
-def listed_names(target: ClusterTarget, info: ServedKind, wanted: NamespacedName) -> list[NamespacedName] | None:
-    """Return names of a kind: objects named as `wanted` in all namespaces, then the first objects of its namespace.
+def list_existing_names(
+    target: ClusterTarget, served_kind: ServedKind, missing_name: NamespacedName
+) -> list[NamespacedName] | None:
+    """Return the names of existing objects of a kind, to suggest one in place of the missing object `missing_name`.
 
-    A wanted namespace '' is the default one. Return None if neither list can be read.
+    First come the objects of that name in all namespaces, then the first 500 objects in its namespace ('' is
+    the default namespace). Return None if neither list can be read.
     """
-    query = f"fieldSelector=metadata.name%3D{quote(wanted.name)}"
-    for version in reversed(info.versions):
+    query = f"fieldSelector=metadata.name%3D{quote(missing_name.name)}"
+    for version in reversed(served_kind.versions):
 
         def path_of_same_named(_: str, version: str = version) -> str:
-            return f"{kind_path(info, version)}?{query}"
+            return f"{kind_path(served_kind, version)}?{query}"
 
         def path_in(namespace: str, version: str = version) -> str:
-            return f"{object_path(info, version, wanted.namespace or namespace)}?limit={_LISTED_MAX}"
+            return f"{object_path(served_kind, version, missing_name.namespace or namespace)}?limit={_NAMES_LISTED_MAX}"
 
         same_named, in_namespace = _list_names(target, path_of_same_named), _list_names(target, path_in)
         if same_named is not None or in_namespace is not None:
@@ -177,7 +184,7 @@ def time_in_document(document: Mapping[str, Any]) -> tuple[Instant, float] | Non
     return instant if isinstance(instant, int) else parse_time(text), float(speed)
 
 
-def platform_time(target: ClusterTarget) -> Instant:
+def read_platform_time(target: ClusterTarget) -> Instant:
     """Return the platform's current time, or this machine's time if the cluster does not report one."""
 
     def path_in(_namespace: str, path: str) -> str:
@@ -194,7 +201,7 @@ def platform_time(target: ClusterTarget) -> Instant:
 def _running_platform(folder: Path) -> PlatformProcess:
     platform_process = running_process_in(folder)
     if platform_process is None:
-        message = "start a platform with `batchyard up`, give its --data-dir, or select a cluster with --kubeconfig"
+        message = "start a platform with `batchyard up`, set its --data-dir, or select a cluster with --kubeconfig"
         raise UnreachableError(f"no platform runs in {folder}: {message}")
     return platform_process
 
@@ -228,19 +235,22 @@ _NAMES_SHOWN_MAX: Final = 3
 
 
 class SourceTexts(NamedTuple):
-    """The named texts of the files that the user gave: states of clusters and manifests; and the unreadable files."""
+    """The requested files as (name, text) pairs, separated into cluster states and manifests; and unreadable files."""
 
     states: Sequence[tuple[str, str]]
     manifests: Sequence[tuple[str, str]]
-    unread: Sequence[FileFault]
+    file_faults: Sequence[FileFault]
 
     def state(self) -> State | None:
-        """Return the cluster state in the texts, None without a state; the command exits if the state is invalid."""
+        """Return the cluster state in the texts; None without a state.
+
+        The command exits if the state is invalid, or if there are several states and one of them is a snapshot.
+        """
         snapshots = [name for name, text in self.states if is_snapshot_text(text)]
         if snapshots and len(self.states) > 1:
             names = " and ".join(name for name, _ in self.states)
             output.fail(
-                f"batchyard: {names} each contain the state of a cluster: give one of them, and optionally manifests"
+                f"batchyard: {names} each contain the state of a cluster: use one of them, and optionally manifests"
             )
         return read_state_texts(self.states) if self.states else None
 
@@ -261,7 +271,10 @@ def read_state_file(file: str) -> State:
 
 
 def read_state_texts(texts: Sequence[tuple[str, str]], unread: Sequence[FileFault] = ()) -> State:
-    """Return the cluster state in named texts, with remarks on it; the command exits if a text is invalid."""
+    """Return the cluster state in (name, text) pairs, and print remarks on it.
+
+    `unread` has the faults of files that could not be read; the command exits if there are any, or a text is invalid.
+    """
     try:
         state = state_of_texts(texts, unread)
     except InvalidScenario as invalid:
@@ -276,19 +289,19 @@ def read_state_texts(texts: Sequence[tuple[str, str]], unread: Sequence[FileFaul
 
 def _print_missing_references(file: str, state: State) -> None:
     """Print the ClusterQueues and flavors that a state lacks although its Workloads cannot start without them."""
-    missing = [
+    references = [
         *(key for queue in state.of_kind(scheme.CLUSTER_QUEUE) for key in flavor_keys(queue)),
         *(
             Key(scheme.CLUSTER_QUEUE, "", queue["spec"].get("clusterQueue") or "")
             for queue in state.of_kind(scheme.LOCAL_QUEUE)
         ),
     ]
-    names = [f"{kind_info(key.kind).kind} {key.name}" for key in dict.fromkeys(missing) if key not in state.objects]
+    names = [f"{kind_info(key.kind).kind} {key.name}" for key in dict.fromkeys(references) if key not in state.objects]
     if names:
-        shown = ", ".join(names[:_NAMES_SHOWN_MAX]) + (", ..." if len(names) > _NAMES_SHOWN_MAX else "")
+        names_text = ", ".join(names[:_NAMES_SHOWN_MAX]) + (", ..." if len(names) > _NAMES_SHOWN_MAX else "")
         output.report_line(
-            f"batchyard: {file}: the state is incomplete: {shown} not found, without which Workloads cannot start; "
-            "`batchyard snapshot FILE` writes a complete state, `simulate -o json` does not"
+            f"batchyard: {file}: the state is incomplete: {names_text} not found, without which Workloads cannot "
+            "start; `batchyard snapshot FILE` writes a complete state, `simulate -o json` does not"
         )
 
 
@@ -300,7 +313,7 @@ def flavor_keys(cluster_queue: Obj) -> Iterator[Key]:
 
 def print_unread_kinds(state: State) -> None:
     """Print which kinds a cluster state lacks because the user who read it had no permission to list them."""
-    for line in consequences_of(state.unread):
+    for line in consequences_of(state.unread_kinds):
         output.report_line(f"batchyard: no permission to list {line}")
 
 
@@ -319,7 +332,7 @@ def with_explicit_runtimes(state: State, assumption: str = "they run to the end"
 
 
 _WATCHED_KINDS: Final = (*kinds_read([group for group in REMOTE_GROUPS if group != NAMESPACES]), scheme.RESOURCE_QUOTA)
-#: The kinds of a snapshot. ConfigMaps are excluded: they can hold anything, and no decision depends on them.
+#: The kinds that a snapshot omits. ConfigMaps can hold anything, and no decision depends on them.
 _KINDS_OUTSIDE_SNAPSHOT: Final = frozenset({*OMITTED_KINDS, scheme.CONFIG_MAP})
 SNAPSHOT_KINDS: Final = tuple(kind for kind in dict.fromkeys(_WATCHED_KINDS) if kind not in _KINDS_OUTSIDE_SNAPSHOT)
 
@@ -335,8 +348,8 @@ class ListPermissionError(ClusterError):
 SOURCE_ERRORS: Final = (ClusterError, KubeconfigError, OSError)
 
 
-def requested_state(file: str | None, target: ClusterTarget) -> State:
-    """Return the cluster state in a file, or without a file that of a live cluster; the command exits on failure."""
+def read_requested_state(file: str | None, target: ClusterTarget) -> State:
+    """Return the cluster state in a file, or if `file` is None, of a live cluster; the command exits on failure."""
     if file is not None:
         return read_state_file(file)
     try:
@@ -348,7 +361,7 @@ def requested_state(file: str | None, target: ClusterTarget) -> State:
 def read_cluster_state(target: ClusterTarget) -> State:
     """Return the state of a live cluster; raise an error of SOURCE_ERRORS if it cannot be read.
 
-    Print the kinds that it lacks because the user may not list them.
+    Print the kinds that the state lacks because the user may not list them.
     """
     state = asyncio.run(_read_state(target))
     print_unread_kinds(state)
@@ -364,7 +377,10 @@ def access_reader_of_source(target: ClusterTarget) -> Callable[[], Awaitable[Api
 
 
 async def read_snapshot(target: ClusterTarget, handle_page: PageHandler) -> SnapshotResult:
-    """Read all objects of a cluster page by page; raise ClusterError on failure or if required kinds are forbidden."""
+    """Read all objects of a cluster and pass them to `handle_page` page by page; read Kueue's Configuration as well.
+
+    Raises ClusterError if the objects cannot be read; ListPermissionError if the user may not list required kinds.
+    """
     read_access = access_reader_of_source(target)
     access = await read_access()
     transport = HttpTransport(access, read_access)

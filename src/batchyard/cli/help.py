@@ -20,8 +20,8 @@ _NUMBER_TYPE: Final = re.compile(r"<(int|float)( range)?>")
 #: The beginnings of Pydantic's messages about malformed values, each with the message to print; '': the rest of it.
 _PYDANTIC_MESSAGES: Final = (
     ("Value error, ", ""),
-    ("Input should be a valid integer", "the value is not a whole number; give one such as 1"),
-    ("Input should be a valid number", "the value is not a number; give one such as 0.5"),
+    ("Input should be a valid integer", "the value is not a whole number; use one such as 1"),
+    ("Input should be a valid number", "the value is not a number; use one such as 0.5"),
 )
 _ARGUMENTS: Final = "Arguments"
 _OPTIONS: Final = "Options"
@@ -114,7 +114,10 @@ def first_sentence(text: str) -> str:
 
 
 def parameter_groups(parameters: Iterable[Any]) -> Mapping[str, Sequence[Any]]:
-    """Return the visible arguments and options by group, in the order of the help."""
+    """Return the visible arguments and options by group, in the order of the help.
+
+    The only option of a group moves to `Options`, except for the groups of _GROUPS_OF_ANY_SIZE.
+    """
     groups: dict[str, list[Any]] = {name: [] for name in _GROUPS}
     for parameter in parameters:
         if not parameter.hidden:
@@ -141,7 +144,7 @@ def _group_of(parameter: Any) -> str:
 
 
 def help_row(parameter: Any, ctx: Any) -> tuple[str, str]:
-    """Return the name of a parameter, with its values, and its help text."""
+    """Return the two cells of a parameter's row in the help: its name with its values, and its help text."""
     record = parameter.get_help_record(ctx)
     assert record is not None, f"the hidden parameter {parameter.name} has no row in the help"
     name, text = record

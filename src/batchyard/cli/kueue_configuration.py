@@ -11,24 +11,27 @@ from batchyard.server.operator.coexistence import unsupported_settings
 
 
 def read_configuration_file(file: Path) -> Obj:
-    """Return the Kueue Configuration in a file; the command exits if it is invalid."""
+    """Return the Kueue Configuration in a file; the command exits if the file is unreadable or invalid."""
     try:
         return read_configuration(str(file), file.read_text("utf-8"))
     except InvalidConfiguration as invalid:
         output.fail(str(invalid))
     except OSError as error:
-        output.fail(f"batchyard: {file}: {error.strerror}; give a file with Kueue's Configuration to --config")
+        output.fail(f"batchyard: {file}: {error.strerror}; set --config to a file with Kueue's Configuration")
     except UnicodeDecodeError as error:
         output.fail(f"batchyard: {file}: {error}; save the file as UTF-8")
 
 
 def read_kueue_settings(file: Path) -> kueue_configuration.KueueSettings:
-    """Return the scheduler settings in a Kueue Configuration file; the command exits on unsupported fields."""
+    """Return the scheduler settings in a Kueue Configuration file, which is read by `read_supported_configuration`."""
     return kueue_configuration.parse_kueue_settings(read_supported_configuration(file))
 
 
 def read_supported_configuration(file: Path) -> Obj:
-    """Return the Kueue Configuration in a file and print its ignored fields; the command exits on unsupported ones."""
+    """Return the Kueue Configuration in a file, and print its ignored fields.
+
+    The command exits if the file is unreadable or invalid, or has unsupported fields.
+    """
     configuration = read_configuration_file(file)
     errors = [f"{file}: {fault}" for fault in kueue_configuration.unsupported_field_errors(configuration)]
     if errors:
@@ -39,7 +42,7 @@ def read_supported_configuration(file: Path) -> Obj:
 
 
 def read_shadow_settings(file: Path) -> kueue_configuration.KueueSettings:
-    """Return the scheduler settings in the Configuration file of the Kueue that shadow mode observes."""
+    """Return the scheduler settings in the Configuration of the observed Kueue, and print the unsupported settings."""
     configuration = read_configuration_file(file)
     for line in unsupported_settings(configuration):
         output.report_line(f"batchyard: {file}: {line}")

@@ -16,7 +16,7 @@ WARNINGS_SHOWN_MAX: Final = 10
 
 
 class _Verbosity:
-    """Whether the command that runs was called with `--verbose`; each command with this option sets it."""
+    """The value of `--verbose` for the running command, which its option callback sets."""
 
     is_verbose = False
 
@@ -33,7 +33,7 @@ Verbose: TypeAlias = Annotated[
 
 
 def print_warnings(warnings: Sequence[str]) -> None:
-    """Print the warnings about manifests."""
+    """Print the warnings about manifests on standard error: with `--verbose` all, else the first ones and counts."""
     for line in warning_lines(warnings, is_verbose=_Verbosity.is_verbose):
         output.report_line(line)
 
@@ -42,11 +42,11 @@ def warning_lines(warnings: Sequence[str], *, is_verbose: bool) -> Sequence[str]
     """Return the lines to print: all warnings if `is_verbose`, else the first ones, and counts of the omitted ones."""
     if is_verbose:
         return [f"warning: {warning}" for warning in warnings]
-    others = [warning for warning in warnings if not is_deprecation(warning)]
-    lines = [f"warning: {warning}" for warning in others[:WARNINGS_SHOWN_MAX]]
-    if len(others) > WARNINGS_SHOWN_MAX:
-        lines.append(f"warning: and {len(others) - WARNINGS_SHOWN_MAX} more; --verbose lists them")
-    deprecated_count = len(warnings) - len(others)
+    other_warnings = [warning for warning in warnings if not is_deprecation(warning)]
+    lines = [f"warning: {warning}" for warning in other_warnings[:WARNINGS_SHOWN_MAX]]
+    if len(other_warnings) > WARNINGS_SHOWN_MAX:
+        lines.append(f"warning: and {len(other_warnings) - WARNINGS_SHOWN_MAX} more; --verbose lists them")
+    deprecated_count = len(warnings) - len(other_warnings)
     if deprecated_count == 1:
         lines.append("warning: 1 object uses a deprecated version; --verbose names it")
     elif deprecated_count:

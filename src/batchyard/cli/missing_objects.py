@@ -8,7 +8,7 @@ from batchyard.api import scheme
 from batchyard.api.scheme import ServedKind
 
 _SIMILAR_MAX: Final = 5
-#: The least ratio of difflib at which one name resembles another.
+#: The minimum ratio of difflib at which one name resembles another.
 _SIMILARITY_MIN: Final = 0.5
 _NAMESPACES_SHOWN_MAX: Final = 5
 #: The kinds of Kubernetes itself, which its role `view` allows to read. Kueue has a role for each other kind.
@@ -23,40 +23,44 @@ class NamespacedName(NamedTuple):
 
 
 def not_found_text(
-    info: ServedKind, wanted: NamespacedName, existing: Sequence[NamespacedName], option: str = "-n {namespace}"
+    served_kind: ServedKind,
+    missing_name: NamespacedName,
+    existing_names: Sequence[NamespacedName],
+    option: str = "-n {namespace}",
 ) -> str:
     """Return a message about a missing object, with other namespaces that have one of that name, or similar names.
 
-    `existing` are the objects of that kind that the user may list. Similar names are from the wanted namespace, if any.
-    `option` is the option of the command that selects a namespace.
+    `existing_names` are those of the objects of that kind that the user may list. Similar names are from the namespace
+    of `missing_name`, if any. `option` is the option of the command that selects a namespace.
     """
-    place = f" in namespace {wanted.namespace}" if wanted.namespace else ""
-    text = f"{info.singular} {wanted.name} not found{place}"
-    namespaces = sorted({each.namespace for each in existing if each.name == wanted.name and each.namespace})
+    namespace_note = f" in namespace {missing_name.namespace}" if missing_name.namespace else ""
+    text = f"{served_kind.singular} {missing_name.name} not found{namespace_note}"
+    same_named = [each for each in existing_names if each.name == missing_name.name]
+    namespaces = sorted({each.namespace for each in same_named if each.namespace})
     if namespaces:
-        shown = ", ".join(namespaces[:_NAMESPACES_SHOWN_MAX]) + (
+        shown_names = ", ".join(namespaces[:_NAMESPACES_SHOWN_MAX]) + (
             "..." if len(namespaces) > _NAMESPACES_SHOWN_MAX else ""
         )
-        return f"{text}; found in {shown} (use {option.format(namespace=namespaces[0])})"
-    near_names = [each.name for each in existing if wanted.namespace in {"", each.namespace}]
-    names = near_names or [each.name for each in existing]
-    if suggestions := similar_names(wanted.name, names):
+        return f"{text}; found in {shown_names} (use {option.format(namespace=namespaces[0])})"
+    near_names = [each.name for each in existing_names if missing_name.namespace in {"", each.namespace}]
+    names = near_names or [each.name for each in existing_names]
+    if suggestions := similar_names(missing_name.name, names):
         return f"{text}; similar names: {', '.join(suggestions)}"
     if not names:
-        return f"{text}; no {info.singular} found: check the namespace, and the cluster or file"
+        return f"{text}; no {served_kind.singular} found: check the namespace, and the cluster or file"
     more_note = "..." if len(names) > _SIMILAR_MAX else ""
     return f"{text}; existing: {', '.join(names[:_SIMILAR_MAX])}{more_note}"
 
 
 def similar_names(name: str, names: Sequence[str]) -> Sequence[str]:
-    """Return the existing names that contain a missing name or resemble it, at most five."""
+    """Return at most five of `names`: those that contain the missing name `name`, then those that resemble it."""
     containing_names = [candidate for candidate in names if name in candidate]
     close_names = get_close_matches(name, names, _SIMILAR_MAX, _SIMILARITY_MIN)
     return list(dict.fromkeys([*containing_names, *close_names]))[:_SIMILAR_MAX]
 
 
-def ask_for_role_text(info: ServedKind, namespace: str) -> str:
-    """Return which role allows the user to read an object of this kind."""
-    role = "view" if info.constant in _KINDS_OF_VIEW else f"kueue-{info.singular}-viewer-role"
-    place = f"in namespace {namespace}" if namespace else "by a ClusterRoleBinding"
-    return f"ask an administrator for the ClusterRole {role} {place}"
+def ask_for_role_text(served_kind: ServedKind, namespace: str) -> str:
+    """Return the advice to ask for the ClusterRole that permits reading the kind, in `namespace` or ('') everywhere."""
+    role = "view" if served_kind.constant in _KINDS_OF_VIEW else f"kueue-{served_kind.singular}-viewer-role"
+    scope_text = f"in namespace {namespace}" if namespace else "by a ClusterRoleBinding"
+    return f"ask an administrator for the ClusterRole {role} {scope_text}"

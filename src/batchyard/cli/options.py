@@ -36,7 +36,7 @@ class DocumentFormat(StrEnum):
 
 
 class SyncMode(StrEnum):
-    """What acknowledged writes survive: a power failure (`full`), or only a crash of the process (`process`)."""
+    """The failures that acknowledged writes survive: a power failure (`full`), or only a process crash (`process`)."""
 
     FULL = "full"
     PROCESS = "process"
@@ -99,14 +99,14 @@ class ProgressFormat(StrEnum):
 
 
 def parse_speed(text: str | float) -> float:
-    """Parse the speed of virtual time, such as 60x or 60; raise BadParameter if the text is malformed."""
+    """Parse the speed of virtual time, such as 60x or 60; raise BadParameter if it is malformed or above SPEED_MAX."""
     try:
         speed_factor = float(str(text).removesuffix("x"))
     except ValueError:
         speed_factor = 0.0
     if text == "max":
         message = "a platform needs a fixed speed, not 'max'"
-        raise typer.BadParameter(f"{message}: give at most {SPEED_MAX}x; `batchyard simulate` runs as fast as it can")
+        raise typer.BadParameter(f"{message}: use at most {SPEED_MAX}x; `batchyard simulate` runs as fast as it can")
     if not 0 < speed_factor <= SPEED_MAX:
         raise typer.BadParameter(f"{text!r} is not a speed; use 1x or 60x, at most {SPEED_MAX}x")
     return speed_factor
@@ -121,8 +121,8 @@ def to_duration(text: str | int) -> Duration:
 
 
 def parse_collector_url(text: str) -> str:
-    """Return the URL of a trace collector; raise BadParameter if it is not an http or https URL."""
-    from urllib.parse import urlsplit  # noqa: PLC0415 - only if a collector is given
+    """Return the URL of a trace collector, or ''; raise BadParameter if the text is not an http or https URL."""
+    from urllib.parse import urlsplit  # noqa: PLC0415 - only if a collector is set
 
     try:
         url = urlsplit(text)
@@ -134,30 +134,36 @@ def parse_collector_url(text: str) -> str:
     return text
 
 
-def is_given(context: typer.Context, parameter: str) -> bool:
+def is_on_command_line(context: typer.Context, parameter: str) -> bool:
     """Return whether the command line, and not a variable or default, sets a parameter of a command."""
     parameter_source = context.get_parameter_source(parameter)
     return parameter_source is not None and parameter_source.name == "COMMANDLINE"
 
 
 def select_kubeconfig(context: typer.Context, kubeconfig: str, data_dir: Path | None) -> str:
-    """Return the kubeconfig to use; '' if `--data-dir` selects the cluster, which overrides the variable KUBECONFIG."""
+    """Return the kubeconfig to use; '' if `--data-dir` selects the cluster, which overrides the variable KUBECONFIG.
+
+    Raises BadParameter if the command line sets both `--data-dir` and `--kubeconfig`.
+    """
     if data_dir is None:
         return kubeconfig
-    if is_given(context, "kubeconfig"):
+    if is_on_command_line(context, "kubeconfig"):
         raise typer.BadParameter("--data-dir and --kubeconfig select two different clusters: remove one of the options")
     return ""
 
 
 def parse_platform_controllers(text: str) -> tuple[str, ...]:
-    """Parse a `--controllers` list to the controller groups that a platform runs."""
+    """Parse a `--controllers` list to the groups that a platform runs; raise BadParameter for an unknown group."""
     from batchyard.controller_groups import GROUPS  # noqa: PLC0415 - loads the platform
 
     return _parse_controllers(text, GROUPS)
 
 
 def parse_operator_controllers(text: str) -> tuple[str, ...]:
-    """Parse a `--controllers` list to the groups that an operator runs; '' means those that Kubernetes lacks."""
+    """Parse a `--controllers` list to the groups that an operator runs; '' means those that Kubernetes lacks.
+
+    Raises BadParameter for a group that is unknown or cannot run in an operator.
+    """
     from batchyard.controller_groups import KUBERNETES_GROUPS, REMOTE_GROUPS  # noqa: PLC0415 - loads the platform
 
     return _parse_controllers(text, REMOTE_GROUPS) if text else KUBERNETES_GROUPS

@@ -86,7 +86,10 @@ def render(listing: Listing, output: Output, *, now: Instant, extra_fields: Mapp
 
 
 def render_tables(listing: Listing, *, now: Instant, wide: bool = False) -> str:
-    """Return a table as kubectl prints it for each kind that has objects; namespaced kinds have a namespace column."""
+    """Return the tables of the kinds that have objects, as kubectl prints them; NOTHING_FOUND without objects.
+
+    The tables of namespaced kinds have a namespace column.
+    """
     table_texts = [
         format_table(table(kind, objs, now=now, wide=wide, namespaces=kind_info(kind).namespaced))
         for kind, objs in listing.items()
@@ -145,7 +148,7 @@ PROGRESS_DELAY_SECONDS: Final = 1.0
 
 
 def run_with_progress(simulation: Simulation, is_interrupted: Callable[[], bool] = lambda: False) -> None:
-    """Run a simulation to its end, or until `is_interrupted` returns true; it is called regularly.
+    """Run a simulation to its end, or until `is_interrupted`, called every STEPS_PER_UPDATE steps, returns true.
 
     If the run is long and standard error is a terminal, show a progress bar.
     """
@@ -179,7 +182,7 @@ def run_until_interrupted(simulation: Simulation) -> None:
 
 
 def fraction_done(simulation: Simulation) -> float:
-    """Return the estimated progress of a simulation as a fraction between 0 and 1."""
+    """Return the estimated progress of a simulation as a fraction between 0 and 0.99."""
     wait_counts, workload_count = simulation.world.waits, _workload_count(simulation)
     admitted_fraction = (wait_counts.admissions - wait_counts.evictions) / workload_count if workload_count else 0.0
     end = simulation.horizon or max((step.at for step in simulation.scenario.steps), default=0)
@@ -215,13 +218,13 @@ def _progress_bar() -> "Progress":
 
 
 class ObjectCounter:
-    """A progress display on the terminal that shows how many objects have been read, and of which kind."""
+    """A progress display on the terminal: the number of objects read so far, and the kind that is being read."""
 
     def __init__(self, action: str, kind_count: int) -> None:
         self._action = action
         self._kind_count = kind_count
         self._count = 0
-        self._seen_kinds: dict[str, None] = {}
+        self._counted_kinds: dict[str, None] = {}
         self._progress_bar: Progress | None = None
 
     def __enter__(self) -> "ObjectCounter":
@@ -238,8 +241,8 @@ class ObjectCounter:
     def add(self, kind: str, count: int) -> None:
         """Count `count` more objects of one kind, and update the display."""
         self._count += count
-        self._seen_kinds[kind] = None
+        self._counted_kinds[kind] = None
         if self._progress_bar is not None:
             (task_id,) = self._progress_bar.task_ids
             message = f"{self._action} {kind}: {count_with_noun(self._count, 'object')}"
-            self._progress_bar.update(task_id, completed=len(self._seen_kinds), description=message)
+            self._progress_bar.update(task_id, completed=len(self._counted_kinds), description=message)

@@ -114,7 +114,7 @@ def _pending_text(pending: Sequence[WorkloadResult], *, wide: bool) -> str:
 
 
 def lint_remarks(report: LintReport, paths: Sequence[str]) -> Iterator[str]:
-    """Yield remarks on lint findings: how many there are, and the most severe errors and warnings."""
+    """Yield the numbers of lint findings, then at most three errors and warnings, the most severe first; or nothing."""
     counts = [(report.count(severity), severity.value) for severity in Severity]
     counts_text = ", ".join(count_with_noun(count, name) for count, name in counts if count)
     if not counts_text:
@@ -152,7 +152,7 @@ def run_time_remarks(unknown: UnknownRunTimes) -> Iterator[str]:
 
 
 def run_remarks(result: Result) -> Iterator[str]:
-    """Yield remarks on a simulation run: rejected writes, faults without effect, preemption loops, and a summary."""
+    """Yield remarks on a run: rejected writes, faults without effect, preemption loops, an early end, and counts."""
     yield from first_lines([str(refusal) for refusal in result.refused], "rejected")
     yield from first_lines(
         [f"{fault.path}: the fault matched no object at its time and had no effect" for fault in result.missed], "fault"
@@ -178,7 +178,7 @@ def run_remarks(result: Result) -> Iterator[str]:
 
 
 def format_go_duration(seconds: float) -> str:
-    """Format a duration in Go's notation: 1h2m3.5s, 250ms."""
+    """Format a duration in seconds in Go's notation: 1h2m3.5s, 250ms."""
     microseconds = round(seconds * SECOND)
     for unit, name in ((MICROSECOND, "µs"), (MILLISECOND, "ms")):
         if 0 < microseconds < unit * 1000:

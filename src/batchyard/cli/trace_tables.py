@@ -14,7 +14,7 @@ _UNKNOWN: Final = "-"
 
 
 def report_tables(report: TraceReport, *, wide: bool) -> str:
-    """Return the report on a replayed trace as tables, separated by empty lines."""
+    """Return the report on a replayed trace as tables with titles, without the tables that have no rows."""
     tables_by_title = {
         "pods" if report.load == 1 else f"pods, {report.load:g} times the arrival rate": _pods_table(report),
         "waits of pods scheduled in both, from creation to binding": _waits_table(report),

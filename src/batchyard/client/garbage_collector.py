@@ -22,7 +22,7 @@ from batchyard.client.informer import OwnerIndex
 from batchyard.interfaces import client
 
 NamespacedLookup: TypeAlias = Callable[[str, str], bool | None]
-"""Returns whether a kind, given its `apiVersion` and `kind`, is namespaced; None if it is not served."""
+"""Returns, by `apiVersion` and `kind`, whether a kind is namespaced; None if the kind is not served."""
 
 _DELETED: Final = client.EventType.DELETED  # a member is slow to look up by name
 
@@ -59,7 +59,7 @@ class GarbageCollector:
         return self._owners.dependents(uid, namespace)
 
     def recall(self, events: Sequence[client.WatchEvent]) -> None:
-        """Record all objects that exist at the start, given as ADDED events, and find owners that no longer exist."""
+        """Record all objects that exist at the start, passed as ADDED events, and find owners that no longer exist."""
         for event in events:
             self.observe(event)
         if self.scopes is not None:
@@ -105,7 +105,7 @@ class GarbageCollector:
             self._continue_foreground_deletions()
 
     def _recheck_owners(self, metadata: Obj) -> None:
-        """Schedule another check of a deleted object's owners that are in foreground deletion, by its metadata."""
+        """Schedule another check of the owners in a deleted object's `metadata` that are in foreground deletion."""
         for owner in metadata.get("ownerReferences") or ():
             if owner["uid"] in self._foreground_deleted:
                 self._uids_to_recheck[owner["uid"]] = None

@@ -427,7 +427,7 @@ class CompositeClient:
         return self._machine.run(key) if key.kind == RUN else self._objects.get(key)
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """Return all objects of a kind, sorted; for container runs, `namespace` is the uid of their pod."""
+        """Return a kind's objects in a namespace (None: in all); for container runs, `namespace` is a pod's uid."""
         return self._machine.runs(namespace) if kind == RUN else self._objects.list(kind, namespace)
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
@@ -437,7 +437,7 @@ class CompositeClient:
     def submit(self, writes: Sequence[Write], on_result: Callable[[WriteResult], None]) -> None:
         """Apply writes of container runs at once, then submit the writes of API objects.
 
-        `on_result` gets the result of the API writes, or without any, that of the last container run.
+        `on_result` gets the result of the API writes, or if there are none, that of the last write of a container run.
         """
         object_writes = [write for write in writes if not _is_run_write(write)]
         run_results = [WriteResult(self._machine.execute_write(write)) for write in writes if _is_run_write(write)]
@@ -452,7 +452,7 @@ class CompositeClient:
         self._machine.subscribe(event_listener)
 
     def is_settled(self) -> bool:
-        """Whether all changes of objects and all results of writes have been delivered."""
+        """Return whether all changes of objects and all results of writes have been delivered."""
         return self._objects.is_settled()
 
 

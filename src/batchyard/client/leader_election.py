@@ -37,7 +37,7 @@ class LeaseSettings:
 
 
 def lease_in(response: HttpResponse) -> Mapping[str, Any] | None:
-    """Return the Lease in an HTTP response, or None if its body is not a Lease, such as the login page of a proxy."""
+    """Return the Lease in an HTTP response; None for an error, or if the body is no Lease, as the page of a proxy."""
     received_lease = decode_object(response.body) if response.code in _OK else {}
     return received_lease if received_lease.get("kind") == "Lease" and is_object(received_lease) else None
 
@@ -82,7 +82,7 @@ class LeaderElector:
         return self.leads and now < self.deadline
 
     def begin(self, now: Instant) -> HttpRequest:
-        """Start an attempt to take or renew the Lease; return a write of the Lease for the leader, otherwise a read."""
+        """Start an attempt to take or renew the Lease; return the request: for the leader a write, else a read."""
         self._attempt_started_at = now
         if self.leads and self._last_lease:
             return self._request_write(now, _RequestKind.RENEW)
@@ -105,7 +105,7 @@ class LeaderElector:
         return self._request_write(now, _RequestKind.ACQUIRE)
 
     def release(self, now: Instant) -> HttpRequest:
-        """Give up leadership; return a request that clears the Lease's holder, so that others can take it at once."""
+        """Give up leadership; return a request that clears the holder of the Lease, so that candidates can take it."""
         spec = {**self._last_lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
         spec |= {"renewTime": format_micro_time(now), "acquireTime": format_micro_time(now)}
         self.leads = False
@@ -202,7 +202,10 @@ class Leadership:
         self._start_attempt()
 
     def may_write(self) -> bool:
-        """Return whether this candidate leads and no other can hold the Lease; always False after lost leadership."""
+        """Return whether this candidate leads and no other can hold the Lease.
+
+        If the renew deadline of the leader has passed, leadership ends for good, and the result is always False.
+        """
         if self._is_over:
             return False
         if self._elector.may_write(self._timers.now()):
@@ -264,7 +267,7 @@ class Leadership:
         is_error_expected = response.code in _EXPECTED_ERROR_CODES or lease_in(response) is not None
         error_text = "" if is_error_expected else failure_reason(response)
         if error_text and error_text != self._last_error:
-            self.on_trouble(f"the Lease: {error_text}")
+            self.on_trouble(f"cannot read or write the Lease: {error_text}")
         self._last_error = error_text
 
     def _retry_delay(self) -> Duration:

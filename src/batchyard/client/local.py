@@ -57,7 +57,10 @@ _GENERATED_NAME_LENGTH_MAX: Final = 63
 
 
 def with_server_metadata(obj: Obj, uid: str, now: Instant) -> Obj:
-    """Return a new object with the metadata that the server sets; an existing uid or creation time is kept."""
+    """Return a new object with the metadata that the server sets; an existing uid or creation time is kept.
+
+    Marks of a deletion are removed.
+    """
     given_metadata = obj["metadata"]
     metadata = {
         **given_metadata,
@@ -110,7 +113,7 @@ def apply_update(
 ) -> Obj:
     """Return the object to store for an Update: as sent, but the status and server-owned fields stay as stored.
 
-    With `is_whole`, the status is stored as sent.
+    With `is_whole`, the status is stored as sent. If nothing changes, `stored_object` itself is returned.
     """
     metadata = _with_managed_fields(
         _updated_metadata(stored_object["metadata"], sent_object["metadata"]), managed_fields
@@ -132,7 +135,10 @@ def apply_update(
 
 
 def apply_status_update(stored_object: Obj, sent_object: Obj, managed_fields: Sequence[Obj] | None = None) -> Obj:
-    """Return the object to store for an update of the status subresource: the status as sent, the rest as stored."""
+    """Return the object to store for an update of the status subresource: the status as sent, the rest as stored.
+
+    If nothing changes, `stored_object` itself is returned.
+    """
     status, metadata = sent_object.get("status"), _with_managed_fields(stored_object["metadata"], managed_fields)
     if metadata is not stored_object["metadata"]:
         stored_object = {**stored_object, "metadata": metadata}
@@ -232,7 +238,7 @@ class ReadableStore(Protocol):
 
 
 class DryRun:
-    """A stand-in for the store in dry runs: accepts writes, returns the resulting objects, and stores nothing."""
+    """A substitute for the store in dry runs: accepts writes, returns the resulting objects, and stores nothing."""
 
     def __init__(self, base_store: ReadableStore) -> None:
         self._records = base_store
@@ -260,7 +266,7 @@ PrepareHook: TypeAlias = Callable[[Obj, client.Reader], Obj]
 DeletionGuard: TypeAlias = Callable[[Obj], None]
 """Validates the deletion of an object of a kind; raises an ApiError to reject it."""
 ManagerAssigner: TypeAlias = Callable[[client.Write, Callable[[Key], Obj | None]], client.Write]
-"""Assigns a submitted write to a field manager, given the stored object."""
+"""Returns a submitted write, with the field manager recorded; the second argument looks up stored objects."""
 UpdateCheck: TypeAlias = Callable[[Obj, Obj, client.Reader], None]
 """Validates an update of an object of a kind, new and old; raises an ApiError to reject it."""
 
@@ -281,7 +287,7 @@ _NAMES_TRIED_MAX: Final = 8  # as the API server does for generateName
 
 
 class WritableStore(Protocol):
-    """Where LocalClient applies a write: the object store, or the stand-in of a dry run."""
+    """The store to which LocalClient applies a write: the object store, or its substitute in a dry run."""
 
     def get(self, key: Key) -> Obj | None:
         """Return the stored object with this key, or None."""
@@ -301,7 +307,7 @@ class ObjectStore(WritableStore, Protocol):
         """The revision of the last change in the store."""
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """Return all objects of a kind, sorted by namespace and name."""
+        """Return the objects of a kind in a namespace (None: in all), sorted by namespace and name."""
 
     def listen(self, listener: Callable[[client.WatchEvent], None]) -> None:
         """Call `listener` with every later change, synchronously within the write that makes the change."""
@@ -357,7 +363,7 @@ class LocalClient:
         return self._store.get(key)
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """Return all objects of a kind, sorted by namespace and name."""
+        """Return the objects of a kind in a namespace (None: in all), sorted by namespace and name."""
         return self._store.list(kind, namespace)
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
@@ -373,7 +379,7 @@ class LocalClient:
         self._collector.scopes = scope_lookup
 
     def recall(self, events: Sequence[client.WatchEvent]) -> None:
-        """Pass all objects that are in the store at the start, given as ADDED events, to the garbage collector."""
+        """Pass all objects that are in the store at the start, as ADDED events, to the garbage collector."""
         self._collector.recall(events)
         if not self._is_delivery_scheduled:
             self._schedule_delivery()
@@ -414,7 +420,7 @@ class LocalClient:
             self._schedule_delivery()
 
     def _apply(self, write: client.Write, target_store: WritableStore) -> Obj:
-        """Apply a write to this store; return the stored object or, after a removal, the last state of the object."""
+        """Apply a write to `target_store`; return the stored object, or the last state of a removed object."""
         if isinstance(write, client.Create):
             return self._create(write.obj, target_store)
         if isinstance(write, client.Delete):
@@ -470,7 +476,7 @@ class LocalClient:
             self._collector.orphan(stored_object["metadata"]["uid"], key.namespace)
         uid = stored_object["metadata"]["uid"]
         in_foreground = write.propagation is _FOREGROUND and self._collector.owned_by(uid, key.namespace)
-        grace_seconds = deletion_grace(stored_object, write.grace)
+        grace_seconds = deletion_grace(stored_object, write.grace_period_seconds)
         if not in_foreground and not grace_seconds and not stored_object["metadata"].get("finalizers"):
             return target_store.delete(key)
         finalizers = (FOREGROUND_FINALIZER,) if in_foreground else ()

@@ -32,7 +32,7 @@ _CONFLICT_DELAY_MAX: Final = SECOND
 
 @dataclass(frozen=True, slots=True)
 class ClientDependencies:
-    """What a RestClient needs: event loop, real-time timers, transport, rate limit, and a function that permits writes.
+    """The dependencies of a RestClient: event loop, real-time timers, transport, rate limit, permission to write, seed.
 
     `may_write` returns whether writes may be sent now. The event loop and the timers may be the same in real time.
     """
@@ -46,7 +46,7 @@ class ClientDependencies:
 
 
 class _Confirmation(NamedTuple):
-    """What a watch must deliver to confirm a write: a revision of the kind, or the deletion of the object with a uid.
+    """The watch progress that confirms a write: a revision of the kind, or the deletion of the object with a uid.
 
     After a Conflict, it is any other version of the object than that on which the write was based. A list that starts
     after the response also confirms the write, even if the server was restored from a backup since.
@@ -110,7 +110,7 @@ class RestClient:
         return self._cache.get(key) if key.kind in self.informers else self._unwatched_objects.get(key)
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """Return all objects of a kind, sorted by namespace and name."""
+        """Return the cached objects of a kind in a namespace (None: in all), sorted by namespace and name."""
         return self._cache.list(kind, namespace)
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
@@ -134,7 +134,7 @@ class RestClient:
         self.outbox.submit(submission)
 
     def _find_base_object(self, write: Write) -> Obj | None:
-        """Return the cached object on which an update is based; None if there is none of this resourceVersion."""
+        """Return the cached object on which an update is based; None if it is not the one that the write names."""
         if isinstance(write, Create | Delete):
             return None
         base_object = self.get(key_of(write.obj))
@@ -193,9 +193,9 @@ class RestClient:
     def _process_responses(
         self, on_result: Callable[[WriteResult], None], base: Obj | None, submission: Submission
     ) -> None:
-        """Deliver the result of a submission once the watches have delivered its writes.
+        """Deliver a submission's result once the watches show its writes.
 
-        `base` is the last known state of the object, if the last write is a Delete.
+        `base` is the cached object if the last write is a Delete, else None.
         """
         pending_result = _PendingResult(submission, on_result, _result_from_response(submission.responses[-1], base))
         for response in submission.responses:
@@ -233,9 +233,10 @@ class RestClient:
             self._count_confirmed_write(pending_result)
 
     def _confirmation_for(self, response: WriteResponse) -> _Confirmation | None:
-        """Return what a watch must deliver to confirm a write.
+        """Return what a watch must deliver to confirm a write; None if there is nothing to wait for.
 
-        None if the write was rejected, its kind is not watched, or the deleted object is not in the cache.
+        That is if the write was rejected, its kind is not watched, or the deleted object is not in the cache. The
+        object of a kind that is not watched is stored for later updates.
         """
         write, response_body = response.write, response.body
         key = write.key if isinstance(write, Delete) else key_of(response_body) if response.error is None else None
@@ -261,7 +262,7 @@ class RestClient:
             return (informer.revision or 0) >= confirmation.revision
         cached_object = self._cache.get(confirmation.key)
         if confirmation.outdated_version and cached_object is not None:
-            return cached_object["metadata"]["resourceVersion"] != confirmation.outdated_version
+            return bool(cached_object["metadata"]["resourceVersion"] != confirmation.outdated_version)
         return cached_object is None or cached_object["metadata"]["uid"] != confirmation.deleted_object_uid
 
     def _count_confirmed_write(self, pending_result: _PendingResult) -> None:
@@ -272,7 +273,7 @@ class RestClient:
             self.outbox.finish(pending_result.submission)
 
     def _store_unwatched_object(self, response: WriteResponse) -> None:
-        """Keep the object in the response to a write of an unwatched kind: later updates need its last state."""
+        """Keep the last written object of a kind that is not watched, for later updates; drop it after a NotFound."""
         write = response.write
         if isinstance(response.error, NotFound) and not isinstance(write, Create):
             self._unwatched_objects.pop(write.key if isinstance(write, Delete) else key_of(write.obj), None)

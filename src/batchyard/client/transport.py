@@ -298,9 +298,9 @@ def failure_reason(response: HttpResponse) -> str:
     body = response.body
     if response.code == 200:
         return f"the response is not from the Kubernetes API: {_body_excerpt(body) or 'empty body'}"
-    reason = decode_object(body).get("message") or response.trouble or _body_excerpt(body) or "no reason was given"
+    reason = decode_object(body).get("message") or response.trouble or _body_excerpt(body) or "unknown reason"
     if not response.code:
-        return f"no answer: {reason}"
+        return f"no response: {reason}"
     if response.code == _UNAUTHORIZED:
         return f"{response.code}: {reason}: the server rejects the credentials of the kubeconfig"
     return f"{response.code}: {reason}"
@@ -312,7 +312,7 @@ def failure_advice(response: HttpResponse) -> str:
     if not response.code:
         return f"{reason}; check that the server runs and that the kubeconfig has its address"
     if response.code == _UNAUTHORIZED:
-        return f"{reason}; log in again, or select another user's file with --kubeconfig or --context"
+        return f"{reason}; log in again, or select other credentials with --kubeconfig or --context"
     return reason
 
 
@@ -372,8 +372,8 @@ def _body_excerpt(body: bytes) -> str:
 
 def _delete_options(write: Delete) -> Obj:
     fields: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": write.propagation.value}
-    if write.grace is not None:
-        fields["gracePeriodSeconds"] = write.grace
+    if write.grace_period_seconds is not None:
+        fields["gracePeriodSeconds"] = write.grace_period_seconds
     if write.uid is not None:
         fields["preconditions"] = {"uid": write.uid}
     return fields

@@ -86,7 +86,7 @@ class _AppliedStatus(NamedTuple):
 
 
 def write_requests(write: Write, base_object: Obj | None, served_kind: ServedKind, version: str) -> RequestSteps:
-    """Yield the HTTP requests of one write; `base_object` is the cached object to update, or None."""
+    """Yield the HTTP requests of one write; `base_object` is the cached object to update, None if there is none."""
     if isinstance(write, Create | Delete) or (base_object is None and not write.obj["metadata"].get("resourceVersion")):
         yield request_of(write, served_kind, version)
     elif isinstance(write, UpdateStatus) and kind_of(write) == scheme.WORKLOAD:
@@ -190,7 +190,7 @@ def _removal_patch(
 ) -> dict[str, Any]:
     """Return a merge patch that removes the values of a Workload's old status which the new status lacks.
 
-    It contains only values in `stored_status`, the status after the applies; it is empty if there are none.
+    Only values that are still in `stored_status`, the status after the applies, are removed; {} if there are none.
     """
     removals: dict[str, Any] = {field: None for field in old_status if field not in status and field in stored_status}
     for field, key in _MERGE_KEYS.items():

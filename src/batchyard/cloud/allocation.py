@@ -23,16 +23,16 @@ from batchyard.cloud.catalog.instances import (
     PROVISIONING,
     RUNNING,
     STOPPING,
-    begins_at,
-    ends_at,
     find_reservation,
-    in_phase,
     is_being_deleted,
     new_instance,
     phase_of,
+    reservation_end,
+    reservation_start,
+    with_phase,
 )
 from batchyard.cloud.catalog.machine_types import Catalog, MachineType, catalog_of
-from batchyard.cloud.cluster_objects import only_cluster
+from batchyard.cloud.cluster_objects import find_cluster
 from batchyard.cloud.slices import requests_own_slice
 from batchyard.interfaces.client import Create, Delete, EventType, Reader, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import ReconcileResult
@@ -86,7 +86,7 @@ class MachineDemand:
 
 
 def demand_of(key: CapacityKey, pool: Obj | None, catalog: Catalog) -> MachineDemand:
-    """Return the demand of one machine with this capacity key; `pool` is its node pool, None if deleted."""
+    """Return what one machine with this capacity key uses; `pool` is its node pool, None if that was deleted."""
     if pool is None:
         return MachineDemand(catalog.machine(key.machine_type), key.zone, key.provisioning)
     spec = pool["spec"]
@@ -95,7 +95,10 @@ def demand_of(key: CapacityKey, pool: Obj | None, catalog: Catalog) -> MachineDe
 
 
 def validation_refusal(key: CapacityKey, pool: Obj, catalog: Catalog) -> AllocationRefusal | None:
-    """Return GCE's error for a machine request with an unknown machine type or accelerator; None if valid."""
+    """Return GCE's error for a machine request that can never succeed; None if the request is valid.
+
+    The machine type is unknown, or the machine cannot have the accelerators of its pool.
+    """
     if key.machine_type not in catalog.machines:
         message = f"Invalid value for field 'machineType': '{key.machine_type}'. There is no such machine type."
         return AllocationRefusal(INVALID_MACHINE_TYPE, message)
@@ -107,17 +110,17 @@ def validation_refusal(key: CapacityKey, pool: Obj, catalog: Catalog) -> Allocat
 
 
 class CapacityPool:
-    """The cloud capacity in use, and checks of new machines against the Cluster's quotas, capacity and reservations."""
+    """Counts the capacity in use, and checks new machines against the Cluster's quotas, capacity and reservations."""
 
     def __init__(self, cluster: Obj, catalog: Catalog, now: Instant) -> None:
         self._cluster = cluster
         self._catalog = catalog
         self._now = now
-        self._used: dict[MachineDemand, int] = {}
+        self._counts_by_demand: dict[MachineDemand, int] = {}
 
     def reserve(self, demand: MachineDemand, count: int = 1) -> None:
         """Count `count` more machines as using capacity."""
-        self._used[demand] = self._used.get(demand, 0) + count
+        self._counts_by_demand[demand] = self._counts_by_demand.get(demand, 0) + count
 
     def refusal(self, demand: MachineDemand, count: int = 1) -> AllocationRefusal | None:
         """Return GCE's error if `count` more machines exceed a quota or the capacity; otherwise None."""
@@ -130,7 +133,9 @@ class CapacityPool:
             requested_amount = count * _quota_usage(name, demand)
             if (
                 requested_amount
-                and requested_amount + sum(n * _quota_usage(name, used) for used, n in self._used.items()) > quota_limit
+                and requested_amount
+                + sum(n * _quota_usage(name, used_demand) for used_demand, n in self._counts_by_demand.items())
+                > quota_limit
             ):
                 region = self._cluster["spec"].get("region") or demand.zone.rpartition("-")[0]
                 message = f"Quota '{name}' exceeded.  Limit: {quota_limit}.0 in region {region}."
@@ -154,29 +159,29 @@ class CapacityPool:
         if not limit:
             message = f"Machine family {demand.machine.family} does not support compact placement."
             return AllocationRefusal(CONDITION_NOT_MET, message)
-        group_members = [used for used in self._used if used.placement_group == group]
-        other_zone = next((used.zone for used in group_members if used.zone != demand.zone), None)
+        group_members = [member for member in self._counts_by_demand if member.placement_group == group]
+        other_zone = next((member.zone for member in group_members if member.zone != demand.zone), None)
         if other_zone is not None:
             message = f"Compact placement group {group} has its machines in zone {other_zone}, not in {demand.zone}."
             return AllocationRefusal(CONDITION_NOT_MET, message)
-        if count + sum(self._used[used] for used in group_members) > limit:
+        if count + sum(self._counts_by_demand[member] for member in group_members) > limit:
             return AllocationRefusal(LIMIT_EXCEEDED, f"Compact placement group {group} holds at most {limit} machines.")
         return None
 
     def _reservation_refusal(self, demand: MachineDemand, name: str, count: int) -> AllocationRefusal | None:
         reservation = find_reservation(self._cluster, name)
-        end = None if reservation is None else ends_at(self._cluster, reservation)
+        end = None if reservation is None else reservation_end(self._cluster, reservation)
         if reservation is None or (end is not None and end <= self._now):
             return AllocationRefusal(RESERVATION_NOT_FOUND, f"Specified reservations [{name}] do not exist.")
         if (reservation["machineType"], reservation["zone"]) != (demand.machine.name, demand.zone):
             message = f"No available resources in specified reservations: [{name}] is of another machine type or zone."
             return AllocationRefusal(RESERVATION_INCOMPATIBLE, message)
-        begin = begins_at(self._cluster, reservation)
+        begin = reservation_start(self._cluster, reservation)
         preparation_start = begin - pool_properties.preparation_time(demand.machine, self._cluster, self._catalog)
         if preparation_start > self._now:
             message = f"GCE future reservation [{name}] has not started yet, start time: {format_time(begin)}"
             return AllocationRefusal(RESERVATION_NOT_READY, message, preparation_start)
-        if count + self._count_machines(lambda used: used.reservation == name) > reservation["count"]:
+        if count + self._count_machines(lambda used_demand: used_demand.reservation == name) > reservation["count"]:
             message = f"Specified reservation [{name}] does not have available resources for the request."
             return AllocationRefusal(RESERVATION_CAPACITY_EXCEEDED, message)
         return None
@@ -190,7 +195,7 @@ class CapacityPool:
         return None
 
     def _count_machines(self, matches_demand: Callable[[MachineDemand], bool]) -> int:
-        return sum(n for used, n in self._used.items() if matches_demand(used))
+        return sum(n for used_demand, n in self._counts_by_demand.items() if matches_demand(used_demand))
 
 
 def _quota_usage(quota_name: str, demand: MachineDemand) -> int:
@@ -234,7 +239,7 @@ class CapacityIndex:
         self._phases_by_request: dict[str, dict[str, str]] = {}
 
     @property
-    def in_use(self) -> Mapping[CapacityKey, int]:
+    def machine_counts(self) -> Mapping[CapacityKey, int]:
         """The number of machines in use, by capacity key (pool, zone, machine type, provisioning model)."""
         return self._machine_counts
 
@@ -252,12 +257,12 @@ class CapacityIndex:
         """Return the phases of the Instances that the ResizeRequest with this uid created, by Instance name."""
         return self._phases_by_request.get(request_uid) or {}
 
-    def machines_in_pool(self, pool: str) -> int:
+    def machine_count_in_pool(self, pool: str) -> int:
         """Return the number of machines in use in a node pool."""
         return sum(count for capacity_key, count in self._machine_counts.items() if capacity_key.pool == pool)
 
     def observe(self, event: WatchEvent) -> bool:
-        """Update the index from a watch event; return whether a pending request may succeed because of the event."""
+        """Update the index from a watch event; return whether a pending request can now make progress."""
         if event.key.kind == scheme.INSTANCE:
             may_allow_allocation = self._observe_instance(event)
         elif event.key.kind == scheme.RESIZE_REQUEST:
@@ -357,11 +362,11 @@ class Allocation:
         self._now = now
         self._catalog = catalog_of(cluster)
         self._capacity = CapacityPool(cluster, self._catalog, now)
-        for capacity_key, count in index.in_use.items():
+        for capacity_key, count in index.machine_counts.items():
             self._capacity.reserve(demand_of(capacity_key, self._find_pool(capacity_key.pool), self._catalog), count)
 
     def run(self) -> None:
-        """Allocate machines to all pending requests in order, or refuse them; the writes are in `writes`."""
+        """Allocate machines to all pending requests in order, or refuse them; add the resulting writes to `writes`."""
         for pending_request in sorted(self._pending_requests(), key=lambda pending_request: pending_request.sort_key):
             if pending_request.request is not None:
                 self._serve_resize_request(pending_request.request)
@@ -373,9 +378,9 @@ class Allocation:
         instances_by_slice_pool: dict[str, list[Obj]] = {}
         for name, pool_name in self._index.pending_instances.items():
             pool, instance = self._find_pool(pool_name), self._reader.get(Key(scheme.INSTANCE, "", name))
-            if pool is None or instance is None or not _may_instance_be_served(instance, pool):
+            if pool is None or instance is None or not _needs_machine(instance, pool):
                 continue
-            if pool_properties.hosts_of_slice(pool, self._catalog) > 1:
+            if pool_properties.slice_host_count(pool, self._catalog) > 1:
                 instances_by_slice_pool.setdefault(pool_name, []).append(instance)
             else:
                 yield MachineRequest(_sort_key(instance), (instance,), None)
@@ -390,8 +395,8 @@ class Allocation:
     def _is_slice_growing(self, pool_name: str, pending_count: int) -> bool:
         """Return whether more Instances of a TPU slice (the pool `pool_name`) will still be created."""
         pool = self._find_pool(pool_name)
-        host_count = 1 if pool is None else pool_properties.hosts_of_slice(pool, self._catalog)
-        if pool is None or pending_count + self._index.machines_in_pool(pool_name) >= host_count:
+        host_count = 1 if pool is None else pool_properties.slice_host_count(pool, self._catalog)
+        if pool is None or pending_count + self._index.machine_count_in_pool(pool_name) >= host_count:
             return False
         return pool_properties.is_autoscaled(pool) or requests_own_slice(pool, host_count)
 
@@ -408,7 +413,7 @@ class Allocation:
         refusal = self._refusal_for(capacity_key, pool, instances)
         if refusal is None:
             self._capacity.reserve(demand_of(capacity_key, pool, self._catalog), len(instances))
-            self.writes += [UpdateStatus(in_phase(instance, PROVISIONING, self._now)) for instance in instances]
+            self.writes += [UpdateStatus(with_phase(instance, PROVISIONING, self._now)) for instance in instances]
             return
         if not pool_properties.is_autoscaled(pool):
             self._retry_after_refusal(refusal)
@@ -416,11 +421,13 @@ class Allocation:
             self._fail_instance(instance, refusal)
 
     def _refusal_for(self, key: CapacityKey, pool: Obj, instances: Sequence[Obj]) -> AllocationRefusal | None:
-        hosts = pool_properties.hosts_of_slice(pool, self._catalog)
-        existing_count = self._index.machines_in_pool(key.pool)
+        host_count = pool_properties.slice_host_count(pool, self._catalog)
+        existing_count = self._index.machine_count_in_pool(key.pool)
         has_mixed_instances = any(capacity_key_of(instance) != key for instance in instances)
-        if hosts > 1 and (len(instances) + existing_count != hosts or has_mixed_instances):
-            message = f"A slice of {pool['spec']['tpuTopology']} requires {hosts} machines of one type in one zone."
+        if host_count > 1 and (len(instances) + existing_count != host_count or has_mixed_instances):
+            message = (
+                f"A slice of {pool['spec']['tpuTopology']} requires {host_count} machines of one type in one zone."
+            )
             return AllocationRefusal(INVALID_ARGUMENT, message)
         machine_demand = demand_of(key, pool, self._catalog)
         return validation_refusal(key, pool, self._catalog) or self._capacity.refusal(machine_demand, len(instances))
@@ -428,7 +435,7 @@ class Allocation:
     def _fail_instance(self, instance: Obj, refusal: AllocationRefusal) -> None:
         error = _status_error(refusal)
         if phase_of(instance) != FAILED or instance["status"].get("error") != error:
-            self.writes.append(UpdateStatus(in_phase(instance, FAILED, self._now, error=error)))
+            self.writes.append(UpdateStatus(with_phase(instance, FAILED, self._now, error=error)))
 
     def _retry_after_refusal(self, refusal: AllocationRefusal) -> None:
         """Bring the next allocation pass forward to the time at which the refusal ends, if known."""
@@ -505,7 +512,7 @@ class Allocation:
             self.writes.append(UpdateStatus(with_status(request, status)))
 
 
-def _may_instance_be_served(instance: Obj, pool: Obj) -> bool:
+def _needs_machine(instance: Obj, pool: Obj) -> bool:
     """Return whether an Instance needs a machine: it is new, or failed in a pool without autoscaling."""
     phase = phase_of(instance)
     return not is_being_deleted(instance) and (
@@ -514,7 +521,7 @@ def _may_instance_be_served(instance: Obj, pool: Obj) -> bool:
 
 
 def _sort_key(obj: Obj) -> tuple[int, Instant, str]:
-    """Return the sort key of an Instance or ResizeRequest: Instances of a ResizeRequest first, then by age."""
+    """Return the sort key of an Instance or ResizeRequest: Instances of a ResizeRequest first, then by age and name."""
     metadata = obj["metadata"]
     return (0 if "resizeRequest" in obj["spec"] else 1, parse_time(metadata["creationTimestamp"]), metadata["name"])
 
@@ -547,7 +554,7 @@ class CapacityController:
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Allocate machines to all pending Instances and ResizeRequests in one pass, or refuse them."""
-        cluster = only_cluster(reader)
+        cluster = find_cluster(reader)
         if cluster is None:
             return ReconcileResult()
         allocation = Allocation(self._index, reader, cluster, now)

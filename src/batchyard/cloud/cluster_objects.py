@@ -13,7 +13,7 @@ from batchyard.api.views.pods import PodView
 from batchyard.base.counts import count_with_noun
 from batchyard.cloud.catalog.machine_types import Catalog, catalog_of
 from batchyard.cloud.catalog.nodes import node_template
-from batchyard.cloud.catalog.pool_properties import chips_in, has_its_accelerator, hosts_of_slice, zones_of
+from batchyard.cloud.catalog.pool_properties import chip_count_of, has_its_accelerator, slice_host_count, zones_of
 from batchyard.interfaces.client import Reader
 
 # The node requirements of pods that fit no pool, from their selectors, tolerations and requests, as in GKE.
@@ -60,9 +60,9 @@ class NodeRequirements(NamedTuple):
 
 
 class UnsatisfiableRequirements(NamedTuple):
-    """The reason why no node pool can be created for a pod."""
+    """Says why no node pool can be created for a pod."""
 
-    why: str
+    reason: str
 
 
 def node_requirements_of(pod: PodView) -> NodeRequirements | UnsatisfiableRequirements:
@@ -131,7 +131,10 @@ def is_system_label(key: str) -> bool:
 
 
 def _required_labels(pod: PodView) -> dict[str, str]:
-    """Return the labels that a pod's node must have, from the node selector and the first node affinity term."""
+    """Return the labels that a pod's node must have, from the node selector and the first node affinity term.
+
+    Of the affinity term, only expressions with the operator In and a single value count.
+    """
     required_labels = dict(pod.node_selector)
     for expression in pod.affinity[0].labels if pod.affinity else ():
         if expression.operator == "In" and len(expression.values) == 1:
@@ -175,7 +178,7 @@ def _provisioning_model(labels: Mapping[str, str]) -> str:
 
 
 #: Maximum number of suggested names.
-_SHOWN_MAX: Final = 5
+_EXAMPLES_MAX: Final = 5
 
 
 def initial_objects(cluster: Obj) -> list[Obj]:
@@ -186,15 +189,19 @@ def initial_objects(cluster: Obj) -> list[Obj]:
 def catalog_errors(cluster: Obj) -> Sequence[FieldError]:
     """Return the validation errors of a Cluster against the catalog: unknown names, and impossible node pools."""
     spec, catalog = cluster["spec"], catalog_of(cluster)
-    return [*_unknown_type_errors(spec, catalog), *_unknown_names(spec, catalog), *_pools_with_errors(cluster, catalog)]
+    return [
+        *_unknown_type_errors(spec, catalog),
+        *_unknown_name_errors(spec, catalog),
+        *_node_pool_errors(cluster, catalog),
+    ]
 
 
 def pool_errors(pool: Obj, cluster: Obj | None) -> Sequence[FieldError]:
-    """Return the validation errors of a NodePool that is defined outside the Cluster object."""
+    """Return the validation errors of a NodePool outside the Cluster object; a missing Cluster is an error too."""
     if cluster is None:
         return [FieldError("", "this NodePool has no Cluster", "add a Cluster object (cloud.batchyard.dev/v1alpha1)")]
     spec, catalog, zones = pool["spec"], catalog_of(cluster), cluster["spec"]["zones"]
-    errors = list(_unknown_in(spec.get("zones") or (), zones, "spec.zones[{}]", "zone"))
+    errors = list(_unknown_value_errors(spec.get("zones") or (), zones, "spec.zones[{}]", "zone"))
     errors += _unknown_machine_errors([("spec.machineType", spec["machineType"])], catalog)
     return errors or [fault._replace(path=f"spec.{fault.path}") for fault in _pool_errors(pool, cluster, catalog)]
 
@@ -229,7 +236,7 @@ def _unknown_machine_errors(machine_type_fields: Sequence[tuple[str, str]], cata
             yield FieldError(path, f"unknown machine type {name!r}", f"{hint} define this machine type in spec.catalog")
 
 
-def _unknown_names(spec: Mapping[str, Any], catalog: Catalog) -> Iterator[FieldError]:
+def _unknown_name_errors(spec: Mapping[str, Any], catalog: Catalog) -> Iterator[FieldError]:
     """Yield an error for each limit, quota and machine duration in a Cluster's spec that has an unknown name."""
     machines = catalog.machines.values()
     accelerator_types = [machine.accelerator.type for machine in machines if machine.accelerator is not None]
@@ -239,24 +246,30 @@ def _unknown_names(spec: Mapping[str, Any], catalog: Catalog) -> Iterator[FieldE
     limited_resources = [row["resource"] for row in provisioning.get("limits") or ()]
     quota_names = [row["name"] for row in spec.get("quotas") or ()]
     path = "spec.autoscaling.autoProvisioning.limits[{}].resource"
-    yield from _unknown_in(limited_resources, ["cpu", "memory", *accelerators], path, "resource")
-    yield from _unknown_in(quota_names, ["cpus", *accelerators, *catalog.machines], "spec.quotas[{}].name", "quota")
+    yield from _unknown_value_errors(limited_resources, ["cpu", "memory", *accelerators], path, "resource")
+    yield from _unknown_value_errors(
+        quota_names, ["cpus", *accelerators, *catalog.machines], "spec.quotas[{}].name", "quota"
+    )
     duration_names = list((spec.get("times") or {}).get("byMachine") or ())
     for name in duration_names:
-        yield from _unknown_in([name], [*families, *catalog.machines], f"spec.times.byMachine[{name}]", "machine type")
+        yield from _unknown_value_errors(
+            [name], [*families, *catalog.machines], f"spec.times.byMachine[{name}]", "machine type"
+        )
 
 
-def _unknown_in(names: Sequence[str], known_names: Sequence[str], path_format: str, noun: str) -> Iterator[FieldError]:
+def _unknown_value_errors(
+    names: Sequence[str], known_names: Sequence[str], path_format: str, noun: str
+) -> Iterator[FieldError]:
     """Yield an error for each unknown name; `path_format` is the field path, formatted with the index of the name."""
     for index, name in enumerate(names):
         if name not in known_names:
             close_matches = get_close_matches(name, known_names, 1)
-            examples = ", ".join(known_names[:_SHOWN_MAX]) + (", ..." if len(known_names) > _SHOWN_MAX else "")
+            examples = ", ".join(known_names[:_EXAMPLES_MAX]) + (", ..." if len(known_names) > _EXAMPLES_MAX else "")
             remedy = f"did you mean {close_matches[0]!r}?" if close_matches else f"use one of {examples}"
             yield FieldError(path_format.format(index), f"unknown {noun} {name!r}", remedy)
 
 
-def _pools_with_errors(cluster: Obj, catalog: Catalog) -> Iterator[FieldError]:
+def _node_pool_errors(cluster: Obj, catalog: Catalog) -> Iterator[FieldError]:
     """Yield the errors of the Cluster's node pools; pools of an unknown machine type are skipped."""
     for index, row in enumerate(cluster["spec"].get("nodePools") or ()):
         if row["machineType"] in catalog.machines:
@@ -268,9 +281,13 @@ def _pool_errors(pool: Obj, cluster: Obj, catalog: Catalog) -> Iterator[FieldErr
     spec = pool["spec"]
     machine = catalog.machine(spec["machineType"])
     if not has_its_accelerator(pool, catalog):
-        can_have = [name for name in catalog.attachable if catalog.can_attach(machine, name)]
-        own = machine.accelerator
-        remedy = f"it has {own.count} {own.type}" if own else f"it supports {', '.join(can_have) or 'no accelerator'}"
+        attachable_types = [name for name in catalog.attachable if catalog.can_attach(machine, name)]
+        own_accelerator = machine.accelerator
+        remedy = (
+            f"it has {own_accelerator.count} {own_accelerator.type}"
+            if own_accelerator
+            else f"it supports {', '.join(attachable_types) or 'no accelerator'}"
+        )
         problem = f"{machine.name} cannot have {spec['accelerator']['count']} {spec['accelerator']['type']}"
         yield FieldError("accelerator", problem, f"{remedy}; remove this field or choose another machine type")
     if spec.get("placementGroup") and not catalog.family(machine).placement_max:
@@ -303,15 +320,15 @@ def _topology_errors(pool: Obj, catalog: Catalog) -> Iterator[FieldError]:
             "tpuTopology", f"{machine.name} has no TPUs", "remove the field, or choose a machine type with TPUs"
         )
         return
-    chip_count, chips_per_machine = chips_in(topology), machine.accelerator.count
-    if chip_count % chips_per_machine or (chip_count != chips_per_machine and hosts_of_slice(pool, catalog) < 2):
+    chip_count, chips_per_machine = chip_count_of(topology), machine.accelerator.count
+    if chip_count % chips_per_machine or (chip_count != chips_per_machine and slice_host_count(pool, catalog) < 2):
         remedy = f"choose a topology whose chips are a multiple of {chips_per_machine}"
         chips_text = count_with_noun(chip_count, "chip")
         problem = f"topology {topology} has {chips_text}, but each {machine.name} has {chips_per_machine}"
         yield FieldError("tpuTopology", problem, remedy)
 
 
-def only_cluster(reader: Reader) -> Obj | None:
+def find_cluster(reader: Reader) -> Obj | None:
     """Return the Cluster object, or None if there is none."""
     clusters = reader.list(scheme.CLUSTER)
     return clusters[0] if clusters else None

@@ -14,7 +14,7 @@ from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, annotation, with_metadata
 from batchyard.api.validation.cluster import changed_machine_fields
 from batchyard.base.instant import Instant
-from batchyard.cloud.cluster_objects import node_pool_of, only_cluster
+from batchyard.cloud.cluster_objects import find_cluster, node_pool_of
 from batchyard.interfaces.client import Create, Delete, EventType, Reader, Update, WatchEvent
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
 
@@ -37,9 +37,9 @@ class ClusterPoolsController:
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Apply the rows of `spec.nodePools` that changed since they were last applied, and record their hashes.
 
-        If the Cluster has no `spec.nodePools`, all NodePools stay as they are.
+        NodePools of removed rows are deleted. If the Cluster has no `spec.nodePools`, all NodePools stay as they are.
         """
-        cluster = only_cluster(reader)
+        cluster = find_cluster(reader)
         if cluster is None or "nodePools" not in cluster["spec"]:
             return ReconcileResult()
         applied_hashes = _applied_hashes(cluster)
@@ -55,8 +55,8 @@ class ClusterPoolsController:
                 result.events.append(_cluster_event(cluster, "NodePoolDeleted", f"deleted node pool {name}"))
         if hashes != applied_hashes:
             annotations = cluster["metadata"].get("annotations") or {}
-            recorded = {**annotations, well_known.APPLIED_NODE_POOLS: json.dumps(hashes, separators=(",", ":"))}
-            result.writes.append(Update(with_metadata(cluster, annotations=recorded)))
+            new_annotations = {**annotations, well_known.APPLIED_NODE_POOLS: json.dumps(hashes, separators=(",", ":"))}
+            result.writes.append(Update(with_metadata(cluster, annotations=new_annotations)))
         return result
 
 

@@ -11,9 +11,9 @@ from batchyard.base.instant import Duration, Instant, parse_duration
 from batchyard.cloud.allocation import CapacityController
 from batchyard.cloud.catalog import instances
 from batchyard.cloud.catalog.machine_types import catalog_of
-from batchyard.cloud.catalog.nodes import awaits_drivers, registered_node, set_ready
+from batchyard.cloud.catalog.nodes import awaits_drivers, registered_node, with_ready_condition
 from batchyard.cloud.catalog.pool_properties import machine_of, step_duration
-from batchyard.cloud.cluster_objects import only_cluster
+from batchyard.cloud.cluster_objects import find_cluster
 from batchyard.cloud.slices import PoolMembers, PoolPlan, plan_machines, plan_slice
 from batchyard.interfaces.client import Create, Delete, Reader, Update, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import Controller, EventRecord, ReconcileResult
@@ -40,7 +40,7 @@ class InstanceController:
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Move a machine to its next phase if that is due; otherwise requeue it at that time."""
-        instance, cluster = reader.get(key), only_cluster(reader)
+        instance, cluster = reader.get(key), find_cluster(reader)
         node = reader.get(meta.Key(scheme.NODE, "", key.name))
         if instance is None:
             return ReconcileResult(_delete_node_writes(node))
@@ -87,7 +87,7 @@ class _Machine:
         if boot_due_at > now:
             return ReconcileResult(requeue_at=_earliest_instant(boot_due_at, stop_at))
         return ReconcileResult(
-            [UpdateStatus(instances.in_phase(self.instance, instances.BOOTING, now, startedAt=format_time(now)))]
+            [UpdateStatus(instances.with_phase(self.instance, instances.BOOTING, now, startedAt=format_time(now)))]
         )
 
     def _register(self, now: Instant, stop_at: Instant | None) -> ReconcileResult:
@@ -102,7 +102,7 @@ class _Machine:
             stop_at if max_run_duration is None else _earliest_instant(now + parse_duration(max_run_duration), stop_at)
         )
         stop_fields = {} if stop_at is None else {"stopAt": format_time(stop_at)}
-        writes: list[Write] = [UpdateStatus(instances.in_phase(self.instance, instances.RUNNING, now, **stop_fields))]
+        writes: list[Write] = [UpdateStatus(instances.with_phase(self.instance, instances.RUNNING, now, **stop_fields))]
         if self.node is None:
             writes.insert(0, Create(registered_node(self.instance, self.pool, self.cluster, now)))
         return ReconcileResult(writes)
@@ -110,12 +110,12 @@ class _Machine:
     def _reservation_end(self) -> Instant | None:
         """Return when the machine's reservation ends and reclaims it; None without a reservation or end."""
         reservation = self._reservation()
-        return None if reservation is None else instances.ends_at(self.cluster, reservation)
+        return None if reservation is None else instances.reservation_end(self.cluster, reservation)
 
     def _reservation_start(self) -> Instant:
         """Return when the machine's reservation starts (0 without one); the Node must not become ready earlier."""
         reservation = self._reservation()
-        return 0 if reservation is None else instances.begins_at(self.cluster, reservation)
+        return 0 if reservation is None else instances.reservation_start(self.cluster, reservation)
 
     def _reservation(self) -> Mapping[str, Any] | None:
         reservation_name = None if self.pool is None else self.pool["spec"].get("reservation")
@@ -125,7 +125,7 @@ class _Machine:
         """Set the Node to ready after its setup, and the Instance to Stopping 30 seconds before the machine stops."""
         notice_at = None if stop_at is None else stop_at - instances.PREEMPTION_NOTICE
         if notice_at is not None and notice_at <= now:
-            return ReconcileResult([UpdateStatus(instances.in_phase(self.instance, instances.STOPPING, now))])
+            return ReconcileResult([UpdateStatus(instances.with_phase(self.instance, instances.STOPPING, now))])
         node = self.node
         if node is None or not awaits_drivers(node):
             return ReconcileResult(requeue_at=notice_at)
@@ -139,7 +139,7 @@ class _Machine:
         name = node["metadata"]["name"]
         message = f"Node {name} status is now: NodeReady"
         event = EventRecord(meta.Key(scheme.NODE, "", name), "Normal", "NodeReady", message)
-        return ReconcileResult([UpdateStatus(set_ready(node, now))], [event], notice_at)
+        return ReconcileResult([UpdateStatus(with_ready_condition(node, now))], [event], notice_at)
 
     def _shut_down(self, now: Instant) -> ReconcileResult:
         """Wait until a deleted Instance has shut down; then delete its Node and remove its finalizer."""
@@ -149,7 +149,7 @@ class _Machine:
         finalizer_removal = Update(meta.without_finalizer(self.instance, well_known.INSTANCE_FINALIZER))
         if instances.is_stopped(self.instance):
             return ReconcileResult([*_delete_node_writes(self.node), finalizer_removal])
-        # The last watch event carries the end of billing.
+        # The deletion event must include `stoppedAt`, the end of billing: the finalizer is removed after this update.
         stopped_instance = meta.with_path(self.instance, ("status", "stoppedAt"), format_time(now))
         finalizer_removal = Update(meta.with_metadata(finalizer_removal.obj, resourceVersion=None))
         return ReconcileResult([*_delete_node_writes(self.node), UpdateStatus(stopped_instance), finalizer_removal])
@@ -195,7 +195,7 @@ class NodePoolController:
         self._members = PoolMembers()
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return the key of the changed node pool, or of the pool to which the changed Instance or Node belongs."""
+        """Return the key of the changed node pool, or of the pool that a change of an Instance or Node concerns."""
         if event.key.kind == scheme.NODE_POOL:
             return (event.key,)
         observe = self._members.observe_instance if event.key.kind == scheme.INSTANCE else self._members.observe_node
@@ -204,7 +204,7 @@ class NodePoolController:
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Create, replace or delete machines of a node pool as its spec requires; delete all if the pool is deleted."""
-        pool, cluster, members = reader.get(key), only_cluster(reader), self._members.instances_of(key.name)
+        pool, cluster, members = reader.get(key), find_cluster(reader), self._members.instances_of(key.name)
         if pool is None or "deletionTimestamp" in pool["metadata"]:
             writes: list[Write] = [Delete(member.key) for member in members.values() if not member.is_being_deleted]
             return ReconcileResult(writes if members else _remove_finalizer_writes(pool))
@@ -214,7 +214,7 @@ class NodePoolController:
         if pool_with_finalizer is not pool:
             return ReconcileResult([Update(pool_with_finalizer)])
         pool_plan = PoolPlan(pool, cluster, now)
-        if pool_plan.hosts > 1:
+        if pool_plan.host_count > 1:
             plan_slice(pool_plan, members, reader)
         else:
             plan_machines(pool_plan, members, self._members.crashed_members(key.name))

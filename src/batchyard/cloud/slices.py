@@ -1,5 +1,4 @@
-"""Decides which machines of a node pool to create and delete, also for a pool that is one TPU slice of several
-machines.
+"""Plans for the machines of node pools: which ones to create and delete, also for a pool that is one TPU slice.
 
 The machines of a slice are requested, stopped and deleted together. If one crashes, the whole slice is down: after the
 repair time all its machines are deleted, and a new slice is requested. New machines are requested only after the last
@@ -17,15 +16,15 @@ from batchyard.base.instant import MINUTE, Instant
 from batchyard.cloud.catalog.instances import (
     CRASHED,
     FAILED,
+    creation_time_of,
     is_being_deleted,
     new_instance,
     phase_of,
     phase_start,
-    start_of,
     stops_at,
 )
 from batchyard.cloud.catalog.machine_types import catalog_of
-from batchyard.cloud.catalog.pool_properties import hosts_of_slice, is_autoscaled, machine_of, repair_time, zones_of
+from batchyard.cloud.catalog.pool_properties import is_autoscaled, machine_of, repair_time, slice_host_count, zones_of
 from batchyard.interfaces.client import Create, Delete, EventType, Reader, UpdateStatus, WatchEvent, Write
 
 # The Instances and the ready Nodes of every pool, from watch events.
@@ -142,9 +141,9 @@ class PoolPlan:
         self.conditions = list((self.pool.get("status") or {}).get("conditions") or ())
 
     @property
-    def hosts(self) -> int:
+    def host_count(self) -> int:
         """How many machines of the pool are created and deleted together: above 1 for a multi-host TPU slice."""
-        return hosts_of_slice(self.pool, catalog_of(self.cluster))
+        return slice_host_count(self.pool, catalog_of(self.cluster))
 
     def has_condition(self, kind: str) -> bool:
         """Return whether a condition of the node pool is True."""
@@ -161,7 +160,7 @@ class PoolPlan:
         if count <= 0:
             return
         instance = new_instance(self.pool, zone, self.cluster)
-        if self.now == start_of(self.cluster):
+        if self.now == creation_time_of(self.cluster):
             instance = with_metadata(instance, annotations={well_known.INITIAL_INSTANCE: "true"})
         self.creations += [Create(instance)] * count
 
@@ -231,7 +230,7 @@ _PARTIAL_SLICE_TIMEOUT: Final = MINUTE
 
 
 def plan_slice(plan: PoolPlan, members: Mapping[str, PoolMember], reader: Reader) -> None:
-    """Plan the next step of a node pool that is one TPU slice: complete it, or delete all its machines."""
+    """Plan the next step of a node pool that is one TPU slice: complete, stop or repair it, or delete its machines."""
     slice_hosts = list(members.values())
     crash_times = [host.phase_start for host in slice_hosts if host.phase == CRASHED]
     stop_times = [host.stops_at for host in slice_hosts if host.stops_at is not None]
@@ -281,8 +280,8 @@ def _stop_hosts_together(plan: PoolPlan, hosts: list[PoolMember], stop_at: Insta
 
 def _request_missing_machines(plan: PoolPlan, hosts: list[PoolMember]) -> None:
     """Create the missing machines of a TPU slice; once all are created, update the node pool's conditions."""
-    if requests_own_slice(plan.pool, plan.hosts) and len(hosts) < plan.hosts:
-        plan.request_machines(zones_of(plan.pool, plan.cluster)[0], plan.hosts - len(hosts))
+    if requests_own_slice(plan.pool, plan.host_count) and len(hosts) < plan.host_count:
+        plan.request_machines(zones_of(plan.pool, plan.cluster)[0], plan.host_count - len(hosts))
     elif is_autoscaled(plan.pool) and not plan.has_condition(INITIALIZED):
         plan.set_condition(INITIALIZED, True, "MachinesAsked", "The initial machines of the pool have been requested")
     elif plan.has_condition(RECREATING):

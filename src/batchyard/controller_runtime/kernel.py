@@ -98,13 +98,13 @@ class VirtualEventLoop:
         return len(self._scheduled_work) + len(self._due_work)
 
     def next_instant(self) -> Instant | None:
-        """Return the instant of the next scheduled callback, or None."""
+        """Return the instant of the next scheduled callback; None if none is scheduled."""
         if self._due_work:
             return self._now
         return self.next_later()
 
     def next_later(self) -> Instant | None:
-        """Return the instant of the next callback that is not due yet, or None."""
+        """Return the instant of the next callback that is not due yet; None if there is none."""
         return self._heap[0][0] if self._heap else None
 
     def step(self, end_time: Instant | None = None) -> bool:

@@ -414,7 +414,7 @@ class _OutstandingWrites:
         """Handle the result of one submission; after the last one, finish the reconcile."""
         self.unfinished_count -= 1
         if self.error is None:
-            self.error, self.rejected_write = result.error, result.refused
+            self.error, self.rejected_write = result.error, result.rejected_write
         if self.unfinished_count == 0:
             self.runner._complete_writes(self)
 

@@ -32,7 +32,7 @@ _WAITING, _WRITING, _WRITING_AND_REQUEUED = KeyState.WAITING, KeyState.WRITING, 
 
 
 class DelayedRequeue(NamedTuple):
-    """When a key is due for a delayed requeue, and the ticket that cancels it in the event loop."""
+    """The due time of a key's delayed requeue, and the ticket that cancels this requeue in the event loop."""
 
     at: Instant
     ticket: Ticket
@@ -83,7 +83,7 @@ class ControllerQueue:
         return QueueStats(self.controller.name, self.queued_count, *counts)
 
     def reconcile_key(self, key: Key, reader: Reader, now: Instant, meter: ReconcileTimer | None) -> ReconcileResult:
-        """Call the controller's reconcile function for a key; record the duration if `meter` is given."""
+        """Call the controller's reconcile function for a key; record the duration unless `meter` is None."""
         if meter is None:
             return self.controller.reconcile(key, reader, now)
         began_at = meter.begin()

@@ -1,4 +1,4 @@
-"""What the dashboard's JSON documents are computed from: objects, scheduler state, history, user permissions, page."""
+"""The inputs of the dashboard's JSON documents: objects, scheduler state, history, user permissions, and the page."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,7 +34,10 @@ def format_resource_amount(resource: str, amount: int) -> str:
 
 
 def usage_fraction(amount: int, total: int) -> float:
-    """Return amount/total as a number from 0 to 1, rounded to thousandths, the resolution of usage bars."""
+    """Return amount/total, limited to 0 to 1 and rounded to thousandths, the resolution of usage bars.
+
+    Return 0 if `total` is not positive.
+    """
     return round(min(1.0, max(0.0, amount / total)), 3) if total > 0 else 0.0
 
 
@@ -108,7 +111,7 @@ class WorkloadListCache:
 
     def __init__(self) -> None:
         self._entries_by_uid: dict[str, WorkloadListEntry] = {}
-        self._latest_first: list[WorkloadListEntry] = []
+        self._sorted_entries: list[WorkloadListEntry] = []
         #: The Workload objects at the last refresh.
         self._last_objects: Sequence[Obj] = ()
 
@@ -116,9 +119,9 @@ class WorkloadListCache:
         """Return the list entries of the Workloads in some namespaces (None: in all), newest first."""
         self._refresh_entries(reader.list(scheme.WORKLOAD))
         if namespaces is None:
-            return self._latest_first
+            return self._sorted_entries
         selected_namespaces = frozenset(namespaces)
-        return [entry for entry in self._latest_first if entry.namespace in selected_namespaces]
+        return [entry for entry in self._sorted_entries if entry.namespace in selected_namespaces]
 
     def _refresh_entries(self, workload_objects: Sequence[Obj]) -> None:
         """Update the list entries of changed Workloads; unchanged Workloads are recognized by object identity."""
@@ -137,14 +140,14 @@ class WorkloadListCache:
                 new_entries.append(entry)
             else:
                 entry.update(obj)
-        latest_first = self._latest_first
+        latest_first = self._sorted_entries
         if len(entries_by_uid) > len(workload_objects):
             current_ids = frozenset(map(id, workload_objects))
             entries_by_uid = {uid: entry for uid, entry in entries_by_uid.items() if id(entry.obj) in current_ids}
             self._entries_by_uid = entries_by_uid
             latest_first = [entry for entry in latest_first if entry.view.uid in entries_by_uid]
-        if new_entries or latest_first is not self._latest_first:
-            self._latest_first = sorted([*latest_first, *new_entries], key=_SORT_KEY_OF_ENTRY, reverse=True)
+        if new_entries or latest_first is not self._sorted_entries:
+            self._sorted_entries = sorted([*latest_first, *new_entries], key=_SORT_KEY_OF_ENTRY, reverse=True)
 
 
 ViewJson: TypeAlias = dict[str, Any]
@@ -167,7 +170,7 @@ class QueueSource(Protocol):
     def count_pending(self, cluster_queue: str) -> int:
         """Return the number of pending Workloads in a ClusterQueue."""
 
-    def place_of(self, cluster_queue: str, workload: str) -> int | None:
+    def count_ahead_of(self, cluster_queue: str, workload: str) -> int | None:
         """Return the number of Workloads ahead of a pending Workload; None if the Workload is not pending there."""
 
     def cluster_queue_of(self, namespace: str, local_queue: str) -> str | None:
@@ -216,7 +219,7 @@ class NamespaceAccess:
 
     def __init__(self, viewer: ViewerAccess) -> None:
         self._viewer = viewer
-        self._checked: dict[tuple[str, str], bool] = {}
+        self._permissions: dict[tuple[str, str], bool] = {}
 
     def may_list_all(self, kind: str) -> bool:
         """Return whether the user may list a kind in all namespaces."""
@@ -234,9 +237,9 @@ class NamespaceAccess:
         return [name for name in names if self._is_allowed(kind, name)]
 
     def _is_allowed(self, kind: str, namespace: str) -> bool:
-        is_allowed = self._checked.get((kind, namespace))
+        is_allowed = self._permissions.get((kind, namespace))
         if is_allowed is None:
-            is_allowed = self._checked[kind, namespace] = self._viewer.may_list(kind, namespace)
+            is_allowed = self._permissions[kind, namespace] = self._viewer.may_list(kind, namespace)
         return is_allowed
 
 
@@ -257,7 +260,10 @@ class PageWindow(NamedTuple):
 
 
 def requested_page(inputs: ViewInputs, query: Query) -> PageWindow:
-    """Return the offset and limit that a query requests for a list; invalid numbers select the defaults."""
+    """Return the offset and limit that a query requests for a list; invalid numbers select the defaults.
+
+    The limit is at most PAGE_SIZE_MAX. If `inputs.is_complete`, the query is ignored and all rows are selected.
+    """
     if inputs.is_complete:
         return PageWindow(0, UNPAGINATED)
     row_limit = _parse_row_count(query.get("limit", "")) or PAGE_SIZE

@@ -55,7 +55,7 @@ class ShadowComparison:
 
 
 class HistoryLimits(NamedTuple):
-    """How many finished Workloads (about 1.5 KB each) and ended pod-on-node intervals a history keeps at most."""
+    """The maximum numbers of finished Workloads (about 1.5 KB each) and of ended node intervals in a history."""
 
     workloads: int
     node_intervals: int
@@ -179,7 +179,6 @@ class PlatformHistory:
         yield from self._current_intervals.values()
 
     def _record_node_event(self, event: WatchEvent) -> None:
-        """Record a change of the nodes' total capacity."""
         name, now = event.key.name, self._now()
         capacity: tuple[tuple[str, int], ...] = ()
         if event.type is not EventType.DELETED:

@@ -15,12 +15,12 @@ from batchyard.api.times import format_time
 from batchyard.base.instant import SECOND, Instant
 from batchyard.dashboard import data_source
 from batchyard.dashboard.history import PlatformHistory
-from batchyard.dashboard.models.nodes import node, nodes
-from batchyard.dashboard.models.objects import object_yaml, pod, search
-from batchyard.dashboard.models.overview import cohorts, overview, timeline
-from batchyard.dashboard.models.queues import queue
-from batchyard.dashboard.models.rows import costs
-from batchyard.dashboard.models.workload import workload, workloads
+from batchyard.dashboard.models.nodes import node_document, nodes_document
+from batchyard.dashboard.models.objects import object_yaml, pod_document, search
+from batchyard.dashboard.models.overview import cohorts_document, overview_document, timeline_document
+from batchyard.dashboard.models.queues import queue_document
+from batchyard.dashboard.models.rows import costs_document
+from batchyard.dashboard.models.workload import workload_document, workloads_document
 from batchyard.interfaces.client import Reader
 
 # The static files of the dashboard. They contain no data, so they need no authentication. Reports use the same files.
@@ -116,17 +116,17 @@ def _time_only(
 
 VIEWS: Final[Mapping[str, View]] = {
     "time": _time_only,
-    "overview": overview,
-    "cohorts": cohorts,
-    "queue": queue,
-    "workloads": workloads,
-    "workload": workload,
-    "timeline": timeline,
-    "nodes": nodes,
-    "node": node,
-    "costs": costs,
+    "overview": overview_document,
+    "cohorts": cohorts_document,
+    "queue": queue_document,
+    "workloads": workloads_document,
+    "workload": workload_document,
+    "timeline": timeline_document,
+    "nodes": nodes_document,
+    "node": node_document,
+    "costs": costs_document,
     "yaml": object_yaml,
-    "pod": pod,
+    "pod": pod_document,
     "search": search,
 }
 

@@ -21,7 +21,7 @@ PENDING_COUNT, RUNNING_COUNT = ("workloads", "pending"), ("workloads", "running"
 
 
 class RecordedSeries(NamedTuple):
-    """The recorded values of one total at each of the given instants."""
+    """The recorded totals: the instants, and for each total (by kind and resource) its value at each instant."""
 
     instants: Sequence[Instant]
     values: Mapping[tuple[str, str], Sequence[int]]
@@ -41,18 +41,21 @@ class UsageHistory:
         """Set the current total of the count `name`."""
         self._current_point(now)[name] = count
 
-    def add(self, now: Instant, what: str, amounts: Iterable[tuple[str, int]], sign: int = 1) -> None:
-        """Add amounts of resources to the current totals; `sign` -1 subtracts them."""
+    def add(self, now: Instant, total_kind: str, amounts: Iterable[tuple[str, int]], sign: int = 1) -> None:
+        """Add amounts of resources to the current totals of a kind; `sign` -1 subtracts them.
+
+        Resources beyond the first RESOURCES_MAX are ignored.
+        """
         point = self._current_point(now)
         for resource, amount in amounts:
             if resource not in self._resources:
                 if len(self._resources) >= RESOURCES_MAX:
                     continue
                 self._resources.add(resource)
-            point[what, resource] = point.get((what, resource), 0) + sign * amount
+            point[total_kind, resource] = point.get((total_kind, resource), 0) + sign * amount
 
     def series(self, now: Instant) -> RecordedSeries:
-        """Return all totals that were ever nonzero, with the current totals at `now`."""
+        """Return all totals that were ever nonzero, sorted; the last value of each is the current total at `now`."""
         self._current_point(now)
         names = sorted({name for point in self._points for name, value in point.items() if value})
         instants = [self._began + number * self._interval for number in range(1, len(self._points))]

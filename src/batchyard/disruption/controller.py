@@ -1,7 +1,7 @@
 """The disruption controller: computes the status of PodDisruptionBudgets, and decides whether pods may be evicted.
 
-The controller also removes the condition DisruptionTarget from pods that are not deleted within two minutes. Source:
-Kubernetes's pkg/controller/disruption.
+The controller also sets the condition DisruptionTarget to False on pods that are not deleted within two minutes.
+Source: Kubernetes's pkg/controller/disruption.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme
 from batchyard.api.custom_kinds import DEFINITION, is_served, kind_from_definition
-from batchyard.api.meta import Key, Obj, controller_of, find_condition, selector, with_status
+from batchyard.api.meta import Key, Obj, controller_of, find_condition, parse_selector, with_status
 from batchyard.api.scheme import find_kind
 from batchyard.api.times import format_time, parse_time
 from batchyard.api.views.pods import (
@@ -48,9 +48,9 @@ class ExpectedPods(NamedTuple):
 
 
 class DisruptedPods(NamedTuple):
-    """The evicted pods of a budget that still exist: eviction times by name, and when the first of these expires."""
+    """The evicted pods of a budget that still exist: eviction times by name, and when the first entry expires."""
 
-    pods: Mapping[str, str]
+    eviction_times: Mapping[str, str]
     #: The evicted pods that were not deleted in time.
     undeleted_pods: tuple[Obj, ...]
     expires_at: Instant | None
@@ -62,7 +62,9 @@ class EvictionRefusal(NamedTuple):
     code: int
     reason: str
     message: str
+    #: The message of the cause in the details of the error; '' for none.
     cause: str = ""
+    #: The seconds after which the client may try again; 0 if unknown.
     retry_after: int = 0
 
 
@@ -80,7 +82,7 @@ def spec_of(budget: Obj) -> Mapping[str, Any]:
 
 def selects_pod(budget: Obj, pod: Obj) -> bool:
     """Return whether a PodDisruptionBudget selects a pod of the same Namespace by its labels."""
-    label_selector = selector(spec_of(budget).get("selector"))
+    label_selector = parse_selector(spec_of(budget).get("selector"))
     return label_selector is not None and label_selector.matches(pod["metadata"].get("labels") or {})
 
 
@@ -95,7 +97,7 @@ def is_based_on_controllers(spec: Mapping[str, Any]) -> bool:
 
 
 def desired_healthy_count(spec: Mapping[str, Any], expected_count: int) -> int:
-    """Return how many of the expected pods a PodDisruptionBudget requires to be healthy."""
+    """Return how many of the expected pods a PodDisruptionBudget requires to be healthy; 0 without a limit."""
     if spec.get("maxUnavailable") is not None:
         return max(0, expected_count - _resolve_percentage(spec["maxUnavailable"], expected_count))
     return 0 if spec.get("minAvailable") is None else _resolve_percentage(spec["minAvailable"], expected_count)
@@ -107,7 +109,7 @@ def _resolve_percentage(value: int | str, total: int) -> int:
 
 
 def find_disrupted(budget: Obj, pods: Iterable[Obj], now: Instant) -> DisruptedPods:
-    """Return the evicted pods of a budget that still exist, separating those not deleted within the timeout."""
+    """Return a budget's evicted pods that still exist and are not terminating, by whether DELETION_TIMEOUT is over."""
     eviction_times = (budget.get("status") or {}).get("disruptedPods") or {}
     pending_evictions: dict[str, str] = {}
     undeleted_pods: list[Obj] = []
@@ -130,10 +132,12 @@ def status_of(
 ) -> dict[str, Any]:
     """Return the new status of a PodDisruptionBudget from its pods, their expected number and the evicted pods."""
     desired_count = desired_healthy_count(spec_of(budget), expected_pods.total)
-    healthy = sum(is_ready(p) and not is_terminating(p) and p["metadata"]["name"] not in disrupted_pods for p in pods)
-    allowed_count = max(0, healthy - desired_count) if expected_pods.total > 0 else 0
+    healthy_count = sum(
+        is_ready(p) and not is_terminating(p) and p["metadata"]["name"] not in disrupted_pods for p in pods
+    )
+    allowed_count = max(0, healthy_count - desired_count) if expected_pods.total > 0 else 0
     status = {
-        "currentHealthy": healthy,
+        "currentHealthy": healthy_count,
         "desiredHealthy": desired_count,
         "disruptionsAllowed": allowed_count,
         "expectedPods": expected_pods.total,
@@ -206,14 +210,14 @@ def _eviction_refusal(budget: Obj) -> EvictionRefusal | None:
     count = status.get("disruptionsAllowed", 0)
     message_start = f'poddisruptionbudget.policy "{name}" is forbidden'
     if count < 0:
-        why = "pdb disruptions allowed is negative"
-        refusal_detail = f"{subject} does not allow evicting pods currently: {why}"
-        return EvictionRefusal(403, "Forbidden", f"{message_start}: {why}", refusal_detail)
+        reason = "pdb disruptions allowed is negative"
+        refusal_detail = f"{subject} does not allow evicting pods currently: {reason}"
+        return EvictionRefusal(403, "Forbidden", f"{message_start}: {reason}", refusal_detail)
     if len(status.get("disruptedPods") or ()) > _DISRUPTED_PODS_MAX:
-        why = "DisruptedPods map too big - too many evictions not confirmed by PDB controller"
+        reason = "DisruptedPods map too big - too many evictions not confirmed by PDB controller"
         cause = "too many pending evictions not confirmed by PDB controller"
         refusal_detail = f"{subject} does not allow evicting pods currently: {cause}"
-        return EvictionRefusal(403, "Forbidden", f"{message_start}: {why}", refusal_detail)
+        return EvictionRefusal(403, "Forbidden", f"{message_start}: {reason}", refusal_detail)
     return None if count else EvictionRefusal(429, "TooManyRequests", _VIOLATION, _describe_refusal(budget, subject))
 
 
@@ -265,7 +269,7 @@ class DisruptionBudgets:
         self._budgets: dict[str, dict[Key, Obj]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the key of a changed budget; for a pod, of the budgets that select it, and of the pod if disrupted."""
+        """Return the key of a changed budget; for a pod, those of its budgets, and its own if it is disrupted."""
         key, obj = event.key, event.obj
         if key.kind == scheme.POD_DISRUPTION_BUDGET:
             namespace_budgets = self._budgets.setdefault(key.namespace, {})
@@ -287,7 +291,7 @@ class DisruptionBudgets:
         if obj is None:
             return ReconcileResult()
         if key.kind == scheme.POD:
-            return _remove_stale_condition(obj, now)
+            return _reset_stale_condition(obj, now)
         pods = [pod for pod in reader.list(scheme.POD, key.namespace) if selects_pod(obj, pod)]
         outcome = ReconcileResult()
         if not pods:
@@ -295,8 +299,8 @@ class DisruptionBudgets:
         try:
             expected_pods = _count_expected_pods(obj, pods, reader)
         except _UnknownScaleError as error:
-            why = f"Failed to calculate the number of expected pods: {error}"
-            outcome.events.append(EventRecord(key, "Warning", "CalculateExpectedPodCountFailed", why))
+            message = f"Failed to calculate the number of expected pods: {error}"
+            outcome.events.append(EventRecord(key, "Warning", "CalculateExpectedPodCountFailed", message))
             return _with_status_update(outcome, obj, failed_status(obj, str(error), now))
         if expected_pods.unmanaged_names:
             selector_text = _format_selector(spec_of(obj)["selector"])
@@ -305,10 +309,12 @@ class DisruptionBudgets:
         disrupted_pods = find_disrupted(obj, pods, now)
         for pod in disrupted_pods.undeleted_pods:
             message = f"Pod was expected by PDB {key.namespace}/{key.namespace} to be deleted but it wasn't"
-            name = Key(scheme.POD, key.namespace, pod["metadata"]["name"])
-            outcome.events.append(EventRecord(name, "Warning", "NotDeleted", message))
+            pod_key = Key(scheme.POD, key.namespace, pod["metadata"]["name"])
+            outcome.events.append(EventRecord(pod_key, "Warning", "NotDeleted", message))
         outcome.requeue_at = None if disrupted_pods.expires_at is None else disrupted_pods.expires_at + 1
-        return _with_status_update(outcome, obj, status_of(obj, pods, expected_pods, disrupted_pods.pods, now))
+        return _with_status_update(
+            outcome, obj, status_of(obj, pods, expected_pods, disrupted_pods.eviction_times, now)
+        )
 
 
 def _with_status_update(outcome: ReconcileResult, budget: Obj, status: Mapping[str, Any]) -> ReconcileResult:
@@ -335,7 +341,10 @@ def _count_expected_pods(budget: Obj, pods: Iterable[Obj], reader: Reader) -> Ex
 
 
 def _controller_uid_and_scale(owner: Mapping[str, Any], pod: Obj, reader: Reader) -> tuple[str, int]:
-    """Return the uid and replica count of a pod's controller, or of the Deployment that owns its ReplicaSet."""
+    """Return the uid and replica count of a pod's controller, or of the Deployment that owns its ReplicaSet.
+
+    Raise _UnknownScaleError if the controller does not exist or has no scale.
+    """
     namespace = pod["metadata"].get("namespace", "")
     controller_kind, replicas_path = _controller_kind_and_scale_path(owner, reader)
     controller = reader.get(Key(controller_kind, namespace, owner["name"]))
@@ -388,7 +397,7 @@ def _format_selector_expression(expression: Mapping[str, Any]) -> str:
 
 
 def _disrupted_since(pod: Obj) -> Instant | None:
-    """Return when a pod got DisruptionTarget; None without it, if the kubelet set it, or if the pod is ending."""
+    """Return when a pod got DisruptionTarget; None if it has none, if the kubelet set it, or if the pod is ending."""
     condition = find_condition(pod, DISRUPTION_TARGET)
     if condition is None or condition["status"] != "True" or condition.get("reason") == DISRUPTION_BY_KUBELET.reason:
         return None
@@ -397,7 +406,7 @@ def _disrupted_since(pod: Obj) -> Instant | None:
     return parse_time(condition["lastTransitionTime"])
 
 
-def _remove_stale_condition(pod: Obj, now: Instant) -> ReconcileResult:
+def _reset_stale_condition(pod: Obj, now: Instant) -> ReconcileResult:
     disrupted_at = _disrupted_since(pod)
     if disrupted_at is None:
         return ReconcileResult()

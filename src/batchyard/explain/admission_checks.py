@@ -17,29 +17,29 @@ def controller_name_of(check: str, reader: Reader) -> str:
     return "" if obj is None else str(obj["spec"].get("controllerName", ""))
 
 
-def without_checks(queue: Obj, names: Sequence[str]) -> Patch:
+def check_removal_patch(queue: Obj, names: Sequence[str]) -> Patch:
     """Return the patch that removes AdmissionChecks from a ClusterQueue."""
     strategy = queue["spec"].get("admissionChecksStrategy") or {}
-    kept_checks = [each for each in strategy.get("admissionChecks") or () if each["name"] not in names]
-    fields = {"spec": {"admissionChecksStrategy": {"admissionChecks": kept_checks}}}
+    other_checks = [each for each in strategy.get("admissionChecks") or () if each["name"] not in names]
+    fields = {"spec": {"admissionChecksStrategy": {"admissionChecks": other_checks}}}
     return merge_patch("ClusterQueue", queue["metadata"]["name"], fields)
 
 
-def propose_check_removal(queue: str, waiting: Sequence[AdmissionCheck], reader: Reader) -> Iterator[Proposal]:
+def propose_check_removal(queue: str, waiting_checks: Sequence[AdmissionCheck], reader: Reader) -> Iterator[Proposal]:
     """Yield the removal of all checks that a Workload with quota waits for from its ClusterQueue.
 
-    The Workload is then admitted, because all its other checks are Ready. A check of the provisioning controller stays:
-    without it, the pods of the Workload would wait for machines instead.
+    The Workload is then admitted, because all its other checks are Ready. Nothing is yielded if one of the checks
+    belongs to the provisioning controller: without it, the pods of the Workload would wait for machines instead.
     """
-    names = [check["name"] for check in waiting]
+    names = [check["name"] for check in waiting_checks]
     obj = reader.get(Key(scheme.CLUSTER_QUEUE, "", queue))
     if obj is None or any(controller_name_of(name, reader) == PROVISIONING_CONTROLLER_NAME for name in names):
         return
     text = f"ClusterQueue {queue}: remove AdmissionCheck {', '.join(names)}, for all its Workloads"
-    yield Proposal(FIX, text, (without_checks(obj, names),))
+    yield Proposal(FIX, text, (check_removal_patch(obj, names),))
 
 
 def awaited_event(check: AdmissionCheck, reader: Reader) -> str:
-    """Return the event that ends the wait for a check."""
+    """Return a text on the event that ends the wait for an admission check."""
     controller = controller_name_of(check["name"], reader) or "a controller"
     return f"it is admitted without a change when {controller} sets AdmissionCheck {check['name']} to Ready"

@@ -143,10 +143,10 @@ class AdmittedExplainer:
     def _explain_pods(self, workload: Obj, admission: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
         job_pods = pods_of(workload, self._reader)
         admitted_at = admission["lastTransitionTime"]
-        incomplete_jobs = [job for job in _jobs_of(workload, self._reader) if _lacking_pods(job)]
+        incomplete_jobs = [job for job in _jobs_of(workload, self._reader) if _lacking_pod_count(job)]
         rejection = self._pod_rejection(incomplete_jobs, now)
         if rejection is not None:
-            lacking_count = sum(map(_lacking_pods, incomplete_jobs))
+            lacking_count = sum(map(_lacking_pod_count, incomplete_jobs))
             verb = select_verb(lacking_count, "does", "do")
             text = f"admitted, but {lacking_count} of its pods {verb} not exist: {rejection}"
             quota_name = _quota_in_message(rejection)
@@ -171,7 +171,7 @@ class AdmittedExplainer:
             text = f"{len(starting_pods)} of {pods_text} not ready{location_suffix}: {start_reason}"
             binding_limit = BindingLimit(STARTING, text, "Pod", _name_of(starting_pods[0]))
             return {"state": ADMITTED, "summary": text, "binding": binding_limit.document()}
-        expected_count = sum(holding.pods for holding in workload_view(workload).holdings)
+        expected_count = sum(holding.pods for holding in workload_view(workload).admitted_pod_sets)
         existing_text = f"{len(job_pods)} of " if expected_count > len(job_pods) else ""
         pods_text = count_with_noun(max(expected_count, len(job_pods)), "pod")
         summary = f"it has run since {admitted_at}: {existing_text}{pods_text}{location_suffix}"
@@ -206,7 +206,10 @@ class AdmittedExplainer:
         autoscaler_texts = _count_texts(map(self._autoscaler_text, unplaced_pods))
         autoscaler_message = next(iter(autoscaler_texts), "")
         assert self._capacity is not None, "pods without nodes are explained only if the node capacity is known"
-        waits_for, (limit_kind, pool) = self._capacity.waits_for(now), self._capacity.limit_of(autoscaler_message, now)
+        wait_texts, (limit_kind, pool) = (
+            self._capacity.describe_waits(now),
+            self._capacity.limit_of(autoscaler_message, now),
+        )
         scheduler_message = next(iter(scheduler_texts), "the scheduler has not processed them yet")
         views = [pod_view(pod) for pod in unplaced_pods]
         if limit_kind == NODE_CAPACITY and (pool := self._capacity.booting_pool_for(views)):
@@ -218,8 +221,8 @@ class AdmittedExplainer:
         text = f"admitted, but {len(unplaced_pods)} of {pods_text} no node: {scheduler_message}"
         details = [f"scheduler, {count_with_noun(count, 'pod')}: {each}" for each, count in scheduler_texts.items()]
         details += [f"autoscaler, {count_with_noun(count, 'pod')}: {each}" for each, count in autoscaler_texts.items()]
-        details += [f"autoscaler waits for: {each}" for each in waits_for]
-        nodes = nonempty_fields(unplaced_pods=len(unplaced_pods), pods=len(job_pods), text=details, waitsFor=waits_for)
+        details += [f"autoscaler waits for: {each}" for each in wait_texts]
+        nodes = nonempty_fields(unplaced_pods=len(unplaced_pods), pods=len(job_pods), text=details, waitsFor=wait_texts)
         flavor = _flavor_of(workload)
         kind, object_name = ("NodePool", pool) if pool else ("ResourceFlavor", flavor)
         is_cloud_limit = limit_kind in {STOCK_OUT, CLOUD_QUOTA}
@@ -252,7 +255,7 @@ class AdmittedExplainer:
     # --- possible preemptors ---
 
     def _describe_possible_preemptors(self, view: WorkloadView) -> str:
-        """Return a text about the Workloads that could preempt the given one: their ClusterQueues and priorities."""
+        """Return a text on the Workloads that could preempt this one; '' if the scheduler cache has no quota for it."""
         quota_holder = self._scheduler_cache.snapshot.holder(view.key)
         if quota_holder is None:
             return ""
@@ -305,7 +308,7 @@ def _jobs_of(workload: Obj, reader: Reader) -> list[Obj]:
     ]
 
 
-def _lacking_pods(job: Obj) -> int:
+def _lacking_pod_count(job: Obj) -> int:
     """Return how many pods a Job should run in addition to those that it has; 0 while it is suspended."""
     spec, status = job["spec"], job.get("status") or {}
     if spec.get("suspend"):

@@ -95,7 +95,7 @@ def _inactivity_suffix(queues: pending_reason.WorkloadQueues, kind: str, schedul
 
 
 def requeue_binding(view: WorkloadView, now: Instant) -> BindingLimit | None:
-    """Return the backoff or the condition Requeued=False that keeps a Workload out of its queue, or None."""
+    """Return the backoff or Requeued=False that keeps a Workload out of its queue; None if it is not held back."""
     if not is_held_back(view, now):
         return None
     if view.requeue_at is not None and view.requeue_at > now:
@@ -132,7 +132,7 @@ def unready_workloads(scheduler_cache: SchedulerCache, reader: Reader) -> list[s
 def pods_ready_binding(
     workload: Obj, scheduler_cache: SchedulerCache, reader: Reader, user: ExplanationUser
 ) -> BindingLimit | None:
-    """Return the Workloads whose unready pods block an admission, as its limit; None if it does not wait for them."""
+    """Return as a Workload's limit the Workloads whose unready pods block admissions; None if none blocks it."""
     quota_condition = find_condition(workload, lifecycle.QUOTA_RESERVED)
     if quota_condition is None or quota_condition["reason"] != WAITING_FOR_PODS_READY:
         return None
@@ -146,11 +146,11 @@ def pods_ready_binding(
 def blocked_views(scheduler_cache: SchedulerCache) -> list[WorkloadView]:
     """Return the Workloads that are admitted before all pending ones, once admitted pods are ready."""
     views = scheduler_cache.workload_cache.views()
-    return [view for view in views if view.waits_for == WAITING_FOR_PODS_READY and view.admissible]
+    return [view for view in views if view.pending_reason == WAITING_FOR_PODS_READY and view.admissible]
 
 
 def blocked_entry_binding(scheduler_cache: SchedulerCache, user: ExplanationUser) -> BindingLimit | None:
-    """Return the Workload that is admitted before all pending ones once admitted pods are ready; None without one."""
+    """Return as the limit the Workload that is admitted first once all admitted pods are ready; None without one."""
     waiting_views = blocked_views(scheduler_cache)
     if not waiting_views:
         return None
@@ -170,7 +170,7 @@ def binding_of_refusal(decision: Decision, scheduler_cache: SchedulerCache) -> B
         return None
     stay_reason, queue = decision.why, decision.head.queue
     if stay_reason.reason == messages.MISCONFIGURED:
-        is_workload_fault = decision.head.workload.over_limit or bool(decision.head.workload.out_of_bounds)
+        is_workload_fault = decision.head.workload.over_limit or bool(decision.head.workload.limit_range_violation)
         kind, name = ("Workload", decision.head.workload.name) if is_workload_fault else ("ClusterQueue", queue)
         return BindingLimit(MISCONFIGURED, stay_reason.message, kind, name)
     if (
@@ -290,23 +290,25 @@ def find_limiting_node(node: QuotaNode, fr: int, amount: int) -> LimitingNode:
     If there is none, the tree's quota is used or not lent. A lendingLimit is the limit if lending that quota would
     suffice. Otherwise it is a nominal quota: that of `node` if `node` uses all of it, else that of the root Cohort.
     """
-    if amount > node.potential[fr]:
+    if amount > node.potential_quota[fr]:
         return LimitingNode(MAXIMUM, _capping_node(node, fr))
     for step in reversed(node.path[1:]):
         limit = step.borrowing_ceiling[fr]
-        if limit is not None and limit - max(0, step.usage[fr] - step.local[fr]) < _available_quota(step.parent, fr):
+        if limit is not None and limit - max(0, step.usage[fr] - step.local_quota[fr]) < _available_quota(
+            step.parent, fr
+        ):
             return LimitingNode(BORROWING, step)
     retained_quotas = retained_quota(node, fr)
     if retained_quotas and sum(each.amount for each in retained_quotas) >= amount - available(node, fr):
         return LimitingNode(LENDING, retained_quotas[0].node)
-    uses_all_own_quota = node.parent is None or node.usage[fr] >= node.subtree[fr]
+    uses_all_own_quota = node.parent is None or node.usage[fr] >= node.subtree_quota[fr]
     return LimitingNode(NOMINAL, node if uses_all_own_quota else node.path[0])
 
 
 def retained_quota(node: QuotaNode, fr: int) -> list[RetainedQuota]:
     """Return the unused quota that other nodes of the cohort tree do not lend to `node`, largest amount first."""
     limited_nodes = [each for each in _nodes_off_path(node) if each.lending_limit.get(fr) is not None]
-    retained_quotas = [RetainedQuota(each, each.local[fr] - each.usage[fr]) for each in limited_nodes]
+    retained_quotas = [RetainedQuota(each, each.local_quota[fr] - each.usage[fr]) for each in limited_nodes]
     retained_quotas = [each for each in retained_quotas if each.amount > 0]
     return sorted(retained_quotas, key=lambda each: (-each.amount, each.node.name))
 
@@ -329,8 +331,11 @@ def _capping_node(node: QuotaNode, fr: int) -> QuotaNode:
     """Return the lowest cohort tree node whose borrowingLimit caps the usable quota of `node`, or the root."""
     for step in reversed(node.path[1:]):
         borrowing_limit = step.borrowing_limit.get(fr)
-        parent_potential = step.parent.potential[fr] if step.parent is not None else 0
-        if borrowing_limit is not None and step.subtree[fr] + borrowing_limit < step.local[fr] + parent_potential:
+        parent_potential = step.parent.potential_quota[fr] if step.parent is not None else 0
+        if (
+            borrowing_limit is not None
+            and step.subtree_quota[fr] + borrowing_limit < step.local_quota[fr] + parent_potential
+        ):
             return step
     return node.path[0] if node.parent is not None else node
 
@@ -358,15 +363,20 @@ class QuotaShortage(NamedTuple):
 
 
 def shortage_of(outcomes: Sequence[PodSetFlavorOutcomes], queue: ClusterQueue) -> QuotaShortage | None:
-    """Return the shortage farthest from fitting among a Workload's pod sets and resource groups; None if it fits."""
+    """Return the shortage farthest from fitting among a Workload's pod sets and resource groups; None if it fits.
+
+    If the ClusterQueue does not cover a resource, that is the shortage.
+    """
     ranked_shortages: list[tuple[tuple[int, float], QuotaShortage]] = []
     for pod_set in outcomes:
         if pod_set.uncovered_resource:
             return QuotaShortage(pod_set.name, UNCOVERED_RESOURCE, None, None, None, pod_set.uncovered_resource)
         for group in pod_set.grouped_outcomes():
-            nearest = min(group, key=_distance_to_fit)
-            if not nearest.fits:
-                ranked_shortages.append((_distance_to_fit(nearest), _shortage_in_flavor(pod_set.name, nearest, queue)))
+            nearest_outcome = min(group, key=_distance_to_fit)
+            if not nearest_outcome.fits:
+                ranked_shortages.append(
+                    (_distance_to_fit(nearest_outcome), _shortage_in_flavor(pod_set.name, nearest_outcome, queue))
+                )
     return max(ranked_shortages, key=lambda each: each[0])[1] if ranked_shortages else None
 
 

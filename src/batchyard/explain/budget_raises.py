@@ -5,10 +5,10 @@ from typing import Final, NamedTuple
 
 from batchyard.accounting.budgets import (
     HOLD,
-    amount_of,
     budget_amount_text,
     evaluate_budget,
     is_in_dollars,
+    limit_of,
     period_of,
     thresholds_of,
 )
@@ -23,7 +23,7 @@ _NANO_PER_HUNDREDTH: Final = 10_000_000
 
 
 class BudgetRaise(NamedTuple):
-    """The smallest sufficient amount of a Budget, in hundredths of dollars or hours, as text and as a patch."""
+    """The smallest sufficient raise of a Budget as text and as a patch; the amount is rounded up to hundredths."""
 
     text: str
     patch: Patch
@@ -43,7 +43,7 @@ def holding_budgets(local_queue: Obj | None, reader: Reader) -> Sequence[Obj]:
 
 
 def end_of_hold(budgets: Sequence[Obj], now: Instant) -> Instant | None:
-    """Return when new periods have ended the hold of all Budgets; None if a Budget limits its total usage."""
+    """Return when new periods have ended the hold of all Budgets; None without Budgets, or if one has no period."""
     ends = [period_of(budget, now).end for budget in budgets]
     known_ends = [end for end in ends if end is not None]
     return max(known_ends) if known_ends and len(known_ends) == len(ends) else None
@@ -55,17 +55,19 @@ def raise_of_budget(budget: Obj) -> BudgetRaise:
     The reported usage is rounded down to hundredths, so the actual usage is assumed to be up to one hundredth higher.
     """
     field = "dollars" if is_in_dollars(budget) else "acceleratorHours"
-    spent = parse_quantity((budget.get("status") or {}).get("spent") or 0) // _NANO_PER_HUNDREDTH
-    per_hundredth = 10_000 if is_in_dollars(budget) else HOUR // 100
+    spent_hundredths = parse_quantity((budget.get("status") or {}).get("spent") or 0) // _NANO_PER_HUNDREDTH
+    units_per_hundredth = 10_000 if is_in_dollars(budget) else HOUR // 100
     percent = min(each["percent"] for each in thresholds_of(budget) if each["action"] == HOLD)
-    hundredths = -(-(spent + 1) * 100 // percent)
+    hundredths = -(-(spent_hundredths + 1) * 100 // percent)
     new_budget = _with_amount(budget, field, hundredths)
-    most_spent = (spent + 1) * per_hundredth - 1
-    assert evaluate_budget(new_budget, most_spent).stop_policy == "None", "the raise does not suffice"
+    highest_usage = (spent_hundredths + 1) * units_per_hundredth - 1
+    assert evaluate_budget(new_budget, highest_usage).stop_policy == "None", (
+        "the Budget still holds its LocalQueues after the proposed raise"
+    )
     name, new_amount = budget["metadata"]["name"], new_budget["spec"][field]
     unit = "dollars" if is_in_dollars(budget) else "accelerator hours"
-    text = f"Budget {name}: raise {field} from {budget_amount_text(budget, amount_of(budget))} to {new_amount}"
-    used_text = budget_amount_text(budget, spent * per_hundredth)
+    text = f"Budget {name}: raise {field} from {budget_amount_text(budget, limit_of(budget))} to {new_amount}"
+    used_text = budget_amount_text(budget, spent_hundredths * units_per_hundredth)
     patch = merge_patch("Budget", name, {"spec": {field: new_amount}}, budget["metadata"].get("namespace", ""))
     return BudgetRaise(f"{text} ({used_text} {unit} are used)", patch)
 

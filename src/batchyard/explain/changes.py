@@ -62,9 +62,8 @@ class ChangeExplainer:
     ) -> DocumentPart:
         """Return the changes that would admit the Workload, each verified by simulation.
 
-        The field `changesEnd` is set if no change was found, or if the search reached its limit.
-
-        `holders` are the Workloads that hold the missing quota.
+        The field `changesEnd` is set if no change was found, or if the search reached its limit. `holders` are the
+        Workloads that hold the missing quota.
         """
         result = self._search_changes(case, holders, user)
         changes = [_proposal_part(each, case.simulation) for each in result.proposals]
@@ -106,7 +105,7 @@ class ChangeExplainer:
         return nonempty_fields(changes=changes, changesEnd="" if changes else remedy_of(waiting_case, self._cache))
 
     def unready_part(self, waiting_case: WaitingCase, user: ExplanationUser) -> DocumentPart:
-        """Return one change: the end of all Workloads with unready pods, because each of them blocks admissions.
+        """Return at most one change: the end of all Workloads with unready pods, because each blocks admissions.
 
         Blocked Workloads with pods that would be admitted first would block admissions too, so the change also
         withdraws them. It is then proposed only if no further Workload with pods is pending.
@@ -114,22 +113,24 @@ class ChangeExplainer:
         view, keys = waiting_case.view, blockers.unready_workloads(self._cache, self._reader)
         queue = self._cache.snapshot.queues[waiting_case.queues.cluster_queue_name]
         blocked_views = [each for each in blockers.blocked_views(self._cache) if each.key != view.key]
-        blocked = [each.key for each in blocked_views if self._has_pods(each)]
-        is_first = not blocked_views or self._is_only_pending_with_pods(view, blocked)
-        change = HypotheticalChange(ended_workloads=keys, withdrawn_workloads=blocked)
+        blocked_keys = [each.key for each in blocked_views if self._has_pods(each)]
+        is_first = not blocked_views or self._is_only_pending_with_pods(view, blocked_keys)
+        change = HypotheticalChange(ended_workloads=keys, withdrawn_workloads=blocked_keys)
         changes = []
         if keys and len(keys) <= ENDED_WORKLOADS_MAX and is_first:
             with closing(CohortSimulation(self._cache, self._policy, view, queue)) as simulation:
                 if simulation.run_baseline(change).is_admitted:
-                    changes.append(_proposal_part(proposal_of_ends([*keys, *blocked], user.name_of), simulation))
+                    changes.append(_proposal_part(proposal_of_ends([*keys, *blocked_keys], user.name_of), simulation))
         return nonempty_fields(changes=changes, changesEnd=remedy_of(waiting_case, self._cache))
 
-    def _is_only_pending_with_pods(self, view: WorkloadView, withdrawn: Sequence[str]) -> bool:
+    def _is_only_pending_with_pods(self, view: WorkloadView, withdrawn_keys: Sequence[str]) -> bool:
         pending_queues = self._cache.queue_manager.pending.values()
         if sum(map(len, pending_queues)) > OTHER_WORKLOADS_MAX:
             return False
-        others = [each for queue in pending_queues for each in queue.views() if each.key not in {view.key, *withdrawn}]
-        return not any(map(self._has_pods, others))
+        other_views = [
+            each for queue in pending_queues for each in queue.views() if each.key not in {view.key, *withdrawn_keys}
+        ]
+        return not any(map(self._has_pods, other_views))
 
     def _has_pods(self, view: WorkloadView) -> bool:
         workload = self._reader.get(Key(scheme.WORKLOAD, view.namespace, view.name))
@@ -139,35 +140,37 @@ class ChangeExplainer:
         self, waiting_case: WaitingCase, corrected_queues: Sequence[CorrectedQueue], user: ExplanationUser
     ) -> DocumentPart:
         """Return the sufficient corrections; if none suffices, the first one combined with further changes."""
-        sufficient = [each for each in corrected_queues if self._is_sufficient(waiting_case, each)]
-        if sufficient:
-            return {"changes": [Proposal(FIX, each.text, each.patches).document() for each in sufficient]}
-        corrected = corrected_queues[0]
-        with self._simulation_of(waiting_case, corrected) as simulation:
+        sufficient_queues = [each for each in corrected_queues if self._is_sufficient(waiting_case, each)]
+        if sufficient_queues:
+            return {"changes": [Proposal(FIX, each.text, each.patches).document() for each in sufficient_queues]}
+        corrected_queue = corrected_queues[0]
+        with self._simulation_of(waiting_case, corrected_queue) as simulation:
             view = simulation.explained_view
             outcomes = assess_flavors(simulation.snapshot, simulation.queue, view, self._policy)
-            case = ProposalCase(corrected.workload, view, outcomes, simulation, waiting_case.owner_job)
+            case = ProposalCase(corrected_queue.workload, view, outcomes, simulation, waiting_case.owner_job)
             result = self._search_changes(case, (), user)
         changes = [
-            _proposal_part(each._replace(text=f"{corrected.text}; {each.text}", apply=patches), simulation)
+            _proposal_part(each._replace(text=f"{corrected_queue.text}; {each.text}", apply=patches), simulation)
             for each in result.proposals
-            for patches in ([*corrected.patches, *each.apply] if each.apply else (),)
+            for patches in ([*corrected_queue.patches, *each.apply] if each.apply else (),)
         ]
-        changes_end = f"{corrected.text}: that alone is not enough, because it would then wait for quota or its turn"
+        changes_end = (
+            f"{corrected_queue.text}: that alone is not enough, because it would then wait for quota or its turn"
+        )
         return nonempty_fields(changes=changes, changesEnd=changes_end)
 
-    def _is_sufficient(self, waiting_case: WaitingCase, corrected: CorrectedQueue) -> bool:
-        with self._simulation_of(waiting_case, corrected) as simulation:
+    def _is_sufficient(self, waiting_case: WaitingCase, corrected_queue: CorrectedQueue) -> bool:
+        with self._simulation_of(waiting_case, corrected_queue) as simulation:
             return simulation.run_baseline().is_admitted
 
     def _simulation_of(
-        self, waiting_case: WaitingCase, corrected: CorrectedQueue
+        self, waiting_case: WaitingCase, corrected_queue: CorrectedQueue
     ) -> AbstractContextManager[CohortSimulation]:
-        queue = self._cache.snapshot.queues[corrected.objects.queue.name]
+        queue = self._cache.snapshot.queues[corrected_queue.objects.queue.name]
         view = waiting_case.view
-        if corrected.workload is not waiting_case.workload:
-            view = self._cache.hypothetical_view(corrected.workload, view)
-        return closing(CohortSimulation(self._cache, self._policy, view, queue, corrected.objects))
+        if corrected_queue.workload is not waiting_case.workload:
+            view = self._cache.hypothetical_view(corrected_queue.workload, view)
+        return closing(CohortSimulation(self._cache, self._policy, view, queue, corrected_queue.objects))
 
     def owner_job(self, workload: Obj) -> Obj | None:
         """Return the Job or JobSet of a Workload; None if it has none."""
@@ -180,12 +183,12 @@ class ChangeExplainer:
 
 
 def _proposal_part(proposal: Proposal, simulation: CohortSimulation) -> DocumentPart:
-    part, ahead_count = proposal.document(), simulation.omitted_ahead
+    part, ahead_count = proposal.document(), simulation.omitted_ahead_count
     assumptions = [part["given"]] if "given" in part else []
     if ahead_count:
         ahead_text = f"{count_with_noun(ahead_count, 'Workload')} ahead of it in the queue"
         assumptions.append(f"once the {ahead_text} {select_verb(ahead_count, 'has', 'have')} started")
-    if simulation.omitted_elsewhere:
-        others_text = count_with_noun(simulation.omitted_elsewhere, "other Workload")
+    if simulation.omitted_elsewhere_count:
+        others_text = count_with_noun(simulation.omitted_elsewhere_count, "other Workload")
         assumptions.append(f"if none of {others_text} in its cohort takes the quota first")
     return {**part, **nonempty_fields(given=", ".join(assumptions))}

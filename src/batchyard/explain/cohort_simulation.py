@@ -146,7 +146,7 @@ class CohortSimulation:
         self._now: Instant = cache.queue_manager.now
         self._pending_queues = cache.queue_manager.pending
         #: Numbers of Workloads left out because of the limits: ahead of the Workload, and elsewhere in the tree.
-        self.omitted_ahead = self.omitted_elsewhere = 0
+        self.omitted_ahead_count = self.omitted_elsewhere_count = 0
         self._pending_views = self._select_pending()
         #: Views of quota holders, needed if they are preempted and become pending.
         self._views = {key: view for key in self._holder_keys() if (view := cache.workload_cache.view(key)) is not None}
@@ -192,26 +192,37 @@ class CohortSimulation:
             return TrialOutcome()
 
     def admits(self, change: HypotheticalChange) -> bool:
-        """Return whether the explained Workload is admitted after a hypothetical change, possibly by preemption."""
+        """Return whether the explained Workload is admitted after a hypothetical change, possibly by preemption.
+
+        Raise DecisionLimitReached if the simulation takes too many decisions.
+        """
         return self.run_trial(change).is_admitted
 
     def _holder_keys(self) -> list[str]:
         return [key for queue in self.snapshot.queues.values() for key in queue.workloads]
 
     def _select_pending(self) -> dict[str, list[WorkloadView]]:
-        """Return a limited number of pending Workloads to simulate, as lists by ClusterQueue name in queue order."""
+        """Return a limited number of pending Workloads by ClusterQueue, in queue order, and count the omitted ones."""
         names = [name for name in self.snapshot.queues if name != self.queue.name and len(self._pending_queues[name])]
         limit_per_queue = max(1, OTHER_WORKLOADS_MAX // max(1, len(names)))
         views = {name: self._pending_queues[name].front(limit_per_queue) for name in names[:OTHER_WORKLOADS_MAX]}
-        self.omitted_elsewhere = sum(len(self._pending_queues[name]) for name in names) - sum(map(len, views.values()))
+        self.omitted_elsewhere_count = sum(len(self._pending_queues[name]) for name in names) - sum(
+            map(len, views.values())
+        )
         own_queue = self._pending_queues[self.queue.name]
-        ahead = own_queue.place_of(self.explained_view.key) if own_queue.get(self.explained_view.key) is not None else 0
-        if ahead > AHEAD_WORKLOADS_MAX:
-            self.omitted_ahead = ahead
+        ahead_count = (
+            own_queue.count_ahead_of(self.explained_view.key)
+            if own_queue.get(self.explained_view.key) is not None
+            else 0
+        )
+        if ahead_count > AHEAD_WORKLOADS_MAX:
+            self.omitted_ahead_count = ahead_count
             views[self.queue.name] = [self.explained_view]
         else:
-            front_views = [v for v in own_queue.front(ahead + OTHER_WORKLOADS_MAX) if v.key != self.explained_view.key]
-            views[self.queue.name] = [*front_views[:ahead], self.explained_view, *front_views[ahead:]]
+            front_views = [
+                v for v in own_queue.front(ahead_count + OTHER_WORKLOADS_MAX) if v.key != self.explained_view.key
+            ]
+            views[self.queue.name] = [*front_views[:ahead_count], self.explained_view, *front_views[ahead_count:]]
         return views
 
     def _apply_change(self, change: HypotheticalChange) -> None:
@@ -230,9 +241,9 @@ class CohortSimulation:
             cohorts.setdefault(name, current_cohort)
             if cohort_view is not current_cohort:
                 snapshot.put_cohort(cohort_view)
-        old_cohorts, rebuild_count = list(snapshot.cohorts.values()), snapshot.rebuilds
+        old_cohorts, rebuild_count = list(snapshot.cohorts.values()), snapshot.rebuild_count
         snapshot.rebuild_if_changed()
-        if snapshot.rebuilds > rebuild_count:
+        if snapshot.rebuild_count > rebuild_count:
             for node in old_cohorts:
                 detach_node(node)
 

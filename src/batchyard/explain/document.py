@@ -128,27 +128,41 @@ def assess_flavors(
     assumed_usage: quota.Usage = ()
     results = []
     for index, pod_set in enumerate(workload.pod_sets):
-        plan = queue.coverage.plan(pod_set.template, workload.counts[index], snapshot.obstacles)
-        outcomes = [outcome for group in plan.groups for outcome in _group_outcomes(assigner, group, assumed_usage)]
-        results.append(PodSetFlavorOutcomes(pod_set.name, workload.counts[index], tuple(outcomes), plan.unavailable))
+        pod_set_request = queue.coverage.split_pod_requests(
+            pod_set.template, workload.counts[index], snapshot.obstacles
+        )
+        outcomes = [
+            outcome for group in pod_set_request.groups for outcome in _group_outcomes(assigner, group, assumed_usage)
+        ]
+        results.append(
+            PodSetFlavorOutcomes(
+                pod_set.name, workload.counts[index], tuple(outcomes), pod_set_request.unavailable_resource
+            )
+        )
         assumed_usage = _add_usage(assumed_usage, usage_by_pod_set.get(pod_set.name, ()))
     return tuple(results)
 
 
-def _group_outcomes(assigner: FlavorAssigner, plan: ResourceGroupRequest, usage: quota.Usage) -> list[FlavorOutcome]:
-    qualities = assigner.all_qualities(plan, usage)
-    return [_flavor_outcome(assigner, plan, index, quality, dict(usage)) for index, quality in enumerate(qualities)]
+def _group_outcomes(
+    assigner: FlavorAssigner, group_request: ResourceGroupRequest, usage: quota.Usage
+) -> list[FlavorOutcome]:
+    qualities = assigner.all_qualities(group_request, usage)
+    return [
+        _flavor_outcome(assigner, group_request, index, quality, dict(usage)) for index, quality in enumerate(qualities)
+    ]
 
 
 def _flavor_outcome(
     assigner: FlavorAssigner,
-    plan: ResourceGroupRequest,
+    group_request: ResourceGroupRequest,
     index: int,
     qualities: Sequence[quota.GranularMode],
     assumed_usage: dict[int, int],
 ) -> FlavorOutcome:
     node = assigner.queue.node
-    resource_qualities = qualities if not plan.obstacles[index] else [quota.NO_FIT] * len(plan.resources)
+    resource_qualities = (
+        qualities if not group_request.obstacles[index] else [quota.NO_FIT] * len(group_request.resources)
+    )
     requests = tuple(
         [
             FlavorResourceRequest(
@@ -157,16 +171,22 @@ def _flavor_outcome(
                 amount,
                 assumed_usage.get(fr, 0),
                 quota.available(node, fr),
-                node.potential[fr],
+                node.potential_quota[fr],
                 quota.possibility_of(quality),
             )
             for resource, (fr, amount), quality in zip(
-                plan.resources, plan.usages[index], resource_qualities, strict=True
+                group_request.resources, group_request.usages[index], resource_qualities, strict=True
             )
         ]
     )
     possibility = quota.possibility_of(quota.worst_quality(qualities, assigner.queue.view.fungibility))
-    return FlavorOutcome(plan.group.flavors[index], plan.group.number, plan.obstacles[index], requests, possibility)
+    return FlavorOutcome(
+        group_request.group.flavors[index],
+        group_request.group.number,
+        group_request.obstacles[index],
+        requests,
+        possibility,
+    )
 
 
 def _add_usage(usage: quota.Usage, added_usage: quota.Usage) -> quota.Usage:
@@ -278,7 +298,7 @@ def _level_part(snapshot: Snapshot, node: quota.QuotaNode, request: FlavorResour
         kind=kind_of(snapshot, node),
         name=node.name,
         nominal=format_or_none(node.nominal.get(request.fr, 0)),
-        subtree=format_or_none(node.subtree[request.fr]),
+        subtree=format_or_none(node.subtree_quota[request.fr]),
         used=format_or_none(node.usage[request.fr]),
         available=format_or_none(quota.available(node, request.fr)),
         borrowingLimit=format_or_none(node.borrowing_limit.get(request.fr)),
@@ -336,7 +356,7 @@ class WorkloadLookup(NamedTuple):
 
 def workload_of(obj: Obj, reader: Reader) -> WorkloadLookup:
     """Return the Workload of a Job, a JobSet or a pod, or the reason why the object has none."""
-    job = queued_job_of(obj, reader)
+    job = outermost_job_of(obj, reader)
     if job is None:
         kind = obj["kind"].lower()
         reason = f"no Job or JobSet with Kueue's queue label owns this {kind}, so it runs outside any queue"
@@ -353,7 +373,7 @@ def workload_of(obj: Obj, reader: Reader) -> WorkloadLookup:
     return WorkloadLookup(None, job, _unmanaged_reason(job, prebuilt_workload_key, reader))
 
 
-def queued_job_of(obj: Obj, reader: Reader) -> Obj | None:
+def outermost_job_of(obj: Obj, reader: Reader) -> Obj | None:
     """Return the outermost Job or JobSet that owns an object, or the object itself if it is one; None without a job."""
     job = obj if obj["kind"] in _KIND_BY_JOB_KIND else None
     for owning_job in controlling_jobs(obj, reader.get):
@@ -366,7 +386,9 @@ def _unmanaged_reason(job: Obj, prebuilt_workload_key: Key | None, reader: Reade
     queue = label(job, well_known.QUEUE_NAME)
     if queue and prebuilt_workload_key is not None:
         return f"{kind} {name} waits for its Workload {prebuilt_workload_key.name}, which does not exist"
-    class_key = adjustments.class_key(job, INTEGRATIONS[_KIND_BY_JOB_KIND[kind]].templates(job)) if queue else None
+    class_key = (
+        adjustments.priority_class_key(job, INTEGRATIONS[_KIND_BY_JOB_KIND[kind]].templates(job)) if queue else None
+    )
     if class_key is not None and reader.get(class_key) is None:
         class_kind = scheme.kind_info(class_key.kind).kind
         return f"{kind} {name} has no Workload: {class_kind} {class_key.name} does not exist; create it"

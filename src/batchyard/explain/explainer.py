@@ -40,10 +40,10 @@ def eviction_part(
     eviction_condition, preemption = find_condition(workload, "Evicted"), find_condition(workload, "Preempted")
     if eviction_condition is None or eviction_condition["status"] != "True":
         return {}
-    at = eviction_condition["lastTransitionTime"]
+    evicted_at = eviction_condition["lastTransitionTime"]
     if eviction_condition["reason"] != "Preempted" or preemption is None:
-        text = f"evicted at {at} ({eviction_condition['reason']}): {eviction_condition['message']}"
-        return {"preemption": document.nonempty_fields(rule=eviction_condition["reason"], at=at, text=text)}
+        text = f"evicted at {evicted_at} ({eviction_condition['reason']}): {eviction_condition['message']}"
+        return {"preemption": document.nonempty_fields(rule=eviction_condition["reason"], at=evicted_at, text=text)}
     rule = str(preemption["reason"])
     uid = parse_preemptor_uid(str(eviction_condition["message"]))
     preemptor = _view_of_uid(uid, scheduler_cache)
@@ -54,8 +54,12 @@ def eviction_part(
         if preemptor is None
         else _spared_holders(preemptor, workload_view(workload), scheduler_cache, user, fair_sharing=fair_sharing)
     )
-    text = f"by {name} at {at}, due to {preemption_wording} ({rule})"
-    return {"preemption": document.nonempty_fields(by=name, rule=rule, at=at, text=text, alternatives=spared_holders)}
+    text = f"by {name} at {evicted_at}, due to {preemption_wording} ({rule})"
+    return {
+        "preemption": document.nonempty_fields(
+            by=name, rule=rule, at=evicted_at, text=text, alternatives=spared_holders
+        )
+    }
 
 
 def eviction_summary(document_part: Mapping[str, Any]) -> str:
@@ -67,7 +71,7 @@ def eviction_summary(document_part: Mapping[str, Any]) -> str:
 
 
 def _view_of_uid(uid: str, scheduler_cache: SchedulerCache) -> WorkloadView | None:
-    """Return the cached WorkloadView of the unfinished Workload with the given uid; None if the cache has none."""
+    """Return the cached WorkloadView of the unfinished Workload with this uid; None if the cache has none."""
     return next((view for view in scheduler_cache.workload_cache.views() if view.uid == uid), None)
 
 
@@ -82,7 +86,7 @@ def _former_preemptor_name(uid: str, reader: Reader, user: ExplanationUser) -> s
 def _spared_holders(
     preemptor: WorkloadView, victim: WorkloadView, cache: SchedulerCache, user: ExplanationUser, *, fair_sharing: bool
 ) -> list[str]:
-    """Return a text for each Workload that could have been preempted instead of the victim: why it was spared."""
+    """Return why other Workloads were not preempted instead of the victim, as at most _SHOWN_MAX texts."""
     preemptor_holder = cache.snapshot.holder(preemptor.key)
     name = (
         preemptor_holder.queue.name
@@ -94,14 +98,14 @@ def _spared_holders(
         return []
     cache.snapshot.rebuild_if_changed()
     preemptor_usage = preemptor_holder.usage if preemptor_holder is not None else ()
-    frs = tuple([fr for fr, amount in preemptor_usage if amount]) or tuple(queue.node.declared)
-    request = PreemptionContext(preemptor, queue, cache.snapshot, preemptor_usage, frs)
+    frs = tuple([fr for fr, amount in preemptor_usage if amount]) or tuple(queue.node.declared_frs)
+    context = PreemptionContext(preemptor, queue, cache.snapshot, preemptor_usage, frs)
     spared_reasons = []
     for holder in ranked_quota_holders(cache.snapshot, queue.node.path[0], queue, frs)[:_HOLDERS_CHECKED_MAX]:
         holder_workload = holder.workload
         if holder_workload.key in {preemptor.key, victim.key}:
             continue
-        reason = protection_reason(request, holder_workload, fair_sharing=fair_sharing)
+        reason = protection_reason(context, holder_workload, fair_sharing=fair_sharing)
         text = _preemption_order_reason(holder_workload, victim) if reason is None else reason.text
         spared_reasons.append(f"{user.name_of(holder_workload.key)} was not preempted: {text}")
     return spared_reasons[:_SHOWN_MAX]
@@ -177,7 +181,7 @@ class QueueExplainer:
         head_views = pending_queue.front(1)
         if not head_views:
             holding_text = f"{count_with_noun(count, 'Workload')} {select_verb(count, 'holds', 'hold')}"
-            summary = f"the ClusterQueue is active; {holding_text} quota and none is ready to be scheduled"
+            summary = f"the ClusterQueue is active; {holding_text} quota, and no pending Workload is ready"
             if pending_count := len(pending_queue):
                 verb = select_verb(pending_count, "waits", "wait")
                 summary += f"; {pending_count} {verb} for the end of a backoff or a change of conditions"
@@ -193,9 +197,9 @@ class QueueExplainer:
     def _quota_parts(self, queue: ClusterQueue) -> list[DocumentPart]:
         """Return the nominal, used, borrowed, lent and available quota of a ClusterQueue by flavor and resource."""
         node, quota_parts = queue.node, []
-        for fr in node.declared:
+        for fr in node.declared_frs:
             flavor, resource = self._cache.snapshot.names[fr]
-            quota, used_amount, available_amount = node.subtree[fr], node.usage[fr], available(node, fr)
+            quota, used_amount, available_amount = node.subtree_quota[fr], node.usage[fr], available(node, fr)
             lent_amount = max(0, quota - used_amount - max(0, available_amount)) if node.parent is not None else 0
             amount_by_name = {
                 "nominal": node.nominal.get(fr, 0),

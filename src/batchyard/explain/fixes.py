@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.api import well_known
 from batchyard.api.conversion import STORAGE_API_VERSION
-from batchyard.api.meta import Obj, annotation, quota_amount, selector, with_path
+from batchyard.api.meta import Obj, annotation, parse_selector, quota_amount, with_path
 from batchyard.api.times import format_second
 from batchyard.api.views.workload import (
     ClusterQueueView,
@@ -20,7 +20,7 @@ from batchyard.api.views.workload import (
     flavor_view,
 )
 from batchyard.explain import blockers
-from batchyard.explain.admission_checks import without_checks
+from batchyard.explain.admission_checks import check_removal_patch
 from batchyard.explain.budget_raises import raise_of_budget
 from batchyard.explain.cohort_simulation import CohortSimulation, CorrectedObjects, DecisionLimitReached
 from batchyard.explain.document import BindingLimit
@@ -41,8 +41,8 @@ _SIMILARITY_MIN: Final = 0.3
 _CYCLE_CORRECTIONS_MAX: Final = 4
 #: What helps if a limit has no correction that a patch can make.
 _REMEDY_BY_LIMIT: Final = {
-    blockers.MISCONFIGURED: "correct the object that the limit names; if that is the Workload, submit a new job",
-    blockers.STOPPED: "correct the object that the limit names",
+    blockers.MISCONFIGURED: "correct the limiting object; if that is the Workload, submit a new job",
+    blockers.STOPPED: "correct the limiting object",
     blockers.GATED: "it waits until the job controller releases it",
     blockers.CHECK: "the controller of the AdmissionCheck decides; see its message",
     blockers.BACKOFF: "it is queued again without a change when its condition Requeued becomes True",
@@ -119,7 +119,7 @@ def remedy_of(case: WaitingCase, cache: SchedulerCache) -> str:
     if case.queues.local_queue is None:
         label = well_known.QUEUE_NAME
         return (
-            f"create LocalQueue {local_queue} in namespace {case.view.namespace}, or name another in the label {label}"
+            f"create LocalQueue {local_queue} in namespace {case.view.namespace}, or set the label {label} to another"
         )
     if queue is None:
         return f"create ClusterQueue {queue_name}, or a LocalQueue of a ClusterQueue that exists"
@@ -135,7 +135,7 @@ def remedy_of(case: WaitingCase, cache: SchedulerCache) -> str:
 
 
 def _corrections(case: WaitingCase, cache: SchedulerCache) -> Iterator[_Correction]:
-    """Yield a correction for each cause that one field can correct, such as a stopPolicy."""
+    """Yield a correction of each error that a patch can correct, except a cycle of Cohorts."""
     view, queue = case.view, cache.snapshot.queues[case.queues.cluster_queue_name]
     if not lifecycle.is_active(case.workload):
         patch = merge_patch("Workload", view.name, {"spec": {"active": True}}, view.namespace)
@@ -160,7 +160,7 @@ def _corrections(case: WaitingCase, cache: SchedulerCache) -> Iterator[_Correcti
         selection_text = f"make namespaceSelector select namespace {view.namespace}, for example with {{}}"
         text = f"ClusterQueue {queue.name}: {selection_text}"
         patch = json_patch("ClusterQueue", queue.name, [selector_operation])
-        yield _Correction(text, patch, lambda each: _with_queue(each, namespaces=selector({})))
+        yield _Correction(text, patch, lambda each: _with_queue(each, namespaces=parse_selector({})))
     yield from _flavor_corrections(queue.view, cache)
     yield from _check_corrections(case, queue.view, cache)
 
@@ -189,12 +189,12 @@ def _flavor_corrections(view: ClusterQueueView, cache: SchedulerCache) -> Iterat
 
 
 def _cycle_corrections(cohort: str, snapshot: Snapshot) -> Iterator[_Correction]:
-    """Yield the removal of spec.parentName from each Cohort of the cycle above a Cohort."""
-    views, path = snapshot.forest.views, dict[str, None]()
-    while cohort not in path:
-        path[cohort] = None
+    """Yield the removal of spec.parentName from each Cohort of the cycle above a Cohort, at most 4."""
+    views, visited_cohorts = snapshot.forest.views, dict[str, None]()
+    while cohort not in visited_cohorts:
+        visited_cohorts[cohort] = None
         cohort = views[cohort].parent
-    names = list(path)
+    names = list(visited_cohorts)
     for name in names[names.index(cohort) :][:_CYCLE_CORRECTIONS_MAX]:
         corrected_view = replace(views[name], parent="")
         yield _Correction(
@@ -254,7 +254,7 @@ def _check_corrections(case: WaitingCase, view: ClusterQueueView, cache: Schedul
     missing_names = [name for name in view.admission_checks if not cache.has_admission_check(name)]
     if not missing_names or case.queues.cluster_queue is None:
         return
-    patch = without_checks(case.queues.cluster_queue, missing_names)
+    patch = check_removal_patch(case.queues.cluster_queue, missing_names)
     text = f"ClusterQueue {view.name}: remove AdmissionCheck {', '.join(missing_names)}, which does not exist"
 
     def remove_checks(objects: CorrectedObjects) -> CorrectedObjects:
@@ -274,7 +274,7 @@ def propose_local_queues(case: WaitingCase, cache: SchedulerCache, policy: Sched
     for local_queue in _similar_local_queues(case.view, cache):
         queue, name = cache.snapshot.queues[local_queue.cluster_queue], local_queue.key.partition("/")[2]
         if queue.active and _is_admitted(case.view, queue, cache, policy):
-            text = f"name LocalQueue {name} in the label {well_known.QUEUE_NAME}"
+            text = f"set the label {well_known.QUEUE_NAME} to LocalQueue {name}"
             yield Proposal(FIX, text, [_queue_name_patch(case, name)])
 
 
@@ -288,7 +288,7 @@ def propose_new_local_queues(case: WaitingCase, cache: SchedulerCache, policy: S
         return
     wanted_name = case.queues.cluster_queue_name or case.view.queue.partition("/")[2]
     queues = {name: queue for name, queue in cache.snapshot.queues.items() if queue.active}
-    for name in _most_similar(wanted_name, queues):
+    for name in _most_similar_names(wanted_name, queues):
         if _is_admitted(case.view, queues[name], cache, policy):
             yield _new_local_queue(case, name, cache)
 
@@ -305,12 +305,12 @@ def _new_local_queue(case: WaitingCase, cluster_queue: str, cache: SchedulerCach
     metadata, spec = {"name": name, "namespace": namespace}, {"clusterQueue": cluster_queue}
     local_queue = {**_KUEUE_OBJECT, "kind": "LocalQueue", "metadata": metadata, "spec": spec}
     patches = [created_object(local_queue)] + ([_queue_name_patch(case, name)] if is_new_name_needed else [])
-    label_text = f", and name it in the label {well_known.QUEUE_NAME}" if is_new_name_needed else ""
+    label_text = f", and set the label {well_known.QUEUE_NAME} to {name}" if is_new_name_needed else ""
     return Proposal(FIX, f"create LocalQueue {name} of ClusterQueue {cluster_queue}{label_text}", patches)
 
 
-def _most_similar(wanted_name: str, names: Collection[str]) -> Sequence[str]:
-    """Return a limited number of names, those that are most similar to the wanted one first."""
+def _most_similar_names(wanted_name: str, names: Collection[str]) -> Sequence[str]:
+    """Return at most _LOCAL_QUEUES_TRIED_MAX names: those similar to `wanted_name`, then the others, sorted."""
     similar_names = get_close_matches(wanted_name, names, _LOCAL_QUEUES_TRIED_MAX, _SIMILARITY_MIN)
     return list(dict.fromkeys([*similar_names, *sorted(names)]))[:_LOCAL_QUEUES_TRIED_MAX]
 
@@ -326,7 +326,7 @@ def _similar_local_queues(view: WorkloadView, cache: SchedulerCache) -> Sequence
         and local_queue.stop_policy == "None"
         and local_queue.cluster_queue in cache.snapshot.queues
     }
-    return [usable_queues[name] for name in _most_similar(view.queue.removeprefix(prefix), usable_queues)]
+    return [usable_queues[name] for name in _most_similar_names(view.queue.removeprefix(prefix), usable_queues)]
 
 
 def _queue_name_patch(case: WaitingCase, local_queue: str) -> Patch:

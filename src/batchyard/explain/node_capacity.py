@@ -48,16 +48,16 @@ class NodeCapacityView:
         """Return one node group for each NodePool, because the groups of a pool differ only by zone."""
         return [groups[0] for groups in self._scaling_index.groups.values() if groups]
 
-    def zones_of(self, pool: str) -> int:
+    def zone_count_of(self, pool: str) -> int:
         """Return the number of zones in which a NodePool has node groups."""
         return len(self._scaling_index.groups.get(pool, ()))
 
     def last_message_for(self, pod: str) -> str:
-        """Return the cluster autoscaler's last message about the pod with the given uid; '' if there is none."""
+        """Return the cluster autoscaler's last message about the pod with this uid; '' if there is none."""
         return self._autoscaler.last_message_for(pod)
 
     def limit_of(self, message: str, now: Instant) -> tuple[str, str]:
-        """Return the cause in an autoscaler message (such as STOCK_OUT), and the NodePool's name ('' if unknown)."""
+        """Return the limit in an autoscaler message (such as STOCK_OUT), and the NodePool's name ('' if unknown)."""
         if message.startswith(_SCALE_UP_TRIGGERED):
             booting_machines = self._scaling_index.machines.upcoming_machines.values()
             return BOOTING, next((machine.group.pool for machine in booting_machines), "")
@@ -69,7 +69,7 @@ class NodeCapacityView:
         return (AUTOSCALER_LIMITS if _QUOTA_EXCEEDED_MESSAGE in message and FULL not in message else NODE_CAPACITY), ""
 
     def booting_pool_for(self, pods: Sequence[PodView]) -> str:
-        """Return a NodePool of the booting machines, if they give all `pods` a node without a new scale-up; else ''.
+        """Return the NodePool of the first booting machine if all booting machines have room for `pods`, otherwise ''.
 
         The autoscaler has no message about such pods: a ProvisioningRequest asked for their machines.
         """
@@ -78,8 +78,8 @@ class NodeCapacityView:
         nodes = [upcoming_node(machine, groups[machine.group]) for machine in machines]
         return machines[0].group.pool if machines and self.has_room_for(pods, with_nodes=nodes) else ""
 
-    def waits_for(self, now: Instant) -> list[str]:
-        """Return texts on booting machines and node groups in backoff, for which the autoscaler waits."""
+    def describe_waits(self, now: Instant) -> list[str]:
+        """Return texts on booting machines and on node groups in backoff, for which the autoscaler waits; at most 5."""
         created_by_zone: dict[str, list[Instant]] = {}
         for machine in self._scaling_index.machines.upcoming_machines.values():
             created_by_zone.setdefault(f"pool {machine.group.pool} in {machine.group.zone}", []).append(
@@ -95,7 +95,11 @@ class NodeCapacityView:
 
     def retry_time(self, now: Instant) -> Instant | None:
         """Return when the first running backoff of a node group ends; None if none runs or a retry needs a change."""
-        ends = [each.end for _, each in self._unretried_backoffs(now) if each.end > now and not each.is_long_lasting]
+        ends = [
+            each.end
+            for _, each in self._unretried_backoffs(now)
+            if each.end > now and not each.needs_configuration_change
+        ]
         return min(ends, default=None)
 
     def pools_in_backoff(self, now: Instant) -> frozenset[str]:
@@ -113,7 +117,7 @@ def _retry_text(backoff: Backoff, now: Instant) -> str:
 
     After the backoff, the autoscaler requests machines only if the cloud may have them.
     """
-    if backoff.is_long_lasting:
+    if backoff.needs_configuration_change:
         return "it is retried after a change of the NodePool or the Cluster"
     if backoff.end > now:
         return f"it is not retried before {format_second(backoff.end)}"
@@ -136,7 +140,7 @@ def propose_node_changes(
 ) -> Iterator[Proposal]:
     """Yield changes that would give nodes to all of `pods`: more machines, fewer pods, or ending other Workloads.
 
-    The cloud has no machines for the `unavailable_pools`.
+    No machines are added to the `unavailable_pools`, for which the cloud has none.
     """
     yield from _machine_proposals(pods, node_capacity, unavailable_pools)
     yield from _pod_count_proposals(pods, node_capacity)
@@ -152,13 +156,15 @@ def _machine_proposals(
             continue
         if group.hosts > 1 or not node_capacity.has_room_for(pods[:1], with_nodes=_hypothetical_nodes(group, 1)):
             continue
-        count = _minimum_number(partial(_is_enough, pods, node_capacity, group), len(pods))
+        count = _minimum_number(partial(_are_nodes_enough, pods, node_capacity, group), len(pods))
         if count:
             text = f"add {count_with_noun(count, 'machine')} to pool {group.name.pool} ({group.machine.name})"
             yield Proposal(NODES, text, _growth_patches(group, count, node_capacity))
 
 
-def _is_enough(pods: Sequence[PodView], node_capacity: NodeCapacityView, group: NodeGroup, node_count: int) -> bool:
+def _are_nodes_enough(
+    pods: Sequence[PodView], node_capacity: NodeCapacityView, group: NodeGroup, node_count: int
+) -> bool:
     return node_capacity.has_room_for(pods, with_nodes=_hypothetical_nodes(group, node_count))
 
 
@@ -169,7 +175,7 @@ def _growth_patches(group: NodeGroup, node_count: int, node_capacity: NodeCapaci
         limit_field = "totalMax" if "totalMax" in (spec.get("autoscaling") or {}) else "max"
         current_maximum = group.total.maximum if limit_field == "totalMax" else group.size.maximum
         spec_fields: dict[str, Any] = {"autoscaling": {limit_field: current_maximum + node_count}}
-    elif node_capacity.zones_of(name) == 1:
+    elif node_capacity.zone_count_of(name) == 1:
         spec_fields = {"nodeCount": int(spec.get("nodeCount", 0)) + node_count}
     else:
         return ()
@@ -228,7 +234,7 @@ _CONSTRAINTS_TRIED_MAX: Final = 16
 _CONSTRAINTS_SHOWN_MAX: Final = 2
 #: Taints with this prefix describe the state of a node, such as not ready.
 _STATE_TAINT_PREFIX: Final = "node.kubernetes.io/"
-_NEW_JOB: Final = "submit the job again with it"
+_NEW_JOB: Final = "submit the job again with this change"
 
 
 def propose_pod_constraints(pods: Sequence[Obj], node_capacity: NodeCapacityView, reader: Reader) -> Iterator[Proposal]:
@@ -245,7 +251,7 @@ def propose_pod_constraints(pods: Sequence[Obj], node_capacity: NodeCapacityView
 
 def _spec_changes(spec: Mapping[str, Any], nodes: Sequence[Obj]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the distinct changes, each with its text, after which a pod's selector and tolerations match a node."""
-    node_selector, yielded = dict(spec.get("nodeSelector") or {}), dict[str, None]()
+    node_selector, yielded_texts = dict(spec.get("nodeSelector") or {}), dict[str, None]()
     for node in nodes:
         labels = node["metadata"].get("labels") or {}
         taints = [
@@ -258,12 +264,12 @@ def _spec_changes(spec: Mapping[str, Any], nodes: Sequence[Obj]) -> Iterator[tup
             {"key": each["key"], "operator": "Equal", "value": each.get("value", ""), "effect": each["effect"]}
             for each in taints
         ]
-        selected = [f"{key}={value}" for key, value in new_selector.items() if value != node_selector[key]]
-        removed = [key for key in node_selector if key not in labels]
-        tolerated = [f"{each['key']}={each['value']}:{each['effect']}" for each in tolerations]
-        parts = [("select", selected), ("no longer select", removed), ("tolerate", tolerated)]
+        selection_texts = [f"{key}={value}" for key, value in new_selector.items() if value != node_selector[key]]
+        removed_keys = [key for key in node_selector if key not in labels]
+        toleration_texts = [f"{each['key']}={each['value']}:{each['effect']}" for each in tolerations]
+        parts = [("select", selection_texts), ("no longer select", removed_keys), ("tolerate", toleration_texts)]
         text = ", ".join(f"{verb} {', '.join(items)}" for verb, items in parts if items)
-        if text and text not in yielded:
-            yielded[text] = None
+        if text and text not in yielded_texts:
+            yielded_texts[text] = None
             old_tolerations = list(spec.get("tolerations") or ())
             yield text, {"nodeSelector": new_selector, "tolerations": [*old_tolerations, *tolerations]}

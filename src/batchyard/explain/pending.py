@@ -138,7 +138,7 @@ class PendingExplainer:
     def _simulate(
         self, analysis: PendingAnalysis, simulation: CohortSimulation, user: document.ExplanationUser
     ) -> document.DocumentPart:
-        """Return why the Workload is pending, who holds the missing quota and, by simulation, what would admit it."""
+        """Return why the Workload is pending, which Workloads hold the missing quota, and what would admit it."""
         baseline = simulation.run_baseline()
         binding = self._head_of_line_binding(analysis, user) or self._preemption_binding(analysis, baseline, user)
         binding = binding or self._shortage_binding(analysis, user)
@@ -303,7 +303,7 @@ class PendingExplainer:
         pending_queue = self._cache.queue_manager.pending[queue.name]
         if pending_queue.get(key) is None:
             return {"of": len(pending_queue)}
-        position = pending_queue.place_of(key)
+        position = pending_queue.count_ahead_of(key)
         ahead_keys = [view.key for view in pending_queue.front(min(position, AHEAD_SHOWN) + 1) if view.key != key]
         names = [user.name_of(each) for each in ahead_keys[: min(position, AHEAD_SHOWN)]]
         strategy = _queueing_strategy(queue)

@@ -10,7 +10,7 @@ from batchyard.api.views.workload import FlavorView, WorkloadView
 from batchyard.base.counts import count_with_noun
 from batchyard.explain.cohort_simulation import CohortSimulation, DecisionLimitReached, HypotheticalChange
 from batchyard.explain.document import PodSetFlavorOutcomes
-from batchyard.explain.searches import Patch, Proposal, Search, least_between
+from batchyard.explain.searches import Patch, Proposal, Search, search_smallest_between
 from batchyard.scheduling.preemption.alternatives import MissingQuotaHolder
 
 # The kinds of proposals, and their patches.
@@ -96,15 +96,17 @@ def propose_priority(case: ProposalCase, build_view: ViewBuilder, classes: Mappi
 
     if not priorities or not (yield with_priority(priorities[-1])):
         return
-    found = yield from least_between(lambda index: with_priority(priorities[index]), 0, len(priorities) - 1)
-    new_priority = priorities[found.amount]
-    if found.is_minimal and new_priority - 1 > current_priority and (yield with_priority(new_priority - 1)):
+    smallest_index = yield from search_smallest_between(
+        lambda index: with_priority(priorities[index]), 0, len(priorities) - 1
+    )
+    new_priority = priorities[smallest_index.amount]
+    if smallest_index.is_minimal and new_priority - 1 > current_priority and (yield with_priority(new_priority - 1)):
         return
     priority_class = min(((value, name) for name, value in classes.items() if value >= new_priority), default=None)
     hint = "" if priority_class is None else f"; WorkloadPriorityClass {priority_class[1]} has {priority_class[0]}"
     text = f"raise its priority from {current_priority} to {new_priority}{hint}"
     patch = merge_patch("Workload", case.view.name, {"spec": {"priority": new_priority}}, case.view.namespace)
-    yield Proposal(PRIORITY, text, (patch,), found.is_minimal)
+    yield Proposal(PRIORITY, text, (patch,), smallest_index.is_minimal)
 
 
 def propose_size(case: ProposalCase, build_view: ViewBuilder) -> Search:
@@ -124,11 +126,11 @@ def propose_size(case: ProposalCase, build_view: ViewBuilder) -> Search:
 
     if steps_max < 2 or not (yield without_steps(steps_max - 1)):
         return
-    omitted = yield from least_between(without_steps, 1, steps_max - 1)
-    new_count = (steps_max - omitted.amount) * pods_per_step
+    omitted_step_count = yield from search_smallest_between(without_steps, 1, steps_max - 1)
+    new_count = (steps_max - omitted_step_count.amount) * pods_per_step
     pod_set_suffix = f" of pod set {pod_set['name']}" if len(pod_sets) > 1 else ""
     text = f"request {count_with_noun(new_count, 'pod')}{pod_set_suffix} instead of {pod_count}"
-    yield Proposal(SIZE, text, _count_patches(case, index, new_count), omitted.is_minimal)
+    yield Proposal(SIZE, text, _count_patches(case, index, new_count), omitted_step_count.is_minimal)
 
 
 def _pod_count_step(owner: Obj | None, pod_set: str) -> int:
@@ -175,7 +177,7 @@ def propose_flavors(case: ProposalCase, build_view: ViewBuilder) -> Search:
         obj = with_path(case.workload, ("spec", "podSets"), pod_sets)
         if (yield HypotheticalChange(workload=build_view(obj, case.view))):
             patches = _pod_patches(case, pod_sets)
-            suffix = "" if patches else "; submit the job again with it"
+            suffix = "" if patches else "; submit the job again with this change"
             text = f"let its pods use flavor {name}: {_describe_pod_changes(case, flavor)}{suffix}"
             yield Proposal(FLAVOR, text, patches)
 
@@ -267,7 +269,7 @@ def _pod_patches(case: ProposalCase, pod_sets: Sequence[Mapping[str, Any]]) -> S
 def _add_operations(
     pod_specs: Mapping[str, Mapping[str, Any]], pod_set_names: Sequence[str], path_format: str
 ) -> list[Mapping[str, Any]]:
-    """Return the JSON Patch operations that set tolerations, nodeSelector and affinity of the given pod specs."""
+    """Return the JSON Patch operations that set tolerations, nodeSelector and affinity of pod specs by pod set name."""
     return [
         {"op": "add", "path": f"{path_format.format(position)}/{field}", "value": pod_specs[name][field]}
         for position, name in enumerate(pod_set_names)
@@ -305,8 +307,8 @@ def _propose_deactivations(
     """Search for a minimal set among the first of `keys` whose deactivation would admit the explained Workload."""
     if not keys or not (yield change_with(keys)):
         return
-    found = yield from least_between(lambda count: change_with(keys[:count]), 1, len(keys))
-    chosen_keys, is_minimal = list(keys[: found.amount]), found.is_minimal
+    smallest_count = yield from search_smallest_between(lambda count: change_with(keys[:count]), 1, len(keys))
+    chosen_keys, is_minimal = list(keys[: smallest_count.amount]), smallest_count.is_minimal
     candidates = list(chosen_keys)
     try:
         while candidates and len(chosen_keys) > 1:
@@ -328,8 +330,8 @@ def proposal_of_ends(
         for namespace, _, name in (key.partition("/") for key in keys)
     ]
     names = [name_of(key) for key in keys]
-    applied = tuple(patches) if names == list(keys) else ()
-    return Proposal(END, f"{verb} {', '.join(dict.fromkeys(names))}", applied, is_minimal)
+    visible_patches = tuple(patches) if names == list(keys) else ()
+    return Proposal(END, f"{verb} {', '.join(dict.fromkeys(names))}", visible_patches, is_minimal)
 
 
 def propose_queueing_strategy(case: ProposalCase) -> Search:
@@ -341,7 +343,7 @@ def propose_queueing_strategy(case: ProposalCase) -> Search:
 
 
 def propose_preemption_rules(case: ProposalCase) -> Search:
-    """Try weaker to stronger preemption of the ClusterQueue: within the queue, then in the Cohort."""
+    """Search for the weakest sufficient change of `withinClusterQueue`, and for that of `reclaimWithinCohort`."""
     view = case.simulation.queue.view
     for field, view_field, policies in _PREEMPTION_POLICIES:
         current_policy = getattr(view.preemption, view_field)
@@ -356,7 +358,7 @@ def propose_preemption_rules(case: ProposalCase) -> Search:
 
 
 def propose_borrowing_preemption(case: ProposalCase) -> Search:
-    """Try preemption in the Cohort while the ClusterQueue borrows, and the lowest maxPriorityThreshold that suffices.
+    """Search for a change of `borrowWithinCohort` that suffices: its policy, or the lowest maxPriorityThreshold.
 
     Kueue's validation requires that the ClusterQueue may reclaim quota at all.
     """
@@ -383,8 +385,9 @@ def propose_borrowing_preemption(case: ProposalCase) -> Search:
     thresholds = sorted(each for each in held_priorities if threshold < each < priority)[:_PRIORITIES_MAX]
     if not thresholds or not (yield with_rules(priority_threshold_max=thresholds[-1])):
         return
-    found = yield from least_between(
+    smallest_index = yield from search_smallest_between(
         lambda index: with_rules(priority_threshold_max=thresholds[index]), 0, len(thresholds) - 1
     )
-    text = f"raise preemption.borrowWithinCohort.maxPriorityThreshold from {threshold} to {thresholds[found.amount]}"
-    yield proposal(text, {"maxPriorityThreshold": thresholds[found.amount]}, is_minimal=found.is_minimal)
+    new_threshold = thresholds[smallest_index.amount]
+    text = f"raise preemption.borrowWithinCohort.maxPriorityThreshold from {threshold} to {new_threshold}"
+    yield proposal(text, {"maxPriorityThreshold": new_threshold}, is_minimal=smallest_index.is_minimal)

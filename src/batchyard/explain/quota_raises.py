@@ -13,7 +13,7 @@ from batchyard.explain.blockers import BORROWING, LENDING, retained_quota
 from batchyard.explain.cohort_simulation import CohortSimulation, HypotheticalChange
 from batchyard.explain.document import FlavorOutcome
 from batchyard.explain.proposals import QUOTA, ProposalCase, json_patch
-from batchyard.explain.searches import Proposal, Search, SearchedAmount, least_amount, least_between
+from batchyard.explain.searches import Proposal, Search, SearchedAmount, search_smallest_amount, search_smallest_between
 from batchyard.scheduling.cluster_queue import PODS
 from batchyard.scheduling.quota import QuotaNode
 
@@ -160,7 +160,7 @@ def _minimal_raise(
     def raise_by(increases: Sequence[int]) -> HypotheticalChange:
         return quota_field.raise_by(dict(zip(quota_keys, increases, strict=True)))
 
-    increases, is_minimal = yield from _least_amounts(raise_by, raise_steps)
+    increases, is_minimal = yield from _search_smallest_amounts(raise_by, raise_steps)
     if not any(increases):
         return None
     increase_by_key = {
@@ -170,7 +170,7 @@ def _minimal_raise(
     return Proposal(QUOTA, text, (_raise_patch(quota_field, increase_by_key),), is_minimal)
 
 
-def _least_amounts(
+def _search_smallest_amounts(
     change_with: Callable[[Sequence[int]], HypotheticalChange], steps: Sequence[Sequence[int]]
 ) -> Generator[HypotheticalChange, bool, tuple[Sequence[int], bool]]:
     """Search for amounts that admit the Workload and cannot be reduced further; () if no amounts admit it.
@@ -181,17 +181,19 @@ def _least_amounts(
     if (yield change_with(steps[0])):
         step = SearchedAmount(0)
     elif len(steps) > 1 and (yield change_with(steps[-1])):
-        step = yield from least_between(lambda index: change_with(steps[index]), 1, len(steps) - 1)
+        step = yield from search_smallest_between(lambda index: change_with(steps[index]), 1, len(steps) - 1)
     else:
         return (), True
     amounts, is_minimal, has_changed = list(steps[step.amount]), step.is_minimal, True
     while has_changed and is_minimal:
         has_changed = False
         for dimension, amount in enumerate(amounts):
-            least = yield from least_amount(partial(_change_in_dimension, change_with, amounts, dimension), amount)
-            has_changed |= least.amount < amount and len(amounts) > 1
-            is_minimal = is_minimal and least.is_minimal
-            amounts[dimension] = least.amount
+            smallest = yield from search_smallest_amount(
+                partial(_change_in_dimension, change_with, amounts, dimension), amount
+            )
+            has_changed |= smallest.amount < amount and len(amounts) > 1
+            is_minimal = is_minimal and smallest.is_minimal
+            amounts[dimension] = smallest.amount
     return amounts, is_minimal
 
 
@@ -212,7 +214,8 @@ def _raise_steps(case: ProposalCase, quota_keys: Sequence[tuple[str, str]], shor
         competing_amounts = [requests.get(resource, 0) for _, resource in quota_keys]
         if any(competing_amounts):
             total_amounts = [
-                one + competing_amount for one, competing_amount in zip(total_amounts, competing_amounts, strict=True)
+                total + competing_amount
+                for total, competing_amount in zip(total_amounts, competing_amounts, strict=True)
             ]
             raise_steps.append(total_amounts)
     return raise_steps
@@ -272,7 +275,7 @@ def propose_coverage(case: ProposalCase) -> Search:
     locations = [(number, flavor) for number, group in enumerate(view.groups) for flavor in group.flavors]
     for group_number, flavor in locations[:_COVERAGE_FLAVORS_MAX]:
         change_with = partial(_cover_resources, view, group_number, flavor, resources)
-        amounts, is_minimal = yield from _least_amounts(change_with, [list(amount_by_resource.values())])
+        amounts, is_minimal = yield from _search_smallest_amounts(change_with, [list(amount_by_resource.values())])
         if amounts:
             new_quotas = list(zip(resources, amounts, strict=True))
             quota_text = " and ".join(f"{readable_amount(*each)} {each[0]}" for each in new_quotas)

@@ -42,7 +42,7 @@ class SearchedAmount(NamedTuple):
     is_minimal: bool = True
 
 
-def least_between(change_with: Callable[[int], HypotheticalChange], low: int, high: int) -> Trials:
+def search_smallest_between(change_with: Callable[[int], HypotheticalChange], low: int, high: int) -> Trials:
     """Search for the smallest amount from `low` to `high` that admits the Workload; `high` itself must admit it.
 
     If the limit of decisions is reached, the smallest amount so far that admits the Workload is returned.
@@ -59,7 +59,7 @@ def least_between(change_with: Callable[[int], HypotheticalChange], low: int, hi
     return SearchedAmount(high)
 
 
-def least_amount(change_with: Callable[[int], HypotheticalChange], amount: int) -> Trials:
+def search_smallest_amount(change_with: Callable[[int], HypotheticalChange], amount: int) -> Trials:
     """Search for the smallest amount that admits the Workload; `amount` itself must admit it.
 
     One unit less is tried first, because the missing amount of quota is most often minimal.
@@ -70,7 +70,7 @@ def least_amount(change_with: Callable[[int], HypotheticalChange], amount: int) 
         is_reducible = yield change_with(amount - 1)
     except DecisionLimitReached:
         return SearchedAmount(amount, is_minimal=False)
-    return (yield from least_between(change_with, 0, amount - 1)) if is_reducible else SearchedAmount(amount)
+    return (yield from search_smallest_between(change_with, 0, amount - 1)) if is_reducible else SearchedAmount(amount)
 
 
 class SearchResult(NamedTuple):
@@ -106,20 +106,20 @@ class _RunningSearch:
 
 def run_searches(searches: Sequence[Search], simulation: CohortSimulation) -> SearchResult:
     """Run searches in turns: next is one without a proposal yet, and among these the one with the fewest decisions."""
-    all_running = [_RunningSearch(search, []) for search in searches]
-    waiting: list[tuple[_RunningSearch, HypotheticalChange]] = []
+    running_searches = [_RunningSearch(search, []) for search in searches]
+    pending_trials: list[tuple[_RunningSearch, HypotheticalChange]] = []
     is_limit_reached = False
 
     def resume(running: _RunningSearch, limit: DecisionLimitReached | None = None) -> None:
         change = running.next_change(limit)
         if change is not None:
-            waiting.append((running, change))
+            pending_trials.append((running, change))
 
-    for running in all_running:
+    for running in running_searches:
         resume(running)
-    while waiting:
-        entry = min(waiting, key=lambda each: (len(each[0].proposals), each[0].decision_count))
-        waiting.remove(entry)
+    while pending_trials:
+        entry = min(pending_trials, key=lambda each: (len(each[0].proposals), each[0].decision_count))
+        pending_trials.remove(entry)
         running, change = entry
         count_before = simulation.decision_count
         try:
@@ -130,4 +130,4 @@ def run_searches(searches: Sequence[Search], simulation: CohortSimulation) -> Se
         else:
             running.decision_count += simulation.decision_count - count_before
             resume(running)
-    return SearchResult([proposal for each in all_running for proposal in each.proposals], is_limit_reached)
+    return SearchResult([proposal for each in running_searches for proposal in each.proposals], is_limit_reached)

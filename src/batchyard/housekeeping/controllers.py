@@ -73,7 +73,10 @@ class Namespaces:
         return [meta.Key(scheme.NAMESPACE, "", name) for name in SYSTEM_NAMESPACES] if is_first_event else (key,)
 
     def reconcile(self, key: meta.Key, reader: client.Reader, now: Instant) -> ReconcileResult:
-        """Activate a new Namespace; delete the content of a deleted Namespace, then remove its finalizer."""
+        """Activate a new Namespace; delete the content of a deleted Namespace, then remove its finalizer.
+
+        A missing system Namespace is created.
+        """
         namespace = reader.get(key)
         if namespace is None:
             return ReconcileResult([client.Create(new_namespace(key.name))] if key.name in SYSTEM_NAMESPACES else [])
@@ -84,8 +87,11 @@ class Namespaces:
         status = _terminating_status(namespace, deleted_objects, now)
         if status != namespace.get("status"):
             writes: list[client.Write] = [client.UpdateStatus(meta.with_status(namespace, status))]
-        elif not any(content.values()) and (unlocked := meta.without_finalizer(namespace, FINALIZER)) is not namespace:
-            writes = [client.Update(unlocked)]
+        elif (
+            not any(content.values())
+            and (unlocked_namespace := meta.without_finalizer(namespace, FINALIZER)) is not namespace
+        ):
+            writes = [client.Update(unlocked_namespace)]
         else:
             writes = []
         writes += [client.Delete(meta.key_of(o)) for objects in content.values() for o in objects if not _is_deleted(o)]
@@ -142,12 +148,18 @@ def _remaining_problems(content: Mapping[str, Sequence[meta.Obj]]) -> Mapping[st
 
 
 def _condition(
-    kind: str, problem: tuple[str, str] | None, old: Mapping[str, Any] | None, now: Instant
+    condition_type: str, problem: tuple[str, str] | None, old: Mapping[str, Any] | None, now: Instant
 ) -> Mapping[str, Any]:
     status = "False" if problem is None else "True"
-    reason, message = problem or _NO_PROBLEM_REASON_BY_CONDITION[kind]
+    reason, message = problem or _NO_PROBLEM_REASON_BY_CONDITION[condition_type]
     transition_time = old["lastTransitionTime"] if old is not None and old["status"] == status else format_time(now)
-    return {"type": kind, "status": status, "lastTransitionTime": transition_time, "reason": reason, "message": message}
+    return {
+        "type": condition_type,
+        "status": status,
+        "lastTransitionTime": transition_time,
+        "reason": reason,
+        "message": message,
+    }
 
 
 # Each Namespace has a ServiceAccount `default`. Source: Kubernetes's pkg/controller/serviceaccount.
@@ -217,7 +229,7 @@ class ClusterRoleAggregation:
 
 def _is_role_aggregated(candidate_role: meta.Obj, aggregated_role: meta.Obj) -> bool:
     labels = candidate_role["metadata"].get("labels") or {}
-    selectors = map(meta.selector, aggregated_role["aggregationRule"]["clusterRoleSelectors"])
+    selectors = map(meta.parse_selector, aggregated_role["aggregationRule"]["clusterRoleSelectors"])
     return any(each is not None and each.matches(labels) for each in selectors)
 
 
@@ -325,7 +337,7 @@ def _is_managed_elsewhere(key: meta.Key, obj: meta.Obj) -> bool:
 
 EVENT_LIFETIME: Final = HOUR
 #: The number of Events that the controller keeps; a steady load exceeds it by up to two batches.
-KEPT_MAX: Final = 5_000
+EVENTS_MAX: Final = 5_000
 #: The only key of the controller.
 EVENTS_KEY: Final = meta.Key("Batch", "", "event-expiry")
 #: The maximum number of deletions in one batch.
@@ -352,13 +364,13 @@ class EventExpiry:
         if event.type is not client.EventType.ADDED:
             return ()
         heappush(self._expiries, (_event_expiry_time(event.obj, now), event.key))
-        is_batch_full = len(self._expiries) == KEPT_MAX + BATCH_MAX
+        is_batch_full = len(self._expiries) == EVENTS_MAX + BATCH_MAX
         return (EVENTS_KEY,) if is_batch_full or self._expiries[0][1] is event.key else ()
 
     def reconcile(self, key: meta.Key, reader: client.Reader, now: Instant) -> ReconcileResult:
-        """Delete up to 500 Events: expired Events, and the Events above the maximum number that expire first."""
+        """Delete at most BATCH_MAX Events: those that have expired, and above EVENTS_MAX those that expire next."""
         event_expiries, deletions, rechecks = self._expiries, list[client.Write](), list[tuple[Instant, meta.Key]]()
-        surplus_count = len(event_expiries) - KEPT_MAX
+        surplus_count = len(event_expiries) - EVENTS_MAX
         while event_expiries and len(deletions) < BATCH_MAX and (event_expiries[0][0] <= now or surplus_count > 0):
             known_expiry, event_key = heappop(event_expiries)
             event = reader.get(event_key)
@@ -378,7 +390,7 @@ class EventExpiry:
 
 
 def _event_expiry_time(event: meta.Obj, now: Instant) -> Instant:
-    """Return when an Event expires: an hour after it last occurred, or after its creation if that is implausible."""
+    """Return when an Event expires: an hour after its last occurrence, or if that time is implausible, its creation."""
     created_at = parse_time(event["metadata"]["creationTimestamp"])
     occurred_at = parse_time(meta.event_last_time(event) or event["metadata"]["creationTimestamp"])
     return (occurred_at if created_at <= occurred_at <= now + EVENT_LIFETIME else created_at) + EVENT_LIFETIME
@@ -423,9 +435,9 @@ class CustomResourceDefinitions:
         if event.type is client.EventType.DELETED:
             self._definitions.pop(key, None)
             self._terminating.pop(info.constant, None)
-            return [other_object for other_object, (group, _) in self._definitions.items() if group == info.group]
+            return [other_key for other_key, (group, _) in self._definitions.items() if group == info.group]
         self._definitions[key] = info.group, info.constant
-        if custom_kinds.is_definition_deleted(event.obj):
+        if custom_kinds.is_definition_terminating(event.obj):
             self._terminating[info.constant] = key
         return (key,)
 
@@ -434,12 +446,12 @@ class CustomResourceDefinitions:
         definition = reader.get(key)
         if definition is None:
             return ReconcileResult()
-        if custom_kinds.is_definition_deleted(definition):
+        if custom_kinds.is_definition_terminating(definition):
             return _delete_custom_objects(definition, reader, now)
         finalized_definition = meta.with_finalizer(definition, CRD_FINALIZER)
         if finalized_definition is not definition:
             return ReconcileResult([client.Update(finalized_definition)])
-        status = status_of(definition, reader, now)
+        status = definition_status(definition, reader, now)
         if status == definition.get("status"):
             return ReconcileResult()
         return ReconcileResult([client.UpdateStatus(meta.with_status(definition, status))])
@@ -465,11 +477,11 @@ def _delete_custom_objects(definition: meta.Obj, reader: client.Reader, now: Ins
     writes: list[client.Write] = []
     if conditions is not status.get("conditions"):
         writes.append(client.UpdateStatus(meta.with_status(definition, {**status, "conditions": conditions})))
-    writes += [client.Delete(meta.key_of(obj)) for obj in objects if not custom_kinds.is_definition_deleted(obj)]
+    writes += [client.Delete(meta.key_of(obj)) for obj in objects if not custom_kinds.is_definition_terminating(obj)]
     return ReconcileResult(writes)
 
 
-def status_of(definition: meta.Obj, reader: client.Reader, now: Instant) -> dict[str, Any]:
+def definition_status(definition: meta.Obj, reader: client.Reader, now: Instant) -> dict[str, Any]:
     """Return the new status of a CustomResourceDefinition that is not being deleted."""
     old = definition.get("status") or {}
     spec_names, old_names = definition["spec"]["names"], custom_kinds.accepted_names(definition)
@@ -511,7 +523,7 @@ def _make_conditions(definition: meta.Obj, conflicts: Mapping[str, str], now: In
 
 
 def _conflicts(spec_names: Mapping[str, Any], old_names: Mapping[str, Any], in_use: "_NamesInUse") -> dict[str, str]:
-    """Return a message for each name field of a CustomResourceDefinition whose name another kind already uses."""
+    """Return a message for each name field (key) of a CustomResourceDefinition whose name another kind already uses."""
     name_conflicts: dict[str, str] = {}
     for field in _NAME_FIELDS:
         names, field_name = (in_use.kinds, field) if field in ("kind", "listKind") else (in_use.resources, field)

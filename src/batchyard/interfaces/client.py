@@ -22,7 +22,10 @@ class EventType(StrEnum):
 
 
 class WatchEvent(NamedTuple):
-    """A change of an object. `old` is None for ADDED; for DELETED, `obj` is the last state."""
+    """A change of an object, with the number of the change in the store (`revision`).
+
+    `old` is the object before the change, or None for ADDED. For DELETED, `obj` is the last state of the object.
+    """
 
     type: EventType
     key: Key
@@ -33,14 +36,17 @@ class WatchEvent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """A write that creates an object. The object's uid and creation time are kept if it has them, or else generated."""
+    """A write that creates `obj`. Its uid and creation time are kept if they are set, and generated otherwise."""
 
     obj: Obj
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """A write that replaces an object, with its status only if `is_whole`. A given resourceVersion must be current."""
+    """A write that replaces an object, with its status only if `is_whole`.
+
+    If `obj` has a resourceVersion, it must be the current one, else the write is rejected.
+    """
 
     obj: Obj
     #: The new `managedFields`; None leaves them unchanged.
@@ -51,7 +57,10 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class UpdateStatus:
-    """A write that replaces only the status of an object. A given resourceVersion must be current."""
+    """A write that replaces only the status of an object.
+
+    If `obj` has a resourceVersion, it must be the current one, else the write is rejected.
+    """
 
     obj: Obj
     managed_fields: Sequence[Obj] | None = None
@@ -73,8 +82,8 @@ class Delete:
     """
 
     key: Key
-    #: Grace period of a pod in seconds; None uses the pod's spec. Other kinds have none.
-    grace: int | None = None
+    #: Grace period of a pod; None uses the pod's spec. Other kinds have none.
+    grace_period_seconds: int | None = None
     propagation: Propagation = Propagation.BACKGROUND
     #: Precondition: the uid of the object.
     uid: str | None = None
@@ -84,12 +93,12 @@ Write: TypeAlias = Create | Update | UpdateStatus | Delete
 
 
 class WriteResult(NamedTuple):
-    """The result of a sequence of one or more writes: the object that the last one stored, or the error."""
+    """The result of writes that were submitted together: the object of the last write, or the error and its write."""
 
     obj: Obj | None
     error: ApiError | None = None
-    #: The write that was rejected, of several submitted together.
-    refused: Write | None = None
+    #: The rejected write, if the client reports it.
+    rejected_write: Write | None = None
 
 
 class ObjectReader(Protocol):
@@ -99,7 +108,10 @@ class ObjectReader(Protocol):
         """Return the object with a key; None if it does not exist."""
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """Return all objects of a kind, sorted by namespace and name; the list is immutable."""
+        """Return the objects of a kind, in one namespace or (None) in all, sorted by namespace and name.
+
+        The result must not be modified.
+        """
 
 
 class Reader(ObjectReader, Protocol):
@@ -134,5 +146,5 @@ class ObjectClient(Reader, ObjectWriter, Protocol):
     def is_settled(self) -> bool:
         """Return whether the client has delivered all received watch events, so that controllers may decide.
 
-        Results of writes are included only if the client executes writes synchronously.
+        A client that executes writes synchronously must have delivered their results too.
         """

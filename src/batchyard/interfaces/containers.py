@@ -44,7 +44,7 @@ class ContainerLog(Protocol):
         """Whether unread log lines exist. A long log is read in parts, with a notification for each part."""
 
     def skip_to_last(self, lines: int) -> None:
-        """Skip log lines before the last `lines` ones, as far as possible; to be called before the first read."""
+        """Skip the log lines before the last `lines` lines, as far as possible; call this before the first `read`."""
 
     def read(self) -> Sequence[LogLine]:
         """Return unread log lines, oldest first; before the first read, all retained lines are unread."""
@@ -75,7 +75,7 @@ class SessionClient(Protocol):
     def process_output(self, stream_name: str, data: bytes) -> None:
         """Handle data from the process or port; `stream_name` is `stdout` (also for a port) or `stderr`."""
 
-    def wants_more(self, *, wants: bool) -> None:
+    def set_accepts_input(self, *, accepts_input: bool) -> None:
         """Resume or pause the client's input, depending on whether the process or port accepts more."""
 
     def process_end(self, session_end: SessionEnd) -> None:
@@ -91,7 +91,7 @@ class ByteStream(Protocol):
     def end_input(self) -> None:
         """Close the input of the process or port."""
 
-    def listen(self, *, listens: bool) -> None:
+    def set_reading(self, *, is_reading: bool) -> None:
         """Resume or pause the delivery of output; while paused, the data stays with the process or port."""
 
     def close(self) -> None:

@@ -26,9 +26,10 @@ class ReconcileResult:
     """The result of a reconcile: writes in order, Events to record if they succeed, and when to requeue.
 
     If a write is rejected, or the process crashes, the earlier writes take effect and the later ones do not.
-    Independent writes are all attempted, even if others are rejected.
+    If `independent`, all writes are attempted, even if some of them are rejected.
 
-    Without writes, `requeue_at` replaces the requeue time of earlier reconciles.
+    Without writes, `requeue_at` replaces the key's earlier requeue time (None: no requeue). With writes, the earlier of
+    both times counts.
 
     The key is reconciled again when all writes have results. A controller that does not need these results sets
     `in_flight_max`: then its key is reconciled again as soon as at most so many of its writes have no result. These
@@ -100,7 +101,10 @@ class Kernel(Clock, Protocol):
     """A clock and a queue of callbacks by time: an event loop in the live platform, a heap in the simulator."""
 
     def call_at(self, instant: Instant, callback: Work) -> Ticket:
-        """Schedule a callback for an instant, or now if it has passed; equal instants run in the order of the calls."""
+        """Schedule a callback for an instant, or for now if the instant has passed; return the ticket to cancel it.
+
+        Callbacks of one instant run in the order in which they were scheduled.
+        """
 
     def cancel(self, ticket: Ticket) -> None:
         """Cancel a scheduled callback that is not due yet. Simulated time does not advance for a canceled one."""
@@ -145,7 +149,7 @@ class LedgerQuery(NamedTuple):
     namespace: str = ""
     name: str = ""
     reason: str = ""
-    #: From this instant (inclusive) to that one (exclusive).
+    #: Entries from `since` (inclusive) to `until` (exclusive).
     since: Instant | None = None
     until: Instant | None = None
     #: The maximum number of entries; the latest are returned.
@@ -167,7 +171,7 @@ class DecisionLedger(Protocol):
         """Return the decision records that match a query, oldest first. Raises QueryTooBroad or LedgerUnreadable."""
 
     def get(self, number: int) -> DecisionRecord | None:
-        """Return the decision record with a number, or None. Raises LedgerUnreadable if it is corrupt."""
+        """Return the decision record with a number; None if there is none. Raises LedgerUnreadable if it is corrupt."""
 
 
 # Trace spans in OpenTelemetry form.

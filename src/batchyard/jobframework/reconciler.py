@@ -38,7 +38,7 @@ class JobRelations:
         self._workload_keys: dict[meta.Key, dict[meta.Key, None]] = {}
         self._child_jobs_by_owner: dict[str, dict[meta.Key, None]] = {}
         self._jobs_by_class: dict[meta.Key, dict[meta.Key, None]] = {}
-        self._jobs_by_prebuilt: dict[meta.Key, dict[meta.Key, None]] = {}
+        self._jobs_by_prebuilt_workload: dict[meta.Key, dict[meta.Key, None]] = {}
         #: Admitted jobs that wait for a missing flavor of their admission.
         self._jobs_without_flavor: dict[meta.Key, None] = {}
 
@@ -68,17 +68,17 @@ class JobRelations:
     def _observe_job(self, event: WatchEvent) -> Iterable[meta.Key]:
         _move_index_entry(self._child_jobs_by_owner, event, _owner_uid)
         _move_index_entry(self._jobs_by_class, event, self._priority_class_of)
-        _move_index_entry(self._jobs_by_prebuilt, event, prebuilt_key)
+        _move_index_entry(self._jobs_by_prebuilt_workload, event, prebuilt_key)
         return (event.key,)
 
     def _priority_class_of(self, job: meta.Obj) -> meta.Key | None:
         """Return the key of a queued job's priority class; None for a job with an owner or without a queue."""
         if meta.controller_of(job) is not None or not meta.label(job, well_known.QUEUE_NAME):
             return None
-        return adjustments.class_key(job, self._integration.templates(job))
+        return adjustments.priority_class_key(job, self._integration.templates(job))
 
     def _observe_workload(self, event: WatchEvent) -> Iterable[meta.Key]:
-        prebuilt_jobs = self._jobs_by_prebuilt.get(event.key, ())
+        prebuilt_jobs = self._jobs_by_prebuilt_workload.get(event.key, ())
         if not event.obj["metadata"].get("ownerReferences"):
             if event.old is not None and event.old["metadata"].get("ownerReferences"):
                 _move_index_entry(self._workload_keys, event, self._job_of)  # its job was deleted and orphaned it
@@ -136,7 +136,7 @@ class _JobPass(NamedTuple):
 
 
 class JobReconciler:
-    """Controller that manages the Workloads of one kind of job, and starts and stops these jobs accordingly."""
+    """Controller that manages the Workloads of one kind of job, and starts and stops the jobs as these are admitted."""
 
     rank = 0
     kinds = (
@@ -162,7 +162,10 @@ class JobReconciler:
         self._managed_namespaces = managed_namespaces
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return the jobs to reconcile after an event of a job, a Workload, a priority class or a ResourceFlavor."""
+        """Return the keys of the jobs to reconcile after an event.
+
+        Events of jobs and Workloads count, and the creation of a priority class or ResourceFlavor.
+        """
         return self._relations.observe(event)
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
@@ -178,9 +181,9 @@ class JobReconciler:
         if not is_managed_namespace(key.namespace, self._managed_namespaces, reader.get):
             return ReconcileResult()
         job_ancestry = meta.find_managed_ancestor(job, reader.get)
-        if job_ancestry.managed is not None:
-            return self._sync_child_job(key, job, _unfinished_workloads(job_ancestry.managed, reader))
-        if job_ancestry.missing is not None or not meta.label(job, well_known.QUEUE_NAME):
+        if job_ancestry.managed_key is not None:
+            return self._sync_child_job(key, job, _unfinished_workloads(job_ancestry.managed_key, reader))
+        if job_ancestry.missing_key is not None or not meta.label(job, well_known.QUEUE_NAME):
             return ReconcileResult()
         is_suspended = self._integration.is_suspended(job)
         job_pass = _JobPass(key, job, self._integration.pod_sets(job), is_suspended, reader, now)
@@ -200,17 +203,21 @@ class JobReconciler:
         workload_key = workloads.prebuilt_key(job_pass.job)
         if workload_key is not None:
             return self._manage_prebuilt_workload(job_pass, job_pass.reader.get(workload_key))
-        match, old_workloads = None, []
+        matching_workload, old_workloads = None, []
         for workload in self._relations.workloads_of(job_pass.key, job_pass.reader):
-            if match is None and workloads.matches(workload, job_pass.job, job_pass.pod_sets, job_pass.suspended):
-                match = workload
+            if matching_workload is None and workloads.matches(
+                workload, job_pass.job, job_pass.pod_sets, job_pass.suspended
+            ):
+                matching_workload = workload
             else:
                 old_workloads.append(workload)
-        if match is None:
+        if matching_workload is None:
             stop_result = self._stop_unmatched_job(job_pass, old_workloads)
             return stop_result or self._replace_unmatched(job_pass, old_workloads) or self._create_workload(job_pass)
-        stop_result = self._delete_unmatched(job_pass, old_workloads) or self._sync_workload(job_pass, match)
-        return stop_result or self._sync_job(job_pass, match)
+        stop_result = self._delete_unmatched(job_pass, old_workloads) or self._sync_workload(
+            job_pass, matching_workload
+        )
+        return stop_result or self._sync_job(job_pass, matching_workload)
 
     def _manage_prebuilt_workload(self, job_pass: _JobPass, workload: meta.Obj | None) -> ReconcileResult:
         """Keep a job and its prebuilt Workload in sync, after setting the job as owner of the Workload.
@@ -294,7 +301,9 @@ class JobReconciler:
     def _sync_priority(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
         label_class = meta.label(job_pass.job, well_known.PRIORITY_CLASS) or ""
         has_quota = lifecycle.has_quota_reservation(workload)
-        if adjustments.class_name(workload) == label_class or not adjustments.follows_label(workload, has_quota):
+        if adjustments.priority_class_name(workload) == label_class or not adjustments.follows_priority_label(
+            workload, has_quota
+        ):
             return None
         priority = self._priority_of(job_pass)
         if isinstance(priority, adjustments.MissingPriorityClass):
@@ -402,8 +411,11 @@ def _unfinished_workloads(job: meta.Key, reader: Reader) -> list[meta.Obj]:
 
 def _with_reclaimable_pods(workload: meta.Obj, reclaimable_pods: Sequence[Mapping[str, Any]]) -> meta.Obj:
     """Return the Workload with `status.reclaimablePods`, at most its pod counts; the same object if unchanged."""
-    totals = {pod_set["name"]: pod_set["count"] for pod_set in workload["spec"]["podSets"]}
-    pods = [{"name": p["name"], "count": min(p["count"], totals.get(p["name"], p["count"]))} for p in reclaimable_pods]
+    pod_count_by_name = {pod_set["name"]: pod_set["count"] for pod_set in workload["spec"]["podSets"]}
+    pods = [
+        {"name": p["name"], "count": min(p["count"], pod_count_by_name.get(p["name"], p["count"]))}
+        for p in reclaimable_pods
+    ]
     old_reclaimable_pods = (workload.get("status") or {}).get("reclaimablePods") or ()
     if {p["name"]: p["count"] for p in old_reclaimable_pods} == {p["name"]: p["count"] for p in pods}:
         return workload

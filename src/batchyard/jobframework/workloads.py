@@ -28,7 +28,7 @@ from batchyard.scheduling.workload.lifecycle import admission_of, cluster_queue_
 # getPodSetsInfoFromStatus in its pkg/controller/jobframework/reconciler.go.
 
 
-_DNS_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_DNS_LABEL_PATTERN: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _EMPTY_MAP: Final[Mapping[str, str]] = {}
 
 PodTemplate = Mapping[str, Any]
@@ -105,7 +105,7 @@ def _info_from_flavors(
 def _queue_labels(workload: meta.Obj) -> dict[str, str]:
     labels = {well_known.LOCAL_QUEUE: workload["spec"].get("queueName", "")}
     cluster_queue = cluster_queue_of(workload)
-    if _DNS_LABEL.fullmatch(cluster_queue):
+    if _DNS_LABEL_PATTERN.fullmatch(cluster_queue):
         labels[well_known.CLUSTER_QUEUE] = cluster_queue
     return labels
 
@@ -195,7 +195,10 @@ def _merge_lists(base: Sequence[Mapping[str, Any]], added_list: Sequence[Mapping
 def are_pod_sets_equivalent(
     pod_sets: Sequence[Mapping[str, Any]], other_pod_sets: Sequence[Mapping[str, Any]], ignore_tolerations: bool
 ) -> bool:
-    """Return whether two lists of pod sets have equal counts, containers and, unless ignored, tolerations."""
+    """Return whether two lists of pod sets have equal counts, minimum counts, containers and tolerations.
+
+    With `ignore_tolerations`, tolerations are not compared.
+    """
     pairs = zip(pod_sets, other_pod_sets, strict=True)
     return len(pod_sets) == len(other_pod_sets) and all(_are_equivalent(a, b, ignore_tolerations) for a, b in pairs)
 
@@ -227,8 +230,12 @@ def without_duplicate_env(template: PodTemplate) -> PodTemplate:
 
 def _without_duplicate_env(container: Mapping[str, Any]) -> Mapping[str, Any]:
     variables = container.get("env") or ()
-    by_name = {variable["name"]: variable for variable in variables}
-    return container if len(by_name) == len(variables) else {**container, "env": list(by_name.values())}
+    variables_by_name = {variable["name"]: variable for variable in variables}
+    return (
+        container
+        if len(variables_by_name) == len(variables)
+        else {**container, "env": list(variables_by_name.values())}
+    )
 
 
 # The topology request of a pod set, from the annotations of its pod template.
@@ -413,7 +420,7 @@ def _admitted_pod_sets(workload: meta.Obj) -> list[Mapping[str, Any]]:
 
 
 class JobCompletion(NamedTuple):
-    """How a finished job ended: whether it succeeded, and the message of its condition."""
+    """The result of a finished job: whether the job succeeded, and the message of its terminal condition."""
 
     succeeded: bool
     message: str
@@ -452,7 +459,7 @@ class GenericJob(Protocol):
         """Return the next write that stops a job and restores its pod templates; None if the job is stopped."""
 
 
-def condition_true(job: meta.Obj, *condition_types: str) -> Mapping[str, Any] | None:
+def find_true_condition(job: meta.Obj, *condition_types: str) -> Mapping[str, Any] | None:
     """Return the first condition of a job that is True and has one of the `condition_types`; None if there is none."""
     conditions = (job.get("status") or {}).get("conditions") or ()
     return next((c for c in conditions if c["type"] in condition_types and c["status"] == "True"), None)

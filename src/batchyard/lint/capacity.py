@@ -26,17 +26,23 @@ class QuotaDemand(NamedTuple):
 def max_concurrent_usage(root: QuotaNode, fr: int, active_leaves: Container[QuotaNode]) -> int:
     """Return how much of flavor-resource `fr` the ClusterQueues `active_leaves` of a cohort tree can use together."""
     if not root.children:
-        return root.subtree[fr] if root in active_leaves else 0
+        return root.subtree_quota[fr] if root in active_leaves else 0
     demands = [_quota_demand(child, fr, active_leaves) for child in root.children.values()]
-    return sum(each.from_retained for each in demands) + _limit_demand(root.subtree[fr], _total_from_parent(demands))
+    return sum(each.from_retained for each in demands) + _limit_demand(
+        root.subtree_quota[fr], _total_from_parent(demands)
+    )
 
 
 def _quota_demand(node: QuotaNode, fr: int, active_leaves: Container[QuotaNode]) -> QuotaDemand:
     if not node.children:
-        return QuotaDemand(node.local[fr], node.borrowing_ceiling[fr]) if node in active_leaves else QuotaDemand(0, 0)
+        return (
+            QuotaDemand(node.local_quota[fr], node.borrowing_ceiling[fr])
+            if node in active_leaves
+            else QuotaDemand(0, 0)
+        )
     demands = [_quota_demand(child, fr, active_leaves) for child in node.children.values()]
     total_demand = _total_from_parent(demands)
-    local_use = _limit_demand(node.local[fr], total_demand)
+    local_use = _limit_demand(node.local_quota[fr], total_demand)
     excess_demand = None if total_demand is None else total_demand - local_use
     borrowing_ceiling = node.borrowing_ceiling[fr]
     from_parent = excess_demand if borrowing_ceiling is None else _limit_demand(borrowing_ceiling, excess_demand)

@@ -59,7 +59,7 @@ class MachineGroup:
     hosts: int
 
     def has_labels(self, labels: Mapping[str, str]) -> bool:
-        """Return whether the node template of at least one zone has all of the given labels."""
+        """Return whether the node template of at least one zone has all of these labels."""
         return any(labels.items() <= template.labels.items() for template in self.templates)
 
     def total_allocatable(self, resource: str) -> int:
@@ -113,8 +113,10 @@ class MachineInventory:
             return resource_limit * 1000 if resource == "cpu" else resource_limit
         accelerators = [name for name in self._limits if name not in {"cpu", "memory"}]
         selector = labels.get(well_known.ACCELERATOR) or labels.get(well_known.TPU_ACCELERATOR)
-        usable = [name for name in accelerators if selector in (None, name) and _requests_accelerator(resource, name)]
-        return sum(self._limits[name] for name in usable)
+        usable_accelerators = [
+            name for name in accelerators if selector in (None, name) and _requests_accelerator(resource, name)
+        ]
+        return sum(self._limits[name] for name in usable_accelerators)
 
 
 def _requests_accelerator(resource: str, accelerator: str) -> bool:
@@ -248,8 +250,8 @@ def _usable_flavors(pod_set: LintedPodSet, group_index: int, context: LintContex
     total_requests = {r: amount * count for r, amount in template.requests if r in resource_group.resources and amount}
     if not total_requests:
         return []
-    obstacles = snapshot.obstacles.of(template, resource_group.flavors)
-    max_quota = pod_set.queue.node.potential
+    obstacles = snapshot.obstacles.mismatches_for(template, resource_group.flavors)
+    max_quota = pod_set.queue.node.potential_quota
     return [
         flavor
         for flavor, obstacle in zip(resource_group.flavors, obstacles, strict=True)
@@ -344,7 +346,10 @@ def _pod_count_mismatch(pod: PodView, count: int, machine_groups: Sequence[Machi
 
 
 class Configuration:
-    """The objects of the linted manifests, with indexes for the rules. They never change, so indexes are cached."""
+    """The objects of the linted manifests, with indexes for the rules.
+
+    The objects never change, so the indexes are cached.
+    """
 
     def __init__(
         self,
@@ -359,18 +364,18 @@ class Configuration:
         self.existing_namespaces = frozenset((*SYSTEM_NAMESPACES, *existing_namespaces))
         self.jobs = jobs
         self.fair_sharing = fair_sharing
-        self._by_kind: dict[str, list[Manifest]] = {}
+        self._manifests_by_kind: dict[str, list[Manifest]] = {}
         self._latest_manifests: dict[Key, Manifest] = {}
         self._can_create_pools_for: dict[str, bool] = {}
         self._eligible_pod_sets: dict[str, list[tuple[LintedJob, int]]] = {}
         for manifest in manifests:
-            self._by_kind.setdefault(group_kind(manifest.obj), []).append(manifest)
+            self._manifests_by_kind.setdefault(group_kind(manifest.obj), []).append(manifest)
             if manifest.obj["metadata"].get("name"):
                 self._latest_manifests[key_of(manifest.obj)] = manifest
 
     def all_versions(self, kind: str) -> Sequence[Manifest]:
         """Return every definition of every object of a kind, in the order of the manifests."""
-        return self._by_kind.get(kind, ())
+        return self._manifests_by_kind.get(kind, ())
 
     def find(self, kind: str, name: str, namespace: str = "") -> Manifest | None:
         """Return the manifest that defines an object last; None if no manifest defines it."""
@@ -378,7 +383,7 @@ class Configuration:
 
     def has_kind(self, kind: str) -> bool:
         """Return whether the manifests contain objects of a kind; rules then assume that no others exist."""
-        return kind in self._by_kind
+        return kind in self._manifests_by_kind
 
     def latest_versions(self, kind: str) -> list[Manifest]:
         """Return the last definition of each object of a kind."""
@@ -515,7 +520,10 @@ class Configuration:
         return can_create_pools
 
     def eligible_pod_sets(self, flavor: str) -> list[tuple[LintedJob, int]]:
-        """Return the pod sets whose tolerations and selectors allow a flavor, as pairs of job and pod set index."""
+        """Return the pod sets that can use a flavor, as pairs of job and pod set index.
+
+        Their ClusterQueue has the flavor, and their tolerations and selectors allow it.
+        """
         job_and_index_pairs = self._eligible_pod_sets.get(flavor)
         if job_and_index_pairs is None:
             flavor_view = self.flavors[flavor][1]

@@ -16,13 +16,13 @@ UNKNOWN_NAMESPACE: Final = "unknown-namespace"
 
 
 class Severity(StrEnum):
-    """How serious the problem of a lint finding is."""
+    """The severity of a lint finding."""
 
     #: The configuration can never work.
     ERROR = "error"
-    #: It behaves differently than written, or works only under a condition.
+    #: The configuration behaves differently than written, or works only under a condition.
     WARNING = "warning"
-    #: It has no effect, or is worth knowing.
+    #: A part of the configuration has no effect, or the user should know something about it.
     NOTE = "note"
 
 
@@ -95,7 +95,9 @@ def make_finding(rule: LintRule, result: RuleResult) -> LintFinding:
         kind=manifest.obj["kind"],
         namespace=metadata.get("namespace", ""),
         name=metadata.get("name") or metadata.get("generateName", ""),
-        path=f"{manifest.at}.{result.path}" if manifest.at and result.path else manifest.at or result.path,
+        path=f"{manifest.item_path}.{result.path}"
+        if manifest.item_path and result.path
+        else manifest.item_path or result.path,
         problem=result.problem,
         fix=result.fix,
         patches=tuple(
@@ -105,7 +107,7 @@ def make_finding(rule: LintRule, result: RuleResult) -> LintFinding:
 
 
 def _add_object_identity(obj: Obj, patch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a merge patch with the apiVersion, kind, name and namespace of the object that it changes added."""
+    """Return a merge patch, completed with the apiVersion, kind, name and namespace of the object that it changes."""
     obj_metadata = obj["metadata"]
     identity = {field: obj_metadata[field] for field in ("name", "namespace") if field in obj_metadata}
     metadata = {**identity, **(patch.get("metadata") or {})}

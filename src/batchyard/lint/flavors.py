@@ -6,11 +6,11 @@ from typing import Final
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj
 from batchyard.api.schema.violations import find_nearest_name
-from batchyard.api.views.node import Taint, pods_running_at_once
+from batchyard.api.views.node import Taint, parallel_pod_count
 from batchyard.api.views.workload import ClusterQueueView, FlavorView
 from batchyard.base.counts import count_with_noun
 from batchyard.cloud.catalog.machine_types import Catalog, builtin_catalog, catalog_of
-from batchyard.cloud.catalog.pool_properties import chips_in
+from batchyard.cloud.catalog.pool_properties import chip_count_of
 from batchyard.lint.capacity import quota_declarations_of
 from batchyard.lint.configuration import Configuration, MachineGroup, format_machine_names
 from batchyard.lint.findings import RuleResult, Severity
@@ -51,7 +51,7 @@ def flavor_without_quota(config: Configuration) -> Iterator[RuleResult]:
     """Report each flavor with a covered resource for which neither the ClusterQueue nor its cohort has quota."""
     snapshot = config.snapshot
     for name, (manifest, view) in config.queues.items():
-        potential_quota = snapshot.queues[name].node.potential
+        potential_quota = snapshot.queues[name].node.potential_quota
         for group_index, group in enumerate(view.groups):
             for index, flavor in enumerate(group.flavors):
                 no_quota_resources = [r for r in group.resources if potential_quota[snapshot.id_of(flavor, r)] <= 0]
@@ -69,12 +69,12 @@ def shadowed_flavor(config: Configuration) -> Iterator[RuleResult]:
     """Report each resource group in which an earlier flavor has quota for all jobs, so later flavors are never used."""
     for name, (manifest, view) in config.queues.items():
         for group_index, group in enumerate(view.groups):
-            sufficient = next((f for f in group.flavors[:-1] if _has_quota_for_all_jobs(config, view, f)), None)
-            if sufficient is not None:
-                later_flavors = group.flavors[group.flavors.index(sufficient) + 1 :]
+            sufficient_flavor = next((f for f in group.flavors[:-1] if _has_quota_for_all_jobs(config, view, f)), None)
+            if sufficient_flavor is not None:
+                later_flavors = group.flavors[group.flavors.index(sufficient_flavor) + 1 :]
                 problem = (
-                    f"flavor {sufficient} comes first and has quota for all jobs of ClusterQueue {name} in these files:"
-                    f" the jobs never use {', '.join(later_flavors)}"
+                    f"flavor {sufficient_flavor} comes first and has quota for all jobs of ClusterQueue {name} in"
+                    f" these files: the jobs never use {', '.join(later_flavors)}"
                 )
                 fix = "list the preferred flavor first, and limit its quota to the capacity of its nodes"
                 yield RuleResult(manifest, f"spec.resourceGroups[{group_index}].flavors", problem, fix)
@@ -137,7 +137,10 @@ def _is_taint_declared(config: Configuration, name: str, flavor: FlavorView, tai
 
 
 def _has_quota_for_all_jobs(config: Configuration, view: ClusterQueueView, flavor: str) -> bool:
-    """Return whether a ClusterQueue's nominal quota of a flavor suffices for all its jobs at the same time."""
+    """Return whether a ClusterQueue's nominal quota of a flavor suffices for all its jobs at the same time.
+
+    False if the queue has no jobs, or if the flavor is unsuitable for one of their pod sets.
+    """
     jobs = dict.fromkeys(config.jobs_by_queue[view.name])
     eligible_pod_sets = (
         [(job, index) for job, index in config.eligible_pod_sets(flavor) if job in jobs]
@@ -156,9 +159,11 @@ def _has_quota_for_all_jobs(config: Configuration, view: ClusterQueueView, flavo
 
 def _hard_taints(machine_group: MachineGroup) -> list[Taint]:
     """Return the NoSchedule and NoExecute taints that the machine group has in all its zones."""
-    template_a, *others = machine_group.templates
+    first_template, *other_templates = machine_group.templates
     return [
-        t for t in template_a.taints if t.effect in _HARD_EFFECTS and all(t in template.taints for template in others)
+        t
+        for t in first_template.taints
+        if t.effect in _HARD_EFFECTS and all(t in template.taints for template in other_templates)
     ]
 
 
@@ -171,8 +176,10 @@ def _describe_nearest_labels(config: Configuration, flavor: FlavorView) -> str:
     match_count, name, labels = max(label_matches, key=lambda match: match[0])
     if not match_count:
         return "add a pool with these labels, or use labels that nodes have"
-    actual = [f"{key}={labels.get(key, '(none)')}" for key, value in flavor.labels.items() if labels.get(key) != value]
-    return f"add a pool with these labels; the most similar pool or node is {name}, with {', '.join(actual)}"
+    differing_labels = [
+        f"{key}={labels.get(key, '(none)')}" for key, value in flavor.labels.items() if labels.get(key) != value
+    ]
+    return f"add a pool with these labels; the most similar pool or node is {name}, with {', '.join(differing_labels)}"
 
 
 def _covered_resources(queues: list[ClusterQueueView]) -> list[str]:
@@ -365,7 +372,7 @@ def tpu_topology_mismatch(config: Configuration) -> Iterator[RuleResult]:
             topology, chips_per_pod = _tpu_topology_and_chips(job, index)
             if not topology or not chips_per_pod:
                 continue
-            chips, pods = chips_in(topology), pods_running_at_once(job_spec)
+            chips, pods = chip_count_of(topology), parallel_pod_count(job_spec)
             if chips_per_pod < chips and pods * chips_per_pod == chips:
                 continue
             if chips_per_pod == chips:  # each pod uses a complete slice: any number of pods is valid
@@ -409,13 +416,21 @@ def accelerator_mismatch(config: Configuration) -> Iterator[RuleResult]:
             and machine_type in catalog.machines
             and not _supports_accelerator(catalog, machine_type, accelerator)
         ):
-            attached = catalog.machines[machine_type].accelerator
-            capability = f"has {attached.count} {attached.type}" if attached else f"cannot have {accelerator} attached"
+            built_in_accelerator = catalog.machines[machine_type].accelerator
+            capability = (
+                f"has {built_in_accelerator.count} {built_in_accelerator.type}"
+                if built_in_accelerator
+                else f"cannot have {accelerator} attached"
+            )
             problem = (
                 f"machine type {machine_type} {capability}, but {accelerator} is also selected: no node matches"
                 " both labels"
             )
-            fix = f"select {attached.type}, or remove the machine type" if attached else "remove the machine type"
+            fix = (
+                f"select {built_in_accelerator.type}, or remove the machine type"
+                if built_in_accelerator
+                else "remove the machine type"
+            )
             yield RuleResult(manifest, f"{path}[{well_known.INSTANCE_TYPE}]", problem, fix)
         if labels.get(well_known.SPOT) == "true" and labels.get(well_known.PROVISIONING, "spot") != "spot":
             key = well_known.PROVISIONING
@@ -477,9 +492,9 @@ def topology_ignored(config: Configuration) -> Iterator[RuleResult]:
             annotations = (template.get("metadata") or {}).get("annotations") or {}
             key = next((key for key in _TOPOLOGY_ANNOTATIONS if key in annotations), None)
             if key is not None:
-                place = f"{path}.metadata.annotations[{key}]"
-                yield RuleResult(job.manifest, place, f"{key}: {_TOPOLOGY_PROBLEM}", _TOPOLOGY_FIX)
+                field_path = f"{path}.metadata.annotations[{key}]"
+                yield RuleResult(job.manifest, field_path, f"{key}: {_TOPOLOGY_PROBLEM}", _TOPOLOGY_FIX)
         for index, pod_set in enumerate(() if job.is_job else job.obj["spec"]["podSets"]):
             if pod_set.get("topologyRequest"):
-                place = f"spec.podSets[{index}].topologyRequest"
-                yield RuleResult(job.manifest, place, _TOPOLOGY_PROBLEM, _TOPOLOGY_FIX)
+                field_path = f"spec.podSets[{index}].topologyRequest"
+                yield RuleResult(job.manifest, field_path, _TOPOLOGY_PROBLEM, _TOPOLOGY_FIX)

@@ -15,7 +15,7 @@ from batchyard.lint.findings import RuleResult, Severity
 from batchyard.lint.workloads import LintedJob, LintedPodSet
 from batchyard.scheduling.messages import ExceedsMaxCapacity
 from batchyard.scheduling.quota import FlavorAssignmentMode
-from batchyard.scheduling.workload.adjustments import combine_limit_ranges, out_of_bounds
+from batchyard.scheduling.workload.adjustments import combine_limit_ranges, describe_limit_violations
 
 _NAMESPACE_NAME_LABEL: Final = "kubernetes.io/metadata.name"
 #: A memory quota below this number of bytes is implausible: its unit, such as Mi, is probably missing.
@@ -28,13 +28,16 @@ def null_namespace_selector(config: Configuration) -> Iterator[RuleResult]:
         if view.namespaces is None:
             problem = "namespaceSelector is missing, so the queue selects no namespace and never admits a Workload"
             fix = "set `namespaceSelector: {}` for all namespaces, or select the labels of the allowed namespaces"
-            match_all: dict[str, Any] = {}
-            patches = [(manifest, {"spec": {"namespaceSelector": match_all}})]
+            match_all_selector: dict[str, Any] = {}
+            patches = [(manifest, {"spec": {"namespaceSelector": match_all_selector}})]
             yield RuleResult(manifest, "spec.namespaceSelector", problem, fix, patches)
 
 
 def namespace_not_selected(config: Configuration) -> Iterator[RuleResult]:
-    """Report each LocalQueue in a namespace that its ClusterQueue does not select."""
+    """Report each LocalQueue in a namespace that its ClusterQueue does not select.
+
+    Namespaces that are not in the manifests have unknown labels, and are reported only if their name decides.
+    """
     for manifest, view in config.local_queues.values():
         queue = config.queues.get(view.cluster_queue)
         if queue is None or queue[1].namespaces is None:
@@ -137,7 +140,9 @@ def _job_equality_key(config: Configuration, view: ClusterQueueView, job: Linted
         [
             (
                 tuple((resource, amount * count) for resource, amount in pod_set.template.requests),
-                tuple(config.snapshot.obstacles.of(pod_set.template, group.flavors) for group in view.groups),
+                tuple(
+                    config.snapshot.obstacles.mismatches_for(pod_set.template, group.flavors) for group in view.groups
+                ),
             )
             for pod_set, count in zip(job.view.pod_sets, job.view.counts, strict=True)
         ]
@@ -175,7 +180,7 @@ _REASONS_SHOWN_MAX: Final = 3
 def uncovered_resource(config: Configuration) -> Iterator[RuleResult]:
     """Report each pod set that requests a resource which its ClusterQueue does not cover."""
     for pod_set in config.pod_sets:
-        resource = pod_set.assignment.unavailable
+        resource = pod_set.assignment.unavailable_resource
         if resource:
             groups = pod_set.queue.view.groups
             names = ", ".join(r for group in groups for r in group.resources) or "nothing"
@@ -190,15 +195,26 @@ def uncovered_resource(config: Configuration) -> Iterator[RuleResult]:
 def exceeds_quota(config: Configuration) -> Iterator[RuleResult]:
     """Report each pod set that requests more than its ClusterQueue could get with all quota of its cohort free."""
     for pod_set in config.pod_sets:
-        excesses = [fact for fact in pod_set.assignment.rejections if isinstance(fact, ExceedsMaxCapacity)]
-        if excesses and not pod_set.assignment.unavailable and pod_set.assignment.mode is FlavorAssignmentMode.NO_FIT:
-            reasons = "; ".join(_format_exceeded_quota(fact) for fact in excesses[:_REASONS_SHOWN_MAX])
+        excesses = [
+            rejection for rejection in pod_set.assignment.rejections if isinstance(rejection, ExceedsMaxCapacity)
+        ]
+        if (
+            excesses
+            and not pod_set.assignment.unavailable_resource
+            and pod_set.assignment.mode is FlavorAssignmentMode.NO_FIT
+        ):
+            reasons = "; ".join(_format_exceeded_quota(rejection) for rejection in excesses[:_REASONS_SHOWN_MAX])
             problem = f"{pod_set.subject} can never be admitted in ClusterQueue {pod_set.queue.name}: {reasons}"
-            nearest = min(excesses, key=lambda fact: fact.assumed_usage + fact.request - fact.capacity)
-            missing_amount = format_amount(nearest.resource, nearest.assumed_usage + nearest.request - nearest.capacity)
+            nearest_rejection = min(
+                excesses, key=lambda rejection: rejection.assumed_usage + rejection.request - rejection.capacity
+            )
+            missing_amount = format_amount(
+                nearest_rejection.resource,
+                nearest_rejection.assumed_usage + nearest_rejection.request - nearest_rejection.capacity,
+            )
             fix = (
-                f"run fewer or smaller pods in parallel, or give flavor {nearest.flavor} {missing_amount} more"
-                f" {nearest.resource}"
+                f"run fewer or smaller pods in parallel, or give flavor {nearest_rejection.flavor} {missing_amount}"
+                f" more {nearest_rejection.resource}"
             )
             yield RuleResult(pod_set.job.manifest, pod_set.path, problem, fix)
 
@@ -206,11 +222,15 @@ def exceeds_quota(config: Configuration) -> Iterator[RuleResult]:
 def no_matching_flavor(config: Configuration) -> Iterator[RuleResult]:
     """Report each pod set that may use no flavor of its ClusterQueue because of taints or node selectors."""
     for pod_set in config.pod_sets:
-        facts = pod_set.assignment.rejections
-        if pod_set.assignment.unavailable or pod_set.assignment.mode is not FlavorAssignmentMode.NO_FIT or not facts:
+        rejections = pod_set.assignment.rejections
+        if (
+            pod_set.assignment.unavailable_resource
+            or pod_set.assignment.mode is not FlavorAssignmentMode.NO_FIT
+            or not rejections
+        ):
             continue
-        if all(isinstance(fact, str) for fact in facts):
-            reasons = "; ".join(map(str, facts[:_REASONS_SHOWN_MAX]))
+        if all(isinstance(rejection, str) for rejection in rejections):
+            reasons = "; ".join(map(str, rejections[:_REASONS_SHOWN_MAX]))
             queue = pod_set.queue.name
             problem = f"no flavor of ClusterQueue {queue} matches {pod_set.subject}: {reasons}. It waits forever"
             fix = "tolerate the taint or change the node selector in the pod template, or choose another queue"
@@ -240,7 +260,7 @@ def beyond_limit_range(config: Configuration) -> Iterator[RuleResult]:
         ranges_by_namespace.setdefault(manifest.obj["metadata"].get("namespace", ""), []).append(manifest.obj)
     for job in config.jobs:
         limit_ranges = ranges_by_namespace.get(job.namespace)
-        violation = out_of_bounds(job.workload, combine_limit_ranges(limit_ranges)) if limit_ranges else ""
+        violation = describe_limit_violations(job.workload, combine_limit_ranges(limit_ranges)) if limit_ranges else ""
         if violation:
             fix = "change the pods' requests and limits to fit the LimitRange, or change the LimitRange"
             yield RuleResult(
@@ -289,10 +309,10 @@ def _report_node_mismatches(config: Configuration, rule: str) -> Iterator[RuleRe
         yield RuleResult(pod_set.job.manifest, pod_set.path, problem, mismatch.fix, severity=severity)
 
 
-def _format_exceeded_quota(fact: ExceedsMaxCapacity) -> str:
-    requested_amount = format_amount(fact.resource, fact.assumed_usage + fact.request)
-    capacity_text = format_amount(fact.resource, fact.capacity)
-    return f"{requested_amount} {fact.resource} requested, at most {capacity_text} in flavor {fact.flavor}"
+def _format_exceeded_quota(rejection: ExceedsMaxCapacity) -> str:
+    requested_amount = format_amount(rejection.resource, rejection.assumed_usage + rejection.request)
+    capacity_text = format_amount(rejection.resource, rejection.capacity)
+    return f"{requested_amount} {rejection.resource} requested, at most {capacity_text} in flavor {rejection.flavor}"
 
 
 # Rules on preemption and fair sharing: policies without effect, contradictions, and endless loops.
@@ -326,9 +346,9 @@ def _borrowed_only_at_full_count(pod_set: LintedPodSet) -> frozenset[int]:
     view, node = pod_set.job.view.pod_sets[pod_set.index], pod_set.queue.node
     min_count = view.min_count
     usage = dict(pod_set.assignment.assigned_flavors.usage)
-    if not min_count or min_count >= view.count or any(amount > node.subtree[fr] for fr, amount in usage.items()):
+    if not min_count or min_count >= view.count or any(amount > node.subtree_quota[fr] for fr, amount in usage.items()):
         return frozenset()
-    return frozenset([fr for fr, amount in usage.items() if amount * view.count > node.subtree[fr] * min_count])
+    return frozenset([fr for fr, amount in usage.items() if amount * view.count > node.subtree_quota[fr] * min_count])
 
 
 def _find_rival_job(config: Configuration, pod_set: LintedPodSet, contended_frs: Container[int]) -> LintedJob | None:
@@ -348,14 +368,18 @@ def _find_rival_job(config: Configuration, pod_set: LintedPodSet, contended_frs:
 
 
 def contradicting_priorities(config: Configuration) -> Iterator[RuleResult]:
-    """Report jobs of a ClusterQueue whose WorkloadPriorityClasses and PriorityClasses order them in opposite ways."""
+    """Report two jobs per ClusterQueue whose WorkloadPriorityClasses and PriorityClasses order them in opposite ways.
+
+    Of several such pairs in a ClusterQueue, only the first is reported.
+    """
     priority_classes = {m.obj["metadata"]["name"]: m.obj for m in config.latest_versions(scheme.PRIORITY_CLASS)}
     for name, jobs in config.jobs_by_queue.items():
         jobs_by_priorities = {_queue_and_pod_priority(job, priority_classes): job for job in jobs}
-        for (queue_a, pod_a), (queue_b, pod_b) in combinations(jobs_by_priorities, 2):
-            if (queue_a - queue_b) * (pod_a - pod_b) < 0:
-                first_job, second_job = jobs_by_priorities[queue_a, pod_a], jobs_by_priorities[queue_b, pod_b]
-                first_job, second_job = (first_job, second_job) if queue_a > queue_b else (second_job, first_job)
+        for priorities, other_priorities in combinations(jobs_by_priorities, 2):
+            (queue_priority, pod_priority), (other_queue_priority, other_pod_priority) = priorities, other_priorities
+            if (queue_priority - other_queue_priority) * (pod_priority - other_pod_priority) < 0:
+                first_priorities, second_priorities = sorted((priorities, other_priorities), reverse=True)
+                first_job, second_job = jobs_by_priorities[first_priorities], jobs_by_priorities[second_priorities]
                 problem = (
                     f"ClusterQueue {name} admits this job before {second_job.view.key}, but its pods have the"
                     " lower priority: if nodes are scarce, kube-scheduler favors the pods that the queue would preempt"
@@ -405,7 +429,7 @@ def borrowing_without_lender(config: Configuration) -> Iterator[RuleResult]:
         for group_index, group in enumerate(view.groups):
             for quota in group.quotas:
                 fr = snapshot.id_of(quota.flavor, quota.resource)
-                if quota.borrowing_limit and node.parent and 0 < node.potential[fr] <= node.subtree[fr]:
+                if quota.borrowing_limit and node.parent and 0 < node.potential_quota[fr] <= node.subtree_quota[fr]:
                     flavor_index = group.flavors.index(quota.flavor)
                     problem = (
                         f"no member of cohort {view.cohort} lends {quota.resource} of flavor {quota.flavor}:"
@@ -421,8 +445,8 @@ def nothing_lent(config: Configuration) -> Iterator[RuleResult]:
     snapshot = config.snapshot
     for name, cohort in snapshot.cohorts.items():
         child_nodes = list(cohort.children.values())
-        lendable_frs = [fr for fr in cohort.declared if sum(child.subtree[fr] for child in child_nodes)]
-        if len(child_nodes) > 1 and lendable_frs and not any(cohort.subtree[fr] for fr in lendable_frs):
+        lendable_frs = [fr for fr in cohort.declared_frs if sum(child.subtree_quota[fr] for child in child_nodes)]
+        if len(child_nodes) > 1 and lendable_frs and not any(cohort.subtree_quota[fr] for fr in lendable_frs):
             manifest = _first_cohort_member(config, name)
             if manifest is not None:
                 problem = f"every member of cohort {name} has a lendingLimit of 0: no queue can borrow quota"
@@ -459,7 +483,7 @@ def _fits_only_one_job(config: Configuration, view: ClusterQueueView, job_a: Lin
     pod_sets = [each for each in config.pod_sets if each.queue.name == view.name and each.job in (job_a, job_b)]
     if not all(pod_set.assignment.mode is FlavorAssignmentMode.FIT for pod_set in pod_sets):
         return False
-    potential_quota = config.snapshot.queues[view.name].node.potential
+    potential_quota = config.snapshot.queues[view.name].node.potential_quota
     total_usage: dict[int, int] = {}
     for pod_set in pod_sets:
         for fr, amount in pod_set.assignment.assigned_flavors.usage:
@@ -488,7 +512,7 @@ def _has_cohort_neighbors(config: Configuration, view: ClusterQueueView) -> bool
     cohort = config.snapshot.cohorts.get(view.cohort)
     root = cohort.path[0] if cohort else None
     other_queues = [queue for queue in (config.snapshot.queues_below(root) if root else []) if queue.name != view.name]
-    return bool(other_queues) or bool(root and any(root.subtree))
+    return bool(other_queues) or bool(root and any(root.subtree_quota))
 
 
 def _first_cohort_member(config: Configuration, cohort: str) -> Manifest | None:

@@ -22,9 +22,9 @@ from batchyard.lint.findings import RuleResult, Severity
 from batchyard.lint.workloads import LintedJob, LintedPodSet
 from batchyard.placement.node_filters import selects
 
-#: The kinds of work: a second definition of one is most likely a job that was to have another name.
+#: The kinds of jobs: a second definition of such an object is probably another job that needs another name.
 _JOB_KINDS: Final = frozenset({scheme.JOB, scheme.JOB_SET, scheme.POD, scheme.WORKLOAD})
-#: Kinds whose absence is a warning: unlike queues, they are often forgotten where manifests are tried out.
+#: Kinds whose absence is a warning, because users forget these objects more often than queues.
 _PRIORITY_KINDS: Final = frozenset({scheme.PRIORITY_CLASS, scheme.WORKLOAD_PRIORITY_CLASS})
 _PROVISIONING_CLASSES: Final = (
     "check-capacity.autoscaling.x-k8s.io",
@@ -64,12 +64,12 @@ def unknown_cluster_queue(config: Configuration) -> Iterator[RuleResult]:
 
 def unknown_namespace(config: Configuration) -> Iterator[RuleResult]:
     """Report each Namespace that manifests use but do not define, located at the first object in that Namespace."""
-    users: dict[str, list[Manifest]] = {}
+    manifests_by_namespace: dict[str, list[Manifest]] = {}
     for manifest in config.manifests:
         name = manifest.obj["metadata"].get("namespace")
         if name and name not in config.existing_namespaces and not config.find(scheme.NAMESPACE, name):
-            users.setdefault(name, []).append(manifest)
-    for name, manifests in users.items():
+            manifests_by_namespace.setdefault(name, []).append(manifest)
+    for name, manifests in manifests_by_namespace.items():
         problem = (
             f"the Namespace {name} is not in these files: if the cluster does not have it, the API server rejects"
             f" {count_with_noun(len(manifests), 'object')} in it as NotFound"
@@ -176,7 +176,7 @@ def defined_twice(config: Configuration) -> Iterator[RuleResult]:
         submitted_at = annotation(manifest.obj, well_known.SUBMIT_AT)
         earlier_manifest = first_definitions.setdefault((key_of(manifest.obj), submitted_at), manifest)
         if earlier_manifest is not manifest:
-            problem = f"this object is also defined in {earlier_manifest.place()}: the version applied last counts"
+            problem = f"this object is also defined in {earlier_manifest.location()}: the version applied last counts"
             yield RuleResult(
                 manifest,
                 "metadata.name",
@@ -340,7 +340,9 @@ def _pod_sets_on_spot(config: Configuration) -> Iterator[LintedPodSet]:
         usable_flavors = [
             flavor
             for group in pod_set.queue.view.groups
-            for name, obstacle in zip(group.flavors, config.snapshot.obstacles.of(template, group.flavors), strict=True)
+            for name, obstacle in zip(
+                group.flavors, config.snapshot.obstacles.mismatches_for(template, group.flavors), strict=True
+            )
             if not obstacle and (flavor := config.flavors[name][1])
         ]
         if any(is_spot(config, flavor) for flavor in usable_flavors) or _selects_spot(node_selector_labels):

@@ -256,7 +256,7 @@ RULES_BY_NAME: Final = {rule.name: rule for rule in RULES}
 
 
 def run_rules(config: Configuration, names: Collection[str] = ()) -> Iterator[LintFinding]:
-    """Run the lint rules with the given names (all rules if empty) and yield their findings."""
+    """Run the lint rules in `names` (all rules if empty), in the order of RULES, and yield their findings."""
     for rule in RULES:
         if rule.check is not None and (not names or rule.name in names):
             for result in rule.check(config):
@@ -275,7 +275,7 @@ _REPAIRS_MAX: Final = 6
 
 
 def repair_manifest(value: Any) -> tuple[Mapping[str, Any], dict[str, Any]] | None:
-    """Remove the invalid fields of a manifest; return the result with its decoded object, or None if still invalid."""
+    """Return a manifest without its invalid fields, and its decoded object; None if it cannot be repaired."""
     for _ in range(_REPAIRS_MAX):
         if not isinstance(value, Mapping):
             return None
@@ -370,12 +370,12 @@ class LintReport(NamedTuple):
 
 
 def lint(sources: Iterable[Source], rules: Collection[str] = ()) -> LintReport:
-    """Check the manifests in `sources` with the named lint rules (all if empty) and return a report."""
+    """Check the manifests in `sources` with the lint rules named in `rules` (all if empty) and return a report."""
     unreadable_files: list[FileFault] = []
     texts = list(read_sources(sources, unreadable_files))
     names = [name for name, _ in texts]
-    states = {name for name, text in texts if is_state_text(text)}
-    return lint_manifests(read_manifests(manifest_texts(texts)), names, unreadable_files, rules, states)
+    state_names = {name for name, text in texts if is_state_text(text)}
+    return lint_manifests(read_manifests(manifest_texts(texts)), names, unreadable_files, rules, state_names)
 
 
 def lint_manifests(
@@ -385,23 +385,23 @@ def lint_manifests(
     rules: Collection[str] = (),
     state_names: Collection[str] = (),
 ) -> LintReport:
-    """Check parsed manifests with the named lint rules (all if empty) and return a report.
+    """Check parsed manifests with the lint rules named in `rules` (all if empty) and return a report.
 
-    `state_names` holds the names of the sources that are cluster states. The Namespaces of their objects exist.
+    `state_names` are the names of the sources that are cluster states; all Namespaces of objects in them exist.
     """
-    repaired_documents = [(broken, repair) for broken in manifests.broken if (repair := repair_manifest(broken.value))]
-    repairs = [Manifest(obj, broken.source, broken.document, broken.at) for broken, (_, obj) in repaired_documents]
-    objects = _sort_by_position([*as_user_manifests([*manifests.objects, *repairs])], source_names)
-    valid_forms = {(broken.source, broken.document, broken.at): value for broken, (value, _) in repaired_documents}
+    doc_repairs = [(doc, repair) for doc in manifests.invalid_documents if (repair := repair_manifest(doc.value))]
+    repairs = [Manifest(obj, doc.source, doc.document, doc.item_path) for doc, (_, obj) in doc_repairs]
+    sorted_manifests = _sort_by_position([*as_user_manifests([*manifests.objects, *repairs])], source_names)
+    valid_forms = {(doc.source, doc.document, doc.item_path): value for doc, (value, _) in doc_repairs}
     findings = [*map(_file_finding, unreadable_files), *_document_findings(manifests, valid_forms)]
-    findings += _cluster_findings(objects)
+    findings += _cluster_findings(sorted_manifests)
     findings = [finding for finding in findings if not rules or finding.rule in rules]
     existing_namespaces = {
         each.obj["metadata"].get("namespace", "")
         for each in manifests.objects
         if each.source in state_names or each.obj["metadata"].get("resourceVersion")
     }
-    findings += run_rules(build_configuration(objects, existing_namespaces), rules)
+    findings += run_rules(build_configuration(sorted_manifests, existing_namespaces), rules)
     position_by_source = {source: position for position, source in enumerate(source_names)}
     located_findings = _add_line_numbers(findings, manifests)
     located_findings.sort(
@@ -410,27 +410,29 @@ def lint_manifests(
     return LintReport(located_findings, len(manifests.texts))
 
 
-def build_configuration(objects: Sequence[Manifest], existing_namespaces: Collection[str] = ()) -> Configuration:
+def build_configuration(manifests: Sequence[Manifest], existing_namespaces: Collection[str] = ()) -> Configuration:
     """Return the Configuration that the lint rules check, from manifests and the jobs among them."""
-    reader = _ObjectReader(objects)
-    jobs = [job for manifest in objects for job in _linted_jobs_of(manifest, reader)]
-    scenarios = [manifest.obj.get("spec") or {} for manifest in objects if group_kind(manifest.obj) == scheme.SCENARIO]
-    configurations = [manifest.obj for manifest in objects if group_kind(manifest.obj) == scheme.CONFIGURATION]
+    reader = _ObjectReader(manifests)
+    jobs = [job for manifest in manifests for job in _linted_jobs_of(manifest, reader)]
+    scenarios = [
+        manifest.obj.get("spec") or {} for manifest in manifests if group_kind(manifest.obj) == scheme.SCENARIO
+    ]
+    configurations = [manifest.obj for manifest in manifests if group_kind(manifest.obj) == scheme.CONFIGURATION]
     fair_sharing = any(spec.get("fairSharing") for spec in [*scenarios, *configurations])
-    return Configuration(objects, jobs, fair_sharing=fair_sharing, existing_namespaces=existing_namespaces)
+    return Configuration(manifests, jobs, fair_sharing=fair_sharing, existing_namespaces=existing_namespaces)
 
 
-def _sort_by_position(objects: list[Manifest], sources: Sequence[str]) -> list[Manifest]:
+def _sort_by_position(manifests: list[Manifest], sources: Sequence[str]) -> list[Manifest]:
     """Return manifests in the order of file and document, because rules use the last definition of an object."""
     position_by_source = {source: position for position, source in enumerate(sources)}
-    return sorted(objects, key=lambda manifest: (position_by_source[manifest.source], manifest.document))
+    return sorted(manifests, key=lambda manifest: (position_by_source[manifest.source], manifest.document))
 
 
 class _ObjectReader:
     """Reader of manifest objects with the read methods of an API client, for code shared with the controllers."""
 
-    def __init__(self, objects: Sequence[Manifest]) -> None:
-        self._objects = {key_of(m.obj): m.obj for m in objects if m.obj["metadata"].get("name")}
+    def __init__(self, manifests: Sequence[Manifest]) -> None:
+        self._objects = {key_of(m.obj): m.obj for m in manifests if m.obj["metadata"].get("name")}
         self._kinds: dict[str, list[Obj]] = {}
         for obj in self._objects.values():
             self._kinds.setdefault(group_kind(obj), []).append(obj)
@@ -462,7 +464,7 @@ def _linted_jobs_of(manifest: Manifest, reader: _ObjectReader) -> Iterator[Linte
     if job_integration is None:
         return
     templates = job_integration.templates(obj)
-    key = adjustments.class_key(obj, templates)
+    key = adjustments.priority_class_key(obj, templates)
     priority = adjustments.resolve_priority(obj, templates, reader)
     value = (
         adjustments.WorkloadPriority(0, None) if isinstance(priority, adjustments.MissingPriorityClass) else priority
@@ -501,7 +503,7 @@ def _file_finding(fault: FileFault) -> LintFinding:
 
 def _document_findings(manifests: Manifests, valid_forms: Mapping[tuple[str, int, str], Obj]) -> Iterator[LintFinding]:
     """Yield findings for errors and warnings of the manifest reader, with the repaired object as patch if possible."""
-    non_manifests = {(broken.source, broken.document) for broken in manifests.broken if _is_not_manifest(broken.value)}
+    non_manifests = {(doc.source, doc.document) for doc in manifests.invalid_documents if _is_not_manifest(doc.value)}
     for source, document in sorted(non_manifests):
         error = FieldError(
             "", "the document is not a Kubernetes manifest and is ignored", "move the file out of the linted folder"
@@ -531,7 +533,7 @@ def _document_findings(manifests: Manifests, valid_forms: Mapping[tuple[str, int
         rule = _rule_of_fault(fault)
         finding = _make_finding(rule, fault.source, fault.document, (fault.kind, fault.name), fault.error)
         yield replace(finding, patches=(valid_forms[location],)) if location else finding
-    for warning in manifests.odd:
+    for warning in manifests.located_warnings:
         if warning.error.problem.startswith(_QUEUE_ANNOTATION):
             continue
         rule = "deprecated-version" if "deprecated" in warning.error.problem else "without-effect"
@@ -541,12 +543,12 @@ def _document_findings(manifests: Manifests, valid_forms: Mapping[tuple[str, int
         )
 
 
-def _cluster_findings(objects: Sequence[Manifest]) -> Iterator[LintFinding]:
+def _cluster_findings(manifests: Sequence[Manifest]) -> Iterator[LintFinding]:
     """Yield findings for Clusters and NodePools that name machine types or zones missing in the cloud catalog."""
-    clusters = [manifest for manifest in objects if group_kind(manifest.obj) == scheme.CLUSTER]
+    clusters = [manifest for manifest in manifests if group_kind(manifest.obj) == scheme.CLUSTER]
     faults = [manifest.fault(fault) for manifest in clusters for fault in catalog_errors(manifest.obj)]
     cluster = clusters[0].obj if clusters else None
-    pools = [manifest for manifest in objects if group_kind(manifest.obj) == scheme.NODE_POOL]
+    pools = [manifest for manifest in manifests if group_kind(manifest.obj) == scheme.NODE_POOL]
     faults += [pool.fault(fault) for pool in pools for fault in pool_errors(pool.obj, cluster)]
     for fault in faults:
         yield _make_finding("invalid-value", fault.source, fault.document, (fault.kind, fault.name), fault.error)
@@ -594,4 +596,4 @@ def _add_line_numbers(findings: Sequence[LintFinding], manifests: Manifests) -> 
 
 
 def _line_of_finding(finding: LintFinding, lines: DocumentLines | None) -> int:
-    return finding.line or (0 if lines is None else lines.of(finding.path))
+    return finding.line or (0 if lines is None else lines.line_of(finding.path))

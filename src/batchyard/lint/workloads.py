@@ -105,7 +105,7 @@ class LintedPodSet:
 
     @property
     def subject(self) -> str:
-        """How messages name the pod set: `the job` if it is the only one, else `pod set NAME`."""
+        """The pod set as messages name it: `the job` if the job has no other pod set, else `pod set NAME`."""
         all_pod_sets = self.job.view.pod_sets
         return "the job" if len(all_pod_sets) == 1 else f"pod set {all_pod_sets[self.index].name}"
 

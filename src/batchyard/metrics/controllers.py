@@ -89,7 +89,7 @@ class RequestMetrics:
         self._labels: Labels = ()
 
     def count_response(self, request: AuditedRequest) -> None:
-        """Count an answered API request; a deferred response is counted later, when its sender has completed it."""
+        """Count an answered API request; one with a deferred response is counted later, with its final response."""
         self._labels = _request_labels(request)
         if not isinstance(request.response, DeferredResponse):
             self.count(self._labels, request.response.code if isinstance(request.response, Response) else 200)
@@ -100,11 +100,11 @@ class RequestMetrics:
 
     @property
     def latest_labels(self) -> Labels:
-        """Return the label values of the last answered API request."""
+        """The label values of the last answered API request; empty before the first one."""
         return self._labels
 
     def record_duration(self, labels: Labels, started_at: float) -> None:
-        """Record the duration of an API request whose writes are now durable on disk."""
+        """Record the time from `started_at` (monotonic seconds) until the changes of an API request are durable."""
         self._group.observe(_REQUESTS_TIME, labels, self._clock() - started_at)
 
     def texts(self) -> Iterator[str]:
@@ -123,4 +123,13 @@ def _request_labels(audited_request: AuditedRequest) -> Labels:
     if not path or (path.subresource and path.handlers is None and path.subresource not in path.resource.subresources):
         return verb_label, dry_run, "", "", "", "", "", "apiserver"
     scope = "resource" if path.name or verb == "create" else ("namespace" if path.namespace else "cluster")
-    return verb_label, dry_run, path.info.group, path.version, path.info.plural, path.subresource, scope, "apiserver"
+    return (
+        verb_label,
+        dry_run,
+        path.served_kind.group,
+        path.version,
+        path.served_kind.plural,
+        path.subresource,
+        scope,
+        "apiserver",
+    )

@@ -65,7 +65,10 @@ _KUEUE_METRICS: Final = (
         _DEFAULT_BUCKETS,
     ),
     Metric(
-        "admission_cycle_preemption_skips", GAUGE, "Preemptions skipped in the last cycle because of others", _CQ_LABELS
+        "admission_cycle_preemption_skips",
+        GAUGE,
+        "Preemptions that the last cycle skipped in favor of other Workloads",
+        _CQ_LABELS,
     ),
     Metric(
         "preemption_target_recomputations_total",
@@ -487,14 +490,19 @@ _BATCHYARD_METRICS: Final = (
     Metric("batchyard_budget_amount", GAUGE, "Amount that a Budget allows in its period", _BUDGET_LABELS),
     Metric("batchyard_budget_spent", GAUGE, "Amount used in the period", _BUDGET_LABELS),
     Metric("batchyard_budget_remaining", GAUGE, "Amount left in the period", _BUDGET_LABELS),
-    Metric("batchyard_fork_questions_total", COUNTER, "Queries for forks, by result", ("result",)),
-    Metric("batchyard_fork_duration_seconds", HISTOGRAM, "Duration of forks in real time", (), _FORK_BUCKETS),
-    Metric("batchyard_fork_cpu_seconds_total", COUNTER, "CPU time of forks"),
-    Metric("batchyard_fork_waiting", GAUGE, "Queries that wait for a fork"),
-    Metric("batchyard_fork_memory_bytes", GAUGE, "Peak memory of the last fork, shared memory included"),
-    Metric("batchyard_turns_total", COUNTER, "Time slices of the scheduler and other throttled tasks"),
+    Metric("batchyard_fork_questions_total", COUNTER, "Forecast queries for forked processes, by result", ("result",)),
     Metric(
-        "batchyard_turn_seconds_total", COUNTER, "Real time of the time slices and of the pauses after them", ("part",)
+        "batchyard_fork_duration_seconds", HISTOGRAM, "Duration of forked processes in real time", (), _FORK_BUCKETS
+    ),
+    Metric("batchyard_fork_cpu_seconds_total", COUNTER, "CPU time of forked processes"),
+    Metric("batchyard_fork_waiting", GAUGE, "Forecast queries that wait for a forked process"),
+    Metric("batchyard_fork_memory_bytes", GAUGE, "Peak memory of the last forked process, shared memory included"),
+    Metric("batchyard_turns_total", COUNTER, "Reconciliations of throttled controllers, such as the scheduler"),
+    Metric(
+        "batchyard_turn_seconds_total",
+        COUNTER,
+        "Real time of throttled reconciliations and of the pauses after them",
+        ("part",),
     ),
     Metric("batchyard_ledger_entries_total", COUNTER, "Entries of the decision ledger"),
     Metric("batchyard_ledger_lost_total", COUNTER, "Ledger entries that were lost because a write failed"),
@@ -526,10 +534,10 @@ _METRICS_BY_NAME: Final = {metric.name: metric for group in GROUPS.values() for 
 
 
 def metric(name: str) -> Metric:
-    """Return the definition of a metric by its full name; KeyError if it does not exist."""
+    """Return the definition of the metric with this full name. Raises KeyError if there is none."""
     return _METRICS_BY_NAME[name]
 
 
-def without_role(definition: Metric) -> Labels:
+def labels_without_role(definition: Metric) -> Labels:
     """Return the label names of a metric without the label `replica_role`, which comes last if the metric has it."""
     return definition.labels[:-1] if definition.labels[-1:] == (_ROLE_LABEL,) else definition.labels

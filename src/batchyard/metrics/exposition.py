@@ -27,7 +27,10 @@ class Exposition:
         self._sources = sources
 
     def parts(self, groups: Sequence[str] = ()) -> Iterator[str]:
-        """Yield the text of these metric groups (default: all) in chunks; raise ValueError for an unknown group."""
+        """Yield the text of these metric groups (default: all) in chunks. Raises ValueError for an unknown group.
+
+        An empty chunk marks a point where the server may do other work.
+        """
         unknown_groups = [group for group in groups if group not in GROUPS]
         if unknown_groups:
             raise ValueError(f"{GROUPS_PARAMETER} must be one of {', '.join(GROUPS)}, not {unknown_groups[0]}")
@@ -77,7 +80,7 @@ class Scrape:
         return (chunk.encode(),) if chunk else ()
 
     def send_keep_alive(self) -> None:
-        """Do nothing: the server calls it for bookmarks, which only watch responses send."""
+        """Do nothing: only the responses of watches have bookmarks."""
 
     def end(self) -> None:
         """End the response, because the client closed the connection."""

@@ -24,7 +24,7 @@ class ForkMetrics:
 
     def __init__(self, clock: Callable[[], float], waiting_count: Callable[[], int]) -> None:
         self._clock = clock
-        self._waiting = waiting_count
+        self._waiting_count = waiting_count
         self._group = MetricGroup((_QUESTIONS_TOTAL, _FORK_CPU, _FORK_DURATION))
         for result in RESULTS:
             self._group.add(_QUESTIONS_TOTAL, (result,), 0)
@@ -51,7 +51,7 @@ class ForkMetrics:
     def texts(self) -> Iterator[str]:
         """Yield the exposition text of all metrics of forked query processes."""
         yield from self._group.texts()
-        yield gauge_text(metric("batchyard_fork_waiting"), [((), self._waiting())])
+        yield gauge_text(metric("batchyard_fork_waiting"), [((), self._waiting_count())])
         yield gauge_text(metric("batchyard_fork_memory_bytes"), [((), self._memory)] if self._memory else [])
 
 
@@ -69,8 +69,8 @@ class ShadowMetrics:
         reordered_count: Callable[[], int],
     ) -> None:
         self._counts = counts
-        self._waiting = waiting_count
-        self._reordered = reordered_count
+        self._waiting_count = waiting_count
+        self._reordered_count = reordered_count
 
     def texts(self) -> Iterator[str]:
         """Yield the exposition text of all metrics of shadow mode."""
@@ -82,9 +82,9 @@ class ShadowMetrics:
         yield gauge_text(metric("batchyard_shadow_divergences_total"), divergence_samples)
         yield gauge_text(metric("batchyard_shadow_late_total"), [((), comparison_counts.late_count)])
         yield gauge_text(metric("batchyard_shadow_alike_total"), [((), comparison_counts.alike_count)])
-        yield gauge_text(metric("batchyard_shadow_reordered_total"), [((), self._reordered())])
+        yield gauge_text(metric("batchyard_shadow_reordered_total"), [((), self._reordered_count())])
         yield gauge_text(metric("batchyard_shadow_unseen_total"), [((), comparison_counts.unseen_count)])
-        yield gauge_text(metric("batchyard_shadow_waiting"), [((), self._waiting())])
+        yield gauge_text(metric("batchyard_shadow_waiting"), [((), self._waiting_count())])
 
 
 # Source of the names: controller-runtime, pkg/webhook/internal/metrics.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Protocol, TypeAlias
 
 from batchyard.accounting.accounts import BOOT, DONE, IDLE, LOST, WHOLE_MACHINE, CostTotals
-from batchyard.accounting.budgets import amount_of, is_in_dollars
+from batchyard.accounting.budgets import is_in_dollars, limit_of
 from batchyard.api import meta, scheme, well_known
 from batchyard.api.meta import Key, Obj, controller_of, find_condition, is_true, label
 from batchyard.api.times import parse_time
@@ -39,7 +39,7 @@ class ObjectMetrics:
         self._texts: dict[Key, tuple[Obj, tuple[str, ...]]] = {}
 
     def observe(self, event: WatchEvent) -> None:
-        """Store or delete the Node, Pod or Job of a watch event."""
+        """Store or delete the Node, Pod or Job of a watch event; ignore other kinds."""
         objects = self._objects.get(event.key.kind)
         if objects is None:
             return
@@ -49,8 +49,8 @@ class ObjectMetrics:
         else:
             objects[event.key] = event.obj
 
-    def all(self, kind: str) -> list[Obj]:
-        """Return all current Nodes, Pods or Jobs, in no particular order."""
+    def objects_of(self, kind: str) -> list[Obj]:
+        """Return all current objects of a kind (Node, Pod or Job), in no particular order."""
         return list(self._objects[kind].values())
 
     def texts(self) -> Iterator[str]:
@@ -165,7 +165,10 @@ def _job_time(field: str) -> Callable[[Obj], ObjectSamples]:
 
 
 def _job_failed(obj: Obj) -> ObjectSamples:
-    """Yield the number of failed pods of a Job; if it failed for a known reason, a 0/1 sample per known reason."""
+    """Yield the number of failed pods of a Job, unless the Job itself failed for a known reason.
+
+    If the Job itself failed, also yield a sample for each known reason: 1 for the Job's reason, else 0.
+    """
     failed_count = (obj.get("status") or _NO_FIELDS).get("failed") or 0
     reasons = {c.get("reason", "") for c in _job_conditions(obj, "Failed")}
     if failed_count and reasons:
@@ -251,7 +254,7 @@ class MachineMetrics:
     def __init__(self) -> None:
         self._failures = Counters(metric("batchyard_instance_failures_total"))
         #: The metric name and the labels under which each object counts, and the counts by metric name and labels.
-        self._counted: dict[Key, tuple[str, Labels]] = {}
+        self._gauge_by_object: dict[Key, tuple[str, Labels]] = {}
         self._counts: dict[str, dict[Labels, int]] = {}
 
     def observe_existing(self, event: WatchEvent) -> None:
@@ -278,8 +281,8 @@ class MachineMetrics:
     def _count_object(self, event: WatchEvent) -> None:
         if event.key.kind not in _COUNTED_KINDS:
             return
-        new = None if event.type is EventType.DELETED else _gauge_labels(event.key, event.obj)
-        old = self._counted.get(event.key)
+        new = None if event.type is EventType.DELETED else _gauge_name_and_labels(event.key, event.obj)
+        old = self._gauge_by_object.get(event.key)
         if new == old:
             return
         for metric_and_labels, sign in ((old, -1), (new, 1)):
@@ -287,15 +290,15 @@ class MachineMetrics:
                 metric_counts = self._counts.setdefault(metric_and_labels[0], {})
                 metric_counts[metric_and_labels[1]] = metric_counts.get(metric_and_labels[1], 0) + sign
         if new is None:
-            del self._counted[event.key]
+            del self._gauge_by_object[event.key]
         else:
-            self._counted[event.key] = new
+            self._gauge_by_object[event.key] = new
 
 
 _COUNTED_KINDS: Final = (scheme.NODE, scheme.INSTANCE, scheme.POD)
 
 
-def _gauge_labels(key: Key, obj: Obj) -> tuple[str, Labels] | None:
+def _gauge_name_and_labels(key: Key, obj: Obj) -> tuple[str, Labels] | None:
     if key.kind == scheme.NODE:
         status = "ready" if is_true(obj, "Ready") else "notready"
         return "batchyard_nodes", (label(obj, well_known.NODE_POOL) or "", status)
@@ -344,7 +347,7 @@ class CostMetrics:
         for obj, status in budgets:
             is_dollars = is_in_dollars(obj)
             labels = obj["metadata"]["namespace"], obj["metadata"]["name"], "dollars" if is_dollars else "hours"
-            samples["amount"].append((labels, amount_of(obj) / (1_000_000 if is_dollars else HOUR)))
+            samples["amount"].append((labels, limit_of(obj) / (1_000_000 if is_dollars else HOUR)))
             for field in ("spent", "remaining"):
                 if field in status:
                     samples[field].append((labels, float(status[field])))
@@ -369,6 +372,6 @@ class CostMetrics:
                 if charge_key.use in {DONE, LOST}:
                     labels_with_use = charge_key.team, charge_key.cluster_queue, charge_key.local_queue, charge_key.use
                     add("outcome_dollars", labels_with_use, account.cost / _COST_UNITS_PER_DOLLAR)
-        for (name, labels), amount in cost_sums.items():  #  a counter must not decrease when a charge is dated back
+        for (name, labels), amount in cost_sums.items():  # a counter must not decrease if a charge is dated back
             published_amount = self._published[name, labels] = max(amount, self._published.get((name, labels), 0.0))
             self._counters[name].set(labels, published_amount)

@@ -31,31 +31,33 @@ class _PendingWorkloads:
     """Statistics of a ClusterQueue's pending Workloads: counts by status and LocalQueue, and resource requests."""
 
     def __init__(self, queue: PendingQueue, *, is_active: bool, request_cache: "_RequestCache") -> None:
-        self.in_line = 0
-        self.all = len(queue)
-        self.by_local_queue = {name: (0, count) for name, count in queue.by_local_queue.items()}
+        self.active_count = 0
+        self.total_count = len(queue)
+        #: The number of active and of all pending Workloads, by LocalQueue.
+        self.counts_by_local_queue = {name: (0, count) for name, count in queue.counts_by_local_queue.items()}
         shapes: tuple[dict[Shape, None], dict[Shape, None]] = ({}, {})
         self.resources: dict[str, int] = {}
         for (shape, _), members in queue.classes():
             representative = members.in_line.first_entry() or members.parked.first_entry()
             if representative is None:
                 continue
-            in_line = members.in_line.size if is_active else 0
+            active_count = members.in_line.size if is_active else 0
             size = members.in_line.size + members.parked.size
-            self.in_line += in_line
-            shapes[0 if in_line else 1][shape] = None
-            if in_line and members.parked.size:
+            self.active_count += active_count
+            shapes[0 if active_count else 1][shape] = None
+            if active_count and members.parked.size:
                 shapes[1][shape] = None
             for resource, amount in request_cache.requests_of(representative.view):
                 self.resources[resource] = self.resources.get(resource, 0) + amount * size
-            for member in members.in_line.members() if in_line else ():
-                active_count, count = self.by_local_queue[member.view.queue]
-                self.by_local_queue[member.view.queue] = active_count + 1, count
+            for member in members.in_line.members() if active_count else ():
+                local_active_count, local_count = self.counts_by_local_queue[member.view.queue]
+                self.counts_by_local_queue[member.view.queue] = local_active_count + 1, local_count
         for view in queue.held_workloads():
             shapes[1][view.shape] = None
             for resource, amount in request_cache.requests_of(view):
                 self.resources[resource] = self.resources.get(resource, 0) + amount
-        self.shapes = len(shapes[0]), len(shapes[1])
+        #: The number of distinct shapes of active and of inadmissible Workloads.
+        self.shape_counts = len(shapes[0]), len(shapes[1])
 
 
 class _RequestCache:
@@ -88,7 +90,7 @@ class QueueMetrics:
     def __init__(
         self, cache: SchedulerCache, workloads: WorkloadMetrics, objects: Reader, role: str, *, fair_sharing: bool
     ) -> None:
-        self._index = cache
+        self._cache = cache
         self._workloads = workloads
         self._objects = objects
         self._role = role
@@ -98,7 +100,7 @@ class QueueMetrics:
         self._deleted_cohorts: set[str] = set()
 
     def observe(self, event: WatchEvent) -> None:
-        """Omit the gauges of a Cohort whose object was deleted until one of its ClusterQueues changes.
+        """Omit the gauges of a Cohort whose object was deleted, until the object or one of its ClusterQueues changes.
 
         Source: ClearCohortMetrics and RecordCohortMetrics in Kueue's pkg/controller/core.
         """
@@ -108,24 +110,26 @@ class QueueMetrics:
         elif kind == scheme.COHORT:
             self._deleted_cohorts.discard(name)
         elif kind == scheme.CLUSTER_QUEUE and self._deleted_cohorts:
-            queue = self._index.snapshot.queues.get(name)
+            queue = self._cache.snapshot.queues.get(name)
             self._deleted_cohorts.difference_update(node.name for node in (queue.node.path[:-1] if queue else ()))
 
     def texts(self) -> Iterator[str]:
         """Yield the exposition text of each gauge; an empty string marks a point where the server may do other work."""
-        self._index.snapshot.rebuild_if_changed()
-        pending_counts = {}
-        for name in list(self._index.queue_manager.pending):
-            queue, cluster_queue = self._index.queue_manager.pending.get(name), self._index.snapshot.queues.get(name)
+        self._cache.snapshot.rebuild_if_changed()
+        pending_workloads = {}
+        for name in list(self._cache.queue_manager.pending):
+            queue, cluster_queue = self._cache.queue_manager.pending.get(name), self._cache.snapshot.queues.get(name)
             if queue is not None and cluster_queue is not None:
                 is_active = cluster_queue.active
-                pending_counts[name] = _PendingWorkloads(queue, is_active=is_active, request_cache=self._request_cache)
+                pending_workloads[name] = _PendingWorkloads(
+                    queue, is_active=is_active, request_cache=self._request_cache
+                )
                 yield ""
         self._request_cache.drop_unused()
-        yield from self._pending_texts(pending_counts)
+        yield from self._pending_texts(pending_workloads)
         yield from self._cluster_queue_texts()
         yield from self._usage_texts()
-        yield from self._local_queue_texts(pending_counts)
+        yield from self._local_queue_texts(pending_workloads)
         yield from self._cohort_texts()
 
     def _gauge(self, name: str, samples: QueueSamples) -> Iterator[str]:
@@ -133,13 +137,13 @@ class QueueMetrics:
 
     def _pending_texts(self, pending_workloads: Mapping[str, _PendingWorkloads]) -> Iterator[str]:
         workload_counts = (
-            (name, queue_pending.in_line, queue_pending.all - queue_pending.in_line)
+            (name, queue_pending.active_count, queue_pending.total_count - queue_pending.active_count)
             for name, queue_pending in pending_workloads.items()
         )
         yield from self._gauge("pending_workloads", _active_and_inadmissible_samples(workload_counts))
         yield from self._gauge(
             "pending_scheduling_hashes",
-            _active_and_inadmissible_samples((name, *w.shapes) for name, w in pending_workloads.items()),
+            _active_and_inadmissible_samples((name, *w.shape_counts) for name, w in pending_workloads.items()),
         )
         yield from self._gauge("cluster_queue_resource_pending", self._pending_requests(pending_workloads))
         yield from self._gauge("unadmitted_workloads", self._unadmitted_samples())
@@ -147,36 +151,38 @@ class QueueMetrics:
 
     def _pending_requests(self, pending_workloads: Mapping[str, _PendingWorkloads]) -> QueueSamples:
         """Yield the requests of pending Workloads by ClusterQueue and resource; 0 for resources that none requests."""
-        names = self._index.snapshot.names
+        names = self._cache.snapshot.names
         for name, queue_pending in pending_workloads.items():
-            queue = self._index.snapshot.queues.get(name)
+            queue = self._cache.snapshot.queues.get(name)
             nominal_quotas = () if queue is None else queue.node.nominal
             for resource, amount in {**{names[fr][1]: 0 for fr in nominal_quotas}, **queue_pending.resources}.items():
                 yield (name, resource), to_metric_unit(resource, amount)
 
     def _unadmitted_samples(self) -> QueueSamples:
         workload_counts: dict[Labels, int] = {}
-        for (local_queue_key, reason, cause), count in self._workloads.unadmitted.items():
+        for (local_queue_key, reason, cause), count in self._workloads.unadmitted_counts.items():
             labels = self._cluster_queue_of(local_queue_key), reason, cause
             workload_counts[labels] = workload_counts.get(labels, 0) + count
         yield from workload_counts.items()
 
     def _finished_samples(self) -> QueueSamples:
-        finished_counts = dict.fromkeys(self._index.snapshot.queues, 0)
-        for local_queue_key, count in self._workloads.finished.items():
+        finished_counts = dict.fromkeys(self._cache.snapshot.queues, 0)
+        for local_queue_key, count in self._workloads.finished_counts.items():
             name = self._cluster_queue_of(local_queue_key)
             if name in finished_counts:
                 finished_counts[name] += count
         return (((name,), count) for name, count in finished_counts.items())
 
     def _cluster_queue_of(self, local_queue_key: str) -> str:
-        view = self._index.workload_cache.local_queues.get(local_queue_key)
+        view = self._cache.workload_cache.local_queues.get(local_queue_key)
         return "" if view is None else view.cluster_queue
 
     def _cluster_queue_texts(self) -> Iterator[str]:
-        queues, tally = list(self._index.snapshot.queues.values()), self._index.workload_cache.cluster_queue_counters
-        yield from self._gauge("reserving_active_workloads", (((q.name,), tally.get(q.name).reserving) for q in queues))
-        yield from self._gauge("admitted_active_workloads", (((q.name,), tally.get(q.name).admitted) for q in queues))
+        queues, counters = list(self._cache.snapshot.queues.values()), self._cache.workload_cache.cluster_queue_counters
+        reserving_counts = (((q.name,), counters.get(q.name).reserving) for q in queues)
+        yield from self._gauge("reserving_active_workloads", reserving_counts)
+        admitted_counts = (((q.name,), counters.get(q.name).admitted) for q in queues)
+        yield from self._gauge("admitted_active_workloads", admitted_counts)
         statuses = [(q.name, self._status(q)) for q in queues]
         samples = (((name, state), float(state == status)) for name, status in statuses for state in _QUEUE_STATUSES)
         yield from self._gauge("cluster_queue_status", samples)
@@ -186,13 +192,13 @@ class QueueMetrics:
             yield from self._gauge("cluster_queue_weighted_share", share_samples)
 
     def _status(self, queue: ClusterQueue) -> str:
-        if self._index.is_terminating(queue.name):
+        if self._cache.is_terminating(queue.name):
             return "terminating"
         return "active" if queue.active else "pending"
 
     def _usage_texts(self) -> Iterator[str]:
         """Yield the exposition text of the ClusterQueue gauges of quota, limits and usage, by flavor and resource."""
-        queues, counters = list(self._index.snapshot.queues.values()), self._index.workload_cache.cluster_queue_counters
+        queues, counters = list(self._cache.snapshot.queues.values()), self._cache.workload_cache.cluster_queue_counters
         usage_by_queue = {q.name: counters.get(q.name) for q in queues}
         gauge_tables = (
             ("cluster_queue_nominal_quota", [(q, q.node.nominal, 0.0) for q in queues]),
@@ -201,7 +207,7 @@ class QueueMetrics:
             ("cluster_queue_resource_reservation", [(q, usage_by_queue[q.name].reserved_usage, 0.0) for q in queues]),
             ("cluster_queue_resource_usage", [(q, usage_by_queue[q.name].admitted_usage, 0.0) for q in queues]),
         )
-        names = self._index.snapshot.names
+        names = self._cache.snapshot.names
         for name, table in gauge_tables:
             samples = (
                 ((queue.view.cohort, queue.name, *names[fr]), to_metric_unit(names[fr][1], amounts.get(fr, default)))
@@ -211,39 +217,38 @@ class QueueMetrics:
             yield from self._gauge(name, samples)
 
     def _local_queue_texts(self, pending_workloads: Mapping[str, _PendingWorkloads]) -> Iterator[str]:
-        workload_cache = self._index.workload_cache
+        workload_cache = self._cache.workload_cache
         local_queues, counters = list(workload_cache.local_queues.values()), workload_cache.local_queue_counters
         queues = [(_local_queue_labels(view.key), view) for view in local_queues]
         yield from self._gauge("local_queue_pending_workloads", _local_queue_pending_samples(queues, pending_workloads))
         yield from self._gauge("local_queue_unadmitted_workloads", self._unadmitted_by_local_queue())
-        finished_counts = self._workloads.finished
-        yield from self._gauge(
-            "local_queue_finished_workloads", ((key, finished_counts.get(v.key, 0)) for key, v in queues)
-        )
-        counts = [(key, view, counters.get(view.key)) for key, view in queues]
-        yield from self._gauge("local_queue_reserving_active_workloads", ((k, c.reserving) for k, _, c in counts))
-        yield from self._gauge("local_queue_admitted_active_workloads", ((k, c.admitted) for k, _, c in counts))
-        yield from self._gauge("local_queue_status", self._local_statuses())
-        yield from self._gauge(
-            "local_queue_resource_reservation", self._local_queue_usage((k, v, c.reserved_usage) for k, v, c in counts)
-        )
-        yield from self._gauge(
-            "local_queue_resource_usage", self._local_queue_usage((k, v, c.admitted_usage) for k, v, c in counts)
-        )
+        finished_counts = self._workloads.finished_counts
+        finished_samples = ((labels, finished_counts.get(view.key, 0)) for labels, view in queues)
+        yield from self._gauge("local_queue_finished_workloads", finished_samples)
+        rows = [(labels, view, counters.get(view.key)) for labels, view in queues]
+        reserving_samples = ((labels, counts.reserving) for labels, _, counts in rows)
+        yield from self._gauge("local_queue_reserving_active_workloads", reserving_samples)
+        admitted_samples = ((labels, counts.admitted) for labels, _, counts in rows)
+        yield from self._gauge("local_queue_admitted_active_workloads", admitted_samples)
+        yield from self._gauge("local_queue_status", self._local_queue_statuses())
+        reserved_usage = ((labels, view, counts.reserved_usage) for labels, view, counts in rows)
+        yield from self._gauge("local_queue_resource_reservation", self._local_queue_usage(reserved_usage))
+        admitted_usage = ((labels, view, counts.admitted_usage) for labels, view, counts in rows)
+        yield from self._gauge("local_queue_resource_usage", self._local_queue_usage(admitted_usage))
 
     def _local_queue_usage(self, samples: Iterator[tuple[Labels, LocalQueueView, Mapping[int, int]]]) -> QueueSamples:
         """Yield the usage of LocalQueues for each flavor and resource that their ClusterQueue has quota for."""
-        names, queues = self._index.snapshot.names, self._index.snapshot.queues
+        names, queues = self._cache.snapshot.names, self._cache.snapshot.queues
         for key, view, amounts in samples:
             queue = queues.get(view.cluster_queue)
             for fr in () if queue is None else queue.node.nominal:
                 yield (*key, *names[fr]), to_metric_unit(names[fr][1], amounts.get(fr, 0))
 
     def _unadmitted_by_local_queue(self) -> QueueSamples:
-        for (local, reason, cause), count in self._workloads.unadmitted.items():
+        for (local, reason, cause), count in self._workloads.unadmitted_counts.items():
             yield (*_local_queue_labels(local), self._cluster_queue_of(local), reason, cause), count
 
-    def _local_statuses(self) -> QueueSamples:
+    def _local_queue_statuses(self) -> QueueSamples:
         for obj in self._objects.list(scheme.LOCAL_QUEUE):
             condition = find_condition(obj, "Active")
             for status_value in _CONDITION_STATUSES if condition is not None else ():
@@ -251,11 +256,11 @@ class QueueMetrics:
                 yield labels, float(condition is not None and condition["status"] == status_value)
 
     def _cohort_texts(self) -> Iterator[str]:
-        cohorts, cohort_sums = self._index.snapshot.cohorts, _CohortSums(self._index)
+        cohorts, cohort_sums = self._cache.snapshot.cohorts, _CohortSums(self._cache)
         nodes = [node for name, node in cohorts.items() if name not in self._deleted_cohorts]
-        names = self._index.snapshot.names
+        names = self._cache.snapshot.names
         yield from self._gauge("cohort_info", (((node.name, *_cohort_labels(node)), 1) for node in nodes))
-        subtree_quotas = {node: enumerate(node.subtree) for node in nodes}
+        subtree_quotas = {node: enumerate(node.subtree_quota) for node in nodes}
         yield from self._gauge("cohort_subtree_quota", _cohort_amounts(nodes, names, subtree_quotas))
         reservations = {node: cohort_sums.sums_of(node)[1].items() for node in nodes}
         yield from self._gauge("cohort_subtree_resource_reservations", _cohort_amounts(nodes, names, reservations))
@@ -266,7 +271,7 @@ class QueueMetrics:
             yield from self._gauge("cohort_weighted_share", (((n.name,), self._weighted_share(n)) for n in nodes))
 
     def _weighted_share(self, node: QuotaNode) -> float:
-        share = weighted_share(node, self._index.snapshot.names).weighted_value
+        share = weighted_share(node, self._cache.snapshot.names).weighted_value
         return math.nan if math.isinf(share) else share
 
 
@@ -274,16 +279,16 @@ class _CohortSums:
     """The number of admitted Workloads and the reserved quota in each Cohort's subtree, cached for one scrape."""
 
     def __init__(self, scheduler_cache: SchedulerCache) -> None:
-        self._index = scheduler_cache
-        self._cached: dict[QuotaNode, tuple[int, Mapping[int, int]]] = {}
+        self._cache = scheduler_cache
+        self._sums_by_node: dict[QuotaNode, tuple[int, Mapping[int, int]]] = {}
 
     def sums_of(self, node: QuotaNode) -> tuple[int, Mapping[int, int]]:
         """Return the number of admitted Workloads and the reserved quota below a Cohort, or in a ClusterQueue."""
-        if node in self._cached:
-            return self._cached[node]
-        queue = self._index.snapshot.queue_of.get(node)
+        if node in self._sums_by_node:
+            return self._sums_by_node[node]
+        queue = self._cache.snapshot.queue_of.get(node)
         if queue is not None:
-            queue_counters = self._index.workload_cache.cluster_queue_counters.get(queue.name)
+            queue_counters = self._cache.workload_cache.cluster_queue_counters.get(queue.name)
             subtree_sums: tuple[int, Mapping[int, int]] = (queue_counters.admitted, queue_counters.reserved_usage)
         else:
             admitted_count, reserved_amounts = 0, dict[int, int]()
@@ -293,7 +298,7 @@ class _CohortSums:
                 for fr, amount in child_amounts.items():
                     reserved_amounts[fr] = reserved_amounts.get(fr, 0) + amount
             subtree_sums = admitted_count, reserved_amounts
-        self._cached[node] = subtree_sums
+        self._sums_by_node[node] = subtree_sums
         return subtree_sums
 
 
@@ -315,7 +320,9 @@ def _local_queue_pending_samples(
     """Yield two samples per LocalQueue: its active and its inadmissible pending Workloads."""
     for key, view in labeled_queues:
         queue_pending = pending_workloads.get(view.cluster_queue)
-        active_count, count = (0, 0) if queue_pending is None else queue_pending.by_local_queue.get(view.key, (0, 0))
+        active_count, count = (
+            (0, 0) if queue_pending is None else queue_pending.counts_by_local_queue.get(view.key, (0, 0))
+        )
         yield (*key, _ACTIVE_STATUS), active_count
         yield (*key, _INADMISSIBLE_STATUS), count - active_count
 
@@ -323,7 +330,7 @@ def _local_queue_pending_samples(
 def _cohort_amounts(
     nodes: Sequence[QuotaNode], names: Sequence[Labels], amounts_by_node: Mapping[QuotaNode, object]
 ) -> QueueSamples:
-    """Yield a sample of each nonzero amount in `amounts_by_node`, by Cohort, flavor and resource."""
+    """Yield a sample of each positive amount in `amounts_by_node`, by Cohort, flavor and resource."""
     for node in nodes:
         for fr, amount in amounts_by_node[node]:  # type: ignore[attr-defined]
             if amount > 0:

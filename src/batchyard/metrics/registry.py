@@ -59,13 +59,13 @@ def format_value(value: float) -> str:
 
 
 def gauge_text(metric: Metric, samples: Iterable[tuple[Labels, float]]) -> str:
-    """Return the exposition text of a gauge; an empty string if it has no samples."""
+    """Return the exposition text of a gauge or counter; an empty string if there are no samples."""
     lines = [metric.sample(labels, value) for labels, value in samples]
     return metric.head() + "".join(lines) if lines else ""
 
 
 def gauge_text_chunks(metric: Metric, samples: Iterable[tuple[Labels, float]]) -> Iterator[str]:
-    """Yield the exposition text of a gauge in chunks; all samples are collected before the first chunk is yielded."""
+    """Yield the exposition text of a gauge in chunks, nothing without samples; collect all samples first."""
     rows = list(samples)
     if rows:
         yield metric.head()

@@ -51,13 +51,12 @@ class _LifecycleStage:
         self._counts = [group.counters(f"{prefix}_{count_metric}") for prefix in metric_prefixes if count_metric]
         self._times = [group.histograms(f"{prefix}_{duration_metric}") for prefix in metric_prefixes]
 
-    def reach(self, obj: Obj, view: WorkloadView, elapsed_microseconds: int) -> None:
+    def record(self, obj: Obj, view: WorkloadView, elapsed_microseconds: int) -> None:
         """Count a Workload that reached the stage, and record the duration until then in microseconds."""
         self.count(obj, view)
         self.measure(obj, view, elapsed_microseconds)
 
     def count(self, obj: Obj, view: WorkloadView) -> None:
-        """Count a Workload that reached the stage."""
         for family, labels in zip(self._counts, _queue_labels(obj, view), strict=False):
             family.add(labels)
 
@@ -72,7 +71,7 @@ class WorkloadMetrics:
     """Counters and durations of the Workload life cycle, and gauges of unadmitted and finished Workloads."""
 
     def __init__(self, scheduler_cache: SchedulerCache, objects: Reader, now: Callable[[], Instant], role: str) -> None:
-        self._index = scheduler_cache
+        self._cache = scheduler_cache
         self._objects = objects
         self._now = now
         self._group = group = MetricGroup(_METRIC_NAMES, role)
@@ -83,13 +82,13 @@ class WorkloadMetrics:
         self._readiness = _LifecycleStage(group, "", "ready_wait_time_seconds")
         self._start = _LifecycleStage(group, "", "admitted_until_ready_wait_time_seconds")
         #: The LocalQueue, reason and cause of each unadmitted Workload, and the number of Workloads for each triple.
-        self._unadmitted: dict[Key, tuple[str, str, str]] = {}
-        self.unadmitted: dict[tuple[str, str, str], int] = {}
-        self._finished: dict[Key, str] = {}
+        self._unadmitted_labels: dict[Key, tuple[str, str, str]] = {}
+        self.unadmitted_counts: dict[tuple[str, str, str], int] = {}
+        self._queues_of_finished: dict[Key, str] = {}
         #: Cohorts that have counters.
         self._cohorts: set[str] = set()
         #: The number of finished Workloads by LocalQueue.
-        self.finished: dict[str, int] = {}
+        self.finished_counts: dict[str, int] = {}
 
     def observe_existing(self, event: WatchEvent) -> None:
         """Add a Workload that is older than this process to the gauges, but not to the counters and durations."""
@@ -102,7 +101,7 @@ class WorkloadMetrics:
         if kind in _QUEUE_TREE_KINDS:
             self._forget_cohorts()
         if kind == scheme.WORKLOAD:
-            self._on_workload(event)
+            self._observe_workload(event)
         elif event.type is _DELETED:
             if kind == scheme.CLUSTER_QUEUE:
                 self._group.forget(cluster_queue=event.key.name)
@@ -118,11 +117,11 @@ class WorkloadMetrics:
 
     def _forget_cohorts(self) -> None:
         """Delete the series of Cohorts that no longer exist, including Cohorts that were only referenced by queues."""
-        for name in sorted(self._cohorts - self._index.snapshot.cohorts.keys()):
+        for name in sorted(self._cohorts - self._cache.snapshot.cohorts.keys()):
             self._group.forget(cohort=name)
             self._cohorts.discard(name)
 
-    def _on_workload(self, event: WatchEvent) -> None:
+    def _observe_workload(self, event: WatchEvent) -> None:
         obj, old, view = event.obj, event.old, workload_view(event.obj)
         if event.type is _DELETED:
             self._remove_from_gauges(event.key)
@@ -133,7 +132,7 @@ class WorkloadMetrics:
             return
         old_view = workload_view(old)
         if view.quota_reserved and not old_view.quota_reserved:
-            self._quota.reach(obj, view, self._now() - view.waiting_since)
+            self._quota.record(obj, view, self._now() - view.waiting_since)
         if view.admitted and not old_view.admitted:
             self._observe_admission(obj, view, is_admitted_at_once=not old_view.quota_reserved)
         if view.evicted:
@@ -147,20 +146,20 @@ class WorkloadMetrics:
 
     def _update_gauges(self, key: Key, obj: Obj, view: WorkloadView) -> None:
         reason_labels = _unadmitted_reason(obj, view)
-        previous_labels = self._unadmitted.get(key)
+        previous_labels = self._unadmitted_labels.get(key)
         if reason_labels != previous_labels:
-            _move_count(self.unadmitted, previous_labels, reason_labels)
+            _move_count(self.unadmitted_counts, previous_labels, reason_labels)
             if reason_labels is None:
-                del self._unadmitted[key]
+                del self._unadmitted_labels[key]
             else:
-                self._unadmitted[key] = reason_labels
-        if view.finished and key not in self._finished:
-            self._finished[key] = view.queue
-            _move_count(self.finished, None, view.queue)
+                self._unadmitted_labels[key] = reason_labels
+        if view.finished and key not in self._queues_of_finished:
+            self._queues_of_finished[key] = view.queue
+            _move_count(self.finished_counts, None, view.queue)
 
     def _remove_from_gauges(self, key: Key) -> None:
-        _move_count(self.unadmitted, self._unadmitted.pop(key, None), None)
-        _move_count(self.finished, self._finished.pop(key, None), None)
+        _move_count(self.unadmitted_counts, self._unadmitted_labels.pop(key, None), None)
+        _move_count(self.finished_counts, self._queues_of_finished.pop(key, None), None)
 
     # --- transitions ---
 
@@ -176,12 +175,12 @@ class WorkloadMetrics:
             self._group.observe("kueue_workload_creation_latency_seconds", (owner["kind"],), creation_latency / SECOND)
 
     def _observe_admission(self, obj: Obj, view: WorkloadView, *, is_admitted_at_once: bool) -> None:
-        self._admission.reach(obj, view, self._now() - view.waiting_since)
+        self._admission.record(obj, view, self._now() - view.waiting_since)
         if not is_admitted_at_once:
             self._checks.measure(obj, view, self._now() - (view.reserved_at or self._now()))
         elif obj["status"].get("admissionChecks"):
             self._checks.measure(obj, view, 0)
-        queue = self._index.snapshot.queues.get(view.cluster_queue)
+        queue = self._cache.snapshot.queues.get(view.cluster_queue)
         for node in queue.node.path[:-1] if queue is not None else ():
             self._cohorts.add(node.name)
             self._group.add("kueue_cohort_subtree_admitted_workloads_total", (node.name, _priority_class(obj)))
@@ -240,7 +239,7 @@ def _unadmitted_reason(obj: Obj, view: WorkloadView) -> tuple[str, str, str] | N
         return None
     condition = find_condition(obj, lifecycle.ADMITTED)
     reason = "NoReservation" if condition is None else condition["reason"]
-    return view.queue, reason, "" if view.quota_reserved else (view.waits_for or "PendingEvaluation")
+    return view.queue, reason, "" if view.quota_reserved else (view.pending_reason or "PendingEvaluation")
 
 
 class _Eviction(NamedTuple):

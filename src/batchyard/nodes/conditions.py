@@ -52,7 +52,7 @@ def readiness(node: Obj) -> str:
 
 
 def with_lost_heartbeats(node: Obj, now: Instant) -> Obj:
-    """Return the node with its conditions set to Unknown, because its kubelet stopped sending heartbeats."""
+    """Return the node with its kubelet's conditions set to Unknown, because the kubelet stopped sending heartbeats."""
     conditions = conditions_of(node)
     for kind in (READY, "MemoryPressure", "DiskPressure", "PIDPressure"):
         old = conditions.get(kind)
@@ -127,7 +127,7 @@ def no_execute_taints(node: Obj) -> Sequence[Taint]:
     return [taint for taint in taints_of(node) if taint.get("effect") == NO_EXECUTE]
 
 
-def has_no_execute_taint(node: Obj) -> bool:
+def has_unready_taint(node: Obj) -> bool:
     """Return whether a node has the NoExecute taint node.kubernetes.io/not-ready or unreachable."""
     return any(taint["key"] in _NO_EXECUTE_KEYS for taint in no_execute_taints(node))
 
@@ -139,15 +139,19 @@ def tainted_at(node: Obj) -> Instant | None:
 
 
 def no_execute_key(node: Obj) -> str | None:
-    """Return the key of the NoExecute taint that a node's Ready condition calls for; None if the node is ready."""
+    """Return the key of the NoExecute taint that a node's Ready condition calls for.
+
+    None if the node is ready or has no Ready condition.
+    """
     return _TAINT_KEY_BY_CONDITION.get((READY, readiness(node)))
 
 
 def with_taints(node: Obj, no_execute_key_to_set: str | None, now: Instant) -> Obj:
-    """Return the node with the taints for its conditions and spec, and the NoExecute taint with the given key.
+    """Return the node with the taints for its conditions and spec, and the NoExecute taint for unready nodes, if any.
 
-    Taints of other clients stay, and existing taints keep their positions. A NoExecute taint without `timeAdded` gets
-    one, because toleration times count from then.
+    `no_execute_key_to_set` is that taint's key: not-ready, unreachable, or None. Taints of other clients stay, and
+    existing taints keep their positions. A NoExecute taint without `timeAdded` gets one, because toleration times count
+    from then.
     """
     missing_taints = {(key, NO_SCHEDULE): key for key in _no_schedule_keys(node)}
     if no_execute_key_to_set is not None:
@@ -193,14 +197,14 @@ class DrainOptions(NamedTuple):
     delete_emptydir_data: bool = False
 
 
-def set_unschedulable(node: Obj, unschedulable: bool = True) -> Obj:
+def with_unschedulable(node: Obj, unschedulable: bool = True) -> Obj:
     """Return the node with `spec.unschedulable` set to true, or removed if the argument is False."""
     if bool((node.get("spec") or {}).get("unschedulable")) == unschedulable:
         return node
     return with_path(node, ("spec", "unschedulable"), unschedulable or None)
 
 
-def drain(pods: Iterable[Obj], options: DrainOptions) -> DrainPlan:
+def plan_drain(pods: Iterable[Obj], options: DrainOptions) -> DrainPlan:
     """Return which of a node's pods a drain evicts, and which pods prevent it; one such pod prevents all evictions."""
     evicted_pods: list[Obj] = []
     refusals: list[tuple[Obj, str]] = []

@@ -76,14 +76,14 @@ class _NodeRecord(NamedTuple):
 class _Zone:
     """The ready and unready nodes of a zone, with its disruption state."""
 
-    __slots__ = ("interval", "ready_count", "state", "tainted_at", "unready_nodes")
+    __slots__ = ("ready_count", "state", "taint_interval", "tainted_at", "unready_nodes")
 
     def __init__(self) -> None:
         self.ready_count = 0
         self.unready_nodes: dict[str, None] = {}
         self.tainted_at: Instant | None = None
         self.state = ZoneState.NORMAL
-        self.interval: Duration | None = None
+        self.taint_interval: Duration | None = None
 
     def record_taint(self, at: Instant) -> None:
         """Record the time at which a node of the zone got its NoExecute taint."""
@@ -91,10 +91,10 @@ class _Zone:
 
     def update_state(self) -> bool:
         """Update the zone's disruption state and interval between taints; return whether one of them changed."""
-        old_state = (self.state, self.interval)
+        old_state = (self.state, self.taint_interval)
         self.state = zone_state(self.ready_count, len(self.unready_nodes))
-        self.interval = eviction_interval(self.state, self.ready_count + len(self.unready_nodes))
-        return old_state != (self.state, self.interval)
+        self.taint_interval = eviction_interval(self.state, self.ready_count + len(self.unready_nodes))
+        return old_state != (self.state, self.taint_interval)
 
 
 class Zones:
@@ -107,7 +107,7 @@ class Zones:
         self._zones: dict[str, _Zone] = {}
 
     def observe(self, name: str, node: Obj | None) -> bool:
-        """Process a created, changed or deleted (None) node; report if a zone's state or taint interval changed."""
+        """Process a created, changed or deleted (None) node; return whether a zone's state or taint rate changed."""
         old_record, new_record = self._nodes.pop(name, None), None if node is None else _node_record(node)
         if new_record is not None:
             self._nodes[name] = new_record
@@ -120,8 +120,8 @@ class Zones:
         if new_record is not None:
             self._add_node(name, new_record)
             changed_zones[new_record.zone] = None
-        are_states_changed = [self._zones[zone].update_state() for zone in changed_zones]
-        return any(are_states_changed)
+        have_states_changed = [self._zones[zone].update_state() for zone in changed_zones]
+        return any(have_states_changed)
 
     def unready_nodes(self) -> list[str]:
         """Return the names of all unready nodes."""
@@ -136,12 +136,12 @@ class Zones:
         return are_all_zones_down(zone.state for zone in self._zones.values() if zone.ready_count or zone.unready_nodes)
 
     def next_taint_time(self, name: str) -> Instant | None:
-        """Return when a node may get its NoExecute taint (0: at once); None if its zone currently allows none."""
+        """Return when a node may get its NoExecute taint (0: at once); None for an unknown node or if no node may."""
         node = self._nodes.get(name)
         zone = None if node is None else self._zones[node.zone]
-        if zone is None or zone.interval is None:
+        if zone is None or zone.taint_interval is None:
             return None
-        return 0 if zone.tainted_at is None else zone.tainted_at + zone.interval
+        return 0 if zone.tainted_at is None else zone.tainted_at + zone.taint_interval
 
     def _add_node(self, name: str, node: _NodeRecord) -> None:
         zone = self._zones.setdefault(node.zone, _Zone())
@@ -221,7 +221,10 @@ def resume_lease_heartbeats(lease: Obj, now: Instant) -> Obj:
 
 
 def lost_at(node: Obj, lease: Obj | None) -> Instant | None:
-    """Return when a node without a Ready condition or without heartbeats counts as lost; None for other nodes."""
+    """Return when a node without a Ready condition, or without heartbeats, counts as lost; None for other nodes.
+
+    The time may be in the future: it is the end of a grace period.
+    """
     if not readiness(node):
         return parse_time(node["metadata"]["creationTimestamp"]) + STARTUP_GRACE_PERIOD
     if lease is None or has_heartbeats(lease) or not is_lease_of(lease, node):
@@ -283,12 +286,13 @@ class NodeHealth:
     def _no_execute_key_to_set(self, node: Obj, now: Instant) -> tuple[str | None, Instant | None]:
         """Return the key of the NoExecute taint that a node must have now, or else the time when the taint is due.
 
-        The other value is None. Both are None if the node must not get the taint in its zone's present state.
+        The other value is None. Both are None if the node must not get the taint in its zone's present state. A new
+        taint is recorded for the rate limit of the zone.
         """
         key, name = conditions.no_execute_key(node), node["metadata"]["name"]
         if key is None or self._zones.are_all_zones_down():
             return None, None
-        if conditions.has_no_execute_taint(node):
+        if conditions.has_unready_taint(node):
             return key, None
         due_at = self._zones.next_taint_time(name)
         if due_at is None or due_at > now:

@@ -47,7 +47,7 @@ class PodsByNode:
     def _remove_pod_key(self, node: str, key: Key) -> None:
         pods = self._by_node.get(node)
         if pods is None or key not in pods:
-            return  # after a restart, events may precede the index
+            return  # the index may lack a pod that changed before a restart
         del pods[key]
         if not pods:
             del self._by_node[node]
@@ -98,7 +98,7 @@ class PodGarbageCollector:
         if pod is None or pods.has_only_finalizers_left(pod):
             return ReconcileResult()
         if self._ended.is_surplus(key):
-            return ReconcileResult([Delete(key, grace=0, uid=pod["metadata"]["uid"])])
+            return ReconcileResult([Delete(key, grace_period_seconds=0, uid=pod["metadata"]["uid"])])
         name = pods.bound_node(pod)
         node = reader.get(Key(scheme.NODE, "", name)) if name else None
         if name and node is None:
@@ -128,7 +128,10 @@ class EndedPods:
         self._surplus_pods: dict[Key, None] = {}
 
     def observe(self, key: Key, pod: Obj | None) -> Iterator[Key]:
-        """Record a changed or deleted pod; yield the ended pods that exceed the limit from now on."""
+        """Record a changed or deleted pod; yield the ended pods that exceed the limit from now on.
+
+        The pod is recorded when the result is iterated.
+        """
         if pod is None:
             self._pods.pop(key, None)
             self._surplus_pods.pop(key, None)
@@ -159,4 +162,4 @@ def _remove_pod(pod: Obj, disruption: pods.Disruption | None, now: Instant) -> R
         return ReconcileResult([UpdateStatus(failed_pod)])
     metadata = pod["metadata"]
     key = Key(scheme.POD, metadata.get("namespace") or "", metadata["name"])
-    return ReconcileResult([Delete(key, grace=0, uid=metadata["uid"])])
+    return ReconcileResult([Delete(key, grace_period_seconds=0, uid=metadata["uid"])])

@@ -57,12 +57,12 @@ class InstallSettings:
     arguments: Sequence[str] = ()
 
     @property
-    def config_map(self) -> str:
+    def config_map_name(self) -> str:
         """The name of the ConfigMap with Kueue's Configuration."""
         return f"{self.name}-configuration"
 
     @property
-    def certificates(self) -> str:
+    def certificate_secret_name(self) -> str:
         """The name of the Secret with the webhooks' certificate and its certificate authority."""
         return f"{self.name}-webhook-certificates"
 
@@ -78,7 +78,7 @@ def selector_labels(settings: InstallSettings) -> Mapping[str, str]:
 
 
 def with_labels(obj: Mapping[str, Any], settings: InstallSettings, name: str = "", namespace: str = "") -> Obj:
-    """Return an object with the operator's labels, and with the given name or else the name of the installation."""
+    """Return an object with the operator's labels, and with `name` or else the name of the installation."""
     metadata: dict[str, Any] = {"name": name or settings.name, "labels": dict(selector_labels(settings))}
     if namespace:
         metadata["namespace"] = namespace
@@ -93,7 +93,7 @@ WEBHOOK_PORT: Final = 10250
 #: The user id of the unprivileged user in the container image.
 _UNPRIVILEGED_USER_ID: Final = 65532
 #: How long a terminating pod still answers webhooks, by the preStop sleep action of Kubernetes 1.30.
-_TERMINATION_DELAY_SECONDS: Final = 5  # seconds
+_TERMINATION_DELAY_SECONDS: Final = 5
 #: The file name of Kueue's Configuration in the ConfigMap.
 CONFIGURATION_KEY: Final = "controller_manager_config.yaml"
 _CONFIGURATION_FOLDER: Final = "/etc/batchyard"
@@ -135,7 +135,7 @@ def arguments(settings: InstallSettings) -> list[str]:
     if has_webhooks(settings):
         command_line.append(f"--webhook-port={WEBHOOK_PORT}")
         command_line.append(f"--webhook-service={settings.webhook_service}")
-        command_line.append(f"--webhook-certificates={settings.certificates}")
+        command_line.append(f"--webhook-certificates={settings.certificate_secret_name}")
     return [*command_line, *settings.arguments]
 
 
@@ -144,7 +144,7 @@ def _config_map(settings: InstallSettings) -> Iterator[Obj]:
     if settings.configuration:
         data = {CONFIGURATION_KEY: settings.configuration}
         obj = {"apiVersion": "v1", "kind": "ConfigMap", "data": data}
-        yield with_labels(obj, settings, settings.config_map, namespace=settings.namespace)
+        yield with_labels(obj, settings, settings.config_map_name, namespace=settings.namespace)
 
 
 def _deployment_spec(settings: InstallSettings) -> Obj:
@@ -175,7 +175,7 @@ def _pod_spec(settings: InstallSettings) -> Obj:
         ],
     }
     if settings.configuration:
-        spec["volumes"] = [{"name": _CONFIGURATION_VOLUME, "configMap": {"name": settings.config_map}}]
+        spec["volumes"] = [{"name": _CONFIGURATION_VOLUME, "configMap": {"name": settings.config_map_name}}]
     if settings.priority_class:
         spec["priorityClassName"] = settings.priority_class
     if settings.node_selector:
@@ -257,8 +257,8 @@ def _services(settings: InstallSettings) -> Iterator[Obj]:
     metrics_port = {"name": "metrics", "port": HEALTH_PORT, "targetPort": "health"}
     yield _service(settings, f"{settings.name}-metrics", metrics_port)
     if has_webhooks(settings):
-        metrics_port = {"name": "webhooks", "port": _HTTPS_PORT, "targetPort": "webhooks"}
-        yield _service(settings, settings.webhook_service, metrics_port)
+        webhook_port = {"name": "webhooks", "port": _HTTPS_PORT, "targetPort": "webhooks"}
+        yield _service(settings, settings.webhook_service, webhook_port)
 
 
 def _service(settings: InstallSettings, name: str, port: dict[str, Any]) -> Obj:
@@ -302,7 +302,7 @@ def _scrape_configuration(settings: InstallSettings) -> Iterator[Obj]:
 
 
 _WEBHOOK_API_VERSION: Final = "admissionregistration.k8s.io/v1"
-_WEBHOOK_TIMEOUT_SECONDS: Final = 10  # seconds
+_WEBHOOK_TIMEOUT_SECONDS: Final = 10
 
 
 def webhooks(settings: InstallSettings) -> Sequence[Obj]:
@@ -326,8 +326,8 @@ def _webhook_entry(hook: hooks.OperatorWebhook, settings: InstallSettings) -> Ob
     path = hooks.MUTATE_PATH if hook.mutates else hooks.VALIDATE_PATH
     webhook_service_reference = {"name": settings.webhook_service, "namespace": settings.namespace, "path": path}
     admission_rule = {
-        "apiGroups": [hook.info.group],
-        "apiVersions": [hook.info.storage_version],
+        "apiGroups": [hook.served_kind.group],
+        "apiVersions": [hook.served_kind.storage_version],
         "operations": list(hook.operations),
         "resources": hook.resources,
     }
@@ -344,6 +344,6 @@ def _webhook_entry(hook: hooks.OperatorWebhook, settings: InstallSettings) -> Ob
         excluded_namespaces = [hooks.SYSTEM_NAMESPACE, settings.namespace]
         outside_operator = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": excluded_namespaces}
         webhook["namespaceSelector"] = {"matchExpressions": [outside_operator]}
-    if hook.info.constant == scheme.POD:
+    if hook.served_kind.constant == scheme.POD:
         webhook["objectSelector"] = {"matchExpressions": [{"key": hooks.JOB_SET_POD_LABEL, "operator": "Exists"}]}
     return webhook

@@ -21,7 +21,10 @@ _AUTOSCALER_GROUP: Final = "autoscaling.x-k8s.io"
 
 
 def crd_objects(settings: InstallSettings) -> Sequence[Obj]:
-    """Return the CRDs: with all versions if webhooks can convert them, otherwise only with the stored version."""
+    """Return the CRDs: with all versions if webhooks can convert them, otherwise only with the stored version.
+
+    Empty if the settings exclude the CRDs.
+    """
     if not settings.definitions:
         return []
     conversion_service = ConversionService(settings.webhook_service, settings.namespace, CONVERT_PATH)
@@ -29,9 +32,9 @@ def crd_objects(settings: InstallSettings) -> Sequence[Obj]:
     return [definition_of(info, conversion if needs_conversion(info) else None) for info in _installed_kinds(settings)]
 
 
-def crd_names(settings: InstallSettings, *, converted: bool) -> list[str]:
-    """Return the names of the installed CRDs; with `converted`, only of those with a conversion webhook."""
-    installed_kinds = [info for info in _installed_kinds(settings) if needs_conversion(info) or not converted]
+def crd_names(settings: InstallSettings, *, only_converted: bool) -> list[str]:
+    """Return the names of the installed CRDs; with `only_converted`, only of those with a conversion webhook."""
+    installed_kinds = [info for info in _installed_kinds(settings) if needs_conversion(info) or not only_converted]
     return [f"{info.plural}.{info.group}" for info in installed_kinds]
 
 
@@ -55,19 +58,19 @@ _UPDATE_VERBS: Final = ("get", "update")
 
 
 def rbac_objects(settings: InstallSettings) -> Sequence[Obj]:
-    """Return the operator's ServiceAccount with its roles and bindings, and Kueue's ClusterRoles for users."""
+    """Return the operator's ServiceAccount with its roles and bindings, and Kueue's user roles if enabled."""
     service_account = {"apiVersion": "v1", "kind": "ServiceAccount"}
     namespace_role = {"apiVersion": f"{_RBAC_GROUP}/v1", "kind": "Role", "rules": list(_namespace_rules(settings))}
     cluster_role = {"apiVersion": f"{_RBAC_GROUP}/v1", "kind": "ClusterRole", "rules": cluster_rules(settings)}
     namespace = settings.namespace
-    unlabelled_objects = [
+    operator_objects = [
         with_labels(service_account, settings, namespace=namespace),
         with_labels(cluster_role, settings),
         with_labels(_role_binding(settings, "ClusterRole"), settings),
         with_labels(namespace_role, settings, namespace=namespace),
         with_labels(_role_binding(settings, "Role"), settings, namespace=namespace),
     ]
-    return [*unlabelled_objects, *(_user_roles() if settings.user_roles else ())]
+    return [*operator_objects, *(_user_roles() if settings.user_roles else ())]
 
 
 def cluster_rules(settings: InstallSettings) -> list[Obj]:
@@ -100,7 +103,7 @@ def controller_rules(groups: Sequence[str]) -> list[Obj]:
         resources_by_verbs.setdefault((group, tuple(sorted(needed_verbs))), []).append(resource)
     grouped_resources = sorted(resources_by_verbs.items())
     rules = [_rule(group, sorted(resources), needed_verbs) for (group, needed_verbs), resources in grouped_resources]
-    if any(group in controller_groups.ALSO_UPSTREAM for group in groups):
+    if any(group in controller_groups.UPSTREAM_GROUPS for group in groups):
         rules.append(_rule(_REGISTRATION_GROUP, ["validatingwebhookconfigurations"], ["list"]))
     return rules
 
@@ -111,7 +114,7 @@ def _webhook_rules(settings: InstallSettings) -> Iterator[Obj]:
         return
     configuration_resources = ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"]
     yield _rule(_REGISTRATION_GROUP, configuration_resources, _UPDATE_VERBS, [settings.webhook_service])
-    if names := crd_names(settings, converted=True):
+    if names := crd_names(settings, only_converted=True):
         yield _rule(_EXTENSIONS_GROUP, ["customresourcedefinitions"], _UPDATE_VERBS, names)
 
 
@@ -128,7 +131,7 @@ def _namespace_rules(settings: InstallSettings) -> Iterator[Obj]:
     yield _rule("coordination.k8s.io", ["leases"], _UPDATE_VERBS, [settings.name])
     if has_webhooks(settings):
         yield _rule("", ["secrets"], ["create"])
-        yield _rule("", ["secrets"], _UPDATE_VERBS, [settings.certificates])
+        yield _rule("", ["secrets"], _UPDATE_VERBS, [settings.certificate_secret_name])
 
 
 def _rule(group: str, resources: Sequence[str], verbs: Sequence[str], resource_names: Sequence[str] = ()) -> Obj:

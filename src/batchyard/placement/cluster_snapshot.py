@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush
 from types import TracebackType
 from typing import Final
 
-from batchyard.api.meta import Key, Obj, Selector, key_of, selector
+from batchyard.api.meta import Key, Obj, Selector, key_of, parse_selector
 from batchyard.api.views.node import NodeView
 from batchyard.api.views.pod_shape import NodeRules, PodShape
 from batchyard.api.views.pods import PodView
@@ -31,49 +31,49 @@ _CACHED_CANDIDATES_MAX: Final = 1024
 
 
 class StaticFilterResults:
-    """By node: why it rejects pods with given node rules (selector, affinity, tolerations), or its preference score."""
+    """The nodes' filter results and preference scores for pods with equal selectors, node affinity and tolerations."""
 
     def __init__(self, rules: NodeRules, nodes: Mapping[str, NodeInfo], property_changes: NodeGenerations) -> None:
         self._rules = rules
         self._nodes = nodes
         self._property_changes = property_changes
-        self._seen_generation = property_changes.now
-        self._seen_views: dict[str, NodeView] = {}
+        self._evaluated_generation = property_changes.latest
+        self._evaluated_views: dict[str, NodeView] = {}
         #: Why each node rejects the pods; None if it accepts them.
         self.obstacles: dict[str, node_filters.FilterFailure | None] = {}
         #: Scores of preferred node affinity, and counts of PreferNoSchedule taints; zeros are omitted.
-        self.preferences: dict[str, int] = {}
-        self.aversions: dict[str, int] = {}
+        self.affinity_weights: dict[str, int] = {}
+        self.taint_counts: dict[str, int] = {}
         for node in nodes.values():
             self._evaluate_node(node.view)
 
     def refresh(self) -> None:
         """Evaluate the rules again for the nodes whose labels or taints changed since the last call."""
-        if self._seen_generation == self._property_changes.now:
+        if self._evaluated_generation == self._property_changes.latest:
             return
-        for name in self._property_changes.changed_since(self._seen_generation):
+        for name in self._property_changes.changed_since(self._evaluated_generation):
             node = self._nodes.get(name)
             if node is None:
                 self._forget_node(name)
-            elif node.view != self._seen_views.get(name):  # changes made inside what_if are undone by now
+            elif node.view != self._evaluated_views.get(name):  # changes made inside what_if are undone by now
                 self._forget_node(name)
                 self._evaluate_node(node.view)
-        self._seen_generation = self._property_changes.now
+        self._evaluated_generation = self._property_changes.latest
 
     def _forget_node(self, name: str) -> None:
-        for table in (self._seen_views, self.obstacles, self.preferences, self.aversions):
+        for table in (self._evaluated_views, self.obstacles, self.affinity_weights, self.taint_counts):
             table.pop(name, None)
 
     def _evaluate_node(self, view: NodeView) -> None:
         rules, name = self._rules, view.name
-        self._seen_views[name] = view
+        self._evaluated_views[name] = view
         obstacle = self.obstacles[name] = node_filters.find_obstacle(rules, view)
         if obstacle is not None:
             return
         if rules.preferences and (preference_score := node_filters.preference_weight(rules, view)):
-            self.preferences[name] = preference_score
+            self.affinity_weights[name] = preference_score
         if view.taints and (untolerated_taints := node_filters.untolerated_taint_count(rules, view)):
-            self.aversions[name] = untolerated_taints
+            self.taint_counts[name] = untolerated_taints
 
 
 class CandidateNodes:
@@ -89,7 +89,7 @@ class CandidateNodes:
         self._shape = shape
         self._profile = profile
         self._changes = node_changes
-        self._seen_generation = -1
+        self._evaluated_generation = -1
         self._heap: list[tuple[int, str]] = []
         self.static_results = static_results
         self.scores: dict[str, int] = {}
@@ -97,18 +97,20 @@ class CandidateNodes:
     def refresh(self, nodes: Mapping[str, NodeInfo]) -> None:
         """Recompute the fit and the scores of the nodes that changed since the last call."""
         self.static_results.refresh()
-        if self._seen_generation == self._changes.now:
+        if self._evaluated_generation == self._changes.latest:
             return
-        names = list(nodes) if self._seen_generation < 0 else self._changes.changed_since(self._seen_generation)
+        names = (
+            list(nodes) if self._evaluated_generation < 0 else self._changes.changed_since(self._evaluated_generation)
+        )
         for name in names:
             self._evaluate_node(name, nodes.get(name))
-        self._seen_generation = self._changes.now
+        self._evaluated_generation = self._changes.latest
         if len(self._heap) > 4 * len(self.scores) + 64:
             self._heap = [(-score, name) for name, score in self.scores.items()]
             heapify(self._heap)
 
     def best_node(self, accepts_node: Callable[[str], bool]) -> str:
-        """Return the node with the highest score that `accepts_node` allows, the first by name if equal; '' if none."""
+        """Return the name of the best node that `accepts_node` allows, the first name on a tie; '' if there is none."""
         heap, scores, rejected_entries = self._heap, self.scores, list[tuple[int, str]]()
         best_node_name = ""
         while heap and not best_node_name:
@@ -161,7 +163,7 @@ class CandidateNodesCache:
         static_results.refresh()
         return static_results
 
-    def of(self, shape: PodShape, profile: node_filters.AutoscalingProfile) -> CandidateNodes:
+    def candidates_for(self, shape: PodShape, profile: node_filters.AutoscalingProfile) -> CandidateNodes:
         """Return the up-to-date nodes with enough free resources for pods with the requirements `shape`."""
         cache_key = shape, profile
         candidate_nodes = self._candidates.pop(cache_key, None)
@@ -207,7 +209,7 @@ class PodDisruptionBudgets:
         """Add or update a PodDisruptionBudget."""
         key, status = key_of(obj), obj.get("status") or {}
         disrupted_pods: dict[str, None] = dict.fromkeys(status.get("disruptedPods") or ())
-        pod_selector = selector((obj.get("spec") or {}).get("selector"))
+        pod_selector = parse_selector((obj.get("spec") or {}).get("selector"))
         allowed_disruptions = status.get("disruptionsAllowed", 0)
         self._by_namespace.setdefault(key.namespace, {})[key] = _PodDisruptionBudget(
             pod_selector, allowed_disruptions, disrupted_pods
@@ -245,17 +247,19 @@ class RemainingDisruptions:
 
     def __init__(self, budgets: dict[str, dict[Key, _PodDisruptionBudget]]) -> None:
         self._budgets = budgets
-        self._remaining = {key: budget.allowed_disruptions for each in budgets.values() for key, budget in each.items()}
+        self._remaining_counts = {
+            key: budget.allowed_disruptions for each in budgets.values() for key, budget in each.items()
+        }
 
     def blocks(self, pod: PodView) -> bool:
         """Return whether a budget that selects the pod allows no further disruption."""
-        return any(self._remaining[key] < 1 for key in self._budgets_of(pod))
+        return any(self._remaining_counts[key] < 1 for key in self._budgets_of(pod))
 
     def take(self, pods: Iterable[PodView]) -> None:
         """Subtract one allowed disruption for each pod from the budgets that select the pod."""
         for pod in pods:
             for key in self._budgets_of(pod):
-                self._remaining[key] -= 1
+                self._remaining_counts[key] -= 1
 
     def _budgets_of(self, pod: PodView) -> Iterable[Key]:
         return [key for key, budget in self._budgets.get(pod.namespace, {}).items() if budget.covers(pod)]
@@ -274,12 +278,12 @@ class ClusterSnapshot:
         #: Pods bound to nodes that do not exist (yet), by node name.
         self._pods_of_missing_nodes: dict[str, dict[str, PodView]] = {}
         self._nominations: dict[str, dict[str, PodView]] = {}
-        self._nominated: dict[str, str] = {}
+        self._nominated_nodes: dict[str, str] = {}
         #: The number of pods on nodes, by priority.
-        self._priorities: dict[int, int] = {}
+        self._pod_counts_by_priority: dict[int, int] = {}
         #: Uids of pods on nodes that are terminating.
-        self.stopping: dict[str, None] = {}
-        self._undo: list[Callable[[], None]] | None = None
+        self.terminating_uids: dict[str, None] = {}
+        self._undo_steps: list[Callable[[], None]] | None = None
         #: Labels by namespace.
         self.namespaces: dict[str, Mapping[str, str]] = {}
         self.budgets = PodDisruptionBudgets()
@@ -305,7 +309,7 @@ class ClusterSnapshot:
         return self._nodes.get(name)
 
     def node_name_of(self, uid: str) -> str:
-        """Return the name of the node that a pod was added to; '' if it was not added."""
+        """Return the name of the node to which a pod was added; '' if the pod was not added."""
         return self._node_names.get(uid, "")
 
     def pod(self, uid: str) -> PodView | None:
@@ -313,7 +317,7 @@ class ClusterSnapshot:
         return self.placed_pods.get(uid)
 
     def what_if(self) -> "SnapshotTrial":
-        """Return a context manager that undoes all changes of the snapshot made inside its `with` block."""
+        """Return a context manager that undoes the changes inside its `with` block, unless `keep` is called."""
         return SnapshotTrial(self)
 
     def set_node(self, view: NodeView) -> None:
@@ -362,14 +366,14 @@ class ClusterSnapshot:
         else:
             node.take(pod, gpu_indices)
         self.placed_pods.add(pod, node_name)
-        self._priorities[pod.priority] = self._priorities.get(pod.priority, 0) + 1
+        self._pod_counts_by_priority[pod.priority] = self._pod_counts_by_priority.get(pod.priority, 0) + 1
         if pod.deleting:
-            self.stopping[pod.uid] = None
+            self.terminating_uids[pod.uid] = None
         self._record_undo(partial(self.remove_pod, pod.uid))
         self._record_node_change(node_name)
 
     def remove_pod(self, uid: str) -> None:
-        """Remove a pod that was deleted or has ended from its node."""
+        """Remove a pod from its node; do nothing if it was not added."""
         node_name = self._node_names.pop(uid, None)
         if node_name is None:
             return
@@ -383,17 +387,17 @@ class ClusterSnapshot:
             pod = node.pods[uid]
             previous_gpus = node.release(uid)
         self.placed_pods.remove(pod, node_name)
-        self.stopping.pop(uid, None)
-        self._priorities[pod.priority] -= 1
-        if not self._priorities[pod.priority]:
-            del self._priorities[pod.priority]
+        self.terminating_uids.pop(uid, None)
+        self._pod_counts_by_priority[pod.priority] -= 1
+        if not self._pod_counts_by_priority[pod.priority]:
+            del self._pod_counts_by_priority[pod.priority]
         self._record_undo(partial(self.add_pod, pod, node_name, previous_gpus))
         self._record_node_change(node_name)
 
     def gpu_indices_of(self, uid: str) -> Sequence[int]:
-        """Return the indices of the GPUs of its node that a pod uses in whole or in part."""
+        """Return the indices of the GPUs that a pod uses on its node, in whole or in part; () if it has no node."""
         node = self._nodes.get(self.node_name_of(uid))
-        return () if node is None else node.gpu_shares.held_by(uid)
+        return () if node is None else node.gpu_shares.gpus_of(uid)
 
     def update_pod(self, pod: PodView) -> None:
         """Replace a pod that was added before by a revision with the same requests and labels."""
@@ -402,25 +406,25 @@ class ClusterSnapshot:
         old_pod = self.placed_pods.update(pod)
         (self._pods_of_missing_nodes[node_name] if node is None else node.pods)[pod.uid] = pod
         if pod.deleting:
-            self.stopping[pod.uid] = None
+            self.terminating_uids[pod.uid] = None
         else:
-            self.stopping.pop(pod.uid, None)
+            self.terminating_uids.pop(pod.uid, None)
         self._record_undo(partial(self.update_pod, old_pod))
 
-    def has_lower_priority(self, priority: int) -> bool:
+    def has_pods_below(self, priority: int) -> bool:
         """Return whether any pod on a node has a priority below `priority`."""
-        return any(known < priority for known in self._priorities)
+        return any(known < priority for known in self._pod_counts_by_priority)
 
     def nominate(self, pod: PodView, node_name: str) -> None:
         """Nominate a node for a pending pod: reserve its requests there against pods of the same or lower priority."""
         self.withdraw_nomination(pod.uid)
-        self._nominated[pod.uid] = node_name
+        self._nominated_nodes[pod.uid] = node_name
         self._nominations.setdefault(node_name, {})[pod.uid] = pod
         self._record_undo(partial(self.withdraw_nomination, pod.uid))
 
     def withdraw_nomination(self, uid: str) -> None:
         """Withdraw the nomination of a pod, if it has one."""
-        node_name = self._nominated.pop(uid, None)
+        node_name = self._nominated_nodes.pop(uid, None)
         if node_name is None:
             return
         nominations = self._nominations[node_name]
@@ -443,25 +447,25 @@ class ClusterSnapshot:
 
     def nominated_node_of(self, uid: str) -> str:
         """Return the name of the node to which a pod is nominated; '' if it is not nominated."""
-        return self._nominated.get(uid, "")
+        return self._nominated_nodes.get(uid, "")
 
     def begin_trial(self) -> list[Callable[[], None]] | None:
         """Start to record changes for undo; return the undo steps of the enclosing trial, None if there is none."""
-        outer_undo_steps, self._undo, self._is_trial = self._undo, [], True
+        outer_undo_steps, self._undo_steps, self._is_trial = self._undo_steps, [], True
         return outer_undo_steps
 
     def keep_changes(self, outer_undo_steps: list[Callable[[], None]] | None) -> None:
         """Keep the changes since `begin_trial`: append their undo steps to the enclosing trial's."""
         assert outer_undo_steps is not None, "keep_changes() requires an enclosing what_if() block"
-        outer_undo_steps += self._undo or ()
-        self._undo = outer_undo_steps
+        outer_undo_steps += self._undo_steps or ()
+        self._undo_steps = outer_undo_steps
 
     def roll_back_changes(self, outer_undo_steps: list[Callable[[], None]] | None) -> None:
         """Undo the changes since `begin_trial`; continue the enclosing trial, if any, with its `outer_undo_steps`."""
-        undo_steps, self._undo = self._undo or [], None
+        undo_steps, self._undo_steps = self._undo_steps or [], None
         for step in reversed(undo_steps):
             step()
-        self._undo, self._is_trial = outer_undo_steps, outer_undo_steps is not None
+        self._undo_steps, self._is_trial = outer_undo_steps, outer_undo_steps is not None
 
     def _record_node_change(self, name: str) -> None:
         self.changes.record_change(name)
@@ -469,8 +473,8 @@ class ClusterSnapshot:
             self.permanent_changes.record_change(name)
 
     def _record_undo(self, undo_step: Callable[[], None]) -> None:
-        if self._undo is not None:
-            self._undo.append(undo_step)
+        if self._undo_steps is not None:
+            self._undo_steps.append(undo_step)
 
 
 class SnapshotTrial:
@@ -478,12 +482,12 @@ class SnapshotTrial:
 
     def __init__(self, nodes: ClusterSnapshot) -> None:
         self._nodes = nodes
-        self._outer: list[Callable[[], None]] | None = None
+        self._outer_undo_steps: list[Callable[[], None]] | None = None
         self._is_kept = False
 
     def __enter__(self) -> "SnapshotTrial":
         """Start recording the changes of the snapshot."""
-        self._outer = self._nodes.begin_trial()
+        self._outer_undo_steps = self._nodes.begin_trial()
         return self
 
     def keep(self) -> None:
@@ -495,6 +499,6 @@ class SnapshotTrial:
     ) -> None:
         """Undo the snapshot's changes made inside, or pass kept changes to the enclosing trial."""
         if self._is_kept:
-            self._nodes.keep_changes(self._outer)
+            self._nodes.keep_changes(self._outer_undo_steps)
         else:
-            self._nodes.roll_back_changes(self._outer)
+            self._nodes.roll_back_changes(self._outer_undo_steps)

@@ -98,8 +98,8 @@ class _Pass:
 
     def try_unit(self, pods: Sequence[PodView]) -> None:
         """Bind a single pod or a gang, or preempt victims for it, or set it aside until the cluster changes."""
-        equivalence_key_of_unit = self._index.pending_units.equivalence_key(pods)
-        known_messages = self._failures.get(equivalence_key_of_unit)
+        equivalence_key = self._index.pending_units.equivalence_key(pods)
+        known_messages = self._failures.get(equivalence_key)
         if known_messages is not None:
             self._park(
                 pods, [pod.unschedulable_message or message for pod, message in zip(pods, known_messages, strict=True)]
@@ -110,10 +110,10 @@ class _Pass:
         else:
             failure_messages = self._try_pod(pods[0]) if len(pods) == 1 else self._try_gang(pods)
         if failure_messages:
-            self._failures[equivalence_key_of_unit] = failure_messages
+            self._failures[equivalence_key] = failure_messages
 
     def _try_pod(self, pod: PodView) -> Sequence[str]:
-        """Bind a pod, or preempt victims for it; otherwise set it aside and return why it does not fit."""
+        """Bind a pod or preempt victims for it and return (); otherwise set it aside and return why it fits no node."""
         placement = find_node(pod, self._nodes, self._index.profile_of(pod))
         if isinstance(placement, ChosenNode):
             self._bind_pod(pod, placement.node)
@@ -125,7 +125,10 @@ class _Pass:
         return self._park((pod,), [_failure_message(placement, preemption)], keeps_room=preemption.is_under_way)
 
     def _try_gang(self, pods: Sequence[PodView]) -> Sequence[str]:
-        """Bind all pods of a gang, or preempt victims for them; otherwise set them aside and return their messages."""
+        """Bind all pods of a gang, or preempt victims for them, and return (); otherwise set them aside.
+
+        Then return why each pod does not fit.
+        """
         profile = self._index.profile_of(pods[0])
         if self._still_lacks_capacity(pods, profile):
             keeps_room = any(awaits_victims(pod, self._nodes) for pod in pods)
@@ -148,7 +151,10 @@ class _Pass:
         return self._park(pods, failure_messages, keeps_room=preemption.is_under_way)
 
     def _try_with_hotswap(self, pods: Sequence[PodView], hotswap_pass: HotswapPass) -> Sequence[str]:
-        """Bind pods and reserve nodes for their Jobs' missing pods, or preempt Workloads, or set the pods aside."""
+        """Bind pods and reserve nodes for their Jobs' missing pods, or preempt Workloads, or set the pods aside.
+
+        Return why each pod does not fit if the pods were set aside, otherwise ().
+        """
         profile = self._index.profile_of(pods[0])
         if len(pods) > 1 and self._still_lacks_capacity(pods, profile):
             self._index.pending_units.park(pods)
@@ -188,13 +194,13 @@ class _Pass:
 
     def update_stale_conditions(self) -> None:
         """Update the PodScheduled condition of gated and bound pods whose condition is outdated."""
-        for pod in list(self._index.stale_conditions.values()):
+        for pod in list(self._index.pods_with_stale_conditions.values()):
             obj = self._current_object(pod)
             if obj is None or pod.uid in self._evicted_uids:
                 continue
             updated_pod = set_placed(obj, self._now) if pod.node_name else set_gated_condition(obj, self._now)
             if updated_pod is obj:
-                del self._index.stale_conditions[pod.uid]
+                del self._index.pods_with_stale_conditions[pod.uid]
             else:
                 self.outcome.writes.append(UpdateStatus(updated_pod))
 
@@ -287,7 +293,7 @@ class _Pass:
             self.outcome.events += events
 
     def _current_object(self, pod: PodView) -> Obj | None:
-        """Return the current object of a pod; None if the pod was deleted or replaced."""
+        """Return the current object of a pod; None if the pod was deleted, or replaced by one with the same name."""
         obj = self._reader.get(pod_key(pod))
         return obj if obj is not None and obj["metadata"].get("uid", "") == pod.uid else None
 
@@ -301,7 +307,7 @@ def _with_node(pod: Obj, node_name: str, gpu_indices: Sequence[int]) -> Obj:
 
 
 def _failure_message(fit_error: Unschedulable, preemption: PreemptionFailure) -> str:
-    """Return the message why a pod does not fit and, if there are nodes, why preemption does not help."""
+    """Return a message about why a pod does not fit and, if there are nodes, why preemption does not help."""
     message = fit_error.message()
     return message if message == NO_NODES else f"{message} {preemption.message}"
 

@@ -50,7 +50,9 @@ def add_taint_scores(scores: dict[str, int], taint_counts: Mapping[str, int]) ->
             )
 
 
-def add_pod_affinity(scores: dict[str, int], nodes: Sequence[NodeInfo], domain_scores: Mapping[Domain, int]) -> None:
+def add_pod_affinity_scores(
+    scores: dict[str, int], nodes: Sequence[NodeInfo], domain_scores: Mapping[Domain, int]
+) -> None:
     """Add the scores of pod affinity to the nodes' total scores: each node's domain scores, normalized to 0..100."""
     keys = list(dict.fromkeys(key for key, _ in domain_scores))
     score_sums = {n.name: sum(domain_scores.get((key, n.view.labels.get(key, "")), 0) for key in keys) for n in nodes}
@@ -76,10 +78,10 @@ def add_topology_spread_scores(scores: dict[str, int], skews: Mapping[str, int])
 
 
 _SKEW_EXCEEDED: Final = node_filters.FilterFailure(
-    ("node(s) didn't match pod topology spread constraints",), may_yield=True
+    ("node(s) didn't match pod topology spread constraints",), is_resolvable=True
 )
 _MISSING_TOPOLOGY_LABEL: Final = node_filters.FilterFailure(
-    ("node(s) didn't match pod topology spread constraints (missing required label)",), may_yield=False
+    ("node(s) didn't match pod topology spread constraints (missing required label)",), is_resolvable=False
 )
 
 
@@ -87,7 +89,7 @@ class TopologySpreadFilter:
     """Node filter for a pod's DoNotSchedule topology spread constraints, by the number of matching pods per domain."""
 
     def __init__(self, pod: PodView, nodes: Iterable[NodeInfo], placed_pods: PodAffinityIndex) -> None:
-        self._rules = [rule for rule in pod.shape.spread if rule.is_hard]
+        self._rules = [rule for rule in pod.shape.spread_rules if rule.is_hard]
         self._own_counts = [_own_pod_count(rule, pod) for rule in self._rules]
         self._domains: list[CountByNode] = [{} for _ in self._rules]
         pod_counts = [_count_selected_pods(rule, pod, placed_pods) for rule in self._rules]
@@ -113,11 +115,11 @@ class TopologySpreadFilter:
         return None
 
 
-def topology_skew(
+def topology_skews(
     pod: PodView, feasible_nodes: Sequence[NodeInfo], nodes: Iterable[NodeInfo], placed_pods: PodAffinityIndex
 ) -> dict[str, int]:
     """Return each feasible node's skew by ScheduleAnyway constraints; nodes that lack a topology key are omitted."""
-    soft_rules = [rule for rule in pod.shape.spread if not rule.is_hard]
+    soft_rules = [rule for rule in pod.shape.spread_rules if not rule.is_hard]
     scored_nodes = [node for node in feasible_nodes if _has_all_keys(node, soft_rules)]
     skews = dict.fromkeys([node.name for node in scored_nodes], 0.0)
     for rule in soft_rules:
@@ -215,7 +217,7 @@ def find_obstacle(pod: PodView, node: NodeInfo, nodes: ClusterSnapshot) -> node_
     if needs_only_resources([pod, *competing_pods], nodes):
         static_results = nodes.candidate_cache.static_results(pod.shape.rules)
         return static_results.obstacles[node.name] or node_filters.find_shortage(
-            pod.shape, node, node_filters.subtract_requests(node_filters.NOTHING, competing_pods)
+            pod.shape, node, node_filters.subtract_requests(node_filters.NO_AMOUNTS, competing_pods)
         )
     with nodes.what_if():
         for nominated in competing_pods:
@@ -245,7 +247,7 @@ def find_node(
 def find_obstacles(pod: PodView, nodes: ClusterSnapshot) -> dict[str, node_filters.FilterFailure]:
     """Return why each node rejects a pod, by node name; nodes that fit are omitted."""
     pod_filters = PodFilters(pod, nodes)
-    failure_by_node = {node.name: pod_filters.find_obstacle_at(node) for node in nodes}
+    failure_by_node = {node.name: pod_filters.find_obstacle_with_nominations(node) for node in nodes}
     return {name: obstacle for name, obstacle in failure_by_node.items() if obstacle is not None}
 
 
@@ -258,14 +260,14 @@ def choose_node(
     nominated_node = nodes.get(nodes.nominated_node_of(pod.uid))
     if nominated_node is not None and find_obstacle(pod, nominated_node, nodes) is None:
         return nominated_node.name
-    candidate_nodes = nodes.candidate_cache.of(pod.shape, profile)
+    candidate_nodes = nodes.candidate_cache.candidates_for(pod.shape, profile)
     if not candidate_nodes.scores:
         return ""
     pod_filters, pod_preferences = PodFilters(pod, nodes), PodPreferences(pod, nodes, candidate_nodes)
     if pod_preferences.is_empty:
-        return candidate_nodes.best_node(pod_filters.passes_node)
+        return candidate_nodes.best_node(pod_filters.accepts_node)
     return pod_preferences.best_node(
-        {name: score for name, score in candidate_nodes.scores.items() if pod_filters.passes_node(name)}
+        {name: score for name, score in candidate_nodes.scores.items() if pod_filters.accepts_node(name)}
     )
 
 
@@ -279,11 +281,11 @@ class PodFilters:
         self._static_results = nodes.candidate_cache.static_results(shape.rules)
         self._spread: TopologySpreadFilter | None = None
         self._affinity: PodAffinityFilter | None = None
-        if any(rule.is_hard for rule in shape.spread):
+        if any(rule.is_hard for rule in shape.spread_rules):
             self._spread = TopologySpreadFilter(pod, nodes, nodes.placed_pods)
         if shape.affinity or shape.anti_affinity or nodes.placed_pods.anti_affinity_terms:
             affinity_filter = PodAffinityFilter(pod, nodes)
-            self._affinity = affinity_filter if affinity_filter.matters else None
+            self._affinity = affinity_filter if affinity_filter.may_reject else None
 
     def find_obstacle(self, node: NodeInfo) -> node_filters.FilterFailure | None:
         """Return why a node rejects the pod, ignoring pods nominated to the node; None if the node accepts it."""
@@ -293,12 +295,12 @@ class PodFilters:
             or self._find_conflict(node)
         )
 
-    def find_obstacle_at(self, node: NodeInfo) -> node_filters.FilterFailure | None:
+    def find_obstacle_with_nominations(self, node: NodeInfo) -> node_filters.FilterFailure | None:
         """Return why a node rejects the pod, counting the pods nominated to the node; None if the node accepts it."""
         has_nominated_pods = bool(self._nodes.pods_nominated_to(node.name))
         return find_obstacle(self._pod, node, self._nodes) if has_nominated_pods else self.find_obstacle(node)
 
-    def passes_node(self, name: str) -> bool:
+    def accepts_node(self, name: str) -> bool:
         """Return whether a node with enough free resources also passes the filters that depend on other pods."""
         node = self._nodes.get(name)
         if node is None or self._find_conflict(node) is not None:
@@ -319,27 +321,27 @@ class PodPreferences:
         self._pod = pod
         self._nodes = nodes
         self._static_results = candidate_nodes.static_results
-        has_affinity_preferences = bool(pod.shape.preferred or nodes.placed_pods.preferred_terms)
+        has_affinity_preferences = bool(pod.shape.preferred_terms or nodes.placed_pods.preferred_terms)
         self._domain_scores = affinity_scores(pod, nodes) if has_affinity_preferences else {}
-        self._has_soft_spread = any(not rule.is_hard for rule in pod.shape.spread)
+        self._has_soft_spread = any(not rule.is_hard for rule in pod.shape.spread_rules)
         self.is_empty = not (
-            self._static_results.preferences
-            or self._static_results.aversions
+            self._static_results.affinity_weights
+            or self._static_results.taint_counts
             or self._domain_scores
             or self._has_soft_spread
         )
 
     def best_node(self, scores: dict[str, int]) -> str:
-        """Add preferences to the resource scores by node; return the best node, '' if there are no scores."""
+        """Add preferences to the resource scores by node; return the best node's name, '' if there are no scores."""
         if not scores:
             return ""
-        add_node_affinity_scores(scores, self._static_results.preferences)
-        add_taint_scores(scores, self._static_results.aversions)
+        add_node_affinity_scores(scores, self._static_results.affinity_weights)
+        add_taint_scores(scores, self._static_results.taint_counts)
         if self._domain_scores or self._has_soft_spread:
             feasible_nodes = [node for node in self._nodes if node.name in scores]
-            add_pod_affinity(scores, feasible_nodes, self._domain_scores)
+            add_pod_affinity_scores(scores, feasible_nodes, self._domain_scores)
             if self._has_soft_spread:
                 add_topology_spread_scores(
-                    scores, topology_skew(self._pod, feasible_nodes, self._nodes, self._nodes.placed_pods)
+                    scores, topology_skews(self._pod, feasible_nodes, self._nodes, self._nodes.placed_pods)
                 )
         return min(scores, key=lambda name: (-scores[name], name))

@@ -14,7 +14,7 @@ from batchyard.api.views.pod_shape import PodShape
 from batchyard.api.views.pods import PodView, pod_view
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
 from batchyard.placement.filtering import Unschedulable, choose_node, find_obstacle, find_obstacles
-from batchyard.placement.node_filters import NOTHING, AutoscalingProfile, FilterFailure, subtract_requests
+from batchyard.placement.node_filters import NO_AMOUNTS, AutoscalingProfile, FilterFailure, subtract_requests
 from batchyard.placement.node_info import NodeInfo
 from batchyard.placement.preemption import PREEMPTION_UNDER_WAY, PreemptionFailure, awaits_victims, find_preemption
 
@@ -29,7 +29,7 @@ class GangUnschedulable(NamedTuple):
     """A failed placement of a gang: its first pod that fits no node, and why each node rejects this pod."""
 
     pod: PodView
-    why: Unschedulable
+    fit_error: Unschedulable
 
 
 class GangPreemption(NamedTuple):
@@ -100,15 +100,15 @@ def _equal_pods_may_fit(
 ) -> bool:
     """Return whether pods with equal requirements may fit together, possibly by preempting pods of lower priority."""
     pod, pod_count = equal_pods[0], len(equal_pods)
-    considers_preemption = may_preempt and nodes.has_lower_priority(pod.priority)
+    considers_preemption = may_preempt and nodes.has_pods_below(pod.priority)
     obstacles = nodes.candidate_cache.static_results(pod.shape.rules).obstacles
-    for name in obstacles if considers_preemption else nodes.candidate_cache.of(pod.shape, profile).scores:
+    for name in obstacles if considers_preemption else nodes.candidate_cache.candidates_for(pod.shape, profile).scores:
         node = nodes.get(name)
         if node is None or obstacles[name] is not None:
             continue
         free_amounts, freed_amounts = (
-            node.left,
-            node.requests_below(pod.priority) if considers_preemption else NOTHING,
+            node.free_amounts,
+            node.requests_below(pod.priority) if considers_preemption else NO_AMOUNTS,
         )
         competing_pods = [other for other in nodes.competing_nominations(pod, name) if other.gang != pod.gang]
         if competing_pods:
@@ -159,7 +159,9 @@ def _placement_key(pod: PodView) -> tuple[bool, int, int, int, int, str]:
 # requirements (batchyard.jobs.jobset.exclusive_placement).
 
 
-_DOMAIN_TOO_SMALL: Final = FilterFailure(("node(s) were in a domain without room for the whole Job",), may_yield=True)
+_DOMAIN_TOO_SMALL: Final = FilterFailure(
+    ("node(s) were in a domain without room for the whole Job",), is_resolvable=True
+)
 
 
 class PlacementClaim(NamedTuple):
@@ -250,7 +252,10 @@ def claim_order(claims: Sequence[PlacementClaim]) -> list[PlacementClaim]:
 def place_claims(
     claims: Sequence[PlacementClaim], nodes: ClusterSnapshot, profile: AutoscalingProfile
 ) -> GangPlacement | GangUnschedulable:
-    """Return nodes for all pods of placement claims: their nominated nodes if all still fit, else the best nodes."""
+    """Return nodes for all pods of placement claims, or the pod that fits no node.
+
+    These are the nominated nodes if all of them still fit, otherwise the best nodes.
+    """
     nominations = nominated_nodes(claims, nodes)
     with nodes.what_if():
         withdraw_nominations(claims, nodes)

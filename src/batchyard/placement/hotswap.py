@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, TypeAlias
 from batchyard.api import meta, scheme, well_known
 from batchyard.api.times import parse_time
 from batchyard.api.views import pods as lifecycle
-from batchyard.api.views.node import pods_running_at_once
+from batchyard.api.views.node import parallel_pod_count
 from batchyard.api.views.pods import PodView, checkpoint_interval, is_terminal, is_terminating, lost_work, running_since
 from batchyard.api.views.workload import workload_view
 from batchyard.base.counts import count_with_noun, select_verb
@@ -43,17 +43,17 @@ from batchyard.scheduling.workload import lifecycle as workload_lifecycle
 
 
 def missing_followers(leader: meta.Obj, reader: Reader) -> int:
-    """Return how many more pods an exclusively placed Job must create, given its first pod (the leader)."""
+    """Return how many more pods an exclusively placed Job must create, by its leader pod; 0 if the Job is gone."""
     owner = meta.controller_of(leader)
     job = None if owner is None else reader.get(meta.owner_key(owner, leader["metadata"].get("namespace", "")))
     if owner is None or job is None or job["metadata"]["uid"] != owner["uid"]:
         return 0
-    expected_count, completions = pods_running_at_once(job["spec"]), job["spec"].get("completions")
+    expected_count, completions = parallel_pod_count(job["spec"]), job["spec"].get("completions")
     if completions is not None:
         expected_count = min(expected_count, completions - (job.get("status") or {}).get("succeeded", 0))
     owned_objects = reader.owned_by(owner["uid"], job["metadata"].get("namespace", ""))
     pods = [obj for obj in owned_objects if meta.group_kind(obj) == scheme.POD]
-    return max(0, expected_count - sum(map(_is_running, pods)))
+    return max(0, expected_count - sum(map(_is_active, pods)))
 
 
 class FollowerReservations:
@@ -77,7 +77,7 @@ class FollowerReservations:
         """End the reservations for Job pods that exist by now, and those of leader pods that are gone."""
         for leader in list(self._placeholders):
             obj = reader.get(leader)
-            self._keep_placeholders(leader, missing_followers(obj, reader) if obj and _is_running(obj) else 0)
+            self._keep_placeholders(leader, missing_followers(obj, reader) if obj and _is_active(obj) else 0)
 
     def _keep_placeholders(self, leader_key: meta.Key, placeholder_count: int) -> None:
         """Keep the first `placeholder_count` reservations of a leader pod, and end the others."""
@@ -88,7 +88,7 @@ class FollowerReservations:
             self._placeholders[leader_key] = placeholder_pods[:placeholder_count]
 
 
-def _is_running(pod: meta.Obj) -> bool:
+def _is_active(pod: meta.Obj) -> bool:
     return not (is_terminal(pod) or is_terminating(pod))
 
 
@@ -162,7 +162,7 @@ def find_hotswap(
     profile: AutoscalingProfile,
 ) -> HotswapPlan | None:
     """Return the Workloads and pods to evict so that a gang's pods fit, with their nodes; None if nothing suffices."""
-    if not nodes.stopping and not nodes.has_lower_priority(max(claim.leader.priority for claim in claims)):
+    if not nodes.terminating_uids and not nodes.has_pods_below(max(claim.leader.priority for claim in claims)):
         return None
     hotswap_search = _HotswapSearch(claims, nodes, find_eviction_unit, profile)
     hotswap_plan = hotswap_search.run()
@@ -190,9 +190,9 @@ def eviction_cost(eviction_units: Sequence[EvictionUnit]) -> EvictionCost:
     """Return the cost of evictions as a sort key (lost work, pods, names); evictions under way cost nothing."""
     units_to_evict = [eviction_unit for eviction_unit in eviction_units if not eviction_unit.is_being_evicted]
     return (
-        sum([o.work_lost for o in units_to_evict]),
-        sum([len(o.pods) for o in units_to_evict]),
-        sorted([o.name for o in units_to_evict]),
+        sum([unit.work_lost for unit in units_to_evict]),
+        sum([len(unit.pods) for unit in units_to_evict]),
+        sorted([unit.name for unit in units_to_evict]),
     )
 
 
@@ -211,16 +211,16 @@ class _HotswapSearch:
         self._nodes = nodes
         self._find_eviction_unit = find_eviction_unit
         self._profile = profile
-        self._allowed: Mapping[str, None] | None = None
+        self._allowed_victim_names: Mapping[str, None] | None = None
         #: Units whose eviction alone lets some claim fit, by name.
         self.single_victims: dict[str, EvictionUnit] = {}
 
     def run(self, allowed_victim_names: Mapping[str, None] | None = None) -> HotswapPlan | None:
         """Return nodes and victims for all pods of the gang; with `allowed_victim_names`, only these may be evicted."""
-        self._allowed = allowed_victim_names
+        self._allowed_victim_names = allowed_victim_names
         with self._nodes.what_if():
             gang.withdraw_nominations(self._claims, self._nodes)
-            for uid in list(self._nodes.stopping):
+            for uid in list(self._nodes.terminating_uids):
                 self._nodes.remove_pod(uid)
             if gang.are_nodes_free(self._nominated_nodes, self._claims, self._nodes):
                 return HotswapPlan(self._nominated_nodes, ())
@@ -320,7 +320,7 @@ class _HotswapSearch:
     def _may_be_evicted(self, eviction_unit: EvictionUnit, claiming_pod: PodView) -> bool:
         if eviction_unit.is_being_evicted:
             return True
-        is_allowed_victim = self._allowed is None or eviction_unit.name in self._allowed
+        is_allowed_victim = self._allowed_victim_names is None or eviction_unit.name in self._allowed_victim_names
         return is_allowed_victim and claiming_pod.may_preempt and eviction_unit.priority < claiming_pod.priority
 
     def _fit_without_units(
@@ -335,7 +335,7 @@ class _HotswapSearch:
 
 
 def _may_fit_after_eviction(node: NodeInfo, claiming_pod: PodView) -> bool:
-    """Report, by a quick check, whether a pod may fit a node after eviction of all pods of lower priority."""
+    """Return, by a quick check, whether a pod may fit a node after the eviction of all pods of lower priority."""
     candidates = preemptible_pods(claiming_pod, node)
     if not candidates or claiming_pod.shape.host_ports:
         return bool(candidates)
@@ -371,7 +371,7 @@ class Hotswap:
     def __init__(self) -> None:
         self._pods = PodsByNode()
         #: Whether each known node is lost, by node name.
-        self._lost: dict[str, bool] = {}
+        self._is_lost_by_node: dict[str, bool] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Return the keys of the pods of a node that became lost, or of a changed pod on a lost node."""
@@ -379,9 +379,9 @@ class Hotswap:
         if key.kind == scheme.POD:
             self._pods.observe(key, event.old, new)
             return (key,) if new is not None and self._may_node_be_lost(lifecycle.bound_node(new)) else ()
-        was_node_lost = self._lost.pop(key.name, True)
+        was_node_lost = self._is_lost_by_node.pop(key.name, True)
         if new is not None:
-            self._lost[key.name] = is_node_lost(new)
+            self._is_lost_by_node[key.name] = is_node_lost(new)
         return self._pods.pod_keys_on(key.name) if not was_node_lost and self._may_node_be_lost(key.name) else ()
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
@@ -397,13 +397,13 @@ class Hotswap:
         if failed_pod is not pod and now < (removable_at := _removable_at(node, pod)):
             return ReconcileResult(requeue_at=removable_at)
         if failed_pod is pod:
-            return ReconcileResult([Delete(key, grace=0, uid=pod["metadata"]["uid"])])
+            return ReconcileResult([Delete(key, grace_period_seconds=0, uid=pod["metadata"]["uid"])])
         event = EventRecord(key, "Warning", "NodeLost", f"Node {name} is lost: the pod is removed")
         return ReconcileResult([UpdateStatus(failed_pod)], [event])
 
     def _may_node_be_lost(self, node: str) -> bool:
         """Return whether a node is lost, or no watch event about it was received."""
-        return bool(node) and self._lost.get(node, True)
+        return bool(node) and self._is_lost_by_node.get(node, True)
 
 
 def _belongs_to_gang(pod: meta.Obj) -> bool:
@@ -435,7 +435,11 @@ def _node_lost_at(node: meta.Obj, fallback_time: Instant) -> Instant:
 
 
 def _needs_hotswap_removal(pod: meta.Obj) -> bool:
-    """Return whether a pod still must be failed or deleted: it is active, terminating, or failed by Hotswap."""
+    """Return whether Hotswap must still fail or delete a pod.
+
+    It must if the pod has not ended. An ended pod is deleted if Hotswap failed it or if it is terminating, unless it
+    only waits for its finalizers.
+    """
     if not lifecycle.is_terminal(pod):
         return True
     disruption = meta.find_condition(pod, lifecycle.DISRUPTION_TARGET)
@@ -462,7 +466,7 @@ class HotswapPass:
         self._now = now
         #: Eviction units by gang, or by pod uid for pods without a gang.
         self._eviction_units: dict[str, EvictionUnit | None] = {}
-        self._gangs: dict[str, list[PodView]] = {}
+        self._pods_by_gang: dict[str, list[PodView]] = {}
 
     def claims_of(self, pods: Iterable[PodView]) -> list[gang.PlacementClaim]:
         """Return for each pending pod which pods it needs nodes for: itself, and missing pods of its exclusive Job."""
@@ -510,11 +514,11 @@ class HotswapPass:
         workload = self._workload_of(pod)
         if workload is None or workload_lifecycle.is_finished(workload):
             return None
-        if not self._gangs:
+        if not self._pods_by_gang:
             for node in self._nodes:
                 for other in node.pods.values():
-                    self._gangs.setdefault(other.gang, []).append(other)
-        pods = self._gangs.get(pod.gang)
+                    self._pods_by_gang.setdefault(other.gang, []).append(other)
+        pods = self._pods_by_gang.get(pod.gang)
         if pods is None:
             return None  # bound in this pass
         eviction_unit = self._make_unit(str(meta.key_of(workload)), pods)

@@ -43,7 +43,7 @@ class PlacementIndex:
         self.nodes = ClusterSnapshot()
         self.pending_units = SchedulingQueue(self.nodes)
         #: Pods whose PodScheduled condition must be updated: gated or bound.
-        self.stale_conditions: dict[str, PodView] = {}
+        self.pods_with_stale_conditions: dict[str, PodView] = {}
         #: Pods with a write that no watch event has confirmed yet.
         self._unconfirmed: dict[str, Key] = {}
         self._unconfirmed_victims: list[RecordedVictim] = []
@@ -57,7 +57,7 @@ class PlacementIndex:
     def observe(self, event: WatchEvent) -> bool:
         """Apply a watch event; return whether pending pods must be tried again."""
         self._handlers[event.key.kind](event)
-        return self.pending_units.has_work or bool(self.stale_conditions) or bool(self._unconfirmed_victims)
+        return self.pending_units.has_work or bool(self.pods_with_stale_conditions) or bool(self._unconfirmed_victims)
 
     def profile_of(self, pod: PodView) -> AutoscalingProfile:
         """Return the node scoring profile for a pod, by its scheduler name."""
@@ -134,7 +134,7 @@ class PlacementIndex:
 
     def _sync_pod(self, pod: PodView) -> None:
         """Update the index for a pod's current state: bound, pending, gated or ignored."""
-        self.stale_conditions.pop(pod.uid, None)
+        self.pods_with_stale_conditions.pop(pod.uid, None)
         if pod.is_terminal or (pod.scheduler not in _PROFILE_BY_SCHEDULER and not pod.node_name):
             self._forget_pod(pod.uid)
         elif pod.node_name:
@@ -142,7 +142,7 @@ class PlacementIndex:
         elif pod.deleting or pod.gated:
             self._forget_pod(pod.uid)
             if not pod.deleting and pod.unscheduled_reason != GATED:
-                self.stale_conditions[pod.uid] = pod
+                self.pods_with_stale_conditions[pod.uid] = pod
         else:
             self._on_pending_pod(pod)
 
@@ -152,7 +152,7 @@ class PlacementIndex:
             self.nodes.withdraw_nomination(pod.uid)
         self._place_on_node(pod, pod.node_name)
         if pod.unscheduled_reason or pod.nominated_node:
-            self.stale_conditions[pod.uid] = pod
+            self.pods_with_stale_conditions[pod.uid] = pod
 
     def _on_pending_pod(self, pod: PodView) -> None:
         previous_revision = self.pending_units.get(pod.uid)
@@ -170,7 +170,7 @@ class PlacementIndex:
     def _forget_pod(self, uid: str) -> None:
         """Remove a pod from its node, from the queue and from the nominated pods."""
         self._remove_from_node(uid)
-        self.stale_conditions.pop(uid, None)
+        self.pods_with_stale_conditions.pop(uid, None)
         self.pending_units.drop(uid)
         self.nodes.withdraw_nomination(uid)
 
@@ -192,7 +192,6 @@ class PlacementIndex:
         self.pending_units.record_moved_pod(pod, not pod.deleting)
 
     def _remove_from_node(self, uid: str) -> None:
-        """Remove a pod from its node in the snapshot."""
         previous_revision = self.nodes.pod(uid)
         if previous_revision is not None:
             self.nodes.remove_pod(uid)

@@ -23,18 +23,20 @@ class FilterFailure(NamedTuple):
 
     reasons: tuple[str, ...]
     #: Whether preemption of pods of lower priority may resolve the failure.
-    may_yield: bool
+    is_resolvable: bool
 
 
-_NODE_UNSCHEDULABLE: Final = FilterFailure(("node(s) were unschedulable",), may_yield=False)
-_NODE_AFFINITY_MISMATCH: Final = FilterFailure(("node(s) didn't match Pod's node affinity/selector",), may_yield=False)
-AFFINITY_CONFLICT: Final = FilterFailure(("pod affinity terms conflict",), may_yield=False)
+_NODE_UNSCHEDULABLE: Final = FilterFailure(("node(s) were unschedulable",), is_resolvable=False)
+_NODE_AFFINITY_MISMATCH: Final = FilterFailure(
+    ("node(s) didn't match Pod's node affinity/selector",), is_resolvable=False
+)
+AFFINITY_CONFLICT: Final = FilterFailure(("pod affinity terms conflict",), is_resolvable=False)
 """The required node names contradict each other. The message contains this reason once, without a count."""
-_NODE_NAME_MISMATCH: Final = FilterFailure(("node(s) didn't satisfy plugin(s) [NodeAffinity]",), may_yield=False)
+_NODE_NAME_MISMATCH: Final = FilterFailure(("node(s) didn't satisfy plugin(s) [NodeAffinity]",), is_resolvable=False)
 
 
 def find_obstacle(rules: NodeRules, node: NodeView) -> FilterFailure | None:
-    """Return why a node rejects pods with the given node rules, by name, taints or labels; None if it accepts them."""
+    """Return why a node's name, taints or labels exclude pods with these node rules; None if they do not."""
     allowed_names = _allowed_node_names(rules)
     if allowed_names is not None and node.name not in allowed_names:
         return _NODE_NAME_MISMATCH if allowed_names else AFFINITY_CONFLICT
@@ -42,7 +44,9 @@ def find_obstacle(rules: NodeRules, node: NodeView) -> FilterFailure | None:
         return _NODE_UNSCHEDULABLE
     for taint in node.taints:
         if taint.effect in {"NoSchedule", "NoExecute"} and not tolerates(rules.tolerations, taint):
-            return FilterFailure((f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}",), may_yield=False)
+            return FilterFailure(
+                (f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}",), is_resolvable=False
+            )
     return None if selects(rules, node) else _NODE_AFFINITY_MISMATCH
 
 
@@ -114,39 +118,41 @@ class AutoscalingProfile(Enum):
 # nodeports. Scores are integers from 0 to 100, truncated as in kube-scheduler.
 
 
-NOTHING: Final[Mapping[str, int]] = {}
+NO_AMOUNTS: Final[Mapping[str, int]] = {}
 _TOO_MANY_PODS: Final = "Too many pods"
 _NO_SINGLE_GPU: Final = "node(s) didn't have the requested shares free on single GPUs"
-_PORTS_TAKEN: Final = FilterFailure(("node(s) didn't have free ports for the requested pod ports",), may_yield=True)
+_PORTS_TAKEN: Final = FilterFailure(("node(s) didn't have free ports for the requested pod ports",), is_resolvable=True)
 
 
 def has_room(shape: PodShape, node: NodeInfo) -> bool:
     """Return whether a node has enough free resources, GPU shares and host ports for a pod."""
-    free_amounts = node.left
+    free_amounts = node.free_amounts
     for resource, amount in shape.requests:
         if free_amounts.get(resource, 0) < amount:
             return False
     if shape.gpu_milli and not node.gpu_shares.fits(shape.gpu_milli):
         return False
-    return not shape.host_ports or all(map(node.has_port, shape.host_ports))
+    return not shape.host_ports or all(map(node.is_port_free, shape.host_ports))
 
 
-def find_shortage(shape: PodShape, node: NodeInfo, freed_amounts: Mapping[str, int] = NOTHING) -> FilterFailure | None:
+def find_shortage(
+    shape: PodShape, node: NodeInfo, freed_amounts: Mapping[str, int] = NO_AMOUNTS
+) -> FilterFailure | None:
     """Return which resources or host ports a node lacks for a pod if `freed_amounts` were free too; None if it fits.
 
     If `freed_amounts` is not empty, the distribution of GPU shares over GPUs is not checked.
     """
-    if shape.host_ports and not all(map(node.has_port, shape.host_ports)):
+    if shape.host_ports and not all(map(node.is_port_free, shape.host_ports)):
         return _PORTS_TAKEN
-    free_amounts, total_amounts = node.left, node.view.allocatable
-    reasons, may_yield = [], True
+    free_amounts, total_amounts = node.free_amounts, node.view.allocatable
+    reasons, is_resolvable = [], True
     for resource, amount in shape.requests:
         if free_amounts.get(resource, 0) + freed_amounts.get(resource, 0) < amount:
             reasons.append(_TOO_MANY_PODS if resource == PODS else f"Insufficient {resource}")
-            may_yield = may_yield and (resource == PODS or amount <= total_amounts.get(resource, 0))
+            is_resolvable = is_resolvable and (resource == PODS or amount <= total_amounts.get(resource, 0))
     if not reasons and not freed_amounts and shape.gpu_milli and not node.gpu_shares.fits(shape.gpu_milli):
-        return FilterFailure((_NO_SINGLE_GPU,), may_yield=node.gpu_shares.has_enough(shape.gpu_milli))
-    return FilterFailure(tuple(reasons), may_yield) if reasons else None
+        return FilterFailure((_NO_SINGLE_GPU,), is_resolvable=node.gpu_shares.has_enough(shape.gpu_milli))
+    return FilterFailure(tuple(reasons), is_resolvable) if reasons else None
 
 
 def total_requests(leaving_pods: Iterable[PodView]) -> dict[str, int]:
@@ -172,7 +178,7 @@ def resource_score(shape: PodShape, node: NodeInfo, profile: AutoscalingProfile)
 
     The balance score is omitted for pods that request neither cpu nor memory.
     """
-    total_amounts, free_amounts = node.view.allocatable, node.left
+    total_amounts, free_amounts = node.view.allocatable, node.free_amounts
     cpu, memory = total_amounts.get("cpu", 0), total_amounts.get("memory", 0)
     score = _allocation_score(
         (node.scored_cpu + shape.scored_cpu, cpu), (node.scored_memory + shape.scored_memory, memory), profile
@@ -185,7 +191,10 @@ def resource_score(shape: PodShape, node: NodeInfo, profile: AutoscalingProfile)
 
 
 def _allocation_score(cpu: tuple[int, int], memory: tuple[int, int], profile: AutoscalingProfile) -> int:
-    """Return the mean free (if `profile` packs: used) percentage of cpu and memory, from (used, total) of each."""
+    """Return the mean percentage of free cpu and memory, or of used if `profile` packs pods; 0 without both.
+
+    `cpu` and `memory` are the used and the total amount.
+    """
     score = resource_count = 0
     for used, total in (cpu, memory):
         if total:

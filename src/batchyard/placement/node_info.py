@@ -23,32 +23,34 @@ WHOLE_GPU: Final = 1000
 class GpuShares:
     """The GPUs of a node and how much of each GPU its pods use; a pod for which too few GPUs are free gets none."""
 
-    __slots__ = ("_shares_by_pod", "left")
+    __slots__ = ("_shares_by_pod", "free_shares")
 
     def __init__(self, total_milli: int) -> None:
-        self.left = [WHOLE_GPU] * (total_milli // WHOLE_GPU)
+        self.free_shares = [WHOLE_GPU] * (total_milli // WHOLE_GPU)
         """Free thousandths by GPU; negative if overcommitted."""
         self._shares_by_pod: dict[str, tuple[int, tuple[int, ...]]] = {}
 
     def fits(self, gpu_milli: int) -> bool:
         """Return whether the node's free GPUs suffice for an amount in thousandths of a GPU."""
         if gpu_milli <= WHOLE_GPU:  # fast path for almost all pods that use GPUs
-            return max(self.left, default=0) >= gpu_milli
-        return bool(choose_gpus(gpu_milli, self.left))
+            return max(self.free_shares, default=0) >= gpu_milli
+        return bool(choose_gpus(gpu_milli, self.free_shares))
 
     def has_enough(self, gpu_milli: int) -> bool:
         """Return whether an amount in thousandths of a GPU would fit if all GPUs of the node were free."""
-        return -(-gpu_milli // WHOLE_GPU) <= len(self.left)
+        return -(-gpu_milli // WHOLE_GPU) <= len(self.free_shares)
 
-    def held_by(self, uid: str) -> tuple[int, ...]:
-        """Return the indices of the GPUs that a pod uses; a GPU that it uses only in part comes last."""
+    def gpus_of(self, uid: str) -> tuple[int, ...]:
+        """Return the indices of the GPUs that a pod uses, a GPU used in part last; () if the pod uses none."""
         return self._shares_by_pod.get(uid, (0, ()))[1]
 
     def take(self, uid: str, gpu_milli: int, gpus: Sequence[int]) -> None:
-        """Assign `gpus`, chosen earlier, to a pod; choose free GPUs instead if the number or an index is not valid."""
+        """Assign `gpus` to a pod; choose free GPUs instead if their number or an index is not valid for the request."""
         is_right_gpu_count = len(gpus) == -(-gpu_milli // WHOLE_GPU) == len(dict.fromkeys(gpus))
-        are_valid = all(0 <= number < len(self.left) for number in gpus)
-        chosen_gpus = tuple(gpus) if gpus and is_right_gpu_count and are_valid else choose_gpus(gpu_milli, self.left)
+        are_valid = all(0 <= number < len(self.free_shares) for number in gpus)
+        chosen_gpus = (
+            tuple(gpus) if gpus and is_right_gpu_count and are_valid else choose_gpus(gpu_milli, self.free_shares)
+        )
         self._shares_by_pod[uid] = gpu_milli, chosen_gpus
         self._change_free(gpu_milli, chosen_gpus, -1)
 
@@ -69,7 +71,7 @@ class GpuShares:
         invariant(not gpus or len(gpus) == -(-gpu_milli // WHOLE_GPU), "a pod must have as many GPUs as it requests")
         for number in gpus:
             gpu_share = min(gpu_milli, WHOLE_GPU)
-            self.left[number] += sign * gpu_share
+            self.free_shares[number] += sign * gpu_share
             gpu_milli -= gpu_share
 
 
@@ -98,8 +100,8 @@ class NodeInfo:
 
     __slots__ = (
         "_priority_requests",
+        "free_amounts",
         "gpu_shares",
-        "left",
         "name",
         "pods",
         "ports",
@@ -113,7 +115,7 @@ class NodeInfo:
         self.view = view
         self.pods: dict[str, PodView] = {}
         """The pods that are bound to the node or assumed, by uid."""
-        self.left = dict(view.allocatable)
+        self.free_amounts = dict(view.allocatable)
         """Free amounts by resource; negative if overcommitted."""
         self.scored_cpu = 0
         """The cpu requests of the pods for scoring, with kube-scheduler's defaults for pods without requests."""
@@ -130,14 +132,14 @@ class NodeInfo:
             return
         if view.allocatable.get(GPU_MILLI) != old_view.allocatable.get(GPU_MILLI):
             self.gpu_shares = self.gpu_shares.with_total(view.allocatable.get(GPU_MILLI, 0))
-        used = {r: old_view.allocatable.get(r, 0) - n for r, n in self.left.items()}
-        self.left = {r: view.allocatable.get(r, 0) - used.get(r, 0) for r in {**view.allocatable, **used}}
+        used = {r: old_view.allocatable.get(r, 0) - n for r, n in self.free_amounts.items()}
+        self.free_amounts = {r: view.allocatable.get(r, 0) - used.get(r, 0) for r in {**view.allocatable, **used}}
 
     def take(self, pod: PodView, previous_gpus: Sequence[int] = ()) -> None:
         """Add a pod to the node; `previous_gpus` are the GPUs that it used on this node before, if any."""
         self.pods[pod.uid] = pod
         self._priority_requests.clear()
-        free_amounts = self.left
+        free_amounts = self.free_amounts
         for resource, amount in pod.requests:
             free_amounts[resource] = free_amounts.get(resource, 0) - amount
         self.scored_cpu += pod.shape.scored_cpu
@@ -152,7 +154,7 @@ class NodeInfo:
         pod = self.pods.pop(uid)
         self._priority_requests.clear()
         for resource, amount in pod.requests:
-            self.left[resource] += amount
+            self.free_amounts[resource] += amount
         self.scored_cpu -= pod.shape.scored_cpu
         self.scored_memory -= pod.shape.scored_memory
         for port in pod.shape.host_ports:
@@ -171,7 +173,7 @@ class NodeInfo:
                     total_requests[resource] = total_requests.get(resource, 0) + amount
         return total_requests
 
-    def has_port(self, host_port: HostPort) -> bool:
+    def is_port_free(self, host_port: HostPort) -> bool:
         """Return whether a host port is free on the node; the address 0.0.0.0 conflicts with every address."""
         if not self.ports:
             return True
@@ -189,21 +191,21 @@ class NodeInfo:
 class NodeGenerations:
     """The names of changed nodes in order of their last change, numbered by a count of all changes (generation)."""
 
-    __slots__ = ("_generations", "now")
+    __slots__ = ("_generations", "latest")
 
     def __init__(self) -> None:
-        self.now = 0
+        self.latest = 0
         self._generations: dict[str, int] = {}
 
     def record_change(self, name: str) -> None:
         """Record that a node changed, and increase the generation."""
-        self.now += 1
+        self.latest += 1
         self._generations.pop(name, None)
-        self._generations[name] = self.now
+        self._generations[name] = self.latest
 
     def changed_since(self, generation: int) -> list[str]:
-        """Return the names of the nodes that changed after a generation, latest first."""
-        if generation == self.now:
+        """Return the names of the nodes that changed after a generation, the last changed one first."""
+        if generation == self.latest:
             return []
         names = []
         for name, changed in reversed(self._generations.items()):

@@ -29,7 +29,7 @@ class PodAffinityIndex:
     def __init__(self) -> None:
         self._pods: dict[str, tuple[PodView, str]] = {}
         #: Uids by label value, for the labels that selectors have used.
-        self._by_label: dict[str, dict[str, dict[str, None]]] = {}
+        self._uids_by_label: dict[str, dict[str, dict[str, None]]] = {}
         #: Required anti-affinity terms of placed pods.
         self.anti_affinity_terms: dict[PodTerm, CountByNode] = {}
         #: Affinity terms of placed pods with their weights (negative: anti-affinity).
@@ -43,7 +43,7 @@ class PodAffinityIndex:
     def add(self, pod: PodView, node_name: str) -> None:
         """Add a pod that was placed on a node."""
         self._pods[pod.uid] = pod, node_name
-        for key, by_value in self._by_label.items():
+        for key, by_value in self._uids_by_label.items():
             if key in pod.labels:
                 by_value.setdefault(pod.labels[key], {})[pod.uid] = None
         self._count_terms(pod, node_name, 1)
@@ -57,7 +57,7 @@ class PodAffinityIndex:
     def remove(self, pod: PodView, node_name: str) -> None:
         """Remove a pod that was placed on a node."""
         del self._pods[pod.uid]
-        for key, by_value in self._by_label.items():
+        for key, by_value in self._uids_by_label.items():
             value = pod.labels.get(key)
             if value is not None:
                 del by_value[value][pod.uid]
@@ -86,9 +86,9 @@ class PodAffinityIndex:
 
     def _uids_by_value(self, key: str) -> Mapping[str, dict[str, None]]:
         """Return the uids of the placed pods by their value of the label `key`; the index is built on first use."""
-        uids_by_value = self._by_label.get(key)
+        uids_by_value = self._uids_by_label.get(key)
         if uids_by_value is None:
-            uids_by_value = self._by_label[key] = {}
+            uids_by_value = self._uids_by_label[key] = {}
             for uid, (pod, _) in self._pods.items():
                 if key in pod.labels:
                     uids_by_value.setdefault(pod.labels[key], {})[uid] = None
@@ -100,7 +100,7 @@ class PodAffinityIndex:
             _add_count(self.anti_affinity_terms, term, node_name, count_change)
         for term in shape.affinity:
             _add_count(self.preferred_terms, (term, _REQUIRED_WEIGHT), node_name, count_change)
-        for weight, term in shape.preferred:
+        for weight, term in shape.preferred_terms:
             _add_count(self.preferred_terms, (term, weight), node_name, count_change)
 
 
@@ -116,9 +116,11 @@ def _add_count(counts_by_term: dict[_Term, CountByNode], term: _Term, node_name:
 Domain: TypeAlias = tuple[str, str]
 """A topology key and one of its values."""
 
-_AFFINITY_MISMATCH: Final = FilterFailure(("node(s) didn't match pod affinity rules",), may_yield=False)
-_ANTI_AFFINITY_MISMATCH: Final = FilterFailure(("node(s) didn't match pod anti-affinity rules",), may_yield=True)
-_REPELLED_BY_PODS: Final = FilterFailure(("node(s) didn't satisfy existing pods anti-affinity rules",), may_yield=True)
+_AFFINITY_MISMATCH: Final = FilterFailure(("node(s) didn't match pod affinity rules",), is_resolvable=False)
+_ANTI_AFFINITY_MISMATCH: Final = FilterFailure(("node(s) didn't match pod anti-affinity rules",), is_resolvable=True)
+_REPELLED_BY_PODS: Final = FilterFailure(
+    ("node(s) didn't satisfy existing pods anti-affinity rules",), is_resolvable=True
+)
 
 
 class AffinityContext(Protocol):
@@ -133,7 +135,7 @@ class AffinityContext(Protocol):
         """The labels of each namespace."""
 
     def get(self, name: str) -> NodeInfo | None:
-        """Return a node by name."""
+        """Return the node with this name; None if it does not exist."""
 
 
 class PodAffinityFilter:
@@ -146,8 +148,8 @@ class PodAffinityFilter:
         self._anti_affinity_domains = {term: self._domains_of(term) for term in pod.shape.anti_affinity}
         self._repelling_domains = self._find_repelling_domains()
         self._is_first = not any(self._affinity_domains.values()) and all(map(self._selects_pod, pod.shape.affinity))
-        #: Whether some node may fail the filter.
-        self.matters = bool(
+        #: Whether the filter may reject a node.
+        self.may_reject = bool(
             self._affinity_domains or any(self._anti_affinity_domains.values()) or self._repelling_domains
         )
 
@@ -211,7 +213,7 @@ class PodAffinityFilter:
 def affinity_scores(pod: PodView, affinity_context: AffinityContext) -> dict[Domain, int]:
     """Return each topology domain's score by the preferred affinity of a pod and of placed pods; may be negative."""
     domain_scores: dict[Domain, int] = {}
-    for weight, term in pod.shape.preferred:
+    for weight, term in pod.shape.preferred_terms:
         node_counts: CountByNode = {}
         for other, node_name in affinity_context.placed_pods.selected_pods(term.selector):
             if term.selects(other.namespace, other.labels, affinity_context.namespaces):

@@ -22,7 +22,7 @@ _PRIORITY_OFFSET: Final = 2**31
 #: Assumed start time of a pod without a reported one: after all others.
 _NOT_STARTED_TIME: Final = 2**63
 
-_NO_VICTIMS: Final = FilterFailure(("No preemption victims found for incoming pod",), may_yield=False)
+_NO_VICTIMS: Final = FilterFailure(("No preemption victims found for incoming pod",), is_resolvable=False)
 _NOT_HELPFUL_MESSAGE: Final = "Preemption is not helpful for scheduling"
 
 
@@ -56,13 +56,13 @@ def find_preemption(
     if not pod.may_preempt:
         return _NEVER_PREEMPTS
     nominated_failure = obstacles.get(nodes.nominated_node_of(pod.uid))
-    if nominated_failure is not None and nominated_failure.may_yield and awaits_victims(pod, nodes):
+    if nominated_failure is not None and nominated_failure.is_resolvable and awaits_victims(pod, nodes):
         return PREEMPTION_UNDER_WAY
-    candidate_names = [name for name, obstacle in obstacles.items() if obstacle.may_yield]
+    candidate_names = [name for name, obstacle in obstacles.items() if obstacle.is_resolvable]
     enough_candidate_count = max(len(candidate_names) * _CANDIDATES_PERCENT // 100, _CANDIDATES_MIN)
     candidate_preemptions: list[PodPreemption] = []
     count_by_reason: dict[str, int] = {}
-    has_victims = nodes.has_lower_priority(pod.priority)
+    has_victims = nodes.has_pods_below(pod.priority)
     for name in candidate_names:
         preemption_or_failure = _find_victims(pod, nodes.get(name), nodes) if has_victims else _NO_VICTIMS
         if isinstance(preemption_or_failure, PodPreemption):
@@ -81,7 +81,7 @@ def find_preemption(
 
 def no_victims_failure(obstacles: Mapping[str, FilterFailure], node_count: int) -> PreemptionFailure:
     """Return kube-scheduler's failure for the case that no pod on any of `node_count` nodes may be evicted."""
-    candidate_count = sum(obstacle.may_yield for obstacle in obstacles.values())
+    candidate_count = sum(obstacle.is_resolvable for obstacle in obstacles.values())
     count_by_reason = {reason: candidate_count for reason in _NO_VICTIMS.reasons if candidate_count}
     if candidate_count < node_count:
         count_by_reason[_NOT_HELPFUL_MESSAGE] = node_count - candidate_count

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 from batchyard.api.views.pod_shape import PodShape
 from batchyard.api.views.pods import PodView
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
-from batchyard.placement.node_filters import NOTHING, find_shortage, has_room, subtract_requests
+from batchyard.placement.node_filters import NO_AMOUNTS, find_shortage, has_room, subtract_requests
 from batchyard.placement.node_info import NodeInfo
 from batchyard.placement.units import SchedulingUnits, UnitSortKey
 
@@ -39,7 +39,7 @@ def is_affected_by(pod: PodView, other_pod: PodView, nodes: ClusterSnapshot) -> 
     for term in (*pod.shape.affinity, *pod.shape.anti_affinity):
         if term.selects(other_pod.namespace, other_pod.labels, nodes.namespaces):
             return True
-    for rule in pod.shape.spread:
+    for rule in pod.shape.spread_rules:
         if (
             other_pod.namespace == pod.namespace
             and rule.selector is not None
@@ -54,7 +54,7 @@ def _may_fit(pod: PodView, node: NodeInfo, nodes: ClusterSnapshot) -> bool:
     competing_pods = nodes.competing_nominations(pod, node.name)
     if not competing_pods and has_room(pod.shape, node):
         return True
-    freed_amounts = node.requests_below(pod.priority) if pod.may_preempt else NOTHING
+    freed_amounts = node.requests_below(pod.priority) if pod.may_preempt else NO_AMOUNTS
     if not freed_amounts and not competing_pods:
         return False
     available = subtract_requests(freed_amounts, competing_pods) if competing_pods else freed_amounts
@@ -66,9 +66,11 @@ PodKind: TypeAlias = tuple[PodShape, int, bool, str]
 
 
 class EquivalenceKey(NamedTuple):
-    """Key of a class of pods or gangs that fit the same nodes: pod counts by kind; a unit alone adds its name."""
+    """Key of a class of pods or gangs that fit the same nodes."""
 
+    #: The kinds of the unit's pods, each with its number of pods.
     kinds: tuple[tuple[PodKind, int], ...]
+    #: The name of the only unit of the class; '' if others may belong to it.
     lone_unit: str
 
 
@@ -100,7 +102,7 @@ class UnschedulablePods:
         self._pods_with_affinity: dict[str, Sequence[PodView]] = {}
         #: Units with pods nominated to a node, by node.
         self._nominated_units: dict[str, dict[str, None]] = {}
-        self._changed: Sequence[str] = ()
+        self._changed_nodes: Sequence[str] = ()
 
     def __len__(self) -> int:
         """Return the number of unschedulable pods and gangs."""
@@ -121,7 +123,7 @@ class UnschedulablePods:
         return None if parked_unit is None else parked_unit.class_key
 
     def add(self, unit: str, pods: Sequence[PodView], sort_key: UnitSortKey) -> None:
-        """Add a pod or gang that did not fit; `sort_key` orders it."""
+        """Add a pod or gang that did not fit; `sort_key` orders the members of its class."""
         class_key = self.equivalence_key(unit, pods)
         nominated_nodes = list(dict.fromkeys(name for pod in pods if (name := self._nodes.nominated_node_of(pod.uid))))
         self._parked_units[unit] = _ParkedUnit(class_key, sort_key, nominated_nodes)
@@ -184,7 +186,7 @@ class UnschedulablePods:
                     for equivalence_class in self._classes.values()
                     if self._are_affected(equivalence_class.representatives, moved_pod)
                 ]
-        self._changed = node_names
+        self._changed_nodes = node_names
         return list(
             dict.fromkeys([*helped_units, *[(self._parked_units[unit].sort_key, unit) for unit in affected_units]])
         )
@@ -192,7 +194,7 @@ class UnschedulablePods:
     def is_still_helped(self, unit: str) -> bool:
         """Return whether a pod or gang may still fit the changed nodes, now that earlier ones were placed there."""
         class_key = self._parked_units[unit].class_key
-        return bool(class_key.lone_unit) or self._is_helped(self._classes[class_key], self._changed)
+        return bool(class_key.lone_unit) or self._is_helped(self._classes[class_key], self._changed_nodes)
 
     def _is_helped(self, equivalence_class: _EquivalenceClass, node_names: Sequence[str]) -> bool:
         return any(may_be_helped_by(pod, node_names, self._nodes) for pod in equivalence_class.representatives)
@@ -218,8 +220,8 @@ class SchedulingQueue:
     def __init__(self, nodes: ClusterSnapshot) -> None:
         self._nodes = nodes
         self._units = SchedulingUnits()
-        self._parked = UnschedulablePods(nodes)
-        self._active: dict[str, None] = {}
+        self._unschedulable_pods = UnschedulablePods(nodes)
+        self._active_units: dict[str, None] = {}
         #: Pods that were bound or removed since the last pass, and the node generations that this pass has seen.
         self._moved_pods: list[PodView] = []
         self._generation = self._property_generation = 0
@@ -236,8 +238,10 @@ class SchedulingQueue:
     @property
     def has_work(self) -> bool:
         """Whether a pod or gang is due to be tried, or a recent change may help an unschedulable one."""
-        has_news = self._moved_pods or self._namespaces_changed or self._generation != self._nodes.permanent_changes.now
-        return bool(self._active or (self._parked and has_news))
+        has_changes = (
+            self._moved_pods or self._namespaces_changed or self._generation != self._nodes.permanent_changes.latest
+        )
+        return bool(self._active_units or (self._unschedulable_pods and has_changes))
 
     # --- pending pods ---
 
@@ -245,7 +249,7 @@ class SchedulingQueue:
         """Add a pending pod, or replace one whose requirements changed; the pod or its gang will be tried."""
         self.drop(pod.uid)
         self._units.put(pod)
-        self._activate_unit(self._units.of(pod))
+        self._activate_unit(self._units.unit_of(pod))
 
     def refresh(self, pod: PodView) -> None:
         """Replace a pending pod by a revision with the same requirements."""
@@ -256,69 +260,71 @@ class SchedulingQueue:
         pod = self._units.pod(uid)
         if pod is None:
             return
-        unit = self._units.of(pod)
+        unit = self._units.unit_of(pod)
         self._units.remove(uid)
         if not self._units.pods(unit):
-            self._parked.remove(unit)
-            self._active.pop(unit, None)
-        elif self._parked.parked_class_key(unit) is not None:
+            self._unschedulable_pods.remove(unit)
+            self._active_units.pop(unit, None)
+        elif self._unschedulable_pods.parked_class_key(unit) is not None:
             self._activate_unit(unit)  # the remaining pods of the gang may fit
 
     def activate(self, uid: str) -> None:
         """Make a pending pod due, together with its gang, so that it is tried next time."""
         pod = self._units.pod(uid)
         if pod is not None:
-            self._activate_unit(self._units.of(pod))
+            self._activate_unit(self._units.unit_of(pod))
 
     def park(self, pods: Sequence[PodView]) -> None:
         """Set a pod or all pods of a gang aside as unschedulable, until a change may help."""
-        unit = self._units.of(pods[0])
-        self._active.pop(unit, None)
-        self._parked.remove(unit)
-        self._parked.add(unit, pods, self._units.sort_key(pods))
+        unit = self._units.unit_of(pods[0])
+        self._active_units.pop(unit, None)
+        self._unschedulable_pods.remove(unit)
+        self._unschedulable_pods.add(unit, pods, self._units.sort_key(pods))
 
     def record_moved_pod(self, pod: PodView, has_node: bool) -> None:
         """Record that a pod was bound (`has_node`) or removed; a partly bound gang is then scheduled pod by pod."""
-        if self._parked:
+        if self._unschedulable_pods:
             self._moved_pods.append(pod)
         if pod.gang and self._units.record_bound_state(pod, has_node):
             remaining_pods = self._units.pending_pods_of(pod.gang)
             for unit in (pod.gang, *[other.uid for other in remaining_pods]):
-                self._parked.remove(unit)
-                self._active.pop(unit, None)
+                self._unschedulable_pods.remove(unit)
+                self._active_units.pop(unit, None)
             for other in remaining_pods:
-                self._active[self._units.of(other)] = None
+                self._active_units[self._units.unit_of(other)] = None
 
     def record_relabeled_pod(self, previous_revision: PodView) -> None:
         """Record the old revision of a bound pod with changed labels or affinity terms: other pods may fit now."""
-        if self._parked:
+        if self._unschedulable_pods:
             self._moved_pods.append(previous_revision)
 
     def record_namespace_change(self) -> None:
         """Record that namespace labels changed, because affinity terms select namespaces by label."""
-        self._namespaces_changed = bool(self._parked)
+        self._namespaces_changed = bool(self._unschedulable_pods)
 
     def _activate_unit(self, unit: str) -> None:
-        self._parked.remove(unit)
-        self._active[unit] = None
+        self._unschedulable_pods.remove(unit)
+        self._active_units[unit] = None
 
     # --- a pass ---
 
     def equivalence_key(self, pods: Sequence[PodView]) -> EquivalenceKey:
         """Return the equivalence class of a pod or gang: if one member fits no node, no other member does."""
-        return self._parked.equivalence_key(self._units.of(pods[0]), pods)
+        return self._unschedulable_pods.equivalence_key(self._units.unit_of(pods[0]), pods)
 
     def start(self) -> None:
         """Start to try the due pods and gangs once, and the unschedulable ones that recent changes may help."""
         node_names, moved_pods = self._nodes.permanent_changes.changed_since(self._generation), self._moved_pods
-        is_topology_changed = self._namespaces_changed or self._property_generation != self._nodes.property_changes.now
+        is_topology_changed = (
+            self._namespaces_changed or self._property_generation != self._nodes.property_changes.latest
+        )
         self._namespaces_changed = False
         self._moved_pods = []
-        self._generation = self._nodes.permanent_changes.now
-        self._property_generation = self._nodes.property_changes.now
-        self._heap = [(self._units.sort_key(self._units.pods(unit)), unit) for unit in self._active]
-        if self._parked and (node_names or moved_pods or is_topology_changed):
-            self._heap += self._parked.find_helped_units(
+        self._generation = self._nodes.permanent_changes.latest
+        self._property_generation = self._nodes.property_changes.latest
+        self._heap = [(self._units.sort_key(self._units.pods(unit)), unit) for unit in self._active_units]
+        if self._unschedulable_pods and (node_names or moved_pods or is_topology_changed):
+            self._heap += self._unschedulable_pods.find_helped_units(
                 node_names, moved_pods, is_topology_changed=is_topology_changed
             )
         self._last_unit = "", None
@@ -329,8 +335,8 @@ class SchedulingQueue:
         self._queue_next_of_class()
         while self._heap:
             _, unit = heappop(self._heap)
-            class_key = self._parked.parked_class_key(unit)
-            if unit in self._active or (class_key is not None and self._parked.is_still_helped(unit)):
+            class_key = self._unschedulable_pods.parked_class_key(unit)
+            if unit in self._active_units or (class_key is not None and self._unschedulable_pods.is_still_helped(unit)):
                 self._last_unit = unit, class_key
                 self._activate_unit(unit)
                 return self._units.pods(unit)
@@ -340,7 +346,7 @@ class SchedulingQueue:
         """After a unit (pod or gang) was placed, queue the next one of its equivalence class, which may fit too."""
         unit, class_key = self._last_unit
         self._last_unit = "", None
-        if class_key is not None and self._parked.parked_class_key(unit) != class_key:
-            next_unit_of_class = self._parked.first_unit(class_key)
+        if class_key is not None and self._unschedulable_pods.parked_class_key(unit) != class_key:
+            next_unit_of_class = self._unschedulable_pods.first_unit(class_key)
             if next_unit_of_class is not None:
                 heappush(self._heap, next_unit_of_class)

@@ -20,9 +20,9 @@ class SchedulingUnits:
 
     def __init__(self) -> None:
         self._pods: dict[str, PodView] = {}
-        self._by_gang: dict[str, dict[str, None]] = {}
-        #: Bound pods of gangs that are not terminating, by gang and uid.
-        self._bound_by_gang: dict[str, dict[str, None]] = {}
+        self._uids_by_gang: dict[str, dict[str, None]] = {}
+        #: Uids of the bound pods that are not terminating, by gang.
+        self._bound_uids_by_gang: dict[str, dict[str, None]] = {}
 
     def pod(self, uid: str) -> PodView | None:
         """Return the pending pod with this uid; None if it is not pending."""
@@ -32,50 +32,50 @@ class SchedulingUnits:
         """Add a pending pod, or replace it by a newer revision."""
         self._pods[pod.uid] = pod
         if pod.gang:
-            self._by_gang.setdefault(pod.gang, {})[pod.uid] = None
+            self._uids_by_gang.setdefault(pod.gang, {})[pod.uid] = None
 
     def remove(self, uid: str) -> None:
         """Remove a pod that is no longer pending."""
         pod = self._pods.pop(uid)
         if pod.gang:
-            del self._by_gang[pod.gang][uid]
-            if not self._by_gang[pod.gang]:
-                del self._by_gang[pod.gang]
+            del self._uids_by_gang[pod.gang][uid]
+            if not self._uids_by_gang[pod.gang]:
+                del self._uids_by_gang[pod.gang]
 
-    def of(self, pod: PodView) -> str:
+    def unit_of(self, pod: PodView) -> str:
         """Return the name of the scheduling unit of a pod: its gang, or its uid if it is scheduled alone."""
-        return pod.uid if not pod.gang or pod.gang in self._bound_by_gang else pod.gang
+        return pod.uid if not pod.gang or pod.gang in self._bound_uids_by_gang else pod.gang
 
     def pods(self, unit: str) -> Sequence[PodView]:
         """Return the pods of a scheduling unit, given by name; empty if the unit no longer exists."""
         pod = self._pods.get(unit)
         if pod is not None:
-            return (pod,) if self.of(pod) == unit else ()
-        return () if unit in self._bound_by_gang else [self._pods[uid] for uid in self._by_gang.get(unit, ())]
+            return (pod,) if self.unit_of(pod) == unit else ()
+        return () if unit in self._bound_uids_by_gang else [self._pods[uid] for uid in self._uids_by_gang.get(unit, ())]
 
     def pending_pods_of(self, gang: str) -> list[PodView]:
         """Return the pending pods of a gang."""
-        return [self._pods[uid] for uid in self._by_gang.get(gang, ())]
+        return [self._pods[uid] for uid in self._uids_by_gang.get(gang, ())]
 
     def record_bound_state(self, pod: PodView, is_bound: bool) -> bool:
-        """Record whether a gang's pod is bound; return True if the gang now starts or stops being tried pod by pod."""
+        """Record whether a gang's pod is bound; return whether the gang now starts or stops being tried pod by pod."""
         if not is_bound:
-            bound_uids = self._bound_by_gang.get(pod.gang, {})
+            bound_uids = self._bound_uids_by_gang.get(pod.gang, {})
             if pod.uid in bound_uids:
                 del bound_uids[pod.uid]
                 if not bound_uids:
-                    del self._bound_by_gang[pod.gang]
+                    del self._bound_uids_by_gang[pod.gang]
                     return True
             return False
-        is_first_bound = pod.gang not in self._bound_by_gang
-        self._bound_by_gang.setdefault(pod.gang, {})[pod.uid] = None
+        is_first_bound = pod.gang not in self._bound_uids_by_gang
+        self._bound_uids_by_gang.setdefault(pod.gang, {})[pod.uid] = None
         return is_first_bound
 
     def sort_key(self, unit_pods: Sequence[PodView]) -> UnitSortKey:
-        """Return the sort key that orders a pod or gang among the pending ones, given its pods."""
+        """Return the sort key by which a pod or gang, given by its pods, is tried among the pending ones."""
         first_pod = min(unit_pods, key=lambda pod: (pod.created, pod.key)) if len(unit_pods) > 1 else unit_pods[0]
         priority = max([pod.priority for pod in unit_pods])
-        return -priority, first_pod.gang not in self._bound_by_gang, first_pod.created, first_pod.key
+        return -priority, first_pod.gang not in self._bound_uids_by_gang, first_pod.created, first_pod.key
 
 
 # The scheduler's changes to a Pod's status. Each function returns the same object if nothing changes.

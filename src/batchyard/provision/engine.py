@@ -1,4 +1,4 @@
-"""Manifests of a platform's engine: batchyard's operator, or the releases of Kueue and JobSet; and its Configuration.
+"""Manifests of a platform's engine: batchyard's operator, or Kueue and JobSet as released; and Kueue's Configuration.
 
 The engine is a separate kustomization. It is applied first, because the other manifests need its kinds.
 """
@@ -71,7 +71,7 @@ _KUEUE_REMEDY: Final = "choose engine: kueue"
 
 
 def configuration(platform: PlatformModel) -> Mapping[str, Any] | None:
-    """Return the complete Configuration of a Kueue release; None if the platform keeps the release's Configuration."""
+    """Return Kueue's complete Configuration for the platform; None if the platform keeps the release's defaults."""
     kueue_fields = _kueue_fields(platform)
     return {**_RELEASE_CONFIGURATION, **kueue_fields} if kueue_fields else None
 
@@ -83,7 +83,10 @@ def operator_configuration(platform: PlatformModel) -> Mapping[str, Any] | None:
 
 
 def configuration_errors(platform: PlatformModel) -> Iterator[FieldError]:
-    """Yield an error for each `spec.kueue` field that Kueue rejects or batchyard's operator does not support."""
+    """Yield an error for each `spec.kueue` field that Kueue rejects.
+
+    If the platform's engine is batchyard's operator, fields that the operator does not support are errors too.
+    """
     if not platform.kueue:
         return
     decoding = decode({**_TYPE_META_FIELDS, **platform.kueue})
@@ -105,8 +108,11 @@ def _kueue_fields(platform: PlatformModel) -> Mapping[str, Any]:
     return fields
 
 
-def patches(platform: PlatformModel) -> Sequence[Mapping[str, str]]:
-    """Return the kustomize patches that insert the platform's Configuration into Kueue's release manifests."""
+def configuration_patches(platform: PlatformModel) -> Sequence[Mapping[str, str]]:
+    """Return the kustomize patches that set Kueue's Configuration in the release manifests; empty without a change.
+
+    The second patch annotates the manager's pods with a digest of the Configuration, so that a change restarts them.
+    """
     kueue_configuration = configuration(platform)
     if kueue_configuration is None:
         return []
@@ -144,13 +150,17 @@ class EngineDeployment(NamedTuple):
     name: str
 
 
-def files(platform: PlatformModel, access_objects: Sequence[Obj] = ()) -> Mapping[str, str]:
-    """Return the files of the engine's kustomization by name; `access_objects` are RBAC objects for Prometheus."""
+def engine_files(platform: PlatformModel, access_objects: Sequence[Obj] = ()) -> Mapping[str, str]:
+    """Return the text of each file of the engine's kustomization, by name.
+
+    `access_objects` are RBAC objects for Prometheus; if there are any, they become a file of their own.
+    """
     manifest_files = {_MONITORING_ACCESS_FILE: yaml_text(access_objects)} if access_objects else {}
     if platform.engine is PlatformEngine.KUEUE:
-        kueue_patches = patches(platform)
+        kueue_patches = configuration_patches(platform)
         index = kustomization(
-            [*_release_manifests(platform), *manifest_files], **({"patches": kueue_patches} if kueue_patches else {})
+            [*_release_manifest_urls(platform), *manifest_files],
+            **({"patches": kueue_patches} if kueue_patches else {}),
         )
         return {"kustomization.yaml": yaml_text([index]), **manifest_files}
     manifests = manifests_by_file(settings_of(platform))
@@ -164,7 +174,7 @@ def settings_of(platform: PlatformModel) -> InstallSettings:
     kueue_settings = operator_configuration(platform)
     has_budget = any(team.budget is not None for team in platform.teams)
     return InstallSettings(
-        image=image_of(platform),
+        image=operator_image(platform),
         namespace=ENGINE_NAMESPACES[PlatformEngine.BATCHYARD],
         replicas=platform.operator.replicas,
         controllers=(*KUBERNETES_GROUPS, COSTS) if has_budget else KUBERNETES_GROUPS,
@@ -174,7 +184,7 @@ def settings_of(platform: PlatformModel) -> InstallSettings:
     )
 
 
-def image_of(platform: PlatformModel) -> str:
+def operator_image(platform: PlatformModel) -> str:
     """Return the reference of the operator's image: the configured image, or this version's default.
 
     On GKE, the default image is in the platform's own repository.
@@ -201,7 +211,7 @@ def kustomization(resources: list[str], **fields: object) -> Mapping[str, object
     return {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": resources, **fields}
 
 
-def _release_manifests(platform: PlatformModel) -> list[str]:
+def _release_manifest_urls(platform: PlatformModel) -> list[str]:
     """Return the URLs of the manifests of JobSet's and Kueue's releases, JobSet first because Kueue needs its kinds."""
     return [
         _RELEASE_URL.format("jobset", platform.job_set_version or JOB_SET_VERSION),

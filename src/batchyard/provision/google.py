@@ -1,4 +1,4 @@
-"""Google Cloud resources of a platform on GKE: the names of those that Terraform creates, and their validation."""
+"""Google Cloud resources of a platform on GKE: their names, and the validation of platform fields for Google Cloud."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,14 +10,14 @@ from batchyard.api.schema.violations import format_value
 from batchyard.base.counts import count_with_noun
 from batchyard.cloud.catalog.nodes import DEFAULT_PODS_PER_NODE
 from batchyard.provision.images import image_recipes
-from batchyard.provision.model import Google, Network, Part, PlatformModel, PlatformTeam
+from batchyard.provision.model import GoogleSettings, Network, Part, PlatformModel, PlatformTeam
 from batchyard.provision.system_pods import machine_supplies
 from batchyard.provision.terraform.files import more_repositories
 from batchyard.provision.terraform.pools import HYPERDISK, future_reservations, reservations
 
 
-def google_resource_names(platform: PlatformModel) -> Mapping[str, Sequence[str]]:
-    """Return the names of the Google Cloud resources that the platform uses, by type; empty if not on GKE."""
+def describe_google_resources(platform: PlatformModel) -> Mapping[str, Sequence[str]]:
+    """Return descriptions of the platform's Google Cloud resources, by resource type; empty if it is not on GKE."""
     google, cluster, name = platform.google, platform.cluster, platform.name
     if google is None or cluster is None:
         return {}
@@ -25,7 +25,7 @@ def google_resource_names(platform: PlatformModel) -> Mapping[str, Sequence[str]
     reservation_names = reservations(cluster)
     future_names = future_reservations(cluster)
     declared_reservation_names = [row["name"] for row in cluster["spec"].get("reservations") or ()]
-    names_by_type = {
+    descriptions_by_type = {
         "network": [f"{name} with a subnet, a router and Cloud NAT"],
         "cluster": [f"{name} in {platform.region}, private, channel {google.release_channel}"],
         "node pool": [row["name"] for row in platform.node_pools],
@@ -40,7 +40,7 @@ def google_resource_names(platform: PlatformModel) -> Mapping[str, Sequence[str]
         "image": [recipe.short_name for recipe in image_recipes(platform)],
         "dashboard": ["GPUs"] if google.dashboards else [],
     }
-    return {resource_type: names for resource_type, names in names_by_type.items() if names}
+    return {resource_type: texts for resource_type, texts in descriptions_by_type.items() if texts}
 
 
 # Google Cloud's constraints on a platform: names, address ranges, accounts, labels.
@@ -75,7 +75,7 @@ _NO_HYPERDISK: Final = frozenset({"a2", "c2", "c2d", "e2", "g2", "n1", "n2", "n2
 _BUCKET_REMEDY: Final = "use 3 to 63 lowercase letters, digits, -, _ and ., a letter or digit first and last"
 
 
-def google_errors(platform: PlatformModel, google: Google) -> Iterator[FieldError]:
+def google_errors(platform: PlatformModel, google: GoogleSettings) -> Iterator[FieldError]:
     """Yield an error for each platform field that violates a constraint of Google Cloud."""
     if platform.cluster is None:
         yield FieldError("spec.cluster", "Required value", "describe the GKE cluster to create")
@@ -92,12 +92,12 @@ def google_errors(platform: PlatformModel, google: Google) -> Iterator[FieldErro
         yield from _team_errors(team, account_owners.setdefault(team.identity.google_name, team.name))
 
 
-def platform_accounts(name: str) -> list[str]:
-    """Return the IDs of the Google service accounts that Terraform creates for nodes and for Cloud Build."""
-    return [f"{name[:24].removesuffix('-')}-{role}" for role in ("nodes", "build")]
+def platform_accounts(platform_name: str) -> list[str]:
+    """Return the IDs of the Google service accounts that Terraform creates for the nodes and for Cloud Build."""
+    return [f"{platform_name[:24].removesuffix('-')}-{role}" for role in ("nodes", "build")]
 
 
-def _name_errors(platform: PlatformModel, google: Google) -> Iterator[FieldError]:
+def _name_errors(platform: PlatformModel, google: GoogleSettings) -> Iterator[FieldError]:
     if google.project and not _PROJECT_PATTERN.fullmatch(google.project):
         remedy = "use the project ID: 6 to 30 lowercase letters, digits and -, a letter first"
         yield FieldError("spec.google.project", f"{format_value(google.project)} is not a valid project ID", remedy)
@@ -110,7 +110,7 @@ def _name_errors(platform: PlatformModel, google: Google) -> Iterator[FieldError
         yield FieldError("spec.google.repository", problem, _REPOSITORY_REMEDY)
 
 
-def _label_errors(google: Google) -> Iterator[FieldError]:
+def _label_errors(google: GoogleSettings) -> Iterator[FieldError]:
     for key, value in google.labels.items():
         path = f"spec.google.labels[{key}]"
         if not (_is_label_value(key) and key[0].isalpha()):
@@ -125,12 +125,12 @@ def _label_errors(google: Google) -> Iterator[FieldError]:
 
 
 def _is_label_value(text: str) -> bool:
-    """Return whether a text is a valid Google Cloud label: lowercase letters of any script, digits, `-` and `_`."""
+    """Return whether a text is a valid label: 1 to 63 lowercase letters of any script, digits, `-` and `_`."""
     has_valid_characters = all(each in "-_" or (each.isalnum() and each == each.lower()) for each in text)
     return 0 < len(text) <= _LABEL_LENGTH_MAX and has_valid_characters
 
 
-def _disk_errors(platform: PlatformModel, google: Google) -> Iterator[FieldError]:
+def _disk_errors(platform: PlatformModel, google: GoogleSettings) -> Iterator[FieldError]:
     if google.disk_type != HYPERDISK:
         return
     pool_names = [row["name"] for row in platform.node_pools if row["machineType"].partition("-")[0] in _NO_HYPERDISK]
@@ -140,8 +140,8 @@ def _disk_errors(platform: PlatformModel, google: Google) -> Iterator[FieldError
         yield FieldError("spec.google.nodes.diskType", problem, remedy)
 
 
-def _image_errors(google: Google) -> Iterator[FieldError]:
-    """Yield an error for each image of `spec.google.images` with an invalid name, or not exactly one valid source."""
+def _image_errors(google: GoogleSettings) -> Iterator[FieldError]:
+    """Yield an error for each invalid name, source, repository or location of an image in `spec.google.images`."""
     for index, image in enumerate(google.images):
         path = f"spec.google.images[{index}]"
         if not _IMAGE_PATTERN.fullmatch(image.name):
@@ -168,11 +168,11 @@ def _image_errors(google: Google) -> Iterator[FieldError]:
             yield FieldError(f"{path}.location", problem, "set repository too, and use a location such as us")
 
 
-def _submission_errors(cluster: Part, google: Google) -> Iterator[FieldError]:
+def _submission_errors(cluster: Part, google: GoogleSettings) -> Iterator[FieldError]:
     """Yield an error for each name in `submitReservations` that is not a future reservation created by Terraform."""
-    reservations = future_reservations(cluster)
+    future_names = future_reservations(cluster)
     for index, name in enumerate(google.submitted_reservations):
-        if name not in reservations:
+        if name not in future_names:
             problem = f"{format_value(name)} is not a future reservation that Terraform creates"
             remedy = "name a reservation of spec.cluster.reservations with a start date, an end or duration and no TPUs"
             yield FieldError(f"spec.google.submitReservations[{index}]", problem, remedy)
@@ -183,21 +183,22 @@ def _network_errors(network: Network) -> Iterator[FieldError]:
     known_ranges: dict[str, IPv4Network] = {}
     for field, text in _address_ranges(network).items():
         path = f"spec.google.network.{field}"
-        cidr = cidr_of(text)
+        cidr = parse_cidr(text)
         if cidr is None:
             yield FieldError(path, f"{format_value(text)} is not an IPv4 CIDR", "use the form 10.0.0.0/20")
             continue
         if field == "controlPlane" and cidr.prefixlen != _CONTROL_PLANE_PREFIX:
             yield FieldError(path, f"{text} must be a /{_CONTROL_PLANE_PREFIX} range", "use the form 172.16.0.0/28")
         if field == "nodes" and cidr.prefixlen > _NODES_PREFIX_MAX:
-            yield FieldError(path, f"{text} is too small: at least a /{_NODES_PREFIX_MAX}", "use the form 10.0.0.0/20")
-        other_name = next((name for name, range_ in known_ranges.items() if range_.overlaps(cidr)), None)
+            problem = f"{text} is too small: at least a /{_NODES_PREFIX_MAX} range is required"
+            yield FieldError(path, problem, "use the form 10.0.0.0/20")
+        other_name = next((name for name, known_range in known_ranges.items() if known_range.overlaps(cidr)), None)
         if other_name is not None:
             problem = f"{text} overlaps {other_name} ({known_ranges[other_name]})"
             yield FieldError(path, problem, "use separate ranges")
         known_ranges[field] = cidr
     for index, (_, text) in enumerate(network.authorized_networks):
-        if cidr_of(text) is None:
+        if parse_cidr(text) is None:
             path = f"spec.google.network.authorized[{index}].cidr"
             yield FieldError(path, f"{format_value(text)} is not an IPv4 CIDR", "use the form 203.0.113.0/24")
         elif network.private_endpoint and ip_network(text).is_global:
@@ -215,8 +216,8 @@ def _address_ranges(network: Network) -> dict[str, str]:
     }
 
 
-def cidr_of(text: str) -> IPv4Network | None:
-    """Parse an IPv4 CIDR such as 10.0.0.0/20; None if it is invalid."""
+def parse_cidr(text: str) -> IPv4Network | None:
+    """Return the network of an IPv4 CIDR such as 10.0.0.0/20; None if the text is not a valid one."""
     try:
         network = ip_network(text)
     except ValueError:
@@ -227,15 +228,17 @@ def cidr_of(text: str) -> IPv4Network | None:
 def _address_space_errors(platform: PlatformModel, network: Network) -> Iterator[FieldError]:
     """Yield an error for each address range that is too small for the maximum number of machines and their pods."""
     max_pods_by_pool = {row["name"]: row.get("maxPodsPerNode", DEFAULT_PODS_PER_NODE) for row in platform.node_pools}
-    nodes = pods = 0
+    node_count = pod_address_count = 0
     for supply in machine_supplies(platform):
-        nodes += supply.maximum
-        pods += supply.maximum * _pod_addresses(max_pods_by_pool.get(supply.name, DEFAULT_PODS_PER_NODE))
-    for field, text, minimum in (("nodes", network.nodes, nodes + _RESERVED_ADDRESSES), ("pods", network.pods, pods)):
-        cidr = cidr_of(text)
+        node_count += supply.maximum
+        max_pods = max_pods_by_pool.get(supply.name, DEFAULT_PODS_PER_NODE)
+        pod_address_count += supply.maximum * _pod_address_count(max_pods)
+    node_range = ("nodes", network.nodes, node_count + _RESERVED_ADDRESSES)
+    for field, text, minimum in (node_range, ("pods", network.pods, pod_address_count)):
+        cidr = parse_cidr(text)
         if cidr is not None and cidr.num_addresses < minimum:
             addresses_text = count_with_noun(cidr.num_addresses, "address")
-            machines_text = f"up to {count_with_noun(nodes, 'machine')}"
+            machines_text = f"up to {count_with_noun(node_count, 'machine')}"
             problem = f"{text} has {addresses_text}, but {minimum:,} are needed for {machines_text}"
             remedy = (
                 f"use a /{32 - (minimum - 1).bit_length()} or larger range, or reduce the maximum size of the pools"
@@ -243,8 +246,8 @@ def _address_space_errors(platform: PlatformModel, network: Network) -> Iterator
             yield FieldError(f"spec.google.network.{field}", problem, remedy)
 
 
-def _pod_addresses(max_pods: int) -> int:
-    """Return the number of addresses that GKE reserves for a node's pods: twice `max_pods`, rounded up to 2^n."""
+def _pod_address_count(max_pods: int) -> int:
+    """Return how many addresses GKE reserves for a node's pods: twice `max_pods`, rounded up to a power of two."""
     return 1 << (2 * max_pods - 1).bit_length()
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from batchyard.package_data import find_file, find_folder
-from batchyard.provision.engine import image_of
-from batchyard.provision.model import Google, PlatformEngine, PlatformModel
+from batchyard.provision.engine import operator_image
+from batchyard.provision.model import GoogleSettings, PlatformEngine, PlatformModel
 
 #: The source archive, below the rendered folder.
 SOURCES_FILE: Final = "build/operator-image.tar.gz"
@@ -28,16 +28,19 @@ _NODE_PLATFORM: Final = "--platform=linux/amd64"
 
 @dataclass(frozen=True, slots=True)
 class ImageRecipe:
-    """A container image, and the shell lines that build or copy and push it; `$engine` in them is docker or podman."""
+    """A container image, and the shell lines that build or copy the image and push it.
+
+    In the lines, `$engine` is docker or podman.
+    """
 
     reference: str
-    #: What the shell lines do, as a sentence without a subject.
+    #: What the shell lines do, in the imperative.
     summary: str
     lines: Sequence[str]
 
     @property
     def short_name(self) -> str:
-        """The name of the image, without registry, tag and digest."""
+        """The last part of the image's name, without registry, repository, tag and digest."""
         return self.reference.rpartition("/")[2].partition(":")[0].partition("@")[0]
 
     @property
@@ -51,12 +54,15 @@ def image_recipes(platform: PlatformModel) -> list[ImageRecipe]:
     google = platform.google
     if google is None:
         return []
-    recipes = [_operator_recipe(image_of(platform))] if builds_operator(platform) else []
+    recipes = [_operator_recipe(operator_image(platform))] if builds_operator_image(platform) else []
     return recipes + [_job_image_recipe(platform, google, index) for index in range(len(google.images))]
 
 
-def builds_operator(platform: PlatformModel) -> bool:
-    """Return whether the platform builds the operator's image: on GKE, with batchyard, and no image configured."""
+def builds_operator_image(platform: PlatformModel) -> bool:
+    """Return whether the platform builds the operator's image.
+
+    It does so on GKE with the engine batchyard, unless the platform file sets an image.
+    """
     return platform.google is not None and platform.engine is PlatformEngine.BATCHYARD and not platform.operator.image
 
 
@@ -73,7 +79,7 @@ def _operator_recipe(reference: str) -> ImageRecipe:
     return ImageRecipe(reference, f"build {reference} from {SOURCES_FILE}, and push it", lines)
 
 
-def _job_image_recipe(platform: PlatformModel, google: Google, index: int) -> ImageRecipe:
+def _job_image_recipe(platform: PlatformModel, google: GoogleSettings, index: int) -> ImageRecipe:
     image = google.images[index]
     location = image.location or platform.region
     repository = image.repository or google.repository
@@ -93,7 +99,7 @@ def _job_image_recipe(platform: PlatformModel, google: Google, index: int) -> Im
 # Source archive for the operator's image.
 #
 # The repository and an installed package produce the same archive: the package's files, and the files installed beside
-# it (see `shipped`).
+# it.
 
 
 _ARCHIVED_FILES: Final = (
@@ -137,7 +143,7 @@ def _archive_members() -> Iterator[tuple[str, Path]]:
 
 def _require_path(name: str, path: Path | None) -> Path:
     if path is None:
-        raise FileNotFoundError(errno.ENOENT, "not installed with this version of batchyard: reinstall it", name)
+        raise FileNotFoundError(errno.ENOENT, "not installed with this version of batchyard; reinstall batchyard", name)
     return path
 
 

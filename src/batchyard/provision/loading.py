@@ -1,6 +1,7 @@
 """Loading of a platform.yaml: decodes the model, checks the rules between fields, and locates errors in the file.
 
-An error prints as `file:line: field.path: problem; remedy`. All errors are reported at once.
+An error prints as `file:line: field.path: problem; remedy`. All errors of one check (YAML, structure, Cluster, rules
+between fields, rendered objects) are reported at once; a later check runs only if the earlier ones found no errors.
 """
 
 import re
@@ -29,7 +30,10 @@ _NO_FIELDS: Final[model.Part] = {}
 
 
 def platform_of(name: str, spec: model.Part, cluster: model.Part | None) -> model.PlatformModel:
-    """Return the model of a Platform's spec, whose structure must be valid; rules between fields are checked later."""
+    """Return the model of a Platform's spec, whose structure must be valid; rules between fields are not checked.
+
+    `cluster` is the decoded Cluster that the spec describes; None for an existing cluster.
+    """
     google = _google_settings(name, spec["google"]) if "google" in spec else None
     teams = [_team(f"spec.teams[{index}]", row, spec) for index, row in enumerate(spec["teams"])]
     return model.PlatformModel(
@@ -62,9 +66,9 @@ def _has_weights(spec: model.Part) -> bool:
     return any("fairSharing" in row for row in queue_rows)
 
 
-def _google_settings(name: str, row: model.Part) -> model.Google:
+def _google_settings(name: str, row: model.Part) -> model.GoogleSettings:
     network, state, nodes = row["network"], row["state"], row["nodes"]
-    return model.Google(
+    return model.GoogleSettings(
         project=row.get("project", ""),
         network=model.Network(
             nodes=network["nodes"],
@@ -149,7 +153,7 @@ def _flavor_quotas(flavor_rows: Sequence[model.Part]) -> Sequence[model.FlavorQu
     return [model.FlavorQuotas(row["name"], row["resources"]) for row in flavor_rows]
 
 
-def _monitoring(spec: model.Part, google: model.Google | None) -> model.Monitoring:
+def _monitoring(spec: model.Part, google: model.GoogleSettings | None) -> model.Monitoring:
     """Return the monitoring settings; the default collector is Google's managed Prometheus if the cluster has that."""
     row, default_collector = spec["monitoring"], model.MetricsCollector.NONE
     if google is not None and google.managed_prometheus:
@@ -182,8 +186,8 @@ def _team(path: str, row: model.Part, spec: model.Part) -> model.PlatformTeam:
         name=name,
         namespace=namespace,
         cohort=row.get("cohortName", ""),
-        members=_create_people(row.get("members") or _NO_FIELDS),
-        admins=_create_people(row.get("admins") or _NO_FIELDS),
+        members=_parse_people(row.get("members") or _NO_FIELDS),
+        admins=_parse_people(row.get("admins") or _NO_FIELDS),
         identity=model.Identity(
             name=account_row.get("name", f"{name}-ksa"),
             google_name=account_row.get("googleName", f"wi-{name}"),
@@ -198,7 +202,7 @@ def _team(path: str, row: model.Part, spec: model.Part) -> model.PlatformTeam:
     )
 
 
-def _create_people(row: model.Part) -> model.People:
+def _parse_people(row: model.Part) -> model.People:
     return model.People(row.get("users") or (), row.get("groups") or ())
 
 
@@ -210,7 +214,7 @@ def _queue_of_class(path: str, team: model.Part, queue_row: model.Part, class_ro
     return model.Queue(
         path=path,
         name=queue_row.get("clusterQueue", f"cq-{name}"),
-        of_class=queue_row["class"],
+        class_name=queue_row["class"],
         cohort=row.get("cohortName") or team.get("cohortName") or "",
         flavors=_flavor_quotas(row["flavors"]),
         local_queues=[model.LocalQueue(namespace, queue_row.get("localQueue", f"lq-{name}"))],
@@ -230,7 +234,7 @@ def _merge_quotas(class_rows: Sequence[model.Part], team_rows: Sequence[model.Pa
 
 
 def _shared_queues(queue_rows: Sequence[model.Part], teams: Sequence[model.PlatformTeam]) -> Iterator[model.Queue]:
-    """Yield the queues that several teams share; a queue that names no teams is shared by all teams."""
+    """Yield the queues that several teams share; a queue without the field `teams` is shared by all teams."""
     for index, row in enumerate(queue_rows):
         names = row.get("teams")
         sharing_teams = [team for team in teams if names is None or team.name in names]
@@ -242,7 +246,7 @@ def _shared_queues(queue_rows: Sequence[model.Part], teams: Sequence[model.Platf
         yield model.Queue(
             path=f"spec.queues[{index}]",
             name=row["name"],
-            of_class="",
+            class_name="",
             cohort=row.get("cohortName", ""),
             flavors=_flavor_quotas(row["flavors"]),
             local_queues=[model.LocalQueue(namespace, row.get("localQueue", row["name"])) for namespace in namespaces],
@@ -273,9 +277,10 @@ _SPEC_FIELDS: Final = {"ResourceQuota": "resourceQuota", "LimitRange": "limitRan
 
 
 def locate_error(rendered_object: RenderedObject, fault: FieldError, spec: model.Part) -> FieldError:
-    """Return the error of a generated object with the path of the field in the platform file that caused it.
+    """Return a rendered object's error with the path of the platform file's field that caused the error.
 
-    If no field matches, the path is that of the section from which the object is generated.
+    If no field matches, the path is that of the section which the object is rendered from, and the problem names the
+    object.
     """
     path = _platform_path(rendered_object, fault.path, spec)
     if path is not None:
@@ -306,7 +311,7 @@ def _platform_path(rendered_object: RenderedObject, object_path: str, spec: mode
 
 
 def _sections(rendered_object: RenderedObject, spec: model.Part) -> Iterator[tuple[str, model.Part]]:
-    """Yield path and value of each platform file section that an object is generated from, overriding ones first."""
+    """Yield path and value of each section that an object is rendered from: a team's queue before its queue class."""
     path = rendered_object.path
     section = _section_at({"spec": spec}, path)
     field = _SPEC_FIELDS.get(rendered_object.obj["kind"])
@@ -330,13 +335,13 @@ def _quota_path(obj: Mapping[str, Any], group_match: re.Match[str], row: model.P
 
 
 def _has_field(row: model.Part, path: str) -> bool:
-    """Return whether a section of the platform file has the field, or the first field of a nested path."""
+    """Return whether a section of the platform file has the first field of the path."""
     field_match = _PATH_PATTERN.match(path)
     return field_match is not None and field_match[1] in row
 
 
 def _section_at(value: Any, path: str) -> model.Part:
-    """Return the mapping at a path of the platform file such as `spec.teams[0].queues[1]`; empty if it has none."""
+    """Return the value at a path of the platform file such as `spec.teams[0].queues[1]`; empty if it is no mapping."""
     for name, index in _PATH_PATTERN.findall(path):
         value = value[name] if name else value[int(index)]
     section: model.Part = value if isinstance(value, Mapping) else {}
@@ -360,7 +365,7 @@ class PlatformFault(NamedTuple):
 
 
 class InvalidPlatformError(Exception):
-    """Raised if a file is not a valid platform; `faults` lists all errors."""
+    """Raised if a file is not a valid platform; `faults` lists the errors."""
 
     def __init__(self, errors: Sequence[PlatformFault]) -> None:
         super().__init__("\n".join(map(str, errors)))
@@ -375,13 +380,14 @@ class PlatformSource(NamedTuple):
 
 
 def read_platform(source: PlatformSource, project: str = "") -> model.PlatformModel:
-    """Parse and check the text of a platform file; raise InvalidPlatformError with all errors.
+    """Return the platform that a platform file describes, parsed and validated.
 
-    `project` sets or overrides the Google Cloud project.
+    `project` sets or overrides the Google Cloud project. Raises InvalidPlatformError with the errors of the first
+    check that fails.
     """
     documents = list(read_documents(source.text))
     if len(documents) != 1:
-        problem = "the file is empty" if not documents else f"the file has {len(documents)} documents"
+        problem = "the file is empty" if not documents else f"the file has {len(documents)} YAML documents, not one"
         raise InvalidPlatformError([PlatformFault(source.name, 0, FieldError("", problem, _EXAMPLE_REMEDY))])
     document = documents[0]
     platform, errors = _read_platform(document, project)
@@ -391,7 +397,7 @@ def read_platform(source: PlatformSource, project: str = "") -> model.PlatformMo
 
 
 def _read_platform(document: Document, project: str) -> tuple[model.PlatformModel | None, Sequence[FieldError]]:
-    """Return the platform in a YAML document, or None, and the errors found."""
+    """Return the platform in a YAML document (None if it cannot be decoded), and the errors found."""
     if document.faults:
         return None, document.faults
     error = _kind_error(document.value)
@@ -413,14 +419,14 @@ def _read_platform(document: Document, project: str) -> tuple[model.PlatformMode
 
 
 def with_project(platform: model.PlatformModel, project: str) -> model.PlatformModel:
-    """Return the platform with this Google Cloud project; '' leaves the project unchanged."""
+    """Return the platform with this Google Cloud project; the same platform if `project` is '' or it is not on GKE."""
     if platform.google is None or not project:
         return platform
     return replace(platform, google=replace(platform.google, project=project))
 
 
 def _kind_error(value: Any) -> FieldError | None:
-    """Return an error if a YAML document is not a mapping or has another kind than Platform; otherwise None."""
+    """Return an error if a YAML document is not a mapping or names another kind than Platform; otherwise None."""
     if not isinstance(value, dict):
         return FieldError("", "the document is not a YAML mapping", _EXAMPLE_REMEDY)
     kind = value.get("kind")

@@ -14,14 +14,14 @@ Part: TypeAlias = Mapping[str, Any]
 
 
 class PlatformEngine(StrEnum):
-    """What runs a platform's queues: batchyard's operator, or the releases of Kueue and JobSet."""
+    """The scheduler of a platform's queues: batchyard's operator, or the releases of Kueue and JobSet."""
 
     BATCHYARD = "batchyard"
     KUEUE = "kueue"
 
 
 class MetricsCollector(StrEnum):
-    """What scrapes a platform's metrics: Google's managed Prometheus, the Prometheus Operator, or nothing."""
+    """The collector of a platform's metrics: Google's managed Prometheus, the Prometheus Operator, or none."""
 
     POD_MONITORING = "PodMonitoring"
     SERVICE_MONITOR = "ServiceMonitor"
@@ -29,7 +29,7 @@ class MetricsCollector(StrEnum):
 
 
 class Isolation(StrEnum):
-    """Who may connect to a team's pods: only pods of the same namespace, or all pods."""
+    """The pods that may connect to a team's pods: only those of the same namespace, or all."""
 
     ISOLATED = "Isolated"
     OPEN = "Open"
@@ -44,7 +44,7 @@ class Network:
     services: str
     control_plane: str
     private_endpoint: bool
-    #: Who may reach the control plane, as rows of name and CIDR; empty: every address, with credentials.
+    #: Networks that may reach the control plane, as rows of name and CIDR; empty: all networks, with credentials.
     authorized_networks: Sequence[tuple[str, str]]
 
 
@@ -67,7 +67,7 @@ class JobImage:
 
 
 @dataclass(frozen=True, slots=True)
-class Google:
+class GoogleSettings:
     """Settings of a platform whose cluster Terraform creates on GKE."""
 
     #: The project ID; '' while it is unknown, until `with_project` sets it.
@@ -134,12 +134,15 @@ class PriorityClass:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionCheck:
-    """An AdmissionCheck; `provisioning` is the spec of its ProvisioningRequestConfig, or None."""
+    """An AdmissionCheck, with the name (`config_name`) and spec (`provisioning`) of its ProvisioningRequestConfig.
+
+    Without a ProvisioningRequestConfig, these are '' and None.
+    """
 
     name: str
     controller: str
     parameters: Part | None
-    config: str
+    config_name: str
     provisioning: Part | None
 
 
@@ -177,7 +180,7 @@ class Queue:
     path: str
     name: str
     #: The name of the queue class; '' for a shared queue.
-    of_class: str
+    class_name: str
     cohort: str
     flavors: Sequence[FlavorQuotas]
     local_queues: Sequence[LocalQueue]
@@ -188,7 +191,7 @@ class Queue:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the platform file sets a stopPolicy, so that the queue admits nothing and does not become Active."""
+        """Whether the file sets a stopPolicy other than None, so that the queue admits nothing and is not Active."""
         return bool(self.spec.get("stopPolicy", "None") != "None")
 
 
@@ -245,7 +248,7 @@ class MonitoringStack:
 
 @dataclass(frozen=True, slots=True)
 class Monitoring:
-    """How a platform is monitored: the collector, whether rules and dashboards are installed, the optional stack."""
+    """The monitoring of a platform: the collector, whether rules and dashboards are installed, the optional stack."""
 
     collector: MetricsCollector
     installs_rules: bool
@@ -275,7 +278,7 @@ class PlatformModel:
     kueue: Part
     #: Whether fair sharing by weights is enabled.
     fair_sharing: bool
-    google: Google | None
+    google: GoogleSettings | None
     #: The complete Cluster with this platform's name, as for `simulate --cluster`; None: an existing cluster.
     cluster: Part | None
     flavors: Sequence[PlatformFlavor]

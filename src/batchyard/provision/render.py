@@ -41,8 +41,11 @@ _KUEUE_METRICS_PORT: Final = 8443
 _SIDECAR_LABELS: Final[Mapping[str, str]] = {"grafana_dashboard": "1"}
 
 
-def files(platform: PlatformModel) -> Mapping[str, str]:
-    """Return the files of the monitoring kustomization by name; empty if no collector is configured."""
+def monitoring_files(platform: PlatformModel) -> Mapping[str, str]:
+    """Return the text of each file of the monitoring kustomization, by name.
+
+    Empty if no collector is configured, or nothing is installed for it.
+    """
     if platform.monitoring.collector is MetricsCollector.NONE:
         return {}
     monitoring_objects = []
@@ -90,7 +93,7 @@ def _kueue_scraping_objects(platform: PlatformModel) -> list[Mapping[str, Any]]:
 
 
 def _kueue_reader_objects(platform: PlatformModel) -> list[Mapping[str, Any]]:
-    """Return a ServiceAccount that may read Kueue's metrics, its token Secret, and the collector's RBAC for it.
+    """Return a ServiceAccount that may read Kueue's metrics, its token Secret, and RBAC to let the collector read that.
 
     Source: prometheus-engine, pkg/operator/apis/monitoring/v1/http_types.go (SecretKeySelector).
     """
@@ -183,7 +186,10 @@ _INSTALLER_URL: Final = (
 
 
 def driver_resources(platform: PlatformModel) -> list[str]:
-    """Return the URL of the GPU driver installer as a kustomization resource; empty if it is not needed."""
+    """Return the URL of the GPU driver installer as the only resource of a kustomization.
+
+    Empty if GKE installs the drivers, or no node has GPUs.
+    """
     google = platform.google
     return [_INSTALLER_URL] if google is not None and google.gpu_driver == "disabled" and has_gpus(platform) else []
 
@@ -210,12 +216,12 @@ CONFIGURATION_FILE: Final = "configuration.yaml"
 
 
 def render(platform: PlatformModel) -> Mapping[str, str]:
-    """Return the text of every file that the platform is rendered to, sorted by path."""
+    """Return the text of each file that the platform is rendered to, by path, in the order of the paths."""
     texts_by_path = {
-        f"{ENGINE_FOLDER}/{name}": text for name, text in engine.files(platform, stack_access(platform)).items()
+        f"{ENGINE_FOLDER}/{name}": text for name, text in engine.engine_files(platform, stack_access(platform)).items()
     }
     texts_by_path |= {f"{MANIFESTS_FOLDER}/{name}": text for name, text in _manifests(platform).items()}
-    texts_by_path |= terraform.files(platform)
+    texts_by_path |= terraform.terraform_files(platform)
     if platform.cluster is not None:
         texts_by_path[CLUSTER_FILE] = yaml_text([platform.cluster])
     kueue_settings = operator_configuration(platform)
@@ -228,9 +234,9 @@ def _manifests(platform: PlatformModel) -> Mapping[str, str]:
     objects_by_group = platform_objects(platform).items()
     texts_by_name = {f"{name}.yaml": yaml_text(each.obj for each in objects) for name, objects in objects_by_group}
     resources = list(texts_by_name)
-    monitoring_files = files(platform)
-    if monitoring_files:
-        texts_by_name |= {f"{MONITORING_FOLDER}/{name}": text for name, text in monitoring_files.items()}
+    monitoring_texts = monitoring_files(platform)
+    if monitoring_texts:
+        texts_by_name |= {f"{MONITORING_FOLDER}/{name}": text for name, text in monitoring_texts.items()}
         resources.append(MONITORING_FOLDER)
     resources += driver_resources(platform)
     return {"kustomization.yaml": yaml_text([engine.kustomization(resources)]), **texts_by_name}

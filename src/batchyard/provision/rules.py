@@ -1,6 +1,6 @@
 """Validation rules between the fields of a platform.yaml: references, uniqueness, names, and cloud constraints.
 
-Errors of the generated objects are found when they are rendered (`manifests`).
+Errors of the rendered objects are found by `manifests.faults`.
 """
 
 import re
@@ -28,9 +28,9 @@ _CORE_RESOURCES: Final = ("cpu", "memory", "ephemeral-storage", "pods")
 
 
 def platform_errors(platform: model.PlatformModel, spec: model.Part) -> Iterator[FieldError]:
-    """Yield an error for each rule that a platform violates; the structure of its spec is already valid."""
+    """Yield an error for each rule that a platform violates; the structure of its `spec` must be valid."""
     yield from _flavor_errors(platform)
-    yield from _queue_class_errors(platform, spec)
+    yield from _reference_errors(platform, spec)
     yield from _resource_errors(spec)
     for queue in platform.queues:
         yield from _queue_errors(queue, platform)
@@ -68,7 +68,7 @@ def _flavor_errors(platform: model.PlatformModel) -> Iterator[FieldError]:
             yield from _report_unknown(f"{path}.topologyName", flavor.topology, "topology", topology_names)
 
 
-def _queue_class_errors(platform: model.PlatformModel, spec: model.Part) -> Iterator[FieldError]:
+def _reference_errors(platform: model.PlatformModel, spec: model.Part) -> Iterator[FieldError]:
     """Yield an error for each unknown queue class, flavor or team that a queue, queue class or cohort names."""
     class_names = [row["name"] for row in spec.get("queueClasses") or ()]
     for index, row in enumerate(spec.get("queueClasses") or ()):
@@ -203,7 +203,7 @@ def _priority_errors(platform: model.PlatformModel, spec: model.Part) -> Iterato
 
 
 def _team_errors(platform: model.PlatformModel) -> Iterator[FieldError]:
-    """Yield an error for each team with a reserved namespace (which `destroy` would delete) or reserved members."""
+    """Yield an error for each reserved namespace (`destroy` would delete it) and each member that means all users."""
     reserved_names = _RESERVED_NAMESPACES | ({MONITORING} if platform.monitoring.stack is not None else frozenset())
     for team in platform.teams:
         if team.namespace in reserved_names or team.namespace.startswith(_KUBERNETES_PREFIX):
@@ -217,7 +217,7 @@ def _team_errors(platform: model.PlatformModel) -> Iterator[FieldError]:
 
 
 def _engine_errors(platform: model.PlatformModel) -> Iterator[FieldError]:
-    """Yield an error for each invalid version of Kueue or JobSet, Kueue setting, and image name."""
+    """Yield an error for each invalid version of Kueue or JobSet, setting of Kueue, and image reference."""
     for field, version in (("kueue", platform.kueue_version), ("jobSet", platform.job_set_version)):
         if version and not _RELEASE_VERSION_PATTERN.fullmatch(version):
             problem = f"{format_value(version)} is not a release version"
@@ -230,7 +230,7 @@ def _engine_errors(platform: model.PlatformModel) -> Iterator[FieldError]:
 
 
 def _configured_images(platform: model.PlatformModel) -> Iterator[tuple[str, str]]:
-    """Yield each container image that the platform file sets, with its field path."""
+    """Yield the field path and the reference of each image that the platform file can set; '' if it is not set."""
     yield "spec.operator.image", platform.operator.image
     stack = platform.monitoring.stack
     if stack is not None:

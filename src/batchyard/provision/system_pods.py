@@ -91,7 +91,7 @@ def pool_bounds(pool: Part, cluster: Part) -> tuple[int, int]:
 
 
 def _auto_provisioned_supplies(platform: PlatformModel, catalog: Catalog) -> Iterator[MachineSupply]:
-    """Yield the machines that node auto-provisioning can create, as many as the flavors have accelerator quota for."""
+    """Yield the machines that auto-provisioning can create within its limits and the flavors' accelerator quota."""
     limits = _accelerator_limits(platform)
     quota_by_type: dict[tuple[str, str], int] = {}
     for flavor in platform.flavors:
@@ -168,7 +168,7 @@ _NODES_REMEDY: Final = (
 
 
 class SystemPod(NamedTuple):
-    """The pods of one system Deployment: their number, and the requested quantities of each by resource."""
+    """The pods of one system Deployment: their number, and the requests of one pod as quantities by resource."""
 
     name: str
     replicas: int
@@ -201,14 +201,17 @@ def system_pods(platform: PlatformModel) -> Sequence[SystemPod]:
     stack_pods = [SystemPod(name, 1, requests) for name, requests in stack_requests(platform).items()]
     if platform.engine is PlatformEngine.KUEUE:
         kueue_pod = SystemPod("kueue-controller-manager", 1, _KUEUE_REQUESTS)
-        job_set = SystemPod("jobset-controller-manager", 1, _JOB_SET_REQUESTS)
-        return [kueue_pod, job_set, *stack_pods]
+        job_set_pod = SystemPod("jobset-controller-manager", 1, _JOB_SET_REQUESTS)
+        return [kueue_pod, job_set_pod, *stack_pods]
     settings = settings_of(platform)
     return [SystemPod(settings.name, settings.replicas, settings.requests), *stack_pods]
 
 
 def system_pod_errors(platform: PlatformModel) -> Iterator[FieldError]:
-    """Yield an error if the system pods and GKE's own pods do not fit on the untainted nodes together."""
+    """Yield an error if the system pods and GKE's own pods do not fit on the untainted nodes together.
+
+    There is no error if the cluster is not on GKE, or if node auto-provisioning can add nodes.
+    """
     cluster = platform.cluster
     if cluster is None or platform.google is None or _provisions_nodes(cluster):
         return
@@ -332,12 +335,11 @@ class ComputeQuota(NamedTuple):
 
     region: str
     metric: str
-    needed: int
-    #: The names of the node pools.
-    used_by: Sequence[str]
+    needed_amount: int
+    pool_names: Sequence[str]
 
 
-def quotas(platform: PlatformModel) -> Sequence[ComputeQuota]:
+def required_quotas(platform: PlatformModel) -> Sequence[ComputeQuota]:
     """Return the Compute Engine quotas that the platform needs, sorted by region and metric, global ones last.
 
     Empty if the platform is not on GKE.
@@ -347,8 +349,8 @@ def quotas(platform: PlatformModel) -> Sequence[ComputeQuota]:
     amounts_by_quota: dict[tuple[str, str], dict[str, int]] = {}
     for supply in machine_supplies(platform):
         if supply.maximum:
-            for region, metric, per_machine in _quota_needs(supply, platform):
-                amounts_by_quota.setdefault((region, metric), {})[supply.name] = per_machine * supply.maximum
+            for region, metric, amount_per_machine in _quota_needs(supply, platform):
+                amounts_by_quota.setdefault((region, metric), {})[supply.name] = amount_per_machine * supply.maximum
     compute_quotas = [
         ComputeQuota(region, metric, sum(amounts_by_pool.values()), list(amounts_by_pool))
         for (region, metric), amounts_by_pool in amounts_by_quota.items()

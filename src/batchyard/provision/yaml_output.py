@@ -12,12 +12,12 @@ FILE_HEADER: Final = "# Made by `batchyard platform render`: change the platform
 
 
 def yaml_text(documents: Iterable[Mapping[str, Any]]) -> str:
-    """Return the documents as one YAML text; their fields keep their order."""
+    """Return the documents as one YAML text with the file header; fields keep their order."""
     return FILE_HEADER + "---\n".join(dump_yaml(document) for document in documents)
 
 
 def dump_yaml(document: Mapping[str, Any]) -> str:
-    """Return one document as YAML; its fields keep their order."""
+    """Return one document as YAML, without the file header; fields keep their order."""
     text: str = yaml.dump(document, Dumper=_PlatformYamlDumper, sort_keys=False, allow_unicode=True, width=1 << 20)
     return text
 
@@ -51,15 +51,15 @@ class RenderedObject(NamedTuple):
     path: str
 
 
-def obj_of(kind: str, platform: str, name: str, namespace: str = "", **fields: Any) -> dict[str, Any]:
-    """Return an object of a kind, in its storage version, with these fields and the labels of the platform."""
+def obj_of(kind: str, platform_name: str, name: str, namespace: str = "", **fields: Any) -> dict[str, Any]:
+    """Return an object of a kind, in the kind's storage version, with these fields and the labels of the platform."""
     served_kind = scheme.kind_info(kind)
-    metadata: dict[str, Any] = {"name": name, "labels": labels_of(platform)}
+    metadata: dict[str, Any] = {"name": name, "labels": labels_of(platform_name)}
     if namespace:
         metadata["namespace"] = namespace
     return {"apiVersion": served_kind.api_version, "kind": served_kind.kind, "metadata": metadata, **fields}
 
 
-def labels_of(platform: str) -> Mapping[str, str]:
+def labels_of(platform_name: str) -> Mapping[str, str]:
     """Return the labels that mark an object as part of the platform."""
-    return {MANAGED_BY: "batchyard", PART_OF: platform}
+    return {MANAGED_BY: "batchyard", PART_OF: platform_name}

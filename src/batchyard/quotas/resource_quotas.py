@@ -6,7 +6,7 @@ Amounts are in billionths. Sources: Kubernetes's pkg/quota/v1/evaluator/core, k8
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from batchyard.admission_plugins.built_in import forbidden
+from batchyard.admission_plugins.built_in import forbidden_prefix
 from batchyard.api import meta, scheme
 from batchyard.api.custom_kinds import DEFINITION, is_served, kind_from_definition
 from batchyard.api.errors import TemporarilyForbidden
@@ -36,9 +36,13 @@ _POD_RESOURCES: Final = frozenset(
     }
 )
 _SERVICE_RESOURCES: Final = frozenset({"count/services", "services", "services.nodeports", "services.loadbalancers"})
-#: Kinds whose objects are also counted under a bare plural name.
-_ALIASES: Final = {"configmaps": scheme.CONFIG_MAP, "resourcequotas": scheme.RESOURCE_QUOTA, "secrets": scheme.SECRET}
-_ALIAS_BY_KIND: Final = {kind: name for name, kind in _ALIASES.items()}
+#: Kinds whose objects are also counted under a bare plural name, by that name.
+_KIND_BY_ALIAS: Final = {
+    "configmaps": scheme.CONFIG_MAP,
+    "resourcequotas": scheme.RESOURCE_QUOTA,
+    "secrets": scheme.SECRET,
+}
+_ALIAS_BY_KIND: Final = {kind: name for name, kind in _KIND_BY_ALIAS.items()}
 #: Resources that batchyard does not have, so that their usage is always zero.
 _UNAVAILABLE_RESOURCES: Final = frozenset(
     {"persistentvolumeclaims", "count/persistentvolumeclaims", "requests.storage", "replicationcontrollers"}
@@ -64,10 +68,12 @@ def kind_of_resource(name: str) -> str | None:
         return scheme.SERVICE
     if name in _UNAVAILABLE_RESOURCES or _STORAGE_CLASS_INFIX in name:
         return ""
-    return _ALIASES.get(name) or _KIND_BY_COUNT_NAME.get(name)
+    return _KIND_BY_ALIAS.get(name) or _KIND_BY_COUNT_NAME.get(name)
 
 
-_KIND_BY_COUNT_NAME: Final = {object_count_names(info)[0]: info.constant for info in scheme.KINDS if info.namespaced}
+_KIND_BY_COUNT_NAME: Final = {
+    object_count_names(served_kind)[0]: served_kind.constant for served_kind in scheme.KINDS if served_kind.namespaced
+}
 
 
 def _is_device(name: str) -> bool:
@@ -86,7 +92,7 @@ def object_usage(obj: meta.Obj, kind: str, count_names: Sequence[str]) -> Usage:
 
 
 def remaining_usage_after_grace(pod_usage: Usage) -> Usage:
-    """Return what a terminating pod still uses of quotas after its grace period: only its object count."""
+    """Return the part of a terminating pod's usage that remains after its grace period: only its object count."""
     return {_POD_COUNT: pod_usage[_POD_COUNT]} if _POD_COUNT in pod_usage else {}
 
 
@@ -121,8 +127,11 @@ def _usage_of_service(spec: Mapping[str, Any]) -> Usage:
     has_node_ports = kind == "NodePort" or (is_load_balancer and spec.get("allocateLoadBalancerNodePorts") is not False)
     node_port_count = len(ports) if has_node_ports else sum(1 for p in ports if is_load_balancer and p.get("nodePort"))
     object_counts = dict.fromkeys(("count/services", "services"), meta.NANO)
-    lb_amount = meta.NANO if is_load_balancer else 0
-    return object_counts | {"services.loadbalancers": lb_amount, "services.nodeports": node_port_count * meta.NANO}
+    load_balancer_amount = meta.NANO if is_load_balancer else 0
+    return object_counts | {
+        "services.loadbalancers": load_balancer_amount,
+        "services.nodeports": node_port_count * meta.NANO,
+    }
 
 
 def quantity_format_of(obj: meta.Obj, name: str) -> meta.QuantityFormat:
@@ -139,14 +148,17 @@ def quantity_format_of(obj: meta.Obj, name: str) -> meta.QuantityFormat:
 
 
 def unspecified_resources_message(pod: meta.Obj, limited_resources: Iterable[str]) -> str:
-    """Return the part of Kubernetes's message that lists limited resources a pod's containers omit; '' if none."""
+    """Return the part of Kubernetes's message that lists limited resources that a pod's containers omit.
+
+    '' if there are none, or if the pod sets resources as a whole.
+    """
     spec = pod["spec"]
     required_names = [name for name in _RESOURCES_TO_SPECIFY if name in set(limited_resources)]
     if not required_names or spec.get("resources"):
         return ""
     containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
     usages = {c["name"]: _usage_of_requests(container_requests(c), container_limits(c)) for c in containers}
-    container_names = {name: sorted(c for c, has in usages.items() if name not in has) for name in required_names}
+    container_names = {name: sorted(c for c, usage in usages.items() if name not in usage) for name in required_names}
     return "; ".join(
         f"{name} for: {','.join(containers)}" for name, containers in container_names.items() if containers
     )
@@ -165,8 +177,8 @@ def is_in_scope(obj: meta.Obj, kind: str, scopes: Sequence[meta.Requirement]) ->
     return not scopes or (kind == scheme.POD and all(_matches_scope(scope, obj) for scope in scopes))
 
 
-def is_ending(pod: meta.Obj) -> bool:
-    """Return whether a pod is in the quota scope Terminating: it has activeDeadlineSeconds."""
+def has_active_deadline(pod: meta.Obj) -> bool:
+    """Return whether a pod has activeDeadlineSeconds, which puts the pod in the quota scope Terminating."""
     return (pod["spec"].get("activeDeadlineSeconds") or -1) >= 0
 
 
@@ -174,9 +186,9 @@ def _matches_scope(scope: meta.Requirement, pod: meta.Obj) -> bool:
     spec = pod["spec"]
     match scope.key:
         case "Terminating":
-            return is_ending(pod)
+            return has_active_deadline(pod)
         case "NotTerminating":
-            return not is_ending(pod)
+            return not has_active_deadline(pod)
         case "BestEffort":
             return _is_best_effort(spec)
         case "NotBestEffort":
@@ -226,19 +238,19 @@ class QuotaTally:
         "_grace_period_ends",
         "_scopes",
         "_usage_by_object",
+        "count_names_by_kind",
         "is_complete",
-        "kinds",
         "spec",
-        "used",
+        "used_amounts",
     )
 
     def __init__(self, spec: meta.Obj, reader: Reader) -> None:
         self.spec = spec
-        self.used: dict[str, int] = {}
+        self.used_amounts: dict[str, int] = {}
         #: Whether the kind of every limited resource is known.
         self.is_complete = True
         #: The count names of each limited kind.
-        self.kinds: dict[str, tuple[str, ...]] = {}
+        self.count_names_by_kind: dict[str, tuple[str, ...]] = {}
         self._formats: dict[str, meta.QuantityFormat] = {}
         self._scopes = scopes_of(spec)
         self._usage_by_object: dict[meta.Key, Usage] = {}
@@ -249,17 +261,21 @@ class QuotaTally:
 
     def format_used_amount(self, name: str) -> str:
         """Return the used amount of a resource as a Kubernetes quantity."""
-        return meta.format_quantity(self.used[name], self._formats.get(name, meta.QuantityFormat.DECIMAL))
+        return meta.format_quantity(self.used_amounts[name], self._formats.get(name, meta.QuantityFormat.DECIMAL))
 
     def applies_to(self, obj: meta.Obj, kind: str) -> bool:
         """Return whether the quota limits the usage of an object: its kind is limited and the scopes match."""
-        return kind in self.kinds and is_in_scope(obj, kind, self._scopes)
+        return kind in self.count_names_by_kind and is_in_scope(obj, kind, self._scopes)
 
     def charged_usage(self, obj: meta.Obj, kind: str) -> Usage:
-        """Return what an object uses of the resources that this quota limits."""
+        """Return the amounts of the limited resources that an object uses; {} if the quota does not apply to it."""
         if not self.applies_to(obj, kind):
             return {}
-        return {name: amount for name, amount in object_usage(obj, kind, self.kinds[kind]).items() if name in self.used}
+        return {
+            name: amount
+            for name, amount in object_usage(obj, kind, self.count_names_by_kind[kind]).items()
+            if name in self.used_amounts
+        }
 
     def count(self, key: meta.Key, obj: meta.Obj | None) -> bool:
         """Count an object (None: deleted); return whether the usage changes, now or at the end of a grace period."""
@@ -288,11 +304,11 @@ class QuotaTally:
         if new == old:
             return False
         for name, amount in old.items():
-            self.used[name] -= amount
+            self.used_amounts[name] -= amount
         for name, amount in new.items():
-            if not self.used[name] and obj is not None:
+            if not self.used_amounts[name] and obj is not None:
                 self._formats[name] = quantity_format_of(obj, name)
-            self.used[name] += amount
+            self.used_amounts[name] += amount
         return True
 
     def _register_resource(self, name: str, reader: Reader) -> None:
@@ -304,9 +320,9 @@ class QuotaTally:
             if served_kind is None:
                 self.is_complete = self.is_complete and not name.startswith(COUNT_PREFIX)
                 return
-        self.used[name] = 0
+        self.used_amounts[name] = 0
         if served_kind is not None:
-            self.kinds[served_kind.constant] = object_count_names(served_kind)
+            self.count_names_by_kind[served_kind.constant] = object_count_names(served_kind)
 
 
 def _custom_kinds(reader: Reader) -> Iterable[ServedKind]:
@@ -320,7 +336,10 @@ class QuotaTallies:
         self._tallies: dict[str, dict[meta.Key, QuotaTally]] = {}
 
     def observe(self, event: WatchEvent) -> Sequence[meta.Key]:
-        """Update the quotas' usage from a watch event; return the keys of the quotas whose usage changed."""
+        """Update the quotas' usage from a watch event; return the keys of the quotas whose usage changed.
+
+        If a CRD changed, these are the quotas that limit unknown kinds: their usage is forgotten, to be counted again.
+        """
         key = event.key
         if key.kind == DEFINITION:
             return self._delete_incomplete_tallies()
@@ -330,7 +349,9 @@ class QuotaTallies:
         if key.kind == scheme.RESOURCE_QUOTA and event.type is _DELETED:
             tallies.pop(key, None)
         obj = None if event.type is _DELETED else event.obj
-        return [quota for quota, tally in tallies.items() if key.kind in tally.kinds and tally.count(key, obj)]
+        return [
+            quota for quota, tally in tallies.items() if key.kind in tally.count_names_by_kind and tally.count(key, obj)
+        ]
 
     def tally(self, quota: meta.Obj, reader: Reader) -> QuotaTally:
         """Return the usage of a quota; on first use or after a spec change, count the Namespace's objects."""
@@ -340,7 +361,7 @@ class QuotaTallies:
         if existing_tally is not None and (existing_tally.spec is spec or existing_tally.spec == spec):
             return existing_tally
         tally = tallies[key] = QuotaTally(spec, reader)
-        for kind in tally.kinds:
+        for kind in tally.count_names_by_kind:
             for obj in reader.list(kind, key.namespace):
                 tally.count(meta.key_of(obj), obj)
         return tally
@@ -390,7 +411,7 @@ class QuotaAdmission:
         A Pod is checked only if the update adds or removes activeDeadlineSeconds.
         """
         quotas = reader.list(scheme.RESOURCE_QUOTA, new["metadata"].get("namespace", ""))
-        if quotas and (meta.group_kind(new) != scheme.POD or is_ending(new) != is_ending(old)):
+        if quotas and (meta.group_kind(new) != scheme.POD or has_active_deadline(new) != has_active_deadline(old)):
             self._check_usage(new, old, quotas, reader)
 
     def _check_usage(self, obj: meta.Obj, old: meta.Obj | None, quotas: Sequence[meta.Obj], reader: Reader) -> None:
@@ -401,7 +422,7 @@ class QuotaAdmission:
             tally.release_expired_pods(parse_time(obj["metadata"]["creationTimestamp"]))
             if not tally.applies_to(obj, kind):
                 continue
-            if kind == scheme.POD and (unspecified := unspecified_resources_message(obj, tally.used)):
+            if kind == scheme.POD and (unspecified := unspecified_resources_message(obj, tally.used_amounts)):
                 raise _forbidden_error(obj, f"failed quota: {_quota_name(quota)}: must specify {unspecified}")
             charge = tally.charged_usage(obj, kind)
             old_charge = {} if old is None else tally.charged_usage(old, kind)
@@ -417,7 +438,7 @@ def _check_charge(obj: meta.Obj, quota_charge: _QuotaCharge) -> None:
     names = sorted(
         name
         for name, amount in quota_charge.additional_usage.items()
-        if tally.used[name] + amount > meta.parse_quantity(hard_limits[name])
+        if tally.used_amounts[name] + amount > meta.parse_quantity(hard_limits[name])
     )
     if names:
         requested_text = _format_amounts(
@@ -439,7 +460,7 @@ def _quota_name(quota: meta.Obj) -> str:
 
 
 def _forbidden_error(obj: meta.Obj, reason: str) -> TemporarilyForbidden:
-    return TemporarilyForbidden(f"{forbidden(obj)}: {reason}")
+    return TemporarilyForbidden(f"{forbidden_prefix(obj)}: {reason}")
 
 
 def _format_amounts(names: Iterable[str], amount_texts: Mapping[str, str]) -> str:
@@ -477,7 +498,7 @@ class ResourceQuotas:
         next_grace_end = tally.release_expired_pods(now)
         status = {
             "hard": dict((quota.get("spec") or {}).get("hard") or {}),
-            "used": {name: tally.format_used_amount(name) for name in tally.used},
+            "used": {name: tally.format_used_amount(name) for name in tally.used_amounts},
         }
         writes = [] if status == quota.get("status") else [UpdateStatus(meta.with_status(quota, status))]
         return ReconcileResult([*writes], requeue_at=None if next_grace_end is None else next_grace_end + 1)

@@ -84,18 +84,19 @@ class BlockedCycle:
             self._gate.observe(event)
 
     def first_heads(self, heads: list[Head]) -> list[Head]:
-        """Return the next cycle's heads: after a restart, Workloads that waited for ready pods; otherwise `heads`."""
+        """Return the next cycle's heads: `heads`, or once after a restart the Workloads that waited for ready pods."""
         if not self._is_first_cycle:
             return heads
         self._is_first_cycle = False
-        views = [view for view in self._cache.workload_cache.views() if view.waits_for == WAITING_FOR_PODS_READY]
+        views = [view for view in self._cache.workload_cache.views() if view.pending_reason == WAITING_FOR_PODS_READY]
         current_heads = [self._head_of(view) for view in views]
         return [head for head in current_heads if head is not None] or heads
 
     def split(self, decisions: Sequence[Decision], reader: Reader) -> tuple[Sequence[Decision], Obj | None]:
-        """Return the decisions to apply now, and the Workload that must wait for ready pods, if any; store the rest.
+        """Return the decisions to apply now, and the Workload that must wait for ready pods (None if none must wait).
 
-        StayPending decisions are always returned, because a later change of the pods does not affect them.
+        That Workload's admission and the later admissions and preemptions are stored. All StayPending decisions are
+        returned, because a later change of the pods does not affect them.
         """
         if self._gate is None:
             return decisions, None

@@ -46,7 +46,7 @@ class FlavorMismatches:
         self._flavors = flavors
         self._cache: dict[tuple[object, ...], tuple[str, ...]] = {}
 
-    def of(self, template: PodTemplate, names: tuple[str, ...]) -> tuple[str, ...]:
+    def mismatches_for(self, template: PodTemplate, names: tuple[str, ...]) -> tuple[str, ...]:
         """Return, for each named ResourceFlavor, why pods of the template cannot use it; '' if they can."""
         cache_key = (names, template.node_selector, template.affinity, template.tolerations)
         mismatches = self._cache.get(cache_key)
@@ -63,7 +63,7 @@ class FlavorMismatches:
 
 
 def flavor_mismatch(template: PodTemplate, name: str, flavor: FlavorView | None) -> str:
-    """Return Kueue's message why pods of the template cannot use the ResourceFlavor; '' if they can."""
+    """Return Kueue's reason why pods of the template cannot use the ResourceFlavor; '' if they can."""
     if flavor is None:
         return f"flavor {name} not found"
     tolerations = (*template.tolerations, *flavor.tolerations)
@@ -176,7 +176,10 @@ class ResourceGroupRequest:
         self._assignment_cache: dict[tuple[int, ...], FlavorAssignment] = {}
 
     def assignment_for(self, flavor_index: int, last_tried: int, qualities: Sequence[GranularMode]) -> FlavorAssignment:
-        """Return the cached assignment of the flavor at `flavor_index`; `last_tried` is the last considered flavor."""
+        """Return the cached assignment of the flavor at `flavor_index`, with a quality for each resource.
+
+        `last_tried` is the index of the last flavor that the search considered.
+        """
         cache_key = (flavor_index, last_tried, *qualities)
         assignment = self._assignment_cache.get(cache_key)
         if assignment is None:
@@ -196,11 +199,12 @@ class ResourceGroupRequest:
 
 
 class PodSetRequest(NamedTuple):
-    """The resource requests of a pod set, split by resource group; `unavailable` is a resource that no group covers."""
+    """The resource requests of a pod set, split by resource group."""
 
     requests: Requests
     groups: tuple[ResourceGroupRequest, ...]
-    unavailable: str
+    #: A requested resource that no group covers; '' if there is none.
+    unavailable_resource: str
 
 
 class ResourceGroupIndex:
@@ -217,8 +221,8 @@ class ResourceGroupIndex:
         """Clear the cached pod set requests, for use after a ResourceFlavor changed."""
         self._request_cache.clear()
 
-    def plan(self, template: PodTemplate, pod_count: int, obstacles: FlavorMismatches) -> PodSetRequest:
-        """Split the resource requests of `pod_count` pods of a template by resource group; results are cached."""
+    def split_pod_requests(self, template: PodTemplate, pod_count: int, obstacles: FlavorMismatches) -> PodSetRequest:
+        """Return the resource requests of `pod_count` pods of a template by resource group; results are cached."""
         cache_key = (id(template), pod_count)
         cache_entry = self._request_cache.get(cache_key)
         if cache_entry is None or cache_entry[0] is not template:
@@ -227,14 +231,17 @@ class ResourceGroupIndex:
             requests = self._total_requests(template, pod_count)
             cache_entry = self._request_cache[cache_key] = (
                 template,
-                self.plan_requests(requests, (template,), obstacles),
+                self.split_requests(requests, (template,), obstacles),
             )
         return cache_entry[1]
 
-    def plan_requests(
+    def split_requests(
         self, requests: Requests, templates: Sequence[PodTemplate], obstacles: FlavorMismatches
     ) -> PodSetRequest:
-        """Split resource requests by resource group; a flavor is usable only if pods of every template can use it."""
+        """Return resource requests by resource group, up to the first resource that no group covers.
+
+        A flavor is usable only if pods of every template can use it.
+        """
         groups: list[ResourceGroupRequest] = []
         handled_resources: list[str] = []
         for resource, amount in requests:
@@ -243,7 +250,7 @@ class ResourceGroupIndex:
                 continue
             if group is None:
                 return PodSetRequest(requests, tuple(groups), resource)
-            mismatches = [obstacles.of(template, group.flavors) for template in templates]
+            mismatches = [obstacles.mismatches_for(template, group.flavors) for template in templates]
             mismatch = mismatches[0] if len(mismatches) == 1 else _merge_obstacles(mismatches)
             group_request = ResourceGroupRequest(group, resource, requests, mismatch)
             handled_resources += group_request.resources
@@ -325,7 +332,6 @@ class FlavorScan(NamedTuple):
         return FlavorAttempt(group.flavors[index], group.number, possibility, borrow, tuple(reasons), main_reason)
 
     def _rejection_reasons(self, index: int, qualities: Sequence[GranularMode]) -> list[messages.RejectionReason]:
-        """Return the reasons why the flavor at `index` was rejected."""
         if self.obstacles[index]:
             return [self.obstacles[index]]
         group_request = self.group_request
@@ -413,7 +419,7 @@ class ClusterQueue:
     """A ClusterQueue in the snapshot: its node in the cohort tree, and the Workloads that hold quota in it."""
 
     __slots__ = (
-        "_ranked",
+        "_ranked_cache",
         "active",
         "coverage",
         "generation",
@@ -435,27 +441,27 @@ class ClusterQueue:
         self.active = True
         #: Whether the parents of its Cohort form a cycle.
         self.is_in_cohort_cycle = False
-        self._ranked: list[AdmittedWorkload] | None = None
+        self._ranked_cache: list[AdmittedWorkload] | None = None
 
     def put(self, workload: AdmittedWorkload) -> None:
         """Add or replace a Workload that holds quota in this ClusterQueue."""
         self.workloads[workload.key] = workload
-        self._ranked = None
+        self._ranked_cache = None
 
     def remove(self, key: str) -> None:
         """Remove the Workload with this key, because it no longer holds quota."""
         del self.workloads[key]
-        self._ranked = None
+        self._ranked_cache = None
 
     def forget_ranks(self) -> None:
         """Clear the cached list of `ranked_workloads()`."""
-        self._ranked = None
+        self._ranked_cache = None
 
     def ranked_workloads(self) -> list[AdmittedWorkload]:
         """Return the Workloads with quota in this ClusterQueue in preemption order; the list is cached."""
-        if self._ranked is None:
-            self._ranked = sorted(self.workloads.values(), key=PREEMPTION_RANK)
-        return self._ranked
+        if self._ranked_cache is None:
+            self._ranked_cache = sorted(self.workloads.values(), key=PREEMPTION_RANK)
+        return self._ranked_cache
 
 
 class QueueActiveStatus(NamedTuple):

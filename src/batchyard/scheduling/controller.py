@@ -193,17 +193,17 @@ class Scheduler:
         self._bypassed: dict[str, str] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return CYCLE_KEY if the watch event makes a scheduling cycle necessary."""
+        """Return CYCLE_KEY if a watch event requires a cycle or the report of a bypassed Workload; otherwise ()."""
         self._blocked.observe(event)
         has_work = self._cache.observe(event, now) or self._blocked.may_resume
         return (CYCLE_KEY,) if self._record_bypassed_workload(event) or has_work else ()
 
     def _record_bypassed_workload(self, event: WatchEvent) -> bool:
-        """Record a requeued Workload that is skipped because an equivalent one did not fit; return False otherwise."""
+        """Record the event's Workload if it is skipped because an equivalent one did not fit; return whether it is."""
         if event.key.kind != scheme.WORKLOAD or event.type is EventType.DELETED:
             return False
         view = workload_view(event.obj)
-        if view.waits_for != PENDING_EVALUATION or not is_evaluation_awaited(event.obj):
+        if view.pending_reason != PENDING_EVALUATION or not is_evaluation_awaited(event.obj):
             return False
         reason = self._cache.no_fit_reason(view)
         if reason:
@@ -211,7 +211,7 @@ class Scheduler:
         return bool(reason)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Run a scheduling cycle or the rest of an interrupted one; without heads, write the due pending reasons."""
+        """Run a scheduling cycle or the rest of an interrupted one; if neither is due, write due pending reasons."""
         self._cache.resync(reader, now)
         heads = self._in_flight.select_heads(self._cache.heads(now))
         outcome = self._new_result(requeue_at=now)
@@ -341,7 +341,7 @@ class Scheduler:
         return is_parked
 
     def _write_due_reports(self, reader: Reader, now: Instant) -> ReconcileResult:
-        """Write the pending reasons that are due; return when to reconcile next (end of a backoff, or next report)."""
+        """Return the writes of due pending reasons, and when to reconcile next (end of a backoff, or next report)."""
         outcome = self._new_result()
         count_max = self._settings.pending_reasons_max
         if not self._in_flight or now >= self._reports_due + _REPORT_DELAY_MAX:
@@ -399,7 +399,7 @@ def _pod_set_assignment_status(assignment: PodSetAssignment) -> dict[str, Any]:
 
 
 def _with_pending_reason(obj: Obj | None, why: InadmissibleReason, now: Instant) -> Obj | None:
-    """Return the Workload with this pending reason; None if the Workload is not pending, or has this reason already."""
+    """Return the Workload with a pending reason and its requests; None if it is missing, not pending or unchanged."""
     if obj is None:
         return None
     view = workload_view(obj)

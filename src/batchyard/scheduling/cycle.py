@@ -60,7 +60,7 @@ def _classical_sort_key(entry: OrderableEntry) -> tuple[int, int, int, str]:
 
 
 def fair_order(entries: Sequence[EntryT], snapshot: Snapshot) -> Iterator[EntryT]:
-    """Yield the cycle's Workloads in fair sharing order, lazily: shares include the usage of Workloads decided before.
+    """Yield a cycle's Workloads in fair sharing order, lazily: shares include usage that the caller adds in between.
 
     Cohort trees are independent of each other and are processed in the order of their roots' names.
     """
@@ -68,18 +68,18 @@ def fair_order(entries: Sequence[EntryT], snapshot: Snapshot) -> Iterator[EntryT
     for entry in sorted(entries, key=lambda e: e.queue.name):
         entries_by_tree.setdefault(entry.queue.node.path[0].name, []).append(entry)
     for name in sorted(entries_by_tree):
-        yield from _Tournament(entries_by_tree[name], snapshot).winners()
+        yield from _Tournament(entries_by_tree[name], snapshot).pop_winners()
 
 
 class _Tournament(Generic[EntryT]):
-    """Orders the Workloads of one cohort tree for fair sharing, by the share after the admission of each."""
+    """Orders the Workloads of one cohort tree, at most one per queue, by their queues' shares after an admission."""
 
     def __init__(self, entries: Sequence[EntryT], snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._entries = {entry.queue.node: entry for entry in entries}
         self._shares: dict[quota.QuotaNode, tuple[quota.Share, ...]] = {}
 
-    def winners(self) -> Iterator[EntryT]:
+    def pop_winners(self) -> Iterator[EntryT]:
         """Yield the Workloads in fair sharing order: the winner of each round, until none is left."""
         while self._entries:
             for node, entry in self._entries.items():
@@ -161,12 +161,12 @@ class SchedulingPolicy:
 
     fair_sharing: bool = False
     #: The preemption strategies of fair sharing.
-    strategies: tuple[FairSharingStrategy, ...] = BOTH_STRATEGIES
+    preemption_strategies: tuple[FairSharingStrategy, ...] = BOTH_STRATEGIES
 
     @property
     def fair_strategies(self) -> tuple[FairSharingStrategy, ...]:
         """The fair sharing preemption strategies; empty if fair sharing is disabled."""
-        return self.strategies if self.fair_sharing else ()
+        return self.preemption_strategies if self.fair_sharing else ()
 
 
 @dataclass(slots=True)
@@ -226,7 +226,7 @@ class Cycle:
     # Nomination.
 
     def _nomination_obstacle(self, head: Head) -> Decision | None:
-        """Return StayPending if a Workload cannot be considered (inactive queue, bad namespace); otherwise None."""
+        """Return StayPending if a head cannot be nominated, such as for an inactive queue; otherwise None."""
         queue, namespace = self.snapshot.queues.get(head.queue), head.workload.namespace
         labels = self.namespaces.get(namespace)
         requeue_reason = messages.RequeueReason.GENERIC
@@ -246,8 +246,8 @@ class Cycle:
             )
         elif head.workload.over_limit:
             why = InadmissibleReason(messages.MISCONFIGURED, text=_over_limit_message(head.workload))
-        elif head.workload.out_of_bounds:
-            why = InadmissibleReason(messages.MISCONFIGURED, text=head.workload.out_of_bounds)
+        elif head.workload.limit_range_violation:
+            why = InadmissibleReason(messages.MISCONFIGURED, text=head.workload.limit_range_violation)
         else:
             return None
         return StayPending(head, why, requeue_reason, head.last_assignment)
@@ -275,18 +275,18 @@ class Cycle:
             workload, queue, self.snapshot, preemption_oracle, last_assignment, is_fair_sharing, nominated_flavors
         )
 
-        full_result = _assign_counts(assigner, preemptor, workload.counts)
+        full_result = _assign_with_counts(assigner, preemptor, workload.counts)
         if _fits_or_has_targets(full_result) or not workload.can_be_partially_admitted:
             return full_result
         partial_result = flavor_assigner.search_pod_counts(
-            workload.pod_sets, partial(_assign_counts, assigner, preemptor), _fits_or_has_targets
+            workload.pod_sets, partial(_assign_with_counts, assigner, preemptor), _fits_or_has_targets
         )
         return partial_result or full_result
 
     # Decision.
 
     def _decide_entry(self, entry: NominatedEntry, claimed_victims: "_ClaimedVictims") -> Decision:
-        """Admit a Workload if it fits; preempt if that frees enough quota; otherwise return why it stays pending."""
+        """Return Admit for a Workload that fits, Preempt if that frees enough quota, otherwise StayPending."""
         if entry.targets and claimed_victims.has_claimed_target(entry):
             self._nominate_again(entry, claimed_victims)
         assignment, head = entry.assignment, entry.head
@@ -312,7 +312,7 @@ class Cycle:
         return Admit(head, entry.queue, assignment)
 
     def _skip_entry(self, entry: NominatedEntry) -> Decision:
-        """Return the decision for a Workload whose quota an earlier decision of this cycle took."""
+        """Return StayPending for a Workload whose quota an earlier decision took, and count a skipped preemption."""
         if entry.assignment.mode is _MODE_PREEMPT:
             self.skipped_preemptions[entry.queue.name] = self.skipped_preemptions.get(entry.queue.name, 0) + 1
         why = InadmissibleReason(messages.WAITING_FOR_QUOTA, text=_NO_LONGER_FITS)
@@ -357,18 +357,20 @@ class Cycle:
         for fr, amount in entry.usage:
             borrowing_limit = node.borrowing_limit.get(fr)
             if entry.assignment.borrowing_height == 0:
-                reserved_usage.append((fr, max(0, min(amount, node.subtree[fr] - node.usage[fr]))))
+                reserved_usage.append((fr, max(0, min(amount, node.subtree_quota[fr] - node.usage[fr]))))
             elif borrowing_limit is None:
                 reserved_usage.append((fr, amount))
             else:
-                reserved_usage.append((fr, max(0, min(amount, node.subtree[fr] + borrowing_limit - node.usage[fr]))))
+                reserved_usage.append(
+                    (fr, max(0, min(amount, node.subtree_quota[fr] + borrowing_limit - node.usage[fr])))
+                )
         self.snapshot.add_usage(queue, tuple(reserved_usage))
 
 
-def _assign_counts(
+def _assign_with_counts(
     assigner: flavor_assigner.FlavorAssigner, preemptor: Preemptor | None, pod_counts: Sequence[int]
 ) -> tuple[flavor_assigner.Assignment, list[PreemptionTarget]]:
-    """Return the flavor assignment and preemption targets of a Workload with the given pod count per pod set."""
+    """Return a Workload's flavor assignment for a pod count per pod set, and its targets if it needs preemption."""
     assignment = assigner.assign(pod_counts)
     if preemptor is None or assignment.mode is not _MODE_PREEMPT:
         return assignment, []
@@ -382,16 +384,16 @@ def _fits_or_has_targets(assignment_with_targets: tuple[flavor_assigner.Assignme
 
 
 class _ClaimedVictims:
-    """The Workloads that the decisions made so far in this cycle preempt, by cohort tree."""
+    """The Workloads that the earlier decisions of this cycle preempt, by cohort tree."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
-        #: By the root of the tree, then by Workload key.
-        self._claimed: dict[quota.QuotaNode, dict[str, AdmittedWorkload]] = {}
+        #: By the root of the cohort tree, then by Workload key.
+        self._victims_by_root: dict[quota.QuotaNode, dict[str, AdmittedWorkload]] = {}
 
     def claimed_in_tree(self, entry: NominatedEntry) -> Mapping[str, AdmittedWorkload]:
         """Return the Workloads in the entry's cohort tree that earlier decisions of this cycle preempt."""
-        return self._claimed.get(entry.queue.node.path[0], _NO_VICTIMS)
+        return self._victims_by_root.get(entry.queue.node.path[0], _NO_VICTIMS)
 
     def has_claimed_target(self, entry: NominatedEntry) -> bool:
         """Return whether an earlier decision of this cycle already preempts one of this entry's targets."""
@@ -401,7 +403,7 @@ class _ClaimedVictims:
     def claim_targets(self, entry: NominatedEntry) -> None:
         """Record the preemption targets of an entry, so that later decisions of this cycle do not preempt them too."""
         if entry.targets:
-            claimed_victims = self._claimed.setdefault(entry.queue.node.path[0], {})
+            claimed_victims = self._victims_by_root.setdefault(entry.queue.node.path[0], {})
             claimed_victims.update({target.workload.key: target.workload for target in entry.targets})
 
     def leaves_room_for(self, entry: NominatedEntry) -> bool:
@@ -452,6 +454,7 @@ class PreemptionStep(NamedTuple):
 class PreemptionLoop:
     """A detected loop: Workloads in one cohort tree that preempt each other endlessly."""
 
+    #: When the loop was detected.
     at: Instant
     #: The id of the cohort tree, and the name of its root.
     tree: str
@@ -473,15 +476,19 @@ class PreemptionLoopDetector:
 
     def __init__(self) -> None:
         self._instant: Instant = -1
-        self._cycles: dict[str, int] = {}
-        self._seen: dict[str, dict[TreeHoldings, int]] = {}
-        self._steps: dict[str, list[PreemptionStep]] = {}
+        self._cycle_counts: dict[str, int] = {}
+        #: By tree: the earlier holdings, each with the index of the first step after it.
+        self._step_index_by_holdings: dict[str, dict[TreeHoldings, int]] = {}
+        self._steps_by_tree: dict[str, list[PreemptionStep]] = {}
 
     def find_loops(self, preemptions: Iterable[Preempt], snapshot: Snapshot, now: Instant) -> list[PreemptionLoop]:
-        """Record a cycle's preemptions; return the loops that they complete. `snapshot` is the state before them."""
+        """Record a cycle's preemptions, and return the loops that they complete; `snapshot` is the state before them.
+
+        In each cohort tree, the first CYCLES_UNCHECKED cycles with preemption at one instant are ignored.
+        """
         if now != self._instant:
             self._instant = now
-            self._cycles, self._seen, self._steps = {}, {}, {}
+            self._cycle_counts, self._step_index_by_holdings, self._steps_by_tree = {}, {}, {}
         steps_by_tree: dict[str, tuple[quota.QuotaNode, list[PreemptionStep]]] = {}
         for preemption in preemptions:
             root = preemption.queue.node.path[0]
@@ -497,16 +504,16 @@ class PreemptionLoopDetector:
     def _check_tree(
         self, tree: str, root: quota.QuotaNode, new_steps: list[PreemptionStep], snapshot: Snapshot
     ) -> PreemptionLoop | None:
-        self._cycles[tree] = self._cycles.get(tree, 0) + 1
-        if self._cycles[tree] <= CYCLES_UNCHECKED:
+        self._cycle_counts[tree] = self._cycle_counts.get(tree, 0) + 1
+        if self._cycle_counts[tree] <= CYCLES_UNCHECKED:
             return None
-        past_steps = self._steps.setdefault(tree, [])
-        seen_holdings = self._seen.setdefault(tree, {})
+        past_steps = self._steps_by_tree.setdefault(tree, [])
+        step_index_by_holdings = self._step_index_by_holdings.setdefault(tree, {})
         holdings = _tree_holdings(root, snapshot)
-        first_step_index = seen_holdings.get(holdings)
+        first_step_index = step_index_by_holdings.get(holdings)
         if first_step_index is not None:
             return PreemptionLoop(self._instant, tree, root.name, tuple(past_steps[first_step_index:]))
-        seen_holdings[holdings] = len(past_steps)
+        step_index_by_holdings[holdings] = len(past_steps)
         past_steps += new_steps
         return None
 

@@ -29,12 +29,12 @@ def admission_details(decision: Admit, cycle: int) -> Mapping[str, Any]:
     return {"cycle": cycle, "clusterQueue": decision.queue.name, "podSets": _pod_sets_details(decision.assignment)}
 
 
-def pending_details(why: InadmissibleReason, cycle: int) -> Mapping[str, Any]:
+def pending_details(reason: InadmissibleReason, cycle: int) -> Mapping[str, Any]:
     """Return a pending decision's details for the decision ledger: the result for each considered flavor."""
-    return {"cycle": cycle, **({} if why.assignment is None else {"podSets": _pod_sets_details(why.assignment)})}
+    return {"cycle": cycle, **({} if reason.assignment is None else {"podSets": _pod_sets_details(reason.assignment)})}
 
 
-def preemption_details(decision: Preempt, cycle: int, alternatives: SparedWorkloads) -> Mapping[str, Any]:
+def preemption_details(decision: Preempt, cycle: int, spared_workloads: SparedWorkloads) -> Mapping[str, Any]:
     """Return a preemption's details for the decision ledger: preemptor, victims, rules, and Workloads not preempted."""
     preemptor = decision.head.workload
     return {
@@ -42,8 +42,8 @@ def preemption_details(decision: Preempt, cycle: int, alternatives: SparedWorklo
         "preemptor": {**_workload_fields(preemptor), "clusterQueue": decision.queue.name},
         "targets": [_target_details(target) for target in decision.targets[:_RECORDED_ITEMS_MAX]],
         "targetsInAll": len(decision.targets),
-        "spared": [_spared_details(each) for each in alternatives.spared_workloads],
-        "sparedInAll": alternatives.total_count,
+        "spared": [_spared_details(each) for each in spared_workloads.spared_workloads],
+        "sparedInAll": spared_workloads.total_count,
         "podSets": [] if decision.why.assignment is None else _pod_sets_details(decision.why.assignment),
     }
 

@@ -44,7 +44,7 @@ class PodSetAssignment:
     #: The scanned resource groups; the search ends at a group without a suitable flavor.
     scans: tuple[cluster_queue.FlavorScan, ...]
     #: A requested resource that the ClusterQueue does not cover; '' if there is none.
-    unavailable: str
+    unavailable_resource: str
 
     @property
     def choices(self) -> Mapping[str, cluster_queue.FlavorChoice]:
@@ -61,9 +61,9 @@ class PodSetAssignment:
         """The reasons why flavors were rejected for the pod set."""
         if self.scans and self.scans[-1].selected_assignment is cluster_queue.NO_FLAVOR_ASSIGNMENT:
             return tuple(self.scans[-1].rejections)
-        if self.unavailable:
-            return (f"resource {self.unavailable} unavailable in ClusterQueue",)
-        return tuple([fact for scan in self.scans for fact in scan.rejections])
+        if self.unavailable_resource:
+            return (f"resource {self.unavailable_resource} unavailable in ClusterQueue",)
+        return tuple([rejection for scan in self.scans for rejection in scan.rejections])
 
     @property
     def attempts(self) -> tuple[cluster_queue.FlavorAttempt, ...]:
@@ -72,7 +72,10 @@ class PodSetAssignment:
 
     @property
     def no_fit_reason(self) -> str:
-        """Why the pod set does not fit: the most severe reason of its resource groups, each from its best flavor."""
+        """Why the pod set does not fit: the most severe of the resource groups' reasons.
+
+        The reason of a group is the mildest reason of its flavors.
+        """
         reasons_by_group: dict[int, str] = {}
         for attempt in self.attempts:
             if attempt.possibility is PreemptionPossibility.NO_FIT:
@@ -93,8 +96,8 @@ class LastAssignment(NamedTuple):
     cycle_number: int
     shape: Shape
 
-    def next_flavor(self, pod_set: int, resource: str) -> int:
-        """Return the index of the flavor at which the search continues for a resource of a pod set."""
+    def next_flavor_index(self, pod_set: int, resource: str) -> int:
+        """Return the index of the flavor at which the search continues of a pod set's resource; 0 if none is stored."""
         return self.tried[pod_set].get(resource, cluster_queue.SCAN_DONE) + 1 if pod_set < len(self.tried) else 0
 
 
@@ -151,7 +154,7 @@ class FlavorAssigner:
     oracle: PreemptionOracle | None
     last_assignment: LastAssignment | None
     fair_sharing: bool = False
-    nominated: NominatedFlavors = ()
+    nominated_flavors: NominatedFlavors = ()
 
     def assign(self, pod_counts: Sequence[int]) -> Assignment:
         """Return the flavor assignment for a pod count per pod set; it ends at the first pod set without a flavor."""
@@ -183,21 +186,34 @@ class FlavorAssigner:
                 break
         return Assignment(pod_sets, mode if pod_sets else _MODE_NO_FIT, borrowing_height, usage)
 
-    def all_qualities(self, plan: cluster_queue.ResourceGroupRequest, usage: Usage) -> list[Sequence[GranularMode]]:
+    def all_qualities(
+        self, group_request: cluster_queue.ResourceGroupRequest, usage: Usage
+    ) -> list[Sequence[GranularMode]]:
         """Return each flavor's quality for each resource, including flavors that the search would not reach.
 
         `usage` is the usage of the other pod sets of the Workload.
         """
-        total_usages = [_add_assumed(dict(usage), requested) for requested in plan.usages] if usage else plan.usages
-        return list(self._iterate_qualities(total_usages, plan.obstacles, 0, available_cache(self.queue.node)))
+        total_usages = (
+            [_add_assumed(dict(usage), requested) for requested in group_request.usages]
+            if usage
+            else group_request.usages
+        )
+        return list(self._iterate_qualities(total_usages, group_request.obstacles, 0, available_cache(self.queue.node)))
 
     def _assign_pod_set(self, pod_set_index: int, pod_counts: Sequence[int], usage: Usage) -> PodSetAssignment:
         """Return the flavor assignment of the pod set at `pod_set_index`, on top of the `usage` of earlier pod sets."""
         pod_set, pod_count = self.workload.pod_sets[pod_set_index], pod_counts[pod_set_index]
-        plan = self.queue.coverage.plan(pod_set.template, pod_count, self.snapshot.obstacles)
-        flavor_scans = self._scan_groups(plan, (pod_set_index,), usage)
-        assignment = _merge_assignments(plan, flavor_scans)
-        return PodSetAssignment(pod_set.name, pod_count, plan.requests, assignment, flavor_scans, plan.unavailable)
+        pod_set_request = self.queue.coverage.split_pod_requests(pod_set.template, pod_count, self.snapshot.obstacles)
+        flavor_scans = self._scan_groups(pod_set_request, (pod_set_index,), usage)
+        assignment = _merge_assignments(pod_set_request, flavor_scans)
+        return PodSetAssignment(
+            pod_set.name,
+            pod_count,
+            pod_set_request.requests,
+            assignment,
+            flavor_scans,
+            pod_set_request.unavailable_resource,
+        )
 
     def _assign_pod_set_group(
         self, indexes: Sequence[int], pod_counts: Sequence[int], usage: Usage
@@ -205,21 +221,27 @@ class FlavorAssigner:
         """Return the flavor assignments of pod sets (given by `indexes`) that must get the same flavors."""
         coverage, obstacles = self.queue.coverage, self.snapshot.obstacles
         pod_sets = [self.workload.pod_sets[i] for i in indexes]
-        requests = [coverage.plan(p.template, pod_counts[i], obstacles) for i, p in zip(indexes, pod_sets, strict=True)]
-        total_requests, templates = _sum_requests([plan.requests for plan in requests]), [p.template for p in pod_sets]
-        pod_set_group_request = coverage.plan_requests(total_requests, templates, obstacles)
+        requests = [
+            coverage.split_pod_requests(p.template, pod_counts[i], obstacles)
+            for i, p in zip(indexes, pod_sets, strict=True)
+        ]
+        total_requests, templates = (
+            _sum_requests([pod_set_request.requests for pod_set_request in requests]),
+            [p.template for p in pod_sets],
+        )
+        pod_set_group_request = coverage.split_requests(total_requests, templates, obstacles)
         flavor_scans = self._scan_groups(pod_set_group_request, indexes, usage)
         assignment = _merge_assignments(pod_set_group_request, flavor_scans)
         return [
             PodSetAssignment(
                 p.name,
                 pod_counts[i],
-                plan.requests,
-                _restrict_assignment(assignment, plan.requests),
+                pod_set_request.requests,
+                _restrict_assignment(assignment, pod_set_request.requests),
                 flavor_scans,
-                pod_set_group_request.unavailable,
+                pod_set_group_request.unavailable_resource,
             )
-            for i, p, plan in zip(indexes, pod_sets, requests, strict=True)
+            for i, p, pod_set_request in zip(indexes, pod_sets, requests, strict=True)
         ]
 
     def _scan_groups(
@@ -235,15 +257,25 @@ class FlavorAssigner:
         return tuple(flavor_scans)
 
     def _scan_group(
-        self, plan: cluster_queue.ResourceGroupRequest, pod_set_indexes: Sequence[int], usage: Usage
+        self, group_request: cluster_queue.ResourceGroupRequest, pod_set_indexes: Sequence[int], usage: Usage
     ) -> cluster_queue.FlavorScan:
         """Try the flavors of one resource group in order, and select the best one."""
         fungibility, node = self.queue.view.fungibility, self.queue.node
         base_usage = dict(usage) if usage else _NO_USAGE
-        total_usages = [_add_assumed(base_usage, requested) for requested in plan.usages] if base_usage else plan.usages
+        total_usages = (
+            [_add_assumed(base_usage, requested) for requested in group_request.usages]
+            if base_usage
+            else group_request.usages
+        )
         available = available_cache(node)
-        obstacles = self._flavor_obstacles(plan, pod_set_indexes) if self.nominated else plan.obstacles
-        start = 0 if self.last_assignment is None else _first_flavor_index(self.last_assignment, plan, pod_set_indexes)
+        obstacles = (
+            self._flavor_obstacles(group_request, pod_set_indexes)
+            if self.nominated_flavors
+            else group_request.obstacles
+        )
+        start = (
+            0 if self.last_assignment is None else _start_index(self.last_assignment, group_request, pod_set_indexes)
+        )
         qualities_by_flavor: list[Sequence[GranularMode]] = []
         best: Sequence[GranularMode] = ()
         previous_qualities: Sequence[GranularMode] = ()
@@ -260,9 +292,19 @@ class FlavorAssigner:
                 best, best_quality, best_index = qualities, quality, index
             if not should_try_next:
                 break
-        selection = plan.assignment_for(best_index, index, best) if best else cluster_queue.NO_FLAVOR_ASSIGNMENT
+        selection = (
+            group_request.assignment_for(best_index, index, best) if best else cluster_queue.NO_FLAVOR_ASSIGNMENT
+        )
         return cluster_queue.FlavorScan(
-            plan, obstacles, start, qualities_by_flavor, selection, base_usage, available, node.potential, fungibility
+            group_request,
+            obstacles,
+            start,
+            qualities_by_flavor,
+            selection,
+            base_usage,
+            available,
+            node.potential_quota,
+            fungibility,
         )
 
     def _iterate_qualities(
@@ -273,7 +315,12 @@ class FlavorAssigner:
         This is a generator so that attributes are looked up only once for all flavors.
         """
         node, oracle, may_preempt_borrowing = self.queue.node, self.oracle, self._may_preempt_while_borrowing()
-        used, quota, potential_quota, borrowing_height = node.usage, node.subtree, node.potential, node.borrowing_height
+        used, quota, potential_quota, borrowing_height = (
+            node.usage,
+            node.subtree_quota,
+            node.potential_quota,
+            node.borrowing_height,
+        )
         may_reclaim = False  # the amount exceeds the own quota, and fits below the root
         for index in range(start, len(obstacles)):
             if obstacles[index]:
@@ -298,7 +345,9 @@ class FlavorAssigner:
 
     def _flavor_obstacles(self, group_request: cluster_queue.ResourceGroupRequest, indexes: Sequence[int]) -> list[str]:
         """Return why a repeated search excludes each flavor, such as one that was not assigned before; '' if usable."""
-        nominated_flavors = [self.nominated[i].get(group_request.resource) for i in indexes if i < len(self.nominated)]
+        nominated_flavors = [
+            self.nominated_flavors[i].get(group_request.resource) for i in indexes if i < len(self.nominated_flavors)
+        ]
         message_format = "skipping flavor {} as it is not found in the nomination mapping for resource {}"
         return [
             obstacle if flavor in nominated_flavors else message_format.format(flavor, group_request.resource)
@@ -310,17 +359,19 @@ class FlavorAssigner:
         return preemption.borrow_within_cohort or (self.fair_sharing and preemption.reclaim_within_cohort != "Never")
 
 
-def _first_flavor_index(state: LastAssignment, plan: cluster_queue.ResourceGroupRequest, indexes: Sequence[int]) -> int:
+def _start_index(
+    state: LastAssignment, group_request: cluster_queue.ResourceGroupRequest, indexes: Sequence[int]
+) -> int:
     """Return the index of the flavor at which the search continues; 0 if the queue has fewer flavors by now."""
-    start_index = state.next_flavor(indexes[0], plan.resource)
-    return start_index if start_index < len(plan.group.flavors) else 0
+    start_index = state.next_flavor_index(indexes[0], group_request.resource)
+    return start_index if start_index < len(group_request.group.flavors) else 0
 
 
 def _merge_assignments(
     pod_set_request: cluster_queue.PodSetRequest, scans: Sequence[cluster_queue.FlavorScan]
 ) -> cluster_queue.FlavorAssignment:
     """Merge a pod set's flavor assignments of all resource groups; NO_FLAVOR_ASSIGNMENT if a resource has no flavor."""
-    if pod_set_request.unavailable:
+    if pod_set_request.unavailable_resource:
         return cluster_queue.NO_FLAVOR_ASSIGNMENT
     if len(scans) == 1 or (scans and scans[-1].selected_assignment is cluster_queue.NO_FLAVOR_ASSIGNMENT):
         return scans[-1].selected_assignment

@@ -1,6 +1,6 @@
 """Scheduling settings from Kueue's Configuration file, and the settings there that batchyard ignores or rejects.
 
-All functions expect a decoded Configuration (`api.decode`), which is valid and has all defaults. Source:
+A Configuration passed to these functions must be decoded (`api.decode`) and valid, and have all defaults. Source:
 apis/config/v1beta2 of Kueue.
 """
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from batchyard.api.errors import FieldError
-from batchyard.api.meta import Selector, selector
+from batchyard.api.meta import Selector, parse_selector
 from batchyard.api.well_known import DISABLE_WAIT_FOR_PODS_READY, GATES
 from batchyard.base.instant import SECOND, Duration, parse_duration
 from batchyard.scheduling.cycle import SchedulingPolicy
@@ -45,7 +45,7 @@ def managed_namespaces(
 ) -> Selector | None:
     """Return the selector of the Namespaces whose jobs are managed; by default, all but kube-system and Kueue's own."""
     exclusion = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system", kueue_namespace]}
-    return selector(namespace_selector or {"matchExpressions": [exclusion]})
+    return parse_selector(namespace_selector or {"matchExpressions": [exclusion]})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def parse_kueue_settings(configuration: Mapping[str, Any]) -> KueueSettings:
     policy = SchedulingPolicy()
     if fair_sharing_settings is not None:
         strategies = tuple(map(FairSharingStrategy, fair_sharing_settings["preemptionStrategies"]))
-        policy = SchedulingPolicy(fair_sharing=True, strategies=strategies)
+        policy = SchedulingPolicy(fair_sharing=True, preemption_strategies=strategies)
     is_pods_ready_disabled = (configuration.get("featureGates") or {}).get(DISABLE_WAIT_FOR_PODS_READY, False)
     pods_ready = None if is_pods_ready_disabled else pods_ready_policy(configuration["waitForPodsReady"])
     copied_labels = (configuration.get("integrations") or {}).get("labelKeysToCopy") or ()
@@ -131,15 +131,17 @@ def unsupported_field_errors(configuration: Mapping[str, Any]) -> Iterator[Field
 
 
 def ignored_settings(configuration: Mapping[str, Any]) -> Iterator[str]:
-    """Describe each setting of a Kueue Configuration that batchyard ignores, such as MultiKueue or feature gates."""
+    """Yield a text on each setting of a Kueue Configuration that batchyard ignores, such as MultiKueue."""
     integrations = configuration.get("integrations") or {}
-    unsupported = [name for name in integrations.get("frameworks") or () if name not in _SUPPORTED_FRAMEWORKS]
-    unsupported += integrations.get("externalFrameworks") or ()
-    if unsupported:
-        yield f"the job integrations {', '.join(unsupported)}"
-    kinds = [key for key in _SUPPORTED_FRAMEWORKS if key not in integrations.get("frameworks", _SUPPORTED_FRAMEWORKS)]
-    if kinds:
-        yield f"omitting {' and '.join(kinds)} from integrations.frameworks: their jobs are queued regardless"
+    ignored_frameworks = [name for name in integrations.get("frameworks") or () if name not in _SUPPORTED_FRAMEWORKS]
+    ignored_frameworks += integrations.get("externalFrameworks") or ()
+    if ignored_frameworks:
+        yield f"the job integrations {', '.join(ignored_frameworks)}"
+    omitted_names = [
+        key for key in _SUPPORTED_FRAMEWORKS if key not in integrations.get("frameworks", _SUPPORTED_FRAMEWORKS)
+    ]
+    if omitted_names:
+        yield f"omitting {' and '.join(omitted_names)} from integrations.frameworks: their jobs are queued regardless"
     yield from (name for name in ("multiKueue", "objectRetentionPolicies") if name in configuration)
     gates = configuration.get("featureGates") or {}
     names = [name for name, is_on in gates.items() if GATES.get(name) is not is_on and name not in _SUPPORTED_GATES]

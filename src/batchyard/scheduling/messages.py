@@ -101,12 +101,12 @@ class PodSetReasons(NamedTuple):
     rejections: tuple[RejectionReason, ...]
 
     def __str__(self) -> str:
-        """Format Kueue's message why flavors could not be assigned to the pod set."""
+        """Return Kueue's message that flavors could not be assigned to the pod set, with the reasons."""
         return f"couldn't assign flavors to pod set {self.pod_set}: {', '.join(sorted(map(str, self.rejections)))}"
 
 
 def format_pod_set_reasons(pod_sets: tuple[PodSetReasons, ...]) -> str:
-    """Format Kueue's message why flavors could not be assigned to these pod sets; '' if no flavor was rejected."""
+    """Return Kueue's message that pod sets could not be assigned flavors, with the reasons; '' if none has a reason."""
     return "; ".join(str(p) for p in pod_sets if p.rejections)
 
 

@@ -44,7 +44,7 @@ class PendingQueueReader:
         self._held_back: dict[str, pending_heap.PendingEntry] = {}
         self._preemptor = ""
         #: The number of pending Workloads by LocalQueue.
-        self.by_local_queue: dict[str, int] = {}
+        self.counts_by_local_queue: dict[str, int] = {}
         self._first_pending = pending_heap.FirstPendingCache()
 
     def __len__(self) -> int:
@@ -55,7 +55,7 @@ class PendingQueueReader:
         return self._entries.get(key)
 
     def classes(self) -> list[tuple[EquivalenceClassKey, pending_heap.EquivalenceClass]]:
-        """Return the equivalence classes (Workloads of a namespace with equal requests) by key; some may be empty."""
+        """Return the equivalence classes (Workloads of a namespace with equal requests and priority) and their keys."""
         return list(self._classes.items())
 
     def held_workloads(self) -> list[WorkloadView]:
@@ -67,7 +67,7 @@ class PendingQueueReader:
         return [w.view for w in sorted(self._entries.values(), key=lambda w: (w.view.key != self._preemptor, w.order))]
 
     def front(self, max_count: int) -> list[WorkloadView]:
-        """Return the first `max_count` pending Workloads in queue order, without those held back by a backoff."""
+        """Return the first `max_count` Workloads that are not held back, in queue order, a current preemptor first."""
         heaps = [heap.in_order() for each in self._classes.values() for heap in (each.in_line, each.parked)]
         entry = self._entries.get(self._preemptor)
         preemptor_entries = [entry] if entry is not None and entry.line is not None else []
@@ -88,7 +88,7 @@ class PendingQueueReader:
         if self._preemptor == key:
             self._preemptor = ""
 
-    def place_of(self, key: str) -> int:
+    def count_ahead_of(self, key: str) -> int:
         """Return the number of Workloads ahead of a pending Workload in this queue."""
         if key == self._preemptor:
             return 0
@@ -123,16 +123,14 @@ class PendingQueueReader:
         return equivalence_class.parked_at
 
     def record_attempt(self, key: str, now: Instant) -> None:
-        """Record that another scheduler tried a Workload at `now`, so parked Workloads behind it count as tried then
-        too.
-        """
+        """Record that another scheduler tried a Workload at `now`: parked Workloads behind it count as tried, too."""
         queue_order = self._entries[key].order
         for equivalence_class in self._classes.values():
             if any(entry.order > queue_order for entry in equivalence_class.parked.members()):
                 equivalence_class.parked_at = max(equivalence_class.parked_at, now)
 
     def has_parked_predecessor(self, key: str, start_time: Instant) -> bool:
-        """Return whether a parked Workload precedes this one, and its class did not fit at or after `start_time`."""
+        """Return whether a Workload ahead of this one is parked and was found not to fit at or after `start_time`."""
         queue_order = self._entries[key].order
         recently_parked = [each.parked.first_entry() for each in self._classes.values() if each.parked_at >= start_time]
         return any(first_entry is not None and first_entry.order < queue_order for first_entry in recently_parked)
@@ -190,7 +188,7 @@ class PendingQueue(PendingQueueReader):
         self._push_in_line(self._entries[key])
 
     def put_in_line(self, view: WorkloadView) -> None:
-        """Add a Workload that cycles may try, unless it is already pending; used when its LocalQueue is created."""
+        """Add a Workload that cycles may try, even during a backoff; do nothing if it is already pending."""
         if view.key not in self._entries:
             entry = pending_heap.PendingEntry(view, None)
             self._add_entry(entry)
@@ -208,11 +206,16 @@ class PendingQueue(PendingQueueReader):
         return self._unfit_shapes.get(view.shape, "") if is_parked else ""
 
     def requeue(
-        self, head: Head, last_assignment: LastAssignment | None, reason: RequeueReason, now: Instant, why: str = ""
+        self,
+        head: Head,
+        last_assignment: LastAssignment | None,
+        reason: RequeueReason,
+        now: Instant,
+        condition_reason: str = "",
     ) -> bool:
         """Keep a head pending after a cycle; return whether it was set aside until a change or the end of a backoff.
 
-        `why` is the reason of the Workload's QuotaReserved condition.
+        `condition_reason` is the reason of the Workload's QuotaReserved condition.
         """
         view = head.workload
         if reason is RequeueReason.PENDING_PREEMPTION and not self.strict_fifo:
@@ -232,7 +235,7 @@ class PendingQueue(PendingQueueReader):
                 self._push_in_line(entry)
             return False
         if reason in _NO_FIT_REASONS and not self.strict_fifo:
-            self._park_shape(view.shape, now, why)
+            self._park_shape(view.shape, now, condition_reason)
         equivalence_class = self._find_or_add_class(view)
         if entry.line is not equivalence_class.parked:
             equivalence_class.parked.push(entry)
@@ -295,13 +298,13 @@ class PendingQueue(PendingQueueReader):
         view = entry.view
         self._first_pending.first_entries = None
         self._entries[view.key] = entry
-        self.by_local_queue[view.queue] = self.by_local_queue.get(view.queue, 0) + 1
+        self.counts_by_local_queue[view.queue] = self.counts_by_local_queue.get(view.queue, 0) + 1
 
     def _remove_entry(self, entry: pending_heap.PendingEntry) -> None:
         view = entry.view
         self._first_pending.first_entries = None
         del self._entries[view.key]
-        self.by_local_queue[view.queue] -= 1
+        self.counts_by_local_queue[view.queue] -= 1
         self._remove_entry_from_heap(entry)
 
     def _remove_entry_from_heap(self, entry: pending_heap.PendingEntry) -> None:
@@ -400,8 +403,9 @@ class QueueManager:
         return bool(self._marked_queues) or bool(self._queues_in_line) or bool(self._scheduled_reactivations)
 
     def heads(self) -> list[Head]:
-        """Return the first Workload in line of each active ClusterQueue, after requeueing inadmissible ones of marked
-        trees.
+        """Return the first Workload in line of each active ClusterQueue, sorted by queue name.
+
+        Inadmissible Workloads of marked cohort trees are put back in line before.
         """
         if self._marked_queues and not (self.requeue_batch_period and self.is_reactivated_externally):
             self.reactivate_marked(self.now - self.requeue_batch_period)
@@ -425,10 +429,12 @@ class QueueManager:
         if pending_queue.has_held_back_workloads:
             self._queues_with_held_back[name] = None
 
-    def requeue(self, head: Head, last_assignment: LastAssignment | None, reason: RequeueReason, why: str = "") -> bool:
+    def requeue(
+        self, head: Head, last_assignment: LastAssignment | None, reason: RequeueReason, condition_reason: str = ""
+    ) -> bool:
         """Keep a head pending after a cycle; return whether it was set aside until a change or the end of a backoff."""
         pending_queue = self.pending[head.queue]
-        is_parked = pending_queue.requeue(head, last_assignment, reason, self.now, why)
+        is_parked = pending_queue.requeue(head, last_assignment, reason, self.now, condition_reason)
         if pending_queue.has_held_back_workloads:
             self._queues_with_held_back[head.queue] = None
         if head.queue not in self._queues_in_line:
@@ -459,10 +465,10 @@ class QueueManager:
             release_time = pending_queue.next_release()
             if release_time is not None and release_time <= self.now:
                 self._marked_queues[name] = self.now - self.requeue_batch_period
-        for root, (name, due_at) in list(self._scheduled_reactivations.items()):
+        for tree_id, (name, due_at) in list(self._scheduled_reactivations.items()):
             if due_at <= self.now:
-                # The tree may have another root by now, or the queue may be deleted; then all trees are reactivated.
-                del self._scheduled_reactivations[root]
+                # The tree may have another id by now, or the queue may be deleted; then all trees are reactivated.
+                del self._scheduled_reactivations[tree_id]
                 self._marked_queues.update(dict.fromkeys([name] if name in self.pending else self.pending, due_at))
 
     def next_release(self) -> Instant | None:
@@ -479,35 +485,35 @@ class QueueManager:
 
     def record_tree_change(self, queue: ClusterQueue) -> None:
         """Record a change in the queue's cohort tree, which ends a pause of the tree unless it is frozen."""
-        root = queue.node.tree
-        self.tree_change_counts[root] = self.tree_change_counts.get(root, 0) + 1
-        if self._frozen_trees and self._frozen_trees.get(root) == self.now:
+        tree_id = queue.node.tree
+        self.tree_change_counts[tree_id] = self.tree_change_counts.get(tree_id, 0) + 1
+        if self._frozen_trees and self._frozen_trees.get(tree_id) == self.now:
             return
-        self._frozen_trees.pop(root, None)
-        for name in self._paused_trees.pop(root, ()):
+        self._frozen_trees.pop(tree_id, None)
+        for name in self._paused_trees.pop(tree_id, ()):
             self._queues_in_line[name] = None
 
     def activate_all(self) -> None:
         """End the pause of every cohort tree, for use after the trees were rebuilt."""
-        self.tree_change_counts = {root: count + 1 for root, count in self.tree_change_counts.items()}
+        self.tree_change_counts = {tree_id: count + 1 for tree_id, count in self.tree_change_counts.items()}
         for names in self._paused_trees.values():
             self._queues_in_line.update(dict.fromkeys(names))
         self._paused_trees.clear()
         self._frozen_trees.clear()
 
-    def pause_tree(self, root: str) -> None:
-        """Pause a cohort tree (given its id): no cycle considers its Workloads until something in the tree changes."""
-        paused_queues = self._paused_trees.setdefault(root, [])
+    def pause_tree(self, tree_id: str) -> None:
+        """Pause a cohort tree: no cycle considers its Workloads until something in the tree changes."""
+        paused_queues = self._paused_trees.setdefault(tree_id, [])
         for name in list(self._queues_in_line):
             queue = self._snapshot.queues.get(name)
-            if queue is not None and queue.node.tree == root:
+            if queue is not None and queue.node.tree == tree_id:
                 paused_queues.append(name)
                 del self._queues_in_line[name]
 
-    def freeze_tree(self, root: str) -> None:
-        """Pause a cohort tree (given its id) at least until the clock advances, even if the tree changes."""
-        self._frozen_trees[root] = self.now
-        self.pause_tree(root)
+    def freeze_tree(self, tree_id: str) -> None:
+        """Pause a cohort tree at least until the clock advances, even if the tree changes."""
+        self._frozen_trees[tree_id] = self.now
+        self.pause_tree(tree_id)
 
     def forget_queue(self, name: str) -> None:
         """Remove a deleted ClusterQueue and its pending Workloads."""
@@ -531,21 +537,21 @@ class QueueManager:
             queue = self._snapshot.queues.get(name)
             marked_by_tree.setdefault("" if queue is None else queue.node.tree, []).append(name)
         reactivated_trees = []
-        for root, names in marked_by_tree.items():
-            if not root:
+        for tree_id, names in marked_by_tree.items():
+            if not tree_id:
                 self._unmark_for_reactivation(names)
-            elif min([self._marked_queues[name] for name in names]) <= marked_by and may_reactivate(root):
+            elif min([self._marked_queues[name] for name in names]) <= marked_by and may_reactivate(tree_id):
                 self._unmark_for_reactivation(names)
-                self._reactivate_tree(root, self._snapshot.queues[names[-1]])
-                reactivated_trees.append(root)
+                self._reactivate_tree(tree_id, self._snapshot.queues[names[-1]])
+                reactivated_trees.append(tree_id)
         return reactivated_trees
 
     def _unmark_for_reactivation(self, names: Iterable[str]) -> None:
         for name in names:
             del self._marked_queues[name]
 
-    def _reactivate_tree(self, root: str, any_queue: ClusterQueue) -> None:
-        self._scheduled_reactivations.pop(root, None)
+    def _reactivate_tree(self, tree_id: str, any_queue: ClusterQueue) -> None:
+        self._scheduled_reactivations.pop(tree_id, None)
         self.record_tree_change(any_queue)
         for queue in self._snapshot.queues_below(any_queue.node.path[0]):
             pending_queue = self.pending[queue.name]

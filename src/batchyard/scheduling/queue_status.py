@@ -172,7 +172,7 @@ class QueueStatusController:
             status["pendingWorkloads"] = (
                 workload_cache.count_admissible(key)
                 if pending_queue is None
-                else pending_queue.by_local_queue.get(key, 0)
+                else pending_queue.counts_by_local_queue.get(key, 0)
             )
         _set_workload_counts(status, queue_counter)
         return status

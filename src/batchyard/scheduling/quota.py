@@ -1,9 +1,9 @@
 """Quota arithmetic in a cohort tree, whose nodes are Cohorts and, as leaves, ClusterQueues: usage and fair shares.
 
-A node has its own quota and, in `subtree`, the total quota that its subtree may use. A lending limit reserves a part of
-that as `local`. Usage counts at a node; usage beyond `local` also counts at its parent, and so on up to the root. A
-borrowing limit caps the quota that a node may use from its parent. Amounts are lists indexed by the id of a
-flavor-resource pair. Source: Kueue's pkg/cache/scheduler/resource_node.go.
+A node has its own quota and, in `subtree_quota`, the total quota that its subtree may use. A lending limit reserves a
+part of that as `local_quota`. Usage counts at a node; usage beyond `local_quota` also counts at its parent, and so on
+up to the root. A borrowing limit caps the quota that a node may use from its parent. Amounts are lists indexed by the
+id of a flavor-resource pair. Source: Kueue's pkg/cache/scheduler/resource_node.go.
 """
 
 import math
@@ -27,21 +27,21 @@ class QuotaNode:
         "borrowing_height",
         "borrowing_limit",
         "children",
-        "declared",
+        "declared_frs",
         "gate",
         "height",
         "lending_limit",
         "lends_without_limit",
-        "local",
+        "local_quota",
         "name",
         "nominal",
         "parent",
         "path",
-        "potential",
-        "subtree",
+        "path_usages",
+        "potential_quota",
+        "subtree_quota",
         "tree",
         "usage",
-        "usages",
         "weight",
     )  # fmt: skip
 
@@ -60,20 +60,20 @@ class QuotaNode:
         self.borrowing_limit: dict[int, int] = {}
         self.lending_limit: dict[int, int] = {}
         #: The flavor-resource ids with quota in this subtree.
-        self.declared: tuple[int, ...] = ()
-        self.subtree = [0] * fr_count
+        self.declared_frs: tuple[int, ...] = ()
+        self.subtree_quota = [0] * fr_count
         #: Quota that is never lent to the parent.
-        self.local = [0] * fr_count
+        self.local_quota = [0] * fr_count
         #: The maximum usage that may count at the parent (quota lent to it plus borrowing limit); None: no limit.
         self.borrowing_ceiling: list[int | None] = [None] * fr_count
         #: The amount that this node could use if all other nodes were idle.
-        self.potential = [0] * fr_count
+        self.potential_quota = [0] * fr_count
         self.usage = [0] * fr_count
         #: The `usage` lists of the nodes on the path.
-        self.usages: tuple[list[int], ...] = (self.usage,)
+        self.path_usages: tuple[list[int], ...] = (self.usage,)
         #: Whether no node on the path has a lending limit, so that all usage of this node counts up to the root.
         self.lends_without_limit = True
-        #: The nearest node on the path to the root that has limits (or the root); as much quota is available to it.
+        #: The nearest node with limits on the path to the root, or the root: this node has the same available quota.
         self.gate = self
         #: The borrowing height of amounts beyond this node's own quota; None if it depends on the amount.
         self.borrowing_height: int | None = 0
@@ -88,7 +88,7 @@ _DETACHED_PARENT: Final = QuotaNode("", 0)
 
 def detach_node(node: QuotaNode) -> None:
     """Clear the references between a discarded cohort tree node and its neighbors, to break reference cycles."""
-    node.parent, node.gate, node.path, node.usages = None, _DETACHED_PARENT, (_DETACHED_PARENT,), ()
+    node.parent, node.gate, node.path, node.path_usages = None, _DETACHED_PARENT, (_DETACHED_PARENT,), ()
     node.children.clear()
     node.available_by_gate = {}
 
@@ -96,9 +96,9 @@ def detach_node(node: QuotaNode) -> None:
 def available(node: QuotaNode, fr: int) -> int:
     """Return the amount of a flavor-resource that a queue or Cohort may still use; negative after over-admission."""
     path = node.path
-    free_amount = path[0].subtree[fr] - path[0].usage[fr]
+    free_amount = path[0].subtree_quota[fr] - path[0].usage[fr]
     for step in path[1:]:
-        used_amount, local_quota = step.usage[fr], step.local[fr]
+        used_amount, local_quota = step.usage[fr], step.local_quota[fr]
         borrowing_ceiling = step.borrowing_ceiling[fr]
         if borrowing_ceiling is not None:
             borrowable_amount = borrowing_ceiling - (used_amount - local_quota if used_amount > local_quota else 0)
@@ -110,7 +110,7 @@ def available(node: QuotaNode, fr: int) -> int:
 
 
 def available_cache(node: QuotaNode) -> dict[int, int]:
-    """Return the cached results of `available()` for a node at the current usage; callers add missing ones."""
+    """Return the cached `available()` amounts of a node by flavor-resource id; callers add missing ones."""
     available_by_gate = node.path[0].available_by_gate
     amounts = available_by_gate.get(node.gate)
     if amounts is None:
@@ -129,23 +129,23 @@ def has_room(node: QuotaNode, usage: Usage) -> bool:
 
 def local_available(node: QuotaNode, fr: int) -> int:
     """Return the unused part of the quota that a queue or Cohort keeps for itself because of its lending limit."""
-    return max(0, node.local[fr] - node.usage[fr])
+    return max(0, node.local_quota[fr] - node.usage[fr])
 
 
 def is_borrowing_with(node: QuotaNode, fr: int, amount: int) -> bool:
     """Return whether a queue or Cohort would exceed its subtree's quota (borrow) with this additional amount."""
-    return node.usage[fr] + amount > node.subtree[fr]
+    return node.usage[fr] + amount > node.subtree_quota[fr]
 
 
 def is_within_nominal(node: QuotaNode, frs: Iterable[int]) -> bool:
     """Return whether a queue or Cohort uses at most its subtree's quota of each of the flavor-resources `frs`."""
-    usage, subtree_quota = node.usage, node.subtree
+    usage, subtree_quota = node.usage, node.subtree_quota
     return not [fr for fr in frs if usage[fr] > subtree_quota[fr]]
 
 
 def fits_in_quota(node: QuotaNode, requests: Usage) -> bool:
     """Return whether the requested amounts fit in the unused quota of a node's subtree, without borrowing."""
-    usage, subtree_quota = node.usage, node.subtree
+    usage, subtree_quota = node.usage, node.subtree_quota
     for fr, amount in requests:  # noqa: SIM110 - as above
         if usage[fr] + amount > subtree_quota[fr]:
             return False
@@ -160,26 +160,26 @@ def request_to_parent(node: QuotaNode, requests: Usage) -> Usage:
 def lowest_fitting_height(queue: QuotaNode, fr: int, amount: int) -> tuple[int, bool]:
     """Return the height of the lowest subtree with enough quota for an amount, and whether that subtree has a parent.
 
-    The height is 0 for the ClusterQueue itself, and that of the root if no subtree has enough quota.
+    The height is 0 for the ClusterQueue itself. If no subtree has enough quota, the result is that of the root.
     """
     step, remaining_amount = queue, amount
     while True:
         used_amount, parent = step.usage[fr], step.parent
-        if used_amount + remaining_amount <= step.subtree[fr]:
+        if used_amount + remaining_amount <= step.subtree_quota[fr]:
             return step.height, parent is not None
         if parent is None:
             return step.height, False
-        local_quota = step.local[fr]
+        local_quota = step.local_quota[fr]
         if local_quota > used_amount:
             remaining_amount -= local_quota - used_amount
         step = parent
 
 
 def change_usage(node: QuotaNode, usage: Usage, sign: int) -> None:
-    """Add amounts to a node's usage (sign 1) or subtract them (-1), and pass on usage beyond `local` to its parents."""
+    """Add amounts to a node's usage (sign 1) or subtract them (-1); pass usage beyond `local_quota` to its parent."""
     node.path[0].available_by_gate = {}
     if node.lends_without_limit:
-        for step_usage in node.usages:
+        for step_usage in node.path_usages:
             for fr, amount in usage:
                 step_usage[fr] += sign * amount
         return
@@ -187,7 +187,7 @@ def change_usage(node: QuotaNode, usage: Usage, sign: int) -> None:
         amount_change = sign * amount
         step: QuotaNode | None = node
         while step is not None and amount_change:
-            local_quota, old_usage = step.local[fr], step.usage[fr]
+            local_quota, old_usage = step.local_quota[fr], step.usage[fr]
             new_usage = step.usage[fr] = old_usage + amount_change
             amount_change = (new_usage - local_quota if new_usage > local_quota else 0) - (
                 old_usage - local_quota if old_usage > local_quota else 0
@@ -201,14 +201,14 @@ def refresh_tree(root: QuotaNode) -> None:
     The usage of ClusterQueues is kept; the usage of Cohorts is summed up again.
     """
     root.available_by_gate = {}
-    nodes = _nodes_top_down(root)
+    nodes = _set_paths(root)
     for node in reversed(nodes):
         _sum_quota_and_usage(node)
     for node in nodes:
         _derive_quota_from_parent(node)
 
 
-def _nodes_top_down(root: QuotaNode) -> list[QuotaNode]:
+def _set_paths(root: QuotaNode) -> list[QuotaNode]:
     """Set each node's path from the root of a cohort tree, and return all nodes, parents before children."""
     root.path = (root,)
     nodes = [root]
@@ -229,37 +229,39 @@ def _sum_quota_and_usage(node: QuotaNode) -> None:
     if node.children:
         usage = [0] * fr_count
         for child in node.children.values():
-            for fr in child.declared:
+            for fr in child.declared_frs:
                 declared_frs[fr] = None
-                subtree_quota[fr] += child.subtree[fr] - child.local[fr]
+                subtree_quota[fr] += child.subtree_quota[fr] - child.local_quota[fr]
             for fr, used in enumerate(child.usage):
-                if used > child.local[fr]:
-                    usage[fr] += used - child.local[fr]
+                if used > child.local_quota[fr]:
+                    usage[fr] += used - child.local_quota[fr]
         node.usage = usage
         node.height = max(1, *(child.height + 1 for child in node.children.values()))
-    node.declared = tuple(sorted(declared_frs))
-    node.subtree = subtree_quota
-    node.local = [0] * fr_count
+    node.declared_frs = tuple(sorted(declared_frs))
+    node.subtree_quota = subtree_quota
+    node.local_quota = [0] * fr_count
     for fr, limit in node.lending_limit.items():
-        node.local[fr] = max(0, subtree_quota[fr] - limit)
+        node.local_quota[fr] = max(0, subtree_quota[fr] - limit)
 
 
 def _derive_quota_from_parent(node: QuotaNode) -> None:
     """Set a node's borrowing ceilings and potential capacity from its parent, whose values must already be set."""
     fr_count = len(node.usage)
-    node.usages = tuple([step.usage for step in node.path])
+    node.path_usages = tuple([step.usage for step in node.path])
     node.lends_without_limit = not any(step.lending_limit for step in node.path[1:])
     node.gate = node if node.parent is None or node.borrowing_limit or node.lending_limit else node.parent.gate
     node.borrowing_height = node.path[0].height if len(node.path) <= 2 else None
     node.borrowing_ceiling = [None] * fr_count
     for fr, limit in node.borrowing_limit.items():
-        node.borrowing_ceiling[fr] = node.subtree[fr] - node.local[fr] + limit
+        node.borrowing_ceiling[fr] = node.subtree_quota[fr] - node.local_quota[fr] + limit
     if node.parent is None:
-        node.potential = list(node.subtree)
+        node.potential_quota = list(node.subtree_quota)
         return
-    node.potential = [own + inherited for own, inherited in zip(node.local, node.parent.potential, strict=True)]
+    node.potential_quota = [
+        own + inherited for own, inherited in zip(node.local_quota, node.parent.potential_quota, strict=True)
+    ]
     for fr, limit in node.borrowing_limit.items():
-        node.potential[fr] = min(node.potential[fr], node.subtree[fr] + limit)
+        node.potential_quota[fr] = min(node.potential_quota[fr], node.subtree_quota[fr] + limit)
 
 
 # Fair sharing: the dominant resource share of a node, from its borrowed quota and its parent's capacity.
@@ -318,16 +320,19 @@ def compare_shares(a: Share, b: Share) -> int:
 
 
 def weighted_share(node: QuotaNode, flavor_resources: Sequence[tuple[str, str]]) -> Share:
-    """Return a queue or Cohort's dominant resource share; `flavor_resources` has the (flavor, resource) of each id."""
+    """Return a queue's or Cohort's dominant resource share; 0 without a parent or borrowed quota.
+
+    `flavor_resources` lists the (flavor, resource) of each flavor-resource id.
+    """
     if node.parent is None:
         return Share(node.weight, 0.0, "", ())
-    borrowed_frs = tuple(fr for fr in node.declared if node.usage[fr] > node.subtree[fr])
+    borrowed_frs = tuple(fr for fr in node.declared_frs if node.usage[fr] > node.subtree_quota[fr])
     if not borrowed_frs:
         return Share(node.weight, 0.0, "", ())
     borrowed_amounts: dict[str, int] = {}
     for fr in borrowed_frs:
         resource = flavor_resources[fr][1]
-        borrowed_amounts[resource] = borrowed_amounts.get(resource, 0) + node.usage[fr] - node.subtree[fr]
+        borrowed_amounts[resource] = borrowed_amounts.get(resource, 0) + node.usage[fr] - node.subtree_quota[fr]
     lendable_amounts = _lendable_amounts(node.parent, flavor_resources)
     ratio, dominant_resource = 0.0, ""
     for resource in sorted(borrowed_amounts):
@@ -342,9 +347,9 @@ def weighted_share(node: QuotaNode, flavor_resources: Sequence[tuple[str, str]])
 def _lendable_amounts(node: QuotaNode, flavor_resources: Sequence[tuple[str, str]]) -> dict[str, int]:
     """Return the potential capacity of a Cohort by resource, summed up over all flavors."""
     lendable_amounts: dict[str, int] = {}
-    for fr in node.path[0].declared:
+    for fr in node.path[0].declared_frs:
         resource = flavor_resources[fr][1]
-        lendable_amounts[resource] = lendable_amounts.get(resource, 0) + node.potential[fr]
+        lendable_amounts[resource] = lendable_amounts.get(resource, 0) + node.potential_quota[fr]
     return lendable_amounts
 
 
@@ -389,19 +394,19 @@ def encode_quality(possibility: PreemptionPossibility, height: int = 0) -> Granu
     return (possibility << _STEP_BITS) - height
 
 
-def possibility_of(mode: GranularMode) -> PreemptionPossibility:
+def possibility_of(quality: GranularMode) -> PreemptionPossibility:
     """Return the PreemptionPossibility that `encode_quality()` has encoded in the quality of a flavor."""
-    return _POSSIBILITIES[(mode + _HEIGHT_MASK) >> _STEP_BITS]
+    return _POSSIBILITIES[(quality + _HEIGHT_MASK) >> _STEP_BITS]
 
 
-def mode_of(mode: GranularMode) -> FlavorAssignmentMode:
+def mode_of(quality: GranularMode) -> FlavorAssignmentMode:
     """Return the assignment mode for the quality of a flavor, as `encode_quality()` has encoded it."""
-    return _MODE_BY_POSSIBILITY[(mode + _HEIGHT_MASK) >> _STEP_BITS]
+    return _MODE_BY_POSSIBILITY[(quality + _HEIGHT_MASK) >> _STEP_BITS]
 
 
-def height_of(mode: GranularMode) -> int:
+def height_of(quality: GranularMode) -> int:
     """Return the borrowing height that `encode_quality()` has encoded in the quality of a flavor."""
-    return -mode & _HEIGHT_MASK
+    return -quality & _HEIGHT_MASK
 
 
 #: The best value of each possibility; a height is subtracted from it. A quality of HOPELESS or less is unusable, even
@@ -420,8 +425,8 @@ def is_better(a: GranularMode, b: GranularMode, fungibility: FlavorFungibility) 
     return a > b
 
 
-def _preemption_preference_key(mode: GranularMode) -> tuple[int, GranularMode]:
-    return -height_of(mode), mode
+def _preemption_preference_key(quality: GranularMode) -> tuple[int, GranularMode]:
+    return -height_of(quality), quality
 
 
 def worst_quality(qualities: Sequence[GranularMode], fungibility: FlavorFungibility) -> GranularMode:
@@ -432,8 +437,8 @@ def worst_quality(qualities: Sequence[GranularMode], fungibility: FlavorFungibil
     return lowest_quality
 
 
-def should_try_next_flavor(mode: GranularMode, fungibility: FlavorFungibility) -> bool:
+def should_try_next_flavor(quality: GranularMode, fungibility: FlavorFungibility) -> bool:
     """Return whether `flavorFungibility` continues the flavor search after a flavor of this quality."""
-    if mode <= HOPELESS or (mode <= RECLAIM and fungibility.try_next_when_preempting):
+    if quality <= HOPELESS or (quality <= RECLAIM and fungibility.try_next_when_preempting):
         return True
-    return fungibility.try_next_when_borrowing and height_of(mode) != 0
+    return fungibility.try_next_when_borrowing and height_of(quality) != 0

@@ -118,7 +118,7 @@ class WorkloadCache:
         self._workloads: dict[str, dict[str, WorkloadView]] = {}
         self._queue_of: dict[str, str] = {}
         #: Workloads whose admission counts as usage although its watch event has not arrived yet.
-        self._assumed: dict[str, None] = {}
+        self._assumed_keys: dict[str, None] = {}
 
     def enqueue_local_queue(self, local_queue_view: LocalQueueView) -> None:
         """Queue the pending Workloads of a LocalQueue in its ClusterQueue, unless the LocalQueue is stopped."""
@@ -139,7 +139,7 @@ class WorkloadCache:
         self.snapshot.remove_queue(cluster_queue)
 
     def count_admissible(self, local_queue: str) -> int:
-        """Return the number of pending Workloads of a LocalQueue, which need not have an existing ClusterQueue."""
+        """Return the number of pending Workloads of a LocalQueue, even if its ClusterQueue does not exist."""
         views = self._workloads.get(local_queue, {}).values()
         return sum(view.admissible and self.snapshot.holder(view.key) is None for view in views)
 
@@ -151,20 +151,20 @@ class WorkloadCache:
     def assume(self, decision: Admit, now: Instant, *, admitted: bool) -> None:
         """Count the quota usage of an admission before the admission is written, as kube-scheduler assumes a pod."""
         self._add_holder(holder_from_admission(decision, now, admitted=admitted))
-        self._assumed[decision.head.workload.key] = None
+        self._assumed_keys[decision.head.workload.key] = None
 
     def view(self, key: str) -> WorkloadView | None:
         """Return the parsed Workload with this key; None if it does not exist or is finished."""
         return self._workloads.get(self._queue_of.get(key, ""), {}).get(key)
 
     def views(self) -> Iterator[WorkloadView]:
-        """Return all parsed Workloads that are not finished."""
+        """Iterate over all parsed Workloads that are not finished."""
         return (view for views in self._workloads.values() for view in views.values())
 
     @property
     def has_assumed_workloads(self) -> bool:
         """Whether some assumed admission has not been confirmed by a watch event yet."""
-        return bool(self._assumed)
+        return bool(self._assumed_keys)
 
     def assume_eviction(self, key: str) -> None:
         """Count a Workload with quota as evicted before the eviction is written."""
@@ -178,15 +178,15 @@ class WorkloadCache:
         if view is not None and view.quota_reserved and view.active:
             self._record_reservation(view, None)
             return
-        if key not in self._assumed:
+        if key not in self._assumed_keys:
             return
-        del self._assumed[key]
+        del self._assumed_keys[key]
         self._mark_tree_of_workload(key)
         self._remove_holder(key)
         if view is not None and view.admissible:
             self._enqueue_workload(view)
 
-    def count_holders(self, cluster_queue: str) -> None:
+    def record_reservations_in(self, cluster_queue: str) -> None:
         """Count the quota of the Workloads that were observed before the ClusterQueue to which they are admitted."""
         for workloads in self._workloads.values():
             for view in list(workloads.values()):
@@ -196,8 +196,8 @@ class WorkloadCache:
     def observe(self, event: WatchEvent) -> None:
         """Update the cache from a watch event of a Workload."""
         view = self._view_of(event.obj)
-        if self._assumed and view.quota_reserved:
-            self._assumed.pop(view.key, None)
+        if self._assumed_keys and view.quota_reserved:
+            self._assumed_keys.pop(view.key, None)
         if event.type is _DELETED:
             self._forget_workload(view.key)
             return
@@ -242,7 +242,7 @@ class WorkloadCache:
             return
         usage: dict[int, int] = {}
         assigned_frs: dict[int, None] = {}
-        for holding in view.holdings:
+        for holding in view.admitted_pod_sets:
             resource_amounts = dict(holding.usage)
             for resource, flavor in holding.flavors.items():
                 fr = self.snapshot.id_of(flavor, resource)
@@ -307,7 +307,10 @@ class WorkloadCache:
             self.queue_manager.record_new_workload(pending_queue.name)  # the head may have changed
 
     def _mark_tree_of_workload(self, key: str) -> None:
-        """Have inadmissible Workloads tried again in the cohort tree in which this Workload releases quota."""
+        """Have inadmissible Workloads tried again in the cohort tree in which this Workload releases quota.
+
+        They are tried in the next cycle, or after REACTIVATION_GRACE_PERIOD if the LocalQueue is stopped or missing.
+        """
         if self._is_local_queue_open(self._queue_of.get(key, "")):
             self.queue_manager.mark_queue(self.local_queues[self._queue_of[key]].cluster_queue)
             return
@@ -315,8 +318,10 @@ class WorkloadCache:
         if holder is None:
             return
         root = holder.queue.node.path[0]
-        others = (w for queue in self.snapshot.queues_below(root) for w in queue.workloads.values() if w is not holder)
-        if any(self._is_local_queue_open(other.local_queue) for other in others):
+        other_holders = (
+            w for queue in self.snapshot.queues_below(root) for w in queue.workloads.values() if w is not holder
+        )
+        if any(self._is_local_queue_open(other.local_queue) for other in other_holders):
             self.queue_manager.reactivate_later(holder.queue, self.queue_manager.now + REACTIVATION_GRACE_PERIOD)
         else:
             self.queue_manager.mark_queue(holder.queue.name)
@@ -328,7 +333,7 @@ class WorkloadCache:
 
 
 def holder_from_admission(decision: Admit, now: Instant, *, admitted: bool) -> AdmittedWorkload:
-    """Return the AdmittedWorkload for an admission at `now`; `admitted` is False while checks are missing."""
+    """Return the AdmittedWorkload for an admission at `now`; `admitted` is False if it needs admission checks."""
     assigned_frs = frozenset([c.fr for p in decision.assignment.pod_sets for c in p.choices.values()])
     usage, queue = decision.assignment.usage, decision.queue
     return _make_holder(decision.head.workload, queue, usage, assigned_frs, reserved_at=now, is_admitted=admitted)
@@ -392,8 +397,8 @@ class SchedulerCache:
         self._views = AdjustedViews(view_of)
         self.workload_cache = WorkloadCache(self.snapshot, self.queue_manager, self._views.view)
         self._checks: dict[str, AdmissionCheckInfo] = {}
-        self._terminating: dict[str, None] = {}
-        self._rebuilds = 0
+        self._terminating_queues: dict[str, None] = {}
+        self._rebuild_count = 0
         self._handlers: dict[str, Callable[[WatchEvent], None]] = {
             scheme.WORKLOAD: self.workload_cache.observe,
             scheme.LOCAL_QUEUE: self._on_local_queue,
@@ -429,20 +434,21 @@ class SchedulerCache:
                 self.workload_cache.observe(WatchEvent(EventType.MODIFIED, key_of(obj), obj, obj, revision))
 
     def heads(self, now: Instant) -> list[Head]:
-        """Return the first Workload in line of each active ClusterQueue, after requeueing inadmissible ones of changed
-        trees.
+        """Return the first Workload in line of each active ClusterQueue, sorted by queue name.
+
+        Inadmissible Workloads of changed cohort trees are put back in line before.
         """
         self.queue_manager.now = now
         self.snapshot.rebuild_if_changed()
-        if self.snapshot.rebuilds != self._rebuilds:  # another caller may have rebuilt the trees
-            self._rebuilds = self.snapshot.rebuilds
+        if self.snapshot.rebuild_count != self._rebuild_count:  # another caller may have rebuilt the trees
+            self._rebuild_count = self.snapshot.rebuild_count
             self.queue_manager.activate_all()
         self.queue_manager.mark_due_queues()
         return self.queue_manager.heads()
 
     def is_terminating(self, name: str) -> bool:
         """Return whether a ClusterQueue is being deleted."""
-        return name in self._terminating
+        return name in self._terminating_queues
 
     def readiness(self, name: str) -> QueueActiveStatus:
         """Return the Active condition that a ClusterQueue should have, given its spec and the objects it references."""
@@ -455,7 +461,7 @@ class SchedulerCache:
         """
         flavors = {**dict.fromkeys(self.snapshot.flavors), **dict.fromkeys(new_flavors)}
         return compute_active_status(
-            view, terminating=view.name in self._terminating, flavors=flavors, checks=self._checks
+            view, terminating=view.name in self._terminating_queues, flavors=flavors, checks=self._checks
         )
 
     def has_admission_check(self, name: str) -> bool:
@@ -467,24 +473,24 @@ class SchedulerCache:
         return self._views.hypothetical_view(obj, current_view)
 
     def pending_in(self, cluster_queue: str) -> list[WorkloadView] | None:
-        """Return all pending Workloads of a ClusterQueue in queue order; None if the ClusterQueue does not exist."""
+        """Return all pending Workloads of a ClusterQueue, a preemptor first; None if it does not exist."""
         pending_queue = self.queue_manager.pending.get(cluster_queue)
         return None if pending_queue is None else pending_queue.views()
 
     def first_pending(self, cluster_queue: str, count: int) -> list[WorkloadView]:
-        """Return the first `count` pending Workloads of a ClusterQueue in queue order."""
+        """Return the first `count` pending Workloads of a ClusterQueue, a preemptor first; [] if it does not exist."""
         pending_queue = self.queue_manager.pending.get(cluster_queue)
         return [] if pending_queue is None else pending_queue.first_workloads(count)
 
     def count_pending(self, cluster_queue: str) -> int:
-        """Return the number of pending Workloads of a ClusterQueue."""
+        """Return the number of pending Workloads of a ClusterQueue; 0 if it does not exist."""
         pending_queue = self.queue_manager.pending.get(cluster_queue)
         return 0 if pending_queue is None else len(pending_queue)
 
-    def place_of(self, cluster_queue: str, workload: str) -> int | None:
+    def count_ahead_of(self, cluster_queue: str, workload: str) -> int | None:
         """Return how many Workloads precede a pending Workload in a ClusterQueue; None if it is not pending there."""
         queue = self.queue_manager.pending.get(cluster_queue)
-        return None if queue is None or queue.get(workload) is None else queue.place_of(workload)
+        return None if queue is None or queue.get(workload) is None else queue.count_ahead_of(workload)
 
     def cluster_queue_of(self, namespace: str, local_queue: str) -> str | None:
         """Return the name of a LocalQueue's ClusterQueue; None if the LocalQueue does not exist."""
@@ -514,10 +520,10 @@ class SchedulerCache:
             self.workload_cache.forget_queue(name)
             self.queue_manager.forget_queue(name)
             self.queue_manager.activate_all()
-            self._terminating.pop(name, None)
+            self._terminating_queues.pop(name, None)
             return
         if event.obj["metadata"].get("deletionTimestamp"):
-            self._terminating[name] = None
+            self._terminating_queues[name] = None
         if event.old and event.old.get("spec") == event.obj.get("spec") and name in self.queue_manager.pending:
             self._set_active(name)
             return
@@ -528,7 +534,7 @@ class SchedulerCache:
         self._set_active(name)
         self.queue_manager.mark_queue(name)
         if is_new:
-            self.workload_cache.count_holders(name)
+            self.workload_cache.record_reservations_in(name)
             for local_queue in self.workload_cache.local_queues.values():
                 if local_queue.cluster_queue == name:
                     self.workload_cache.enqueue_local_queue(local_queue)

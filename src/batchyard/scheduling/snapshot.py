@@ -166,7 +166,7 @@ class Snapshot:
         self._changed_queues: dict[str, None] = {}
         self._changed_cohorts: dict[str, None] = {}
         #: The number of rebuilds of the trees.
-        self.rebuilds = 0
+        self.rebuild_count = 0
 
     @property
     def cohorts(self) -> dict[str, QuotaNode]:
@@ -267,7 +267,7 @@ class Snapshot:
         if not self._is_outdated:
             return
         self._is_outdated = False
-        self.rebuilds += 1
+        self.rebuild_count += 1
         self.forest.rebuild(self.queues[name] for name in sorted(self.queues))
         self._advance_queue_generations()
         used = {queue.coverage: None for queue in self.queues.values()}

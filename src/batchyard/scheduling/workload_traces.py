@@ -162,7 +162,7 @@ def _workload_attributes(view: WorkloadView) -> Mapping[str, str | int]:
     }
     if view.cluster_queue:
         attributes["kueue.cluster_queue.name"] = view.cluster_queue
-    for holding in view.holdings:
+    for holding in view.admitted_pod_sets:
         flavors = sorted(set(holding.flavors.values()))
         attributes[f"kueue.pod_set.{holding.name}.flavors"] = ",".join(flavors)
     return attributes

@@ -1,1 +1,1 @@
-"""Server processes: the embedded platform, the operator, their HTTP server, clocks, logs, and this machine as node."""
+"""Server processes: the embedded platform, the operator, their HTTP server, clocks, logs, and the local node."""

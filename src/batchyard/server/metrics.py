@@ -115,7 +115,10 @@ class ServerMetrics:
         self._runner.meter = self._controllers
 
     def sources(self) -> Sequence[tuple[str, TextSource]]:
-        """Return the functions that yield metrics, by metric group. Controller metrics are empty before `begin`."""
+        """Return pairs of a metric group and a function that yields metrics of the group.
+
+        Before `begin`, there are no metrics of Workloads, queues, controllers and costs.
+        """
         return (
             ("kueue", build_info_texts),
             ("kueue", self.cycles.texts),

@@ -42,20 +42,23 @@ _REASON_SEPARATOR: Final = " due to "
 
 
 class Contradiction(NamedTuple):
-    """A text that Kueue wrote in a Workload's condition, and the text that follows from the Workload's other fields."""
+    """What Kueue wrote to a Workload's status, and what the Workload's other fields require instead, as clauses."""
 
     divergence_type: DivergenceType
     actual_text: str
     expected_text: str
 
 
-def contradictions(event: WatchEvent) -> Iterator[Contradiction]:
+def find_contradictions(event: WatchEvent) -> Iterator[Contradiction]:
     """Yield the messages and counts that Kueue wrote to a Workload's status and that contradict its other fields."""
     if event.old is None or event.type is EventType.DELETED:
         return
-    for kind, check in ((lifecycle.PREEMPTED, _check_preemption), (lifecycle.QUOTA_RESERVED, _check_reservation)):
-        condition = find_condition(event.obj, kind)
-        if condition is not None and condition["status"] == "True" and not is_true(event.old, kind):
+    for condition_type, check in (
+        (lifecycle.PREEMPTED, _check_preemption),
+        (lifecycle.QUOTA_RESERVED, _check_reservation),
+    ):
+        condition = find_condition(event.obj, condition_type)
+        if condition is not None and condition["status"] == "True" and not is_true(event.old, condition_type):
             yield from check(event.obj, condition)
     yield from _check_requeue_count(event.obj, event.old)
 
@@ -128,7 +131,7 @@ class CurrentObjects:
     previous_objects: dict[Key, Obj] = field(default_factory=dict)
 
     def get(self, key: Key) -> Obj | None:
-        """Return the object with this kind, namespace and name; None if it does not exist."""
+        """Return the object with this key, in its previous state if that is recorded; None if it does not exist."""
         return self.previous_objects.get(key) or self.objects.get(key)
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
@@ -143,7 +146,7 @@ class CurrentObjects:
 
 
 class LifecycleCheck:
-    """Compares Kueue's evictions and requeues with those of batchyard's Workload controller."""
+    """Compares Kueue's evictions, requeues and admissions with what batchyard's Workload controller would do."""
 
     def __init__(self, settings: ShadowSettings, has_arrived: Callable[[Instant], bool]) -> None:
         """`has_arrived` reports whether the shadow has received all watch events up to a time."""
@@ -171,7 +174,10 @@ class LifecycleCheck:
             self._record(event, now)
 
     def observe(self, events: Sequence[WatchEvent], now: Instant) -> Iterator[Divergence]:
-        """Process watch events; yield those divergences in evictions and requeues that no later event can explain."""
+        """Process watch events; yield contradictions in Workload statuses, and due divergences.
+
+        An eviction, requeue or admission by one side only is due once no later event can explain it.
+        """
         self._now = now
         for event in events:
             self._record(event, now)
@@ -189,13 +195,13 @@ class LifecycleCheck:
         if event.type is EventType.DELETED:
             for table in (self._current.objects, self._check_times, self._expected_actions, self._reported_actions):
                 table.pop(event.key, None)
-            for kind in _CHECKED_CONDITIONS:
-                self._transitions.pop((event.key, kind), None)
+            for condition_type in _CHECKED_CONDITIONS:
+                self._transitions.pop((event.key, condition_type), None)
         else:
             self._current.objects[event.key] = event.obj
         if event.key.kind == scheme.WORKLOAD and event.old is not None and event.type is not EventType.DELETED:
             self._record_transitions(event, event.old, now)
-            self._contradictions += [self._report_contradiction(event.key, each, now) for each in contradictions(event)]
+            self._contradictions += [self._divergence_of(event.key, each, now) for each in find_contradictions(event)]
         if event.key.kind in self._workload_controller.kinds:
             for key in self._workload_controller.keys_for(event, now):
                 self._check_times[key] = now
@@ -203,7 +209,7 @@ class LifecycleCheck:
                 self._check_times[event.key] = now
 
     def _record_transitions(self, event: WatchEvent, old: Obj, now: Instant) -> None:
-        eviction, requeue = (find_condition(event.obj, kind) for kind in _CHECKED_CONDITIONS)
+        eviction, requeue = (find_condition(event.obj, condition_type) for condition_type in _CHECKED_CONDITIONS)
         is_new_eviction = eviction is not None and eviction["status"] == "True" and not is_true(old, lifecycle.EVICTED)
         if eviction is not None and is_new_eviction and eviction["reason"] in _OBJECT_EVICTION_REASONS:
             due_at = now + self._settings.settle
@@ -215,15 +221,17 @@ class LifecycleCheck:
 
     def _find_unexpected_actions(self, now: Instant) -> Iterator[Divergence]:
         """Yield a divergence for each eviction and requeue by Kueue that batchyard's controller would not make."""
-        for (key, kind), transition in list(self._transitions.items()):
-            expected_reason = self._expected_conditions(key, now, transition.old_workload).get(kind)
-            if expected_reason == transition.reason or (expected_reason is not None and kind == evictions.REQUEUED):
-                del self._transitions[key, kind]
-                if kind == lifecycle.EVICTED:
+        for (key, condition_type), transition in list(self._transitions.items()):
+            expected_reason = self._expected_conditions(key, now, transition.old_workload).get(condition_type)
+            if expected_reason == transition.reason or (
+                expected_reason is not None and condition_type == evictions.REQUEUED
+            ):
+                del self._transitions[key, condition_type]
+                if condition_type == lifecycle.EVICTED:
                     self.counts.agreements["eviction"] = self.counts.agreements.get("eviction", 0) + 1
             elif now >= transition.due_at and self._has_arrived(transition.due_at):
-                del self._transitions[key, kind]
-                action_name, divergence_type = _CHECKED_CONDITIONS[kind]
+                del self._transitions[key, condition_type]
+                action_name, divergence_type = _CHECKED_CONDITIONS[condition_type]
                 model_action = "we take no action" if expected_reason is None else f"we evict it for {expected_reason}"
                 model_action += self._describe_state(key)
                 kueue_document = {"decision": action_name, "reason": transition.reason}
@@ -233,7 +241,7 @@ class LifecycleCheck:
                 )
 
     def _describe_state(self, key: Key) -> str:
-        """Return, as text for a message, the Workload and queue fields that decide about its eviction or requeue."""
+        """Return, as text for a message, the fields that decide about a Workload's eviction or requeue."""
         workload = self._current.objects.get(key)
         local_queue = workload and self._current.get(
             Key(scheme.LOCAL_QUEUE, key.namespace, str(workload["spec"].get("queueName")))
@@ -256,26 +264,31 @@ class LifecycleCheck:
         for key in [key for key, check_at in self._check_times.items() if check_at <= now]:
             del self._check_times[key]
             expected_conditions = self._expected_conditions(key, now)
-            action_text = ", ".join(f"{_ACTION_TEXTS[kind]} ({reason})" for kind, reason in expected_conditions.items())
-            old_action_text, begin = self._expected_actions.pop(key, ("", now))
+            action_text = ", ".join(f"{_ACTION_TEXTS[each]} ({reason})" for each, reason in expected_conditions.items())
+            old_action_text, expected_since = self._expected_actions.pop(key, ("", now))
             if not action_text or self._reported_actions.get(key) == action_text:
                 continue
-            begin = begin if old_action_text == action_text else now
-            due_at = begin + self._settings.patience
+            expected_since = expected_since if old_action_text == action_text else now
+            due_at = expected_since + self._settings.patience
             if now < due_at or not self._has_arrived(due_at):
-                self._expected_actions[key] = action_text, begin
+                self._expected_actions[key] = action_text, expected_since
                 self._check_times[key] = due_at
                 continue
             self._reported_actions[key] = action_text
             document = {
-                "decision": "; ".join(_ACTION_TEXTS[kind] for kind in expected_conditions),
+                "decision": "; ".join(_ACTION_TEXTS[condition_type] for condition_type in expected_conditions),
                 "reasons": list(expected_conditions.values()),
             }
             message = f"Kueue took no action; we {action_text}{self._describe_state(key)}"
-            yield self._create_divergence(DivergenceType.NOT_DONE, begin, key, message, {"decision": "none"}, document)
+            yield self._create_divergence(
+                DivergenceType.NOT_DONE, expected_since, key, message, {"decision": "none"}, document
+            )
 
     def _expected_conditions(self, key: Key, now: Instant, old_workload: Obj | None = None) -> dict[str, str]:
-        """Return the conditions that batchyard's controller would set to True now: the reason by condition type."""
+        """Return the conditions that batchyard's controller would set to True now: the reason by condition type.
+
+        With `old_workload`, the Workload is in that state. Otherwise conditions without visible effect are left out.
+        """
         workload = self._current.objects.get(key) if old_workload is None else old_workload
         if workload is None:
             return {}
@@ -288,15 +301,17 @@ class LifecycleCheck:
             self._check_times[key] = max(controller_result.requeue_at, now + 1)
         updates = [write.obj for write in controller_result.writes if isinstance(write, UpdateStatus)]
         reasons_by_condition: dict[str, str] = {}
-        for kind in _ACTION_TEXTS if updates and old_workload is None else _CHECKED_CONDITIONS if updates else ():
-            if old_workload is None and not _has_visible_effect(workload, kind):
+        for condition_type in (
+            _ACTION_TEXTS if updates and old_workload is None else _CHECKED_CONDITIONS if updates else ()
+        ):
+            if old_workload is None and not _has_visible_effect(workload, condition_type):
                 continue
-            condition = find_condition(updates[-1], kind)
-            if condition is not None and condition["status"] == "True" and not is_true(workload, kind):
-                reasons_by_condition[kind] = str(condition["reason"])
+            condition = find_condition(updates[-1], condition_type)
+            if condition is not None and condition["status"] == "True" and not is_true(workload, condition_type):
+                reasons_by_condition[condition_type] = str(condition["reason"])
         return reasons_by_condition
 
-    def _report_contradiction(self, key: Key, contradiction: Contradiction, now: Instant) -> Divergence:
+    def _divergence_of(self, key: Key, contradiction: Contradiction, now: Instant) -> Divergence:
         message = f"Kueue wrote: {contradiction.actual_text}; {contradiction.expected_text}"
         return self._create_divergence(
             contradiction.divergence_type,
@@ -316,13 +331,13 @@ class LifecycleCheck:
         return Divergence(divergence_type, self._now, str(key), message, actual, expected, since=at, hints=hints)
 
 
-def _has_visible_effect(workload: Obj, kind: str) -> bool:
-    """Return whether setting a condition of type `kind` to True would visibly change the Workload's state."""
-    if kind == lifecycle.EVICTED:
+def _has_visible_effect(workload: Obj, condition_type: str) -> bool:
+    """Return whether setting the condition `condition_type` to True would visibly change a Workload's state."""
+    if condition_type == lifecycle.EVICTED:
         return is_true(workload, lifecycle.QUOTA_RESERVED)  # without a reservation no quota is released
-    if kind != evictions.REQUEUED:
+    if condition_type != evictions.REQUEUED:
         return True
-    condition = find_condition(workload, kind)
+    condition = find_condition(workload, condition_type)
     return condition is not None and condition["status"] == "False" and not _is_stuck(condition["reason"])
 
 
@@ -363,7 +378,7 @@ class Followers:
         self._trees = CohortTrees()
         self._followers: dict[int, TreeFollower] = {}
         #: Objects that affect all trees.
-        self._shared: dict[Key, WatchEvent] = {}
+        self._shared_objects: dict[Key, WatchEvent] = {}
         #: By tree that may have split: the time of the change.
         self._possible_splits: dict[int, Instant] = {}
         #: The requeue batching time found by earlier followers; new followers start with it.
@@ -406,7 +421,7 @@ class Followers:
             self._removed_counts.unseen_count += follower.uncompared_decisions
         self._trees = CohortTrees()
         self._lifecycle_check.reset(events, now)
-        self._shared = {event.key: event for event in events if not nodes_of(event.key, event.obj)}
+        self._shared_objects = {event.key: event for event in events if not nodes_of(event.key, event.obj)}
         self._create_followers(events, missed_decisions, now)
 
     def count_uncompared(self, count: int) -> None:
@@ -450,14 +465,13 @@ class Followers:
 
     def _record_shared_objects(self, events: Sequence[WatchEvent]) -> None:
         for event in events:
-            self._shared.pop(event.key, None)
+            self._shared_objects.pop(event.key, None)
             if event.type is not EventType.DELETED:
-                self._shared[event.key] = event._replace(type=EventType.ADDED, old=None)
+                self._shared_objects[event.key] = event._replace(type=EventType.ADDED, old=None)
 
     def _create_followers(
         self, events: Sequence[WatchEvent], missed_decisions: dict[str, Signature], now: Instant
     ) -> None:
-        """Start a comparison for each cohort tree of the objects in `events`."""
         for tree, objects in group_by_tree(events, self._trees).items():
             self._followers[tree] = self._create_follower(objects, missed_decisions, now)
 
@@ -466,7 +480,7 @@ class Followers:
     ) -> TreeFollower:
         follower = self._follower_factory()
         follower.requeue_batch_period = self._requeue_batch_period
-        follower.reset([*self._shared.values(), *objects], missed_decisions, now)
+        follower.reset([*self._shared_objects.values(), *objects], missed_decisions, now)
         return follower
 
     def _merge_trees(self, old_tree: int, new_tree: int, now: Instant) -> None:
@@ -518,28 +532,27 @@ class ShadowController:
         self._staleness_check = StalenessCheck(client, transport, timers, self._check_divergences)
         self.followers = Followers(*policy_and_settings, report, self._has_arrived)
         self.has_begun = False
-        #: Whether it is stopped.
+        #: Whether the controller is stopped.
         self.is_over = False
         #: The highest revision of the initial lists.
         self._initial_revision = 0
         #: By kind: the number of complete lists.
-        self._listings: dict[str, int] = {}
+        self._list_counts: dict[str, int] = {}
         self._check_at: Instant | None = None
         self._ticket: Ticket | None = None
         client.subscribe(self._observe_events)
 
     def on_informer_update(self, informer: Informer) -> None:
-        """Note that an informer has received a list or an event; start the comparisons after the last initial list."""
+        """Record that an informer received a list or an event; start the comparisons after the last initial list."""
         if self.is_over:
             return
         if not self.has_begun and self._client.is_synced:
             self.has_begun = True
             self._load_current_objects()
-        self._listings[informer.info.constant] = informer.listings
+        self._list_counts[informer.info.constant] = informer.listings
         self._staleness_check.on_informer_update(informer)
 
     def _load_current_objects(self) -> None:
-        """Restart all comparisons with Kueue from the objects in the API client's cache."""
         self._initial_revision = max(informer.revision or 0 for informer in self._client.informers.values())
         self.followers.reset(self._client.added_events(), self._timers.now())
         self._check_divergences()
@@ -558,7 +571,7 @@ class ShadowController:
     def _has_watch_gap(self, events: Sequence[WatchEvent]) -> bool:
         """Return whether watch events that preceded `events` (all of one kind) may have been missed."""
         kind = events[0].key.kind
-        is_newly_listed = self._client.informers[kind].listings != self._listings.get(kind)
+        is_newly_listed = self._client.informers[kind].listings != self._list_counts.get(kind)
         return is_newly_listed or any(event.revision <= self._initial_revision for event in events)
 
     def _has_arrived(self, instant: Instant) -> bool:

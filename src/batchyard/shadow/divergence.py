@@ -29,20 +29,22 @@ class ObservedDecision(NamedTuple):
     """A decision of Kueue and the time when the shadow received it."""
 
     decision: KueueDecision
-    #: The time of arrival.
     at: Instant
 
 
-def unpredicted_decision(
-    kueue_decision: ObservedDecision, model: SchedulerModel, names: Mapping[str, str], now: Instant
+def describe_unpredicted_decision(
+    kueue_decision: ObservedDecision, model: SchedulerModel, names_by_uid: Mapping[str, str], now: Instant
 ) -> findings.Divergence:
-    """Return the report of a Kueue decision that batchyard would not make; `names` are Workload names by uid."""
+    """Return the divergence report for a decision of Kueue that batchyard would not make.
+
+    `names_by_uid` are the names of Workloads (`namespace/name`).
+    """
     observed_decision = kueue_decision.decision
     if isinstance(observed_decision, ObservedAdmission):
-        return _unpredicted_admission(observed_decision, kueue_decision.at, model, names, now)
-    preemptor = names.get(observed_decision.preemptor_uid, "")
+        return _unpredicted_admission(observed_decision, kueue_decision.at, model, names_by_uid, now)
+    preemptor = names_by_uid.get(observed_decision.preemptor_uid, "")
     prediction = model.decide_alone(preemptor) if preemptor else None
-    documents = findings.observed_document(observed_decision, names), findings.predicted_document(prediction)
+    documents = findings.observed_document(observed_decision, names_by_uid), findings.predicted_document(prediction)
     kueue_text = f"preempted for {preemptor or 'an unknown Workload'} ({observed_decision.reason})"
     victim = model.index.snapshot.holder(observed_decision.workload)
     queue = "" if victim is None else victim.queue.name
@@ -67,7 +69,7 @@ def unpredicted_decision(
 
 
 def _unpredicted_admission(
-    admission: ObservedAdmission, at: Instant, model: SchedulerModel, names: Mapping[str, str], now: Instant
+    admission: ObservedAdmission, at: Instant, model: SchedulerModel, names_by_uid: Mapping[str, str], now: Instant
 ) -> findings.Divergence:
     prediction = model.decide_alone(admission.workload)
     kueue_text = f"admitted in {admission.queue} with {findings.describe_flavors(admission.pod_sets)}"
@@ -82,12 +84,12 @@ def _unpredicted_admission(
             model_text = f"it waits in {prediction.queue.name}, and {model_text} there"
     elif isinstance(prediction, Admit):
         order_text = _describe_queue_order(admission, model)
-        model_text = f"the model admits others first: {order_text}"
+        model_text = f"the model admits other Workloads first: {order_text}"
         model_document = {"decision": "wait", "reason": "NotItsTurn", "message": order_text}
     elif prediction is None:
         model_text = _explain_no_decision(admission.workload, model)
     hints = findings.diagnostic_commands(divergence_type, admission.workload, admission.queue, at)
-    documents = findings.observed_document(admission, names), model_document
+    documents = findings.observed_document(admission, names_by_uid), model_document
     return findings.Divergence(
         divergence_type, now, admission.workload, f"{kueue_text}; {model_text}", *documents, since=at, hints=hints
     )
@@ -95,7 +97,7 @@ def _unpredicted_admission(
 
 def _describe_queue_order(admission: ObservedAdmission, model: SchedulerModel) -> str:
     """Return, as text, how many Workloads precede an admitted one in the queue order of batchyard's scheduler."""
-    position = model.index.place_of(admission.queue, admission.workload)
+    position = model.index.count_ahead_of(admission.queue, admission.workload)
     first_pending_views = model.index.first_pending(admission.queue, 1)
     view = model.index.workload_cache.view(admission.workload)
     if not position or not first_pending_views or view is None:
@@ -111,7 +113,7 @@ def _describe_order_fields(view: WorkloadView) -> str:
 
 
 def _explain_no_decision(workload: str, model: SchedulerModel) -> str:
-    """Return, as text, why batchyard's scheduler decides nothing about a Workload: it holds quota, ended or waits."""
+    """Return, as text, why batchyard's scheduler decides nothing about a Workload, such as `a/b waits in gpus`."""
     quota_holder, pending_view = model.index.snapshot.holder(workload), model.index.workload_cache.view(workload)
     if quota_holder is not None:
         return f"{workload} already holds quota in {quota_holder.queue.name}"
@@ -124,9 +126,9 @@ def _explain_no_decision(workload: str, model: SchedulerModel) -> str:
 
 
 def _explain_no_preemption(prediction: Decision | None, preemptor: str, model: SchedulerModel) -> str:
-    """Return, as text, why batchyard's scheduler would preempt no victim for the Workload `preemptor`."""
+    """Return, as text, why batchyard's scheduler preempts no victim for the Workload `preemptor` ('' if unknown)."""
     if not preemptor:
-        return "the model knows no reason for this preemption"
+        return "without the preemptor, the model cannot check this preemption"
     return _explain_no_decision(preemptor, model) if prediction is None else findings.describe_prediction(prediction)
 
 
@@ -152,7 +154,9 @@ def _describe_victim(target: PreemptionTarget) -> str:
     return f"{victim.key} ({victim.queue.name}, priority {victim.priority}, quota since {reserved_at}: {target.reason})"
 
 
-def missing_decision(decision: Decision, model: SchedulerModel, made_at: Instant, now: Instant) -> findings.Divergence:
+def describe_missing_decision(
+    decision: Decision, model: SchedulerModel, made_at: Instant, now: Instant
+) -> findings.Divergence:
     """Return the divergence report for a decision that batchyard made at `made_at` and Kueue has not made."""
     view = decision.head.workload
     obj = model.get(Key(scheme.WORKLOAD, view.namespace, view.name))
@@ -198,7 +202,7 @@ class DivergenceDetector(DecisionReplay):
         if model_decision is None:
             return self._now
         return (
-            self._counts_from(self._open_decisions[model_decision[0]].first_made_at[signature_of(model_decision[1])])
+            self._wait_start(self._open_decisions[model_decision[0]].first_made_at[signature_of(model_decision[1])])
             + self._settings.patience
         )
 
@@ -212,7 +216,7 @@ class DivergenceDetector(DecisionReplay):
         return any(signature in open_decisions.first_made_at for open_decisions in self._open_decisions.values())
 
     def report_divergence(self) -> None:
-        """Add the first divergence to `findings`, and continue from Kueue's decision."""
+        """Add the first overdue divergence, if any, to `findings`, and continue the replay from what Kueue decided."""
         kueue_decision, model_decision = self._overdue_kueue_decision(), self._overdue_model_decision()
         missing_model_decision = None if kueue_decision is None else self._find_overdue_cause(kueue_decision)
         if missing_model_decision is not None:
@@ -223,9 +227,10 @@ class DivergenceDetector(DecisionReplay):
             self._report_missing_decision(*model_decision)
 
     def _find_overdue_cause(self, change_number: int) -> tuple[str, Decision] | None:
-        """Return an earlier decision of batchyard, not made by Kueue, that may explain an unpredicted one, or None.
+        """Return an earlier decision of batchyard that may explain why Kueue's later decision was not predicted.
 
-        `change_number` is the backlog number of Kueue's unpredicted decision. The result includes the cohort tree.
+        `change_number` is the backlog number of Kueue's decision. The result is batchyard's decision with its cohort
+        tree; None if there is no such decision.
         """
         pending = self.backlog.items[change_number]
         tree, kueue_choice = self._tree_of(pending), pending.change.decision
@@ -234,7 +239,7 @@ class DivergenceDetector(DecisionReplay):
             first_made_at = record.first_made_at.get(signature_of(decision)) if record is not None else None
             view = decision.head.workload
             is_same = kueue_choice is not None and (kueue_choice.workload == view.key or kueue_choice[-1] == view.uid)
-            made_at = None if first_made_at is None else self._settings.counted_from(first_made_at, pending.arrived_at)
+            made_at = None if first_made_at is None else self._settings.wait_start(first_made_at, pending.arrived_at)
             if made_at is not None and made_at < pending.arrived_at - self._settings.settle and not is_same:
                 return None if self._changes_for(decision) is not None else (tree, decision)
         return None
@@ -251,7 +256,7 @@ class DivergenceDetector(DecisionReplay):
         for tree, open_decisions in self._open_decisions.items():
             for decision in open_decisions.decisions:
                 made_at = open_decisions.first_made_at.get(signature_of(decision))
-                is_late = made_at is not None and self._now - self._counts_from(made_at) >= self._settings.patience
+                is_late = made_at is not None and self._now - self._wait_start(made_at) >= self._settings.patience
                 if is_late and self._changes_for(decision) is None:
                     return tree, decision
         return None
@@ -262,7 +267,7 @@ class DivergenceDetector(DecisionReplay):
         decision, tree = pending_change.change.decision, self._tree_of(pending_change)
         assert decision is not None, "every number in backlog.decision_numbers has a decision"
         kueue_decision = ObservedDecision(decision, pending_change.arrived_at)
-        finding = unpredicted_decision(kueue_decision, self.model, self._names, self._now)
+        finding = describe_unpredicted_decision(kueue_decision, self.model, self._names_by_uid, self._now)
         numbers = [change_number]
         if isinstance(decision, ObservedPreemption):  # report all victims of one preemptor as one divergence
             numbers = [each for each in self.backlog.decision_numbers if self._has_same_preemptor(each, decision)]
@@ -280,11 +285,10 @@ class DivergenceDetector(DecisionReplay):
         )
 
     def _report_missing_decision(self, tree: str, decision: Decision) -> None:
-        """Report a decision of batchyard's scheduler that Kueue has not made."""
         key = decision.head.workload.key
         self.reported_decisions[key] = signature_of(decision)
-        first_made = self._open_decisions.pop(tree).first_made_at.get(self.reported_decisions[key], self._now)
-        self._add_finding(missing_decision(decision, self.model, first_made, self._now))
+        first_made_at = self._open_decisions.pop(tree).first_made_at.get(self.reported_decisions[key], self._now)
+        self._add_finding(describe_missing_decision(decision, self.model, first_made_at, self._now))
 
     def _add_finding(self, finding: findings.Divergence) -> None:
         name, counts = finding.divergence_type.value, self.counts.divergences

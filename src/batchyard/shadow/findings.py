@@ -58,7 +58,7 @@ class Divergence:
     hints: Sequence[str] = ()
 
     def document(self) -> dict[str, Any]:
-        """Return the divergence as a JSON document."""
+        """Return the divergence as a JSON document of kind Divergence, or Late for a late decision."""
         divergence_type = self.divergence_type
         kind = "Late" if divergence_type is DivergenceType.LATE else "Divergence"
         header = {"apiVersion": API_VERSION, "kind": kind, "time": format_time(self.at), "type": divergence_type.value}
@@ -72,18 +72,18 @@ class Divergence:
             "look": list(self.hints),
         }
 
-    def why(self) -> str:
-        """Return why batchyard's scheduler decided otherwise; '' if `message` already says it."""
-        why = str(self.model_action.get("message") or "")
-        return "" if why in self.message else why
+    def explanation(self) -> str:
+        """Return why batchyard's scheduler decided otherwise; '' if that is unknown, or part of `message`."""
+        model_message = str(self.model_action.get("message") or "")
+        return "" if model_message in self.message else model_message
 
     def text(self) -> str:
         """Return the divergence as text: what differs, why batchyard differs, and commands to find the cause."""
         lines = [f"{format_second(self.at)} {self.divergence_type.value} {self.workload}: {self.message}"]
         if self.since is not None:
             lines.append(f"since: {format_second(self.since)}")
-        if why := self.why():
-            lines.append(f"why: {why}")
+        if explanation := self.explanation():
+            lines.append(f"why: {explanation}")
         lines += [f"look: {each}" for each in self.hints]
         return "\n    ".join(lines)
 
@@ -133,11 +133,11 @@ class ComparisonCounts:
         }
 
 
-def observed_document(decision: KueueDecision, names: Mapping[str, str]) -> dict[str, Any]:
-    """Return the JSON form of a decision that Kueue made; `names` are the Workloads' names by uid."""
+def observed_document(decision: KueueDecision, names_by_uid: Mapping[str, str]) -> dict[str, Any]:
+    """Return the JSON form of a decision that Kueue made; `names_by_uid` are the names of Workloads."""
     if isinstance(decision, ObservedAdmission):
         return {"decision": "admit", "clusterQueue": decision.queue, "podSets": _pod_sets(decision.pod_sets)}
-    preemptor = names.get(decision.preemptor_uid, decision.preemptor_uid)
+    preemptor = names_by_uid.get(decision.preemptor_uid, decision.preemptor_uid)
     return {"decision": "preempt", "reason": decision.reason, "by": preemptor}
 
 
@@ -206,14 +206,19 @@ _RELEVANT_FIELDS: Final[Mapping[DivergenceType, str]] = {
 }
 
 
-def diagnostic_commands(kind: DivergenceType, workload: str, queue: str, at: Instant, hint: str = "") -> Sequence[str]:
-    """Return kubectl commands to find the cause of a divergence, after `hint`; logs are read from just before `at`."""
+def diagnostic_commands(
+    divergence_type: DivergenceType, workload: str, queue: str, at: Instant, hint: str = ""
+) -> Sequence[str]:
+    """Return `hint`, if any, then kubectl commands to find the cause of a divergence of a Workload.
+
+    `queue` is the ClusterQueue, or '' for all LocalQueues of the namespace. The log is read from 10 s before `at`.
+    """
     namespace, _, name = workload.rpartition("/")
     queue_arguments = f"clusterqueue {queue}" if queue else f"localqueues -n {namespace}"
     log_start_text = format_second(at - _LOG_LEAD_TIME)
     return [
         *([hint] if hint else []),
-        f"kubectl get {queue_arguments} -o yaml  # {_RELEVANT_FIELDS[kind]}",
+        f"kubectl get {queue_arguments} -o yaml  # {_RELEVANT_FIELDS[divergence_type]}",
         f"kubectl get workload -n {namespace} {name} -o yaml",
         f"kubectl logs -n kueue-system deploy/kueue-controller-manager --since-time={log_start_text} | grep {name}",
     ]

@@ -83,7 +83,10 @@ class CohortTrees:
 
 
 def group_by_tree(events: Iterable[WatchEvent], trees: CohortTrees) -> dict[int, list[WatchEvent]]:
-    """Group watch events by cohort tree; omit objects that affect all trees, such as ResourceFlavors."""
+    """Group watch events by the number of their cohort tree, after joining in `trees` what the objects connect.
+
+    Events of objects that affect all trees, such as ResourceFlavors, are omitted.
+    """
     events_with_nodes = [(event, nodes) for event in events if (nodes := nodes_of(event.key, event.obj))]
     for _, nodes in events_with_nodes:
         trees.join(nodes)
@@ -123,27 +126,27 @@ class ReplayCopy:
     """A pickled copy of a replay's state; immutable objects are shared with the original instead of copied."""
 
     def __init__(self, original: DivergenceDetector) -> None:
-        self._shared: list[Any] = [NO_FLAVOR_ASSIGNMENT, SCAN_DONE]
-        self._indexes = {id(each): index for index, each in enumerate(self._shared)}
+        self._shared_objects: list[Any] = [NO_FLAVOR_ASSIGNMENT, SCAN_DONE]
+        self._indexes = {id(each): index for index, each in enumerate(self._shared_objects)}
         pickle_buffer = io.BytesIO()
         pickler = pickle.Pickler(pickle_buffer, pickle.HIGHEST_PROTOCOL)
-        pickler.persistent_id = self._shared_index  # type: ignore[method-assign]
+        pickler.persistent_id = self._index_of_shared_object  # type: ignore[method-assign]
         pickler.dump(original)
         self._bytes = pickle_buffer.getvalue()
 
     def restore(self) -> DivergenceDetector:
         """Return a new replay with the copied state."""
         unpickler = pickle.Unpickler(io.BytesIO(self._bytes))  # noqa: S301 - the pickle was written above
-        unpickler.persistent_load = self._shared.__getitem__  # type: ignore[method-assign]
+        unpickler.persistent_load = self._shared_objects.__getitem__  # type: ignore[method-assign]
         restored_replay: DivergenceDetector = unpickler.load()
         return restored_replay
 
-    def _shared_index(self, value: Any) -> int | None:
+    def _index_of_shared_object(self, value: Any) -> int | None:
         """Return the index of an object that copy and original share; None if pickle must copy the object."""
         shared_index = self._indexes.get(id(value))
         if shared_index is None and isinstance(value, WorkloadView | WatchEvent | BlockedPeriods):
-            shared_index = self._indexes[id(value)] = len(self._shared)
-            self._shared.append(value)
+            shared_index = self._indexes[id(value)] = len(self._shared_objects)
+            self._shared_objects.append(value)
         return shared_index
 
 
@@ -244,11 +247,14 @@ class TreeFollower:
 
     @property
     def is_agreed(self) -> bool:
-        """Whether no watch event of this cohort tree is unprocessed and no decision in it is unmatched."""
+        """Whether all watch events of this cohort tree are processed, and Kueue made all decisions of batchyard."""
         return self._replay.is_agreed
 
     def reset(self, events: Sequence[WatchEvent], missed_decisions: Mapping[str, Signature], now: Instant) -> None:
-        """Restart the comparison from the current objects (`events`); existing quota reservations are not compared."""
+        """Restart the comparison from the current objects (`events`); existing quota reservations are not compared.
+
+        `missed_decisions` are decisions of batchyard, by Workload, that were already reported as missing.
+        """
         self._replay.reset(events, now)
         keys = [str(event.key) for event in events]
         self._replay.reported_decisions = {key: missed_decisions[key] for key in keys if key in missed_decisions}
@@ -279,7 +285,7 @@ class TreeFollower:
         while (
             self._replay.is_overdue
             and self._has_arrived(self._replay.overdue_since())
-            and not self._is_agreed_in_another_order(now)
+            and not self._try_other_orders(now)
         ):
             self._replay.report_divergence()
             self._replay.advance(now)
@@ -314,8 +320,11 @@ class TreeFollower:
         self._bases.clear()
         self._add_replay_base(is_beginning=is_beginning)
 
-    def _is_agreed_in_another_order(self, now: Instant) -> bool:
-        """Return whether both schedulers agree in another order of recent events; if so, continue with that replay."""
+    def _try_other_orders(self, now: Instant) -> bool:
+        """Replay recent events in other orders until both schedulers agree; then continue with that replay.
+
+        Return whether such an order was found.
+        """
         missing_signature = self._replay.overdue_signature()
         # If no order helps repeatedly, for example because settings differ, only one start is tried.
         start_count_max = 1 if self._failed_attempts >= FAILED_ATTEMPTS_MAX else None
@@ -421,7 +430,7 @@ def _apply_batches(trial: DivergenceDetector, batches: Sequence[EventBatch], ord
 
 
 def _replay_steps(copy: ReplayCopy, steps: Sequence[Sequence[EventBatch]], order: ReplayOrder) -> DivergenceDetector:
-    """Replay steps from a copied state; by resource version, each step is one batch. Return the replay."""
+    """Return a replay of `steps` from a copied state; with `order.by_revision`, decisions follow whole steps only."""
     trial = copy.restore()
     for step in steps:
         for group in [step] if order.by_revision else [[batch] for batch in step]:

@@ -29,7 +29,8 @@ _WAITING_FOR_VICTIMS_TEXTS: Final = ("Pending the preemption of", "will fit afte
 #: All fields of a Workload that affect decisions.
 _DECISION_FIELDS: Final = attrgetter(
     *("generation", "shape", "queue", "queued", "active", "evicted", "finished", "admissible", "has_failed_check"),
-    *("requeue_blocked", "requeue_at", "quota_reserved", "admitted", "cluster_queue", "reserved_at", "holdings"),
+    *("requeue_blocked", "requeue_at", "quota_reserved", "admitted", "cluster_queue", "reserved_at"),
+    "admitted_pod_sets",
 )
 
 #: For each pod set its name, its pod count, and the flavor of each resource.
@@ -82,9 +83,8 @@ def split_event(event: WatchEvent) -> Iterator[ObservedChange]:
     elif view.quota_reserved and not old_view.quota_reserved:
         yield ObservedChange(event, observed_admission(view))
     elif view.finished or old_view.finished:
-        yield ObservedChange(
-            event
-        )  # an eviction written too late releases nothing, though it may reset Finished at first
+        # An eviction that is written too late releases nothing, though it may reset Finished at first.
+        yield ObservedChange(event)
     elif view.evicted and not old_view.evicted and (preemption := observed_preemption(event.obj, view)) is not None:
         yield ObservedChange(event, preemption)
     else:
@@ -93,7 +93,7 @@ def split_event(event: WatchEvent) -> Iterator[ObservedChange]:
 
 def observed_admission(view: WorkloadView) -> ObservedAdmission:
     """Return the quota reservation in a Workload's status as Kueue's decision."""
-    pod_sets = ((each.name, each.pods, tuple(sorted(each.flavors.items()))) for each in view.holdings)
+    pod_sets = ((each.name, each.pods, tuple(sorted(each.flavors.items()))) for each in view.admitted_pod_sets)
     return ObservedAdmission(view.key, view.cluster_queue, tuple(sorted(pod_sets)))
 
 
@@ -107,12 +107,12 @@ def predicted_admission(decision: Admit) -> ObservedAdmission:
 
 
 def observed_preemption(obj: Obj, view: WorkloadView) -> ObservedPreemption | None:
-    """Return the preemption in a Workload's conditions; None if the Workload was evicted for another reason."""
-    evicted_condition, preempted = find_condition(obj, lifecycle.EVICTED), find_condition(obj, lifecycle.PREEMPTED)
-    if evicted_condition is None or evicted_condition["reason"] != evictions.EVICTED_BY_PREEMPTION or preempted is None:
+    """Return the preemption in a Workload's conditions; None unless the Workload was evicted by preemption."""
+    eviction, preemption = find_condition(obj, lifecycle.EVICTED), find_condition(obj, lifecycle.PREEMPTED)
+    if eviction is None or eviction["reason"] != evictions.EVICTED_BY_PREEMPTION or preemption is None:
         return None
-    preemptor_uid = parse_preemptor_uid(str(preempted.get("message") or evicted_condition.get("message") or ""))
-    return ObservedPreemption(view.key, str(preempted["reason"]), preemptor_uid)
+    preemptor_uid = parse_preemptor_uid(str(preemption.get("message") or eviction.get("message") or ""))
+    return ObservedPreemption(view.key, str(preemption["reason"]), preemptor_uid)
 
 
 def _is_idle_change(event: WatchEvent, view: WorkloadView, old_view: WorkloadView) -> bool:
@@ -121,12 +121,15 @@ def _is_idle_change(event: WatchEvent, view: WorkloadView, old_view: WorkloadVie
 
 
 def waits_for_victims(obj: Obj) -> bool | None:
-    """Return whether a Workload waits for preemption victims, given Kueue's message; None if it is not known."""
+    """Return whether a Workload waits for preemption victims, by Kueue's message.
+
+    None if the Workload has quota, or if the message does not come from the scheduler.
+    """
     quota_condition = find_condition(obj, lifecycle.QUOTA_RESERVED)
     if quota_condition is None or quota_condition["status"] == "True":
         return None
     message = quota_condition.get("message") or ""
-    if any(words in message for words in _WAITING_FOR_VICTIMS_TEXTS):
+    if any(text in message for text in _WAITING_FOR_VICTIMS_TEXTS):
         return True
     is_pending_reason = quota_condition["reason"] in SCHEDULER_REASONS or message.startswith("couldn't assign flavors")
     return False if is_pending_reason else None
@@ -161,13 +164,13 @@ class ChangeBacklog:
         #: Numbers of the changes with a decision.
         self.decision_numbers: dict[int, None] = {}
         self._last_number = 0
-        self._by_key: dict[Key, deque[int]] = {}
+        self._numbers_by_key: dict[Key, deque[int]] = {}
 
     def add(self, change: ObservedChange, now: Instant) -> None:
         """Append a change that arrived at `now` to the backlog."""
         self._last_number += 1
         self.items[self._last_number] = PendingChange(change, now)
-        self._by_key.setdefault(change.event.key, deque()).append(self._last_number)
+        self._numbers_by_key.setdefault(change.event.key, deque()).append(self._last_number)
         if change.decision is not None:
             self.decision_numbers[self._last_number] = None
 
@@ -180,14 +183,14 @@ class ChangeBacklog:
         """Remove the change with this number from the backlog and return it."""
         pending_change = self.items.pop(change_number)
         self.decision_numbers.pop(change_number, None)
-        change_numbers = self._by_key[pending_change.key]
+        change_numbers = self._numbers_by_key[pending_change.key]
         change_numbers.remove(change_number)
         if not change_numbers:
-            del self._by_key[pending_change.key]
+            del self._numbers_by_key[pending_change.key]
         return pending_change
 
     def first_decision_of(self, workload: str) -> int | None:
-        """Return the number of a Workload's first relevant change if that is a decision of Kueue; otherwise None."""
+        """Return the number of a Workload's first change that is not idle, if it is a decision; otherwise None."""
         change_number = self._first_relevant_change(Key(scheme.WORKLOAD, *workload.split("/", 1)))
         return change_number if change_number in self.decision_numbers else None
 
@@ -197,14 +200,14 @@ class ChangeBacklog:
 
     def earlier_changes(self, change_number: int) -> list[int]:
         """Return the numbers of the backlog's changes that precede this change of the same object."""
-        return [each for each in self._by_key[self.items[change_number].key] if each < change_number]
+        return [each for each in self._numbers_by_key[self.items[change_number].key] if each < change_number]
 
     def _first_relevant_change(self, key: Key) -> int | None:
-        change_numbers = self._by_key.get(key, ())
+        change_numbers = self._numbers_by_key.get(key, ())
         return next((number for number in change_numbers if not self.items[number].change.is_idle), None)
 
     def first_decisions(self) -> Iterator[int]:
-        """Yield the numbers of Kueue's decisions that no earlier relevant change of the same Workload precedes."""
+        """Yield the numbers of Kueue's decisions that are the first change, except idle ones, of their Workload."""
         return (number for number in list(self.decision_numbers) if self.is_first_of_object(number))
 
     def evictions_for(self, uid: str) -> dict[int, ObservedPreemption]:
@@ -231,9 +234,9 @@ _RESERVATION_TOLERANCE: Final = SECOND
 def match_equivalent_victims(
     decision: Preempt, evictions: Mapping[int, ObservedPreemption], snapshot: Snapshot
 ) -> Sequence[int] | None:
-    """Return the backlog numbers of `evictions` if they match the predicted ones, by victim or equivalent victim.
+    """Return the backlog numbers of `evictions` if they match the predicted evictions one to one; otherwise None.
 
-    None if one does not match, or their numbers differ.
+    Two evictions match if they have the same reason and the same victim, or equivalent victims.
     """
     predicted_targets = {each.workload.key: each for each in decision.targets if not each.workload.evicted}
     if len(evictions) != len(predicted_targets):
@@ -277,7 +280,10 @@ Signature: TypeAlias = tuple[object, ...]
 
 
 def matching_changes(decision: Decision, backlog: ChangeBacklog, snapshot: Snapshot) -> Sequence[int] | None:
-    """Return the backlog numbers of Kueue's changes that carry out a predicted decision; None if one is missing."""
+    """Return the backlog numbers of Kueue's changes that carry out a predicted decision.
+
+    None if a change is missing, or if the decision is to leave the Workload pending.
+    """
     if isinstance(decision, Admit):
         change_number = backlog.first_decision_of(decision.head.workload.key)
         if change_number is not None and backlog.items[change_number].change.decision == predicted_admission(decision):

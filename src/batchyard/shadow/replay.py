@@ -41,6 +41,7 @@ from batchyard.shadow.state import ALL_TREES, ShadowSettings, ShadowState
 class UnmatchedDecisions:
     """The decisions of batchyard's scheduler in one cohort tree that Kueue has not made yet."""
 
+    #: The time of the first cycle since both schedulers last agreed.
     since: Instant
     #: The decisions of the last cycle.
     decisions: list[Decision] = field(default_factory=list)
@@ -61,11 +62,14 @@ class DecisionReplay(ShadowState):
         self.is_lazy = False
         self._open_decisions: dict[str, UnmatchedDecisions] = {}
         #: By number of an observed decision: the count of applied changes at its last retry.
-        self._retried_at: dict[int, int] = {}
+        self._applied_count_at_retry: dict[int, int] = {}
         self._applied_count = 0
 
     def add_events(self, events: Sequence[WatchEvent], now: Instant) -> None:
-        """Append watch events to the backlog of unprocessed changes, in the order of arrival."""
+        """Append watch events to the backlog of unprocessed changes, in the order of arrival.
+
+        A Workload whose missing decision was reported is requeued if an event shows a decision about it, or a new spec.
+        """
         for event in events:
             self._record_workload_name(event)
             for change in split_event(event):
@@ -84,7 +88,7 @@ class DecisionReplay(ShadowState):
 
     @property
     def is_agreed(self) -> bool:
-        """Whether no change in the backlog is unprocessed and no decision of batchyard's scheduler is unmatched."""
+        """Whether the backlog is empty, and Kueue made all decisions of batchyard's scheduler."""
         return not self.backlog.items and not self._open_decisions
 
     def next_check_at(self) -> Instant | None:
@@ -92,10 +96,10 @@ class DecisionReplay(ShadowState):
         check_times = [self._change_deadline(change_number) for change_number in self.backlog.decision_numbers]
         for open_decisions in self._open_decisions.values():
             check_times += [
-                self._counts_from(first_made_at) + self._settings.patience
+                self._wait_start(first_made_at) + self._settings.patience
                 for first_made_at in open_decisions.first_made_at.values()
             ]
-            check_times.append(self._counts_from(open_decisions.since) + self._settings.settle)
+            check_times.append(self._wait_start(open_decisions.since) + self._settings.settle)
         release_time = self.model.index.queue_manager.next_release()
         check_times += [] if release_time is None else [release_time]
         return min((time for time in check_times if time > self._now), default=None)
@@ -108,7 +112,7 @@ class DecisionReplay(ShadowState):
             return False
         heads, has_changed = [], False
         for head in self.model.heads(self._now):
-            open_decisions = self._open_decisions.get(self._tree(head.queue))
+            open_decisions = self._open_decisions.get(self._tree_of_queue(head.queue))
             if open_decisions is not None and not open_decisions.is_stale:
                 continue
             if head.workload.key in self.reported_decisions:
@@ -119,14 +123,17 @@ class DecisionReplay(ShadowState):
             return has_changed
         decisions_by_tree: dict[str, list[Decision]] = {}
         for decision in self.model.decide(heads):
-            decisions_by_tree.setdefault(self._tree(decision.head.queue), []).append(decision)
+            decisions_by_tree.setdefault(self._tree_of_queue(decision.head.queue), []).append(decision)
         has_completed_decision = False
         for tree, decisions in decisions_by_tree.items():
             has_completed_decision |= self._compare_with_kueue(tree, decisions)
         return has_completed_decision or has_changed
 
     def _compare_with_kueue(self, tree: str, decisions: Sequence[Decision]) -> bool:
-        """Complete a cohort tree's predicted decisions if Kueue made them all, and return True; else keep them open."""
+        """Complete a cohort tree's predicted decisions if Kueue made all of them, otherwise record them as unmatched.
+
+        Return whether they were completed.
+        """
         effective_decisions = [each for each in decisions if is_effective(each)]
         if all(self._changes_for(each) is not None for each in effective_decisions):
             self._complete_decisions(tree, decisions)
@@ -188,18 +195,18 @@ class DecisionReplay(ShadowState):
         Workloads of its cohort tree return to their queues, if a change may help them.
         """
         for change_number in self.backlog.first_decisions():
-            if self._retried_at.get(change_number) == self._applied_count:
+            if self._applied_count_at_retry.get(change_number) == self._applied_count:
                 continue
-            self._retried_at[change_number] = self._applied_count
+            self._applied_count_at_retry[change_number] = self._applied_count
             kueue_decision = self.backlog.items[change_number].change.decision
             workload_name = kueue_decision.workload if isinstance(kueue_decision, ObservedAdmission) else ""
             if isinstance(kueue_decision, ObservedPreemption):
-                workload_name = self._names.get(kueue_decision.preemptor_uid, "")
+                workload_name = self._names_by_uid.get(kueue_decision.preemptor_uid, "")
             head = self.model.parked_head(workload_name, self._now - self._settings.settle - self.requeue_batch_period)
             decisions = [] if head is None else self.model.decide([head])
             if head and all(is_effective(each) and self._changes_for(each) is not None for each in decisions):
                 self.model.requeue_parked(head)
-                self._complete_decisions(self._tree(head.queue), decisions)
+                self._complete_decisions(self._tree_of_queue(head.queue), decisions)
                 return True
             if head is None and self._decide_without_late_heads(workload_name):
                 return True
@@ -208,17 +215,19 @@ class DecisionReplay(ShadowState):
                 return True
         return False
 
-    def _decide_without_late_heads(self, key: str) -> bool:
+    def _decide_without_late_heads(self, workload: str) -> bool:
         """Run a cycle without heads that Kueue may not have reached yet; return whether Kueue made the same decisions.
 
-        While Kueue works through a long queue, a new Workload waits. batchyard's scheduler works through that queue at
-        once.
+        The cycle considers the head `workload`, and the other heads of its cohort tree that are not late. While Kueue
+        works through a long queue, a new Workload waits. batchyard's scheduler works through that queue at once.
         """
         late_after = self._now - self._settings.settle - self.requeue_batch_period
         heads = self.model.heads(self._now)
-        tree = next((self._tree(head.queue) for head in heads if head.workload.key == key), "")
-        heads = [head for head in heads if self._tree(head.queue) == tree]
-        due_heads = [head for head in heads if head.workload.key == key or not self.model.may_be_late(head, late_after)]
+        tree = next((self._tree_of_queue(head.queue) for head in heads if head.workload.key == workload), "")
+        heads = [head for head in heads if self._tree_of_queue(head.queue) == tree]
+        due_heads = [
+            head for head in heads if head.workload.key == workload or not self.model.may_be_late(head, late_after)
+        ]
         if len(due_heads) in (0, len(heads)):
             return False
         decisions = self.model.decide(due_heads)
@@ -231,7 +240,10 @@ class DecisionReplay(ShadowState):
     # 2. The model processes changes.
 
     def _apply_next_change(self) -> bool:
-        """Let the model process the next change that Kueue can have received; return whether there was one."""
+        """Let the model process the next change that Kueue can have received; return whether the state changed.
+
+        Before the change, parked Workloads whose batching time is over by then are requeued instead.
+        """
         blocked_keys: dict[Key, None] = {}
         for change_number, pending in self.backlog.items.items():
             if pending.key in blocked_keys:
@@ -249,7 +261,10 @@ class DecisionReplay(ShadowState):
         return self._activate_parked_workloads(self._now, ALL_TREES)
 
     def _activate_parked_workloads(self, now: Instant, tree: str) -> bool:
-        """Requeue a tree's inadmissible Workloads if its batching time is over; return whether there were any."""
+        """Requeue the inadmissible Workloads of a tree (or of ALL_TREES) if its batching time is over at `now`.
+
+        Return whether any were requeued.
+        """
         trees = self.model.activate_trees(now, lambda each: tree in (ALL_TREES, each) and self._may_apply_next(each))
         for each in trees:
             self._mark_stale(each)
@@ -264,13 +279,13 @@ class DecisionReplay(ShadowState):
         """Return whether Kueue has probably received a cohort tree's next change, so that the model may process it."""
         trees = self._open_decisions if tree == ALL_TREES else [tree] if tree in self._open_decisions else []
         return all(
-            self._now - self._counts_from(self._open_decisions[each].since) >= self._settings.settle
+            self._now - self._wait_start(self._open_decisions[each].since) >= self._settings.settle
             or self._has_unpredicted_decision(each)
             for each in trees
         )
 
-    def _counts_from(self, first_made_at: Instant) -> Instant:
-        return self._settings.counted_from(first_made_at, self._now)
+    def _wait_start(self, first_made_at: Instant) -> Instant:
+        return self._settings.wait_start(first_made_at, self._now)
 
     def _has_unpredicted_decision(self, tree: str) -> bool:
         """Return whether Kueue made a decision in a cohort tree that batchyard's scheduler has not made."""
@@ -288,10 +303,10 @@ class DecisionReplay(ShadowState):
         return {change_number for each in effective_decisions for change_number in self._changes_for(each) or ()}
 
     def _apply_change(self, change_number: int) -> None:
-        for earlier in self.backlog.earlier_changes(change_number):
-            self._apply_change(earlier)
+        for earlier_number in self.backlog.earlier_changes(change_number):
+            self._apply_change(earlier_number)
         self._applied_count += 1
-        self._retried_at.pop(change_number, None)
+        self._applied_count_at_retry.pop(change_number, None)
         pending_change = self.backlog.take(change_number)
         self.counts.unseen_count += pending_change.change.is_unseen
         self.model.apply_event(pending_change.change.event, pending_change.arrived_at)
@@ -369,9 +384,10 @@ def _order_queues_first(batches: Sequence[EventBatch]) -> Sequence[EventBatch]:
 
 
 def split_after_decisions(batches: Sequence[EventBatch]) -> Iterator[Sequence[EventBatch]]:
-    """Yield groups of watch events ordered by resource version; an event after a decision of Kueue starts a new group.
+    """Yield groups of batches of one watch event each, ordered by resource version.
 
-    No API guarantees that resource versions of several kinds are comparable. They are if one store keeps all kinds.
+    A group ends with a decision of Kueue, or with the last of several decisions in a row. No API guarantees that
+    resource versions of several kinds are comparable. They are if one store keeps all kinds.
     """
     group: list[EventBatch] = []
     now: Instant = 0
@@ -389,11 +405,15 @@ def split_after_decisions(batches: Sequence[EventBatch]) -> Iterator[Sequence[Ev
 
 
 def group_by_revision(batches: Sequence[EventBatch], period: Duration) -> Iterator[Sequence[EventBatch]]:
-    """Yield groups of watch events ordered by resource version, each group at most `period` long."""
-    in_order: list[EventBatch] = []
+    """Yield groups of batches of one watch event each, ordered by resource version.
+
+    The arrival times in a group differ by at most `period`.
+    """
+    ordered_batches: list[EventBatch] = []
     for batch in sorted(_split_batches(batches), key=lambda batch: batch.events[0].revision):
-        in_order.append(batch._replace(now=max(batch.now, in_order[-1].now) if in_order else batch.now))
-    return _group_by_arrival(in_order, period)
+        earliest_time = ordered_batches[-1].now if ordered_batches else batch.now
+        ordered_batches.append(batch._replace(now=max(batch.now, earliest_time)))
+    return _group_by_arrival(ordered_batches, period)
 
 
 def _split_batches(batches: Sequence[EventBatch]) -> Sequence[EventBatch]:

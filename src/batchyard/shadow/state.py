@@ -31,13 +31,13 @@ class SchedulerModel:
     """batchyard's scheduler as a model of Kueue: its cache, queues and cycle on the observed objects."""
 
     def __init__(
-        self, policy: SchedulingPolicy, requeue_batch_period: Duration, *, is_by_creation: bool = False
+        self, policy: SchedulingPolicy, requeue_batch_period: Duration, *, is_ordered_by_creation: bool = False
     ) -> None:
         """`requeue_batch_period`: how long Kueue collects changes before it requeues inadmissible Workloads.
 
-        `is_by_creation`: Workloads evicted for PodsReady keep their original place in the queue.
+        `is_ordered_by_creation`: Workloads evicted for PodsReady keep their original place in the queue.
         """
-        view_of = view_by_creation if is_by_creation else workload_view
+        view_of = view_by_creation if is_ordered_by_creation else workload_view
         self.index = SchedulerCache(view_of, requeue_batch_period, is_reactivated_externally=True)
         self._policy = policy
         self._quiescence_detector = QuiescenceDetector(self.index)
@@ -70,15 +70,15 @@ class SchedulerModel:
     def _apply_pending_message(self, event: WatchEvent, old_event: WatchEvent | None, arrived_at: Instant) -> None:
         """Record an attempt by Kueue that its message reports; a Workload that waits for victims stays the head."""
         is_waiting = observed.waits_for_victims(event.obj)
-        pending_position = None if is_waiting is None else self._pending_position(str(event.key))
-        if pending_position is None or (entry := pending_position[0].get(str(event.key))) is None:
+        queue_and_tree = None if is_waiting is None else self._queue_and_tree_of(str(event.key))
+        if queue_and_tree is None or (entry := queue_and_tree[0].get(str(event.key))) is None:
             return
         self._has_reasons = True
-        pending_queue, name, was_waiting_for_victims = pending_position[0], str(event.key), None
+        pending_queue, name, was_waiting_for_victims = queue_and_tree[0], str(event.key), None
         if old_event is not None:
             was_waiting_for_victims = observed.waits_for_victims(old_event.obj)
-            kind = lifecycle.QUOTA_RESERVED
-            if find_condition(old_event.obj, kind) != find_condition(event.obj, kind):
+            condition_type = lifecycle.QUOTA_RESERVED
+            if find_condition(old_event.obj, condition_type) != find_condition(event.obj, condition_type):
                 pending_queue.record_attempt(name, arrived_at)
         if is_waiting and not was_waiting_for_victims:
             self.index.queue_manager.requeue(
@@ -109,7 +109,11 @@ class SchedulerModel:
         return self.index.heads(now)
 
     def activate_trees(self, now: Instant, may_reactivate: Callable[[str], bool]) -> list[str]:
-        """Requeue the inadmissible Workloads of cohort trees whose batching time has passed; return these trees."""
+        """Requeue the inadmissible Workloads of changed cohort trees whose batching time has passed.
+
+        Trees for which `may_reactivate` returns False are skipped. Return the requeued trees; [] if the batching time
+        is 0.
+        """
         queue_manager = self.index.queue_manager
         return (
             queue_manager.reactivate_marked(now - queue_manager.requeue_batch_period, may_reactivate)
@@ -119,14 +123,14 @@ class SchedulerModel:
 
     def parked_head(self, workload: str, since: Instant) -> Head | None:
         """Return a Workload as a head if it became inadmissible at or after `since`; otherwise None."""
-        pending_position = self._pending_position(workload)
-        parked_at = None if pending_position is None else pending_position[0].parked_at(workload)
-        if pending_position is None or parked_at is None or parked_at < since:
+        queue_and_tree = self._queue_and_tree_of(workload)
+        parked_at = None if queue_and_tree is None else queue_and_tree[0].parked_at(workload)
+        if queue_and_tree is None or parked_at is None or parked_at < since:
             return None
-        return pending_position[0].head_of(workload)
+        return queue_and_tree[0].head_of(workload)
 
     def may_be_late(self, head: Head, since: Instant) -> bool:
-        """Return whether a Workload ahead of `head` became inadmissible at or after `since`: Kueue may still try it."""
+        """Return whether Kueue may still try a Workload before `head`, one that was parked at or after `since`."""
         return self.index.queue_manager.pending[head.queue].has_parked_predecessor(head.workload.key, since)
 
     def requeue_parked(self, head: Head) -> None:
@@ -135,14 +139,17 @@ class SchedulerModel:
         self.index.queue_manager.record_new_workload(head.queue)
 
     def activate_tree_of(self, workload: str, now: Instant) -> str:
-        """If `workload` is inadmissible in a changed cohort tree, requeue such Workloads; return the tree or ''."""
-        pending_position = self._pending_position(workload)
-        if pending_position is None or pending_position[0].parked_at(workload) is None:
-            return ""
-        return "".join(self.index.queue_manager.reactivate_marked(now, lambda tree: tree == pending_position[1]))
+        """If `workload` is inadmissible and its cohort tree has changed, requeue the tree's inadmissible Workloads.
 
-    def _pending_position(self, workload: str) -> tuple[PendingQueue, str] | None:
-        """Return the ClusterQueue's pending queue and the cohort tree of a Workload; None if it has no ClusterQueue."""
+        Return the cohort tree if it was requeued, otherwise ''.
+        """
+        queue_and_tree = self._queue_and_tree_of(workload)
+        if queue_and_tree is None or queue_and_tree[0].parked_at(workload) is None:
+            return ""
+        return "".join(self.index.queue_manager.reactivate_marked(now, lambda tree: tree == queue_and_tree[1]))
+
+    def _queue_and_tree_of(self, workload: str) -> tuple[PendingQueue, str] | None:
+        """Return the pending queue and the cohort tree of a Workload's ClusterQueue; None if it has no ClusterQueue."""
         view = self.index.workload_cache.view(workload)
         cluster_queue_name = None if view is None else self.queue_of(view)
         pending_queue = None if cluster_queue_name is None else self.index.queue_manager.pending.get(cluster_queue_name)
@@ -155,7 +162,10 @@ class SchedulerModel:
         return self._create_cycle().run(heads)
 
     def decide_alone(self, workload: str) -> Decision | None:
-        """Return the decision of batchyard's scheduler for one Workload as the only head; None if it is not pending."""
+        """Return the decision of batchyard's scheduler for one Workload as the only head.
+
+        None if the Workload holds quota, has no ClusterQueue, or is finished or unknown.
+        """
         view = self.index.workload_cache.view(workload)
         queue = None if view is None else self.queue_of(view)
         if view is None or queue is None or self.index.snapshot.holder(workload) is not None:
@@ -192,7 +202,7 @@ class SchedulerModel:
         return self.index.queue_manager.requeue(head, None, RequeueReason.NO_FIT)
 
     def requeue_as_new(self, workload: str) -> None:
-        """Add a pending Workload to its ClusterQueue again, as if it were new."""
+        """Add a Workload to its ClusterQueue again, as if it were new; do nothing if it is not pending."""
         view = self.index.workload_cache.view(workload)
         queue = None if view is None else self.queue_of(view)
         pending_queue = None if queue is None else self.index.queue_manager.pending.get(queue)
@@ -233,7 +243,10 @@ class SchedulerModel:
         return Cycle(self.index.snapshot, self._policy, self.index.namespaces, self._cycle_number)
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """Return all objects of a kind, as batchyard's scheduler last processed them, in one namespace or in all."""
+        """Return all objects of a kind, as batchyard's scheduler last processed them.
+
+        With a nonempty `namespace`, only Workloads are found.
+        """
         namespace_objects = self._objects.values() if namespace is None else [self._objects.get(namespace, {})]
         return [event.obj for events in namespace_objects for event in events.values() if event.key.kind == kind]
 
@@ -272,8 +285,8 @@ class BlockedPeriods:
         elif was_blocked and not self._gate.is_closed:
             self._periods[-1] = (self._periods[-1][0], now)
 
-    def counted_from(self, start_time: Instant, now: Instant) -> Instant:
-        """Return `start_time`, or the end of a later blockAdmission period; `now` while a period lasts."""
+    def wait_start(self, start_time: Instant, now: Instant) -> Instant:
+        """Return `start_time`, or the end of the last blockAdmission period if that is later; `now` while one lasts."""
         for begin, end in reversed(self._periods):
             if begin <= now:
                 return max(start_time, now if end is None or end > now else end)
@@ -296,20 +309,25 @@ class ShadowSettings(NamedTuple):
     #: The time that Kueue batches changes before it activates parked Workloads.
     requeue_batch_period: Duration = KUEUE_REQUEUE_BATCH_PERIOD
     #: Whether Kueue orders Workloads evicted for PodsReady by creation time instead of eviction time.
-    is_by_creation: bool = False
+    is_ordered_by_creation: bool = False
     #: The periods in which Kueue waited for ready pods; None if blockAdmission is disabled.
     blocked_periods: BlockedPeriods | None = None
 
-    def counted_from(self, start_time: Instant, now: Instant) -> Instant:
-        """Return from when an action of Kueue expected at `start_time` is late; `now` while blockAdmission lasts."""
-        return start_time if self.blocked_periods is None else self.blocked_periods.counted_from(start_time, now)
+    def wait_start(self, start_time: Instant, now: Instant) -> Instant:
+        """Return the time from which the delay of an action of Kueue counts that was expected at `start_time`.
+
+        That is the end of a later blockAdmission period, if any, or `now` while a period lasts.
+        """
+        return start_time if self.blocked_periods is None else self.blocked_periods.wait_start(start_time, now)
 
 
 class ShadowState:
     """The state of one cohort tree's comparison: the scheduler, pending changes, counts, and findings to report."""
 
     def __init__(self, policy: SchedulingPolicy, settings: ShadowSettings) -> None:
-        self.model = SchedulerModel(policy, settings.requeue_batch_period, is_by_creation=settings.is_by_creation)
+        self.model = SchedulerModel(
+            policy, settings.requeue_batch_period, is_ordered_by_creation=settings.is_ordered_by_creation
+        )
         self.counts = ComparisonCounts()
         #: Findings that are not reported yet.
         self.findings: list[Divergence] = []
@@ -318,7 +336,7 @@ class ShadowState:
         self.backlog = observed.ChangeBacklog()
         #: Decisions of the model reported as missing: their Workloads stay parked until Kueue acts.
         self.reported_decisions: dict[str, observed.Signature] = {}
-        self._names: dict[str, str] = {}
+        self._names_by_uid: dict[str, str] = {}
         self._deleted_uids: deque[str] = deque()
         self._now: Instant = 0
 
@@ -345,12 +363,12 @@ class ShadowState:
     @property
     def workload_count(self) -> int:
         """The number of observed Workloads, including recently deleted ones."""
-        return len(self._names)
+        return len(self._names_by_uid)
 
     def _requeue_if_missed(self, change: observed.ObservedChange) -> None:
         """Requeue a Workload whose missing decision was reported, if Kueue now decides about it or its spec changed."""
         if isinstance(change.decision, observed.ObservedPreemption):
-            self._requeue_missed_workload(self._names.get(change.decision.preemptor_uid, ""))
+            self._requeue_missed_workload(self._names_by_uid.get(change.decision.preemptor_uid, ""))
         event, old = change.event, change.event.old
         view = workload_view(event.obj)
         is_spec_changed = old is None or event.type is EventType.DELETED or old.get("spec") != event.obj.get("spec")
@@ -368,20 +386,23 @@ class ShadowState:
     def _record_workload_name(self, event: WatchEvent) -> None:
         if event.key.kind == scheme.WORKLOAD:
             view = workload_view(event.obj)
-            self._names[view.uid] = view.key
+            self._names_by_uid[view.uid] = view.key
             if event.type is EventType.DELETED:
                 self._deleted_uids.append(view.uid)
         if len(self._deleted_uids) > _DELETED_NAMES_MAX:
-            self._names.pop(self._deleted_uids.popleft(), None)
+            self._names_by_uid.pop(self._deleted_uids.popleft(), None)
 
-    def _tree(self, queue: str) -> str:
+    def _tree_of_queue(self, queue: str) -> str:
         return self.model.tree_of_queue(queue) or queue
 
     def _tree_of(self, pending: observed.PendingChange) -> str:
-        """Return the cohort tree that a pending change affects; `*` if it affects all trees."""
+        """Return the cohort tree that a pending change affects; `*` if it affects all trees.
+
+        Without a tree, that is the name of the Workload or ClusterQueue.
+        """
         event = pending.change.event
         if event.key.kind == scheme.WORKLOAD:
             return self.model.tree_of(str(event.key), event.obj) or str(event.key)
         if event.key.kind == scheme.LOCAL_QUEUE:
-            return self._tree(event.obj["spec"]["clusterQueue"])
+            return self._tree_of_queue(event.obj["spec"]["clusterQueue"])
         return ALL_TREES

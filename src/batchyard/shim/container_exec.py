@@ -26,7 +26,7 @@ ProcessUser: TypeAlias = tuple[int, int, Sequence[int]]
 
 
 class RunningContainer(NamedTuple):
-    """The pid, user and settings with which another process can enter a running container or connect to it."""
+    """A running container, with the settings that other processes need to run commands in it or to connect to it."""
 
     name: str
     #: The pid of the container's first process in the machine's pid namespace.
@@ -41,14 +41,16 @@ class RunningContainer(NamedTuple):
     #: The container's seccomp program; None if it has none.
     seccomp_program: bytes | None
     #: A descriptor of a network namespace from which pods are reachable; None for the machine's network.
-    network: int | None
+    network_fd: int | None
     address: str
 
 
 def execute(argv: Sequence[str], container: RunningContainer, timeout: float | None) -> tuple[int | None, bytes]:
-    """Run a command inside a container; return its exit code (None after a timeout), and stdout and stderr joined.
+    """Run a command inside a container for at most `timeout` seconds; return its exit code, and stdout before stderr.
 
-    This process cannot leave the container again. OSError if the container cannot be entered.
+    Without a timeout (None), it may run forever. After a timeout, the command is killed, and the result is `(None,
+    b"")`. If signal N ends the command, its exit code is 128 + N. This process cannot leave the container again.
+    OSError if the container cannot be entered.
     """
     cgroups.join_group(container.group)
     if container.has_own_namespaces:
@@ -63,10 +65,10 @@ def execute(argv: Sequence[str], container: RunningContainer, timeout: float | N
     if output_data is None:
         with suppress(ProcessLookupError):
             os.killpg(child_pid, signal.SIGKILL)
-    status = os.waitstatus_to_exitcode(os.waitpid(child_pid, 0)[1])
+    exit_status = os.waitstatus_to_exitcode(os.waitpid(child_pid, 0)[1])
     if output_data is None:
         return None, b""
-    return 128 - status if status < 0 else status, b"".join(output_data)
+    return 128 - exit_status if exit_status < 0 else exit_status, b"".join(output_data)
 
 
 def enter_container(pid: int) -> bool:
@@ -75,16 +77,18 @@ def enter_container(pid: int) -> bool:
     The user namespace is entered last, because the other namespaces may belong to its parent. In the user namespace,
     this process becomes the first mapped uid and gid.
     """
-    process = os.pidfd_open(pid)
-    namespaces = [flag for name, flag in _NAMESPACE_FLAGS if _is_other_namespace(name, pid)]
-    first_ids = (_first_id(pid, "uid_map"), _first_id(pid, "gid_map")) if _is_other_namespace("user", pid) else None
+    pidfd = os.pidfd_open(pid)
+    namespace_flags = [flag for name, flag in _NAMESPACE_FLAGS if _is_other_namespace(name, pid)]
+    first_ids = (
+        (_read_first_id(pid, "uid_map"), _read_first_id(pid, "gid_map")) if _is_other_namespace("user", pid) else None
+    )
     linux.leave_session_keyring()
     linux.forbid_tracing()
-    if namespaces:
-        linux.enter_namespaces(process, sum(namespaces))
+    if namespace_flags:
+        linux.enter_namespaces(pidfd, sum(namespace_flags))
     if first_ids:
-        linux.become_user_of(process, *first_ids)
-    return linux.NEWPID in namespaces
+        linux.become_user_of(pidfd, *first_ids)
+    return linux.NEWPID in namespace_flags
 
 
 def enter_network(pid: int) -> None:
@@ -95,13 +99,13 @@ def enter_network(pid: int) -> None:
 
 def user_of(pid: int) -> ProcessUser:
     """Return the effective uid and gid and the supplementary groups of process `pid`."""
-    ids: dict[str, list[int]] = {}
+    ids_by_field: dict[str, list[int]] = {}
     with open(f"/proc/{pid}/status", encoding="utf-8") as file:
         for line in file:
             name, _, id_list_text = line.partition(":")
             if name in {"Uid", "Gid", "Groups"}:
-                ids[name] = [int(id_text) for id_text in id_list_text.split()]
-    return ids["Uid"][1], ids["Gid"][1], ids["Groups"]
+                ids_by_field[name] = [int(id_text) for id_text in id_list_text.split()]
+    return ids_by_field["Uid"][1], ids_by_field["Gid"][1], ids_by_field["Groups"]
 
 
 def change_user(user: ProcessUser) -> None:
@@ -123,14 +127,14 @@ def drop_privileges_and_filter(seccomp_program: bytes | None) -> None:
         linux.install_seccomp_filter(seccomp_program)
 
 
-def _first_id(pid: int, name: str) -> int:
+def _read_first_id(pid: int, name: str) -> int:
     """Return the first id (as seen inside the user namespace) in `name`, the uid_map or gid_map of process `pid`."""
     with open(f"/proc/{pid}/{name}", encoding="utf-8") as file:
         return int(file.read().split()[0])
 
 
 def _execute_command(argv: Sequence[str], container: RunningContainer, stdout: int, stderr: int) -> NoReturn:
-    """In a forked child: connect stdout and stderr, become the container's user, and execute the command `argv`."""
+    """In a forked child: run `argv` as the container's user, with the pipes `stdout` and `stderr`."""
     try:
         os.setsid()
         for source, target in ((os.open("/dev/null", os.O_RDONLY), 0), (stdout, 1), (stderr, 2)):

@@ -20,8 +20,8 @@ class ShimEventLoop:
 
     def __init__(self) -> None:
         self._poll = select.poll()
-        self._readers: dict[int, Callable[[], None]] = {}
-        self._signals: dict[int, Callable[[], None]] = {}
+        self._callbacks_by_fd: dict[int, Callable[[], None]] = {}
+        self._signal_callbacks: dict[int, Callable[[], None]] = {}
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._timer_count = 0
         self._is_stopped = False
@@ -30,23 +30,23 @@ class ShimEventLoop:
         self.when_readable(self._wakeup_reader, self._dispatch_signals)
 
     def when_readable(self, fd: int, callback: Callable[[], None]) -> None:
-        """Register a callback for each time when a descriptor has data to read or was closed by its writer."""
-        self._readers[fd] = callback
+        """Set the callback for each time when a descriptor has data to read or was closed by its writer."""
+        self._callbacks_by_fd[fd] = callback
         self._poll.register(fd, _READABLE)
 
     def when_writable(self, fd: int, callback: Callable[[], None]) -> None:
-        """Register a callback for each time when a descriptor accepts data or was closed by its reader."""
-        self._readers[fd] = callback
+        """Set the callback for each time when a descriptor accepts data or was closed by its reader."""
+        self._callbacks_by_fd[fd] = callback
         self._poll.register(fd, _WRITABLE)
 
     def unregister(self, fd: int) -> None:
         """Remove the callback of a descriptor, if it has one."""
-        if self._readers.pop(fd, None):
+        if self._callbacks_by_fd.pop(fd, None):
             self._poll.unregister(fd)
 
     def when_signalled(self, signal_number: int, callback: Callable[[], None]) -> None:
-        """Register a callback for a signal; several signals of the same number may cause a single call."""
-        self._signals[signal_number] = callback
+        """Set the callback for a signal; several signals of the same number may cause a single call."""
+        self._signal_callbacks[signal_number] = callback
         signal.signal(signal_number, lambda *_: None)
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
@@ -63,8 +63,8 @@ class ShimEventLoop:
         self._is_stopped = False
         while not self._is_stopped:
             for fd, _ in self._poll.poll(self._poll_timeout()):
-                if fd in self._readers:
-                    self._readers[fd]()
+                if fd in self._callbacks_by_fd:
+                    self._callbacks_by_fd[fd]()
             while self._timers and self._timers[0][0] <= linux.monotonic():
                 heapq.heappop(self._timers)[2]()
 
@@ -74,15 +74,15 @@ class ShimEventLoop:
 
     def _dispatch_signals(self) -> None:
         for signal_number in sorted(set(os.read(self._wakeup_reader, 4096))):
-            if signal_number in self._signals:
-                self._signals[signal_number]()
+            if signal_number in self._signal_callbacks:
+                self._signal_callbacks[signal_number]()
 
 
 # Forked child processes release the parent's resources first, and log their failures.
 
 
 def run_shim(node: int, path: str, supervise: Callable[[ShimRun], None]) -> NoReturn:
-    """In a forked child: supervise the container, sandbox or image pull at `path` until it has ended; then exit."""
+    """In a forked child: claim the run (container, sandbox or image pull) at `path`, supervise it, and exit."""
 
     def supervise_claimed_run() -> None:
         # SIGTERM may arrive before the shim has its event loop; the shim checks for a stop request itself when it is
@@ -97,7 +97,10 @@ def run_shim(node: int, path: str, supervise: Callable[[ShimRun], None]) -> NoRe
 
 
 def run_child(node: int, name: str, task: Callable[[], None]) -> NoReturn:
-    """In a forked child: run `task` in a new process session and exit; log its failure in `node.log` under `name`."""
+    """In a forked child: run `task` in a new process session, and exit with status 0, or 1 if the task failed.
+
+    A failure is logged in the node directory's `node.log`, under `name`.
+    """
     exit_code = 1
     try:
         _release_inherited_resources()

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 WATCHDOG_LAYOUT = struct.Struct("<ddH")
 WATCHDOG_MEMORY_SIZE = 4096
 #: Seconds after which a thread counts as blocked, fails health checks, and is killed at shutdown.
-BLOCKED_AFTER = 1.0
-STUCK_AFTER = 10.0
-KILLED_AFTER = 3.0
+BLOCKED_AFTER_SECONDS = 1.0
+STUCK_AFTER_SECONDS = 10.0
+KILLED_AFTER_SECONDS = 3.0
 _CHECK_INTERVAL_SECONDS = 0.25
 _RESPONSE_TIMEOUT_SECONDS = 1.0
 _STACK_DUMP_SECONDS = 0.1
@@ -56,7 +56,7 @@ class PlatformWatchdog:
         #: The file with the nanoseconds that the main thread ran and waited for a CPU. Source: Linux, sched-stats.rst.
         self._schedstat_path = f"/proc/{pid}/task/{pid}/schedstat"
         #: The time of the thread's last progress, and the seconds that it had waited for a CPU until then.
-        self._last_progress, self._cpu_wait_then = 0.0, 0.0
+        self._last_progress, self._cpu_wait_at_progress = 0.0, 0.0
         self._stacks_offset = 0
         self.listeners: list[socket.socket] = []
         #: The file with the server's TLS certificate and key, loaded when first needed; '' without TLS.
@@ -78,25 +78,28 @@ class PlatformWatchdog:
             self._check_event_loop()
 
     def _check_event_loop(self) -> None:
-        """If the server's event loop is blocked, log this and answer clients; at shutdown, kill the server."""
+        """If the server's event loop is blocked, log this and answer clients; kill a server that cannot shut down."""
         last_progress_at, request_started_at, length = WATCHDOG_LAYOUT.unpack_from(self._memory)
         cpu_wait_seconds = self._read_cpu_wait_seconds()
         if last_progress_at != self._last_progress:
-            self._last_progress, self._cpu_wait_then = last_progress_at, cpu_wait_seconds
-        blocked_seconds = monotonic() - last_progress_at - (cpu_wait_seconds - self._cpu_wait_then)
-        if self._terminating_since and min(blocked_seconds, monotonic() - self._terminating_since) > KILLED_AFTER:
-            message = f"the platform did not shut down: its event loop is blocked for {blocked_seconds:.1f} s"
+            self._last_progress, self._cpu_wait_at_progress = last_progress_at, cpu_wait_seconds
+        blocked_seconds = monotonic() - last_progress_at - (cpu_wait_seconds - self._cpu_wait_at_progress)
+        if (
+            self._terminating_since
+            and min(blocked_seconds, monotonic() - self._terminating_since) > KILLED_AFTER_SECONDS
+        ):
+            message = f"the platform did not shut down: its event loop has been blocked for {blocked_seconds:.1f} s"
             self._log(f"{message}; killing the process (all acknowledged writes are in the journal)")
             os.kill(self._pid, signal.SIGKILL)
             self._terminating_since = 0.0
-        if blocked_seconds < BLOCKED_AFTER:
+        if blocked_seconds < BLOCKED_AFTER_SECONDS:
             self._is_reported = False
             return
         if not self._is_reported:
             self._is_reported = True
             request = self._memory[WATCHDOG_LAYOUT.size : WATCHDOG_LAYOUT.size + length].decode("utf-8", "replace")
             activity = request if request_started_at else "internal work"
-            self._log(f"the event loop is blocked for {blocked_seconds:.1f} s by {activity}", self._dump_stacks())
+            self._log(f"the event loop has been blocked for {blocked_seconds:.1f} s by {activity}", self._dump_stacks())
         self._answer_clients(blocked_seconds)
 
     def _read_cpu_wait_seconds(self) -> float:
@@ -110,7 +113,7 @@ class PlatformWatchdog:
         self._terminating_since = self._terminating_since or monotonic()
 
     def _dump_stacks(self) -> str:
-        """Return the stack traces of the server's threads, which the server writes on SIGUSR2 even while blocked."""
+        """Make the server write the stack traces of its threads, by SIGUSR2, and return them (at most 1 MiB)."""
         with suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGUSR2)
         select.select([self._alive_pipe], [], [], _STACK_DUMP_SECONDS)
@@ -129,7 +132,7 @@ class PlatformWatchdog:
         sys.stderr.flush()
 
     def _answer_clients(self, blocked_seconds: float) -> None:
-        """Accept and answer one HTTP client per listening socket, while the server's event loop is blocked."""
+        """Accept and answer at most one HTTP client per listening socket, while the server's event loop is blocked."""
         awaited_files: list[int | socket.socket] = [self._alive_pipe, *self.listeners]
         if not select.select(awaited_files, [], [], _CHECK_INTERVAL_SECONDS)[0]:
             return
@@ -178,9 +181,9 @@ def _format_answer(request_head: bytes, blocked_seconds: float) -> bytes:
     path = request_target.partition(b" ")[0].partition(b"?")[0].decode("latin-1")
     if not path.startswith(_HEALTH_PATHS):
         return _format_response("429 Too Many Requests", "application/json", _TOO_MANY_BODY, "retry-after: 1\r\n")
-    if blocked_seconds < STUCK_AFTER:
+    if blocked_seconds < STUCK_AFTER_SECONDS:
         return _format_response("200 OK", "text/plain; charset=utf-8", b"ok")
-    body = f"[-]event-loop failed: it is blocked for {blocked_seconds:.0f} s\n".encode()
+    body = f"[-]event-loop failed: it has been blocked for {blocked_seconds:.0f} s\n".encode()
     return _format_response("500 Internal Server Error", "text/plain; charset=utf-8", body)
 
 

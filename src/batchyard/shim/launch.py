@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from batchyard.shim import linux, process_container, state_dir, stop
-from batchyard.shim import run as words
+from batchyard.shim import run as error_texts
 from batchyard.shim.container_exec import ProcessUser, RunningContainer, user_of
 from batchyard.shim.images import engine as engine_container
 from batchyard.shim.images import engines, image_kinds, rootfs_store, unpacking
@@ -31,7 +31,9 @@ from batchyard.shim.run import ShimRun
 def resolve_mounts(mounts: list[Mapping[str, Any]], pod: str, run_root: str) -> list[Mapping[str, Any]]:
     """Return a container's mounts with absolute source paths. ValueError if a subPath leads out of its volume.
 
-    The added field `isOfMachine` is true for a path of the machine, and false for the pod's own volumes.
+    `pod` is the path of the pod's directory. Subpaths of volumes and paths of the machine are bind-mounted below
+    `run_root` in a new mount namespace of this process. The added field `isOfMachine` is true for a path of the
+    machine, and false for the pod's own volumes.
     """
     resolved: list[Mapping[str, Any]] = [
         {**mount, "source": _absolute_source(mount["source"], pod), "isOfMachine": mount["source"].startswith("/")}
@@ -59,13 +61,17 @@ def _bind_checked_source(volume: str, path: str, target: str, source_name: str) 
     """Bind-mount `path` of a volume, or of the machine, at `target`, after a check that it stays in the volume."""
     volume_root, real_path = os.path.realpath(volume), path if volume == "/" else os.path.realpath(path)
     if volume != "/" and real_path != volume_root and not real_path.startswith(f"{volume_root}/"):
-        raise ValueError(f"mount source {source_name} leads out of its volume through a symbolic link")
+        raise ValueError(
+            f"mount source {source_name} leads out of its volume through a symbolic link; use a path without links"
+        )
     try:
         fd = nesting.open_path(volume_root, real_path.removeprefix(volume_root))
     except OSError as failure:
         if failure.errno != errno.ELOOP:
             raise
-        raise ValueError(f"mount source {source_name} leads out of its volume through a symbolic link") from failure
+        raise ValueError(
+            f"mount source {source_name} leads out of its volume through a symbolic link; use a path without links"
+        ) from failure
     unpacking.make_mount_point(target, stat.S_ISDIR(os.fstat(fd).st_mode))
     linux.bind_mount(f"/proc/self/fd/{fd}", target)
     os.close(fd)
@@ -81,23 +87,24 @@ class LaunchedProcess(NamedTuple):
     #: The descriptors of the command's outputs, by name in the log (stdout, stderr); a terminal has only one.
     outputs: Mapping[str, int]
     #: The pipe from which the shim reads the command's status, as JSON lines.
-    status: int
+    status_pipe: int
     #: The pipe on which the command waits for permission to start; None if it does not wait.
     start_pipe: int | None
     #: A descriptor that keeps the command's input pipe open; None without an input pipe.
     stdin: int | None
     #: A descriptor that locks the unpacked image against removal; None for other images.
-    image: int | None
+    image_lock: int | None
 
-    def let_start(self, child: int, processes_max: int) -> None:
-        """Limit the number of processes by RLIMIT_NPROC if no control group does, and let the command start.
+    def allow_start(self, child_pid: int, processes_max: int) -> None:
+        """Let a command that waits for permission start; first limit its number of processes, by RLIMIT_NPROC.
 
-        Linux counts a user's processes per user namespace, so the limit applies to this container only.
+        The command waits only if no control group has the limit. Linux counts a user's processes per user namespace, so
+        the limit applies to this container only.
         """
         if self.start_pipe is not None:
             process_limit = processes_max + cgroups.EXTRA_PROCESSES
             with suppress(ProcessLookupError):
-                resource.prlimit(child, resource.RLIMIT_NPROC, (process_limit, process_limit))
+                resource.prlimit(child_pid, resource.RLIMIT_NPROC, (process_limit, process_limit))
             os.write(self.start_pipe, b"1")
 
 
@@ -112,7 +119,7 @@ class _ChildStreams(NamedTuple):
 
 
 def launch_container(run: ShimRun, features: Features, group: CgroupPaths) -> LaunchedProcess:
-    """Fork the process that becomes a container's command. OSError if the preparation fails."""
+    """Fork the process that becomes a container's command; return its pid and descriptors. OSError on failure."""
     image_folder = run.spec["image"].get("unpacked")
     image_lock_fd = rootfs_store.lock_image(run.node, image_folder) if image_folder else None
     _create_run_files(run)
@@ -138,19 +145,19 @@ def launch_container(run: ShimRun, features: Features, group: CgroupPaths) -> La
     return LaunchedProcess(pid, outputs, status_reader, start_pipe, stdin, image_lock_fd)
 
 
-def run_group(run: ShimRun) -> CgroupPaths:
+def control_group_of(run: ShimRun) -> CgroupPaths:
     """Return a container's control group, a child of its pod's group; empty if control groups are not available."""
     pod_group = _read_sandbox_file(run, "state.json").get("cgroup") or {}
     return {name: f"{path}/{run.spec['container']}-{run.spec['attempt']}" for name, path in pod_group.items()}
 
 
 def runs_in_engine(run: ShimRun) -> bool:
-    """Return whether a container engine (podman) runs a container."""
+    """Return whether a container engine (podman) runs the container of `run`."""
     return image_kinds.is_run_by_engine(run.spec["image"])
 
 
 def runs_in_bubblewrap(run: ShimRun, features: Features) -> bool:
-    """Return whether bubblewrap runs a container."""
+    """Return whether bubblewrap runs the container of `run` on a node with these features."""
     return features.bubblewrap is not None and not runs_in_engine(run)
 
 
@@ -161,7 +168,10 @@ def remove_engine_container(run: ShimRun, features: Features) -> None:
 
 
 def has_started(outer_pid: int, child_pid: int) -> bool:
-    """Return whether bubblewrap (`outer_pid`) has executed the command in the container that it started."""
+    """Return whether the container's first process, `child_pid`, has executed the command in a child process.
+
+    Until then, the child has the command line of bubblewrap, which is process `outer_pid`.
+    """
     outer_command = _read_command_line(outer_pid)
     return any(_read_command_line(pid) not in {b"", outer_command} for pid in stop.children_of(child_pid)[:1])
 
@@ -169,7 +179,7 @@ def has_started(outer_pid: int, child_pid: int) -> bool:
 def describe_container(run: ShimRun, features: Features, pid: int, group: CgroupPaths) -> RunningContainer:
     """Return what other processes need to enter a running container or connect to it, as probes and exec do."""
     sandbox_spec = _read_sandbox_file(run, "spec.json")
-    network_fd = features.network if run.spec["network"] == "pod" else None
+    network_fd = features.network_fd if run.spec["network"] == "pod" else None
     pod_address = sandbox_spec.get("address") if network_fd is not None else None
     is_enclosed = features.bubblewrap is not None or runs_in_engine(run)
     return RunningContainer(
@@ -181,13 +191,16 @@ def describe_container(run: ShimRun, features: Features, pid: int, group: Cgroup
         folder=run.spec["workingDir"] or "/",
         user=exec_user(run, pid, is_enclosed=is_enclosed),
         seccomp_program=seccomp_program_of(run, features),
-        network=network_fd,
+        network_fd=network_fd,
         address=pod_address.partition("/")[0] if pod_address else "127.0.0.1",
     )
 
 
 def exec_user(run: ShimRun, pid: int, *, is_enclosed: bool) -> ProcessUser | None:
-    """Return the user for a command that enters a container; None if entering the container sets the user."""
+    """Return the user for a command that enters a container, given the pid of the container's first process.
+
+    None if entering the container sets the user, or if podman's container has ended.
+    """
     if runs_in_engine(run):
         with suppress(OSError, KeyError):  # the container may have ended
             return user_of(pid)
@@ -203,27 +216,30 @@ def running_environment(run: ShimRun, pid: int) -> dict[str, str]:
         with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
             environment_block = file.read()
     pairs = (entry.decode(errors="surrogateescape").partition("=") for entry in environment_block.split(b"\0") if entry)
-    return {name: value for name, _, value in pairs} or environment(run)
+    return {name: value for name, _, value in pairs} or container_environment(run)
 
 
-def environment(run: ShimRun) -> dict[str, str]:
-    """Return the environment variables for a container and its image. ValueError if the image's user is unknown."""
+def container_environment(run: ShimRun) -> dict[str, str]:
+    """Return a container's environment variables: those of the spec override those of the sandbox and the image.
+
+    ValueError if the image's user is unknown.
+    """
     sandbox = _read_sandbox_file(run, "spec.json")
     base_variables = {"HOSTNAME": sandbox["hostname"]} if sandbox else {}
     base_variables |= {"TERM": "xterm"} if run.spec["tty"] else {}
     spec_variables: Mapping[str, str] = run.spec["environment"]
     image = run.spec["image"]
     if "unpacked" in image:
-        image_variables = rootfs_store.image_metadata(run.node, image["unpacked"]).get("environment") or {}
-        image_defaults = image_kinds.environment({}) | {"HOME": _image_account(run).home} | image_variables
+        image_variables = rootfs_store.read_image_metadata(run.node, image["unpacked"]).get("environment") or {}
+        image_defaults = image_kinds.image_environment({}) | {"HOME": _image_account(run).home} | image_variables
     else:
-        image_defaults = image_kinds.environment(image) | {"HOME": "/root"}
+        image_defaults = image_kinds.image_environment(image) | {"HOME": "/root"}
     return image_defaults | base_variables | dict(spec_variables)
 
 
 def _image_account(run: ShimRun) -> users.ImageAccount:
     """Return the Unix account that runs an unpacked image's container, according to the image's /etc/passwd."""
-    metadata = rootfs_store.image_metadata(run.node, run.spec["image"]["unpacked"])
+    metadata = rootfs_store.read_image_metadata(run.node, run.spec["image"]["unpacked"])
     return users.resolve_account(run.spec["user"] or "", metadata.get("passwd") or "", metadata.get("group") or "")
 
 
@@ -258,9 +274,9 @@ def _open_streams(run: ShimRun) -> tuple[dict[str, int], _ChildStreams]:
 
 
 def _execute_in_child(run: ShimRun, features: Features, group: CgroupPaths, child_streams: _ChildStreams) -> NoReturn:
-    """In the forked child: become bubblewrap, or start the command otherwise; report a failure on the status pipe."""
+    """In the forked child: become bubblewrap or the command's subreaper; report a failure on the status pipe."""
     try:
-        run.release()
+        run.close_lock()
         for source, target in ((child_streams.stdin, 0), (child_streams.stdout, 1), (child_streams.stderr, 2)):
             os.dup2(source, target)
         change_stream_owner(run, features, range(3))
@@ -273,13 +289,16 @@ def _execute_in_child(run: ShimRun, features: Features, group: CgroupPaths, chil
             _execute_bubblewrap(run, features.bubblewrap, features, child_streams)
         process_container.run_process_subreaper(_plain_process_command(run), child_streams.status)
     except (OSError, ValueError) as failure:
-        status_line = {"error": words.format_start_error(str(failure))}
+        status_line = {"error": error_texts.format_start_error(str(failure))}
         os.write(child_streams.status, json.dumps(status_line).encode() + b"\n")
     os._exit(1)
 
 
 def change_stream_owner(run: ShimRun, features: Features, fds: Sequence[int]) -> None:
-    """Make the pod's Unix user the owner of its standard streams, so that it can reopen /dev/stdout, as runc does."""
+    """Make the pod's Unix user, if it has its own, the owner of the pipes and terminals in `fds`.
+
+    Containers can then reopen /dev/stdout, as with runc.
+    """
     if features.maps_users and runs_in_bubblewrap(run, features):
         owner = pod_unix_id(run.path.split("/")[1])
         for fd in fds:
@@ -288,7 +307,10 @@ def change_stream_owner(run: ShimRun, features: Features, fds: Sequence[int]) ->
 
 
 def apply_limits(limits: Mapping[str, Any], group: CgroupPaths) -> None:
-    """Move this process into a container's control group; if the group cannot limit memory, set RLIMIT_DATA instead."""
+    """Move this process into a container's control group.
+
+    If the group cannot limit memory, set RLIMIT_DATA to the memory limit instead.
+    """
     cgroups.join_group(group)
     if "memory" not in group and limits["memory"]:
         resource.setrlimit(resource.RLIMIT_DATA, (limits["memory"], limits["memory"]))
@@ -297,15 +319,19 @@ def apply_limits(limits: Mapping[str, Any], group: CgroupPaths) -> None:
 def _execute_bubblewrap(run: ShimRun, program: str, features: Features, child_streams: _ChildStreams) -> NoReturn:
     """Prepare the container and execute bubblewrap, which is opened before this process loses access to its path."""
     executable_fd = os.open(program, os.O_RDONLY)
-    variables, user, seccomp_program = environment(run), _container_user(run), seccomp_program_of(run, features)
-    has_pod_network = features.network is not None and run.spec["network"] == "pod"
+    variables, user, seccomp_program = (
+        container_environment(run),
+        _container_user(run),
+        seccomp_program_of(run, features),
+    )
+    has_pod_network = features.network_fd is not None and run.spec["network"] == "pod"
     sandbox_pid = _enter_pod(run, _SHARED_NAMESPACES | linux.NEWNET if has_pod_network else _SHARED_NAMESPACES)
     linux.leave_session_keyring()
     spec = run.spec | {"user": user}
     spec, container_view, paths = (
         _prepare_view_as_pod_user(run, spec, sandbox_pid) if features.maps_users else _prepare_view(run, spec)
     )
-    option_list = bubblewrap.options(spec, paths, container_view, variables)
+    option_list = bubblewrap.bubblewrap_options(spec, paths, container_view, variables)
     if child_streams.start_pipe is not None:
         option_list += ["--block-fd", str(child_streams.start_pipe), *bubblewrap.USER_NAMESPACE_OPTIONS]
     if seccomp_program is not None:
@@ -328,11 +354,14 @@ def _create_memory_file(content: bytes, name: str) -> int:
 
 
 def seccomp_program_of(run: ShimRun, features: Features) -> bytes | None:
-    """Return a container's seccomp filter as a BPF program; None if unconfined. ValueError if it cannot be compiled."""
+    """Return a container's seccomp filter as a BPF program; None if unconfined or if the node does not support seccomp.
+
+    ValueError if the profile cannot be compiled, or if it is a Localhost profile and the node does not support seccomp.
+    """
     profile: Mapping[str, str] = run.spec.get("seccomp") or {}
     if not features.has_seccomp:
         if profile.get("type") == "Localhost":
-            raise ValueError("this node does not support seccomp, which the container's Localhost profile requires")
+            raise ValueError("this node does not support seccomp: set another seccompProfile type than Localhost")
         return None
     match profile.get("type"):
         case "Unconfined":
@@ -392,14 +421,16 @@ def _prepare_engine_container(run: ShimRun, features: Features, group: CgroupPat
     """Enter the namespaces of the pod; return the container that podman must run. ValueError without podman."""
     engine, paths = features.container_engine, _container_paths(run)
     if engine is None:
-        raise ValueError(f"container engine {run.spec['image']['engine']} is no longer available on this node")
+        raise ValueError(
+            f"container engine {run.spec['image']['engine']} is no longer available on this node; install it again"
+        )
     sandbox_pid = _enter_pod(
         run, linux.NEWNS | linux.NEWUTS
     )  # the engine reads the hostname from its own UTS namespace
     spec = run.spec | {"mounts": resolve_mounts(run.spec["mounts"], paths.pod, f"{paths.run}/root")}
     engine_paths = engines.EngineContainerPaths(paths.sandbox, paths.run, sandbox_pid, run.path)
     environment_options = engines.write_env_file(run.spec["environment"])
-    container_options = engines.options(spec, engine_paths, engine, group, environment_options)
+    container_options = engines.podman_run_options(spec, engine_paths, engine, group, environment_options)
     return engine_container.EngineContainer(
         engine, engine.container_name(run.path), container_options, run.folder, bool(run.spec["tty"]), group
     )
@@ -418,15 +449,20 @@ def _build_view(
         resolve_path = partial(unpacking.resolve_in_root, root)
         spec = nesting.attach_nested_mounts(spec, resolve_path, paths.run)
         return spec, bubblewrap.ContainerView(
-            {"/": unpacking.mount_writable_overlay(root, run_root)}, {}, lacks_folder=False, resolve_path=resolve_path
+            {"/": unpacking.mount_writable_overlay(root, run_root)},
+            {},
+            lacks_working_directory=False,
+            resolve_path=resolve_path,
         )
     resolve_path = partial(
         unpacking.resolve_in_folders, folders, image_kinds.program_links() | bubblewrap.CONTAINER_LINKS
     )
     spec = nesting.attach_nested_mounts(spec, resolve_path, paths.run)
-    lacks_folder = bubblewrap.lacks_folder(spec, folders)
+    lacks_working_directory = bubblewrap.lacks_working_directory(spec, folders)
     folder_sources = unpacking.add_mount_points(folders, bubblewrap.list_mount_points(spec), run_root)
-    return spec, bubblewrap.ContainerView(folder_sources, image_kinds.program_links(), lacks_folder, resolve_path)
+    return spec, bubblewrap.ContainerView(
+        folder_sources, image_kinds.program_links(), lacks_working_directory, resolve_path
+    )
 
 
 def _check_root_filesystem(root: str) -> None:
@@ -455,7 +491,9 @@ def _plain_process_command(run: ShimRun) -> process_container.ProcessCommand:
     if spec["mounts"]:
         raise ValueError(f"the mount {spec['mounts'][0]['target']} requires bubblewrap: apt-get install bubblewrap")
     working_directory = spec["workingDir"] or "/"
-    return process_container.ProcessCommand(spec["argv"], environment(run), working_directory, _container_ids(run))
+    return process_container.ProcessCommand(
+        spec["argv"], container_environment(run), working_directory, _container_ids(run)
+    )
 
 
 def _container_user(run: ShimRun) -> Mapping[str, int] | None:

@@ -127,7 +127,7 @@ def change_folder(path: str) -> None:
     os.getcwd()
 
 
-def make_mounts_private() -> None:
+def isolate_later_mounts() -> None:
     """Hide later mounts in this mount namespace from other mount namespaces."""
     mount("none", "/", "none", flags=_MS_REC | _MS_SLAVE)
 
@@ -138,8 +138,11 @@ def allow_unprivileged_ports() -> None:
         file.write("0")
 
 
-def become_root_of_a_user_namespace(user_namespace: int | None) -> None:
-    """Enter a user namespace (a descriptor; None for a new one) and become root in it, mapped to the current user."""
+def become_user_namespace_root(user_namespace: int | None) -> None:
+    """Enter a user namespace (a descriptor) and a new mount namespace.
+
+    If `user_namespace` is None, create a user namespace that maps its root to the current user.
+    """
     user, group = os.geteuid(), os.getegid()
     if user_namespace is not None:
         enter_namespaces(user_namespace, NEWUSER)
@@ -149,10 +152,10 @@ def become_root_of_a_user_namespace(user_namespace: int | None) -> None:
         for name, content in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
             with open(f"/proc/self/{name}", "w", encoding="utf-8") as file:
                 file.write(content)
-    make_mounts_private()
+    isolate_later_mounts()
 
 
-def make_user_namespace(uids: str, gids: str) -> int:
+def make_user_namespace(uid_map: str, gid_map: str) -> int:
     """Create a user namespace with these contents of uid_map and gid_map; return its descriptor. Requires root."""
     ready_reader, ready_writer = os.pipe2(os.O_CLOEXEC)
     exit_reader, exit_writer = os.pipe2(os.O_CLOEXEC)
@@ -169,7 +172,7 @@ def make_user_namespace(uids: str, gids: str) -> int:
     try:
         if not os.read(ready_reader, 1):
             raise OSError(errno.EPERM, "a user namespace cannot be created: check sysctl user.max_user_namespaces")
-        for name, content in (("uid_map", uids), ("gid_map", gids)):
+        for name, content in (("uid_map", uid_map), ("gid_map", gid_map)):
             with open(f"/proc/{child_pid}/{name}", "w", encoding="utf-8") as map_file:
                 map_file.write(content)
         return os.open(f"/proc/{child_pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
@@ -181,7 +184,7 @@ def make_user_namespace(uids: str, gids: str) -> int:
 
 def become_user_of(user_namespace: int, uid: int, gid: int) -> None:
     """Enter a user namespace, given as a descriptor, and become one of its users, without supplementary groups."""
-    with suppress(PermissionError):  # an unprivileged user's namespace forbids it, and has no other groups
+    with suppress(PermissionError):  # denied in unprivileged user namespaces, which map no other groups
         os.setgroups([])
     enter_namespaces(user_namespace, NEWUSER)
     os.setresgid(gid, gid, gid)

@@ -46,14 +46,14 @@ class RotatingLog:
             os.ftruncate(self._fd, self._size)
 
     def truncate(self) -> bytes:
-        """Empty the current log file; return the texts of its last lines without their time stamps."""
+        """Empty the current log file; return the text of its last lines, at most 1,000 lines and 64 KiB."""
         last_lines = self.tail(1000, 1 << 16)
         os.ftruncate(self._fd, 0)
         self._size = 0
         return last_lines
 
     def tail(self, lines_max: int, bytes_max: int) -> bytes:
-        """Return the texts of the last `lines_max` lines, at most `bytes_max` bytes, for the termination message."""
+        """Return the text of the current file's last `lines_max` lines, at most its last `bytes_max` bytes."""
         data = os.pread(self._fd, 2 * bytes_max + 64 * lines_max, max(0, self._size - 2 * bytes_max - 64 * lines_max))
         return b"".join(map(_extract_text, data.splitlines(keepends=True)[-lines_max:]))[-bytes_max:]
 
@@ -97,12 +97,14 @@ class LogLineSplitter:
         complete_lines, newline, remainder = (self._incomplete_line + data).rpartition(b"\n")
         lines = []
         if newline:
-            line, separator, rest = complete_lines.partition(b"\n")
+            line, separator, later_lines = complete_lines.partition(b"\n")
             while len(line) > _LOG_LINE_BYTES_MAX:
                 lines.append(self._format_line(b"P", line[:_LOG_LINE_BYTES_MAX]))
                 line = line[_LOG_LINE_BYTES_MAX:]
             prefix = self._format_line(b"F", b"")[:-1]
-            lines.append(prefix + (line + separator + rest).replace(b"\n", b"\n" + prefix).replace(b"\r\n", b"\n"))
+            lines.append(
+                prefix + (line + separator + later_lines).replace(b"\n", b"\n" + prefix).replace(b"\r\n", b"\n")
+            )
             lines[-1] = lines[-1].removesuffix(b"\r") + b"\n"
         while len(remainder) > _LOG_LINE_BYTES_MAX:
             lines.append(self._format_line(b"P", remainder[:_LOG_LINE_BYTES_MAX]))

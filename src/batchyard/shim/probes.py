@@ -40,7 +40,10 @@ class NoAnswerError(OSError):
 
 
 def check_grpc_health(connection: socket.socket, authority: str, service: str, user_agent: str) -> str:
-    """Return the gRPC health status of a service ('': the whole server). OSError or NoAnswerError on failure."""
+    """Return the gRPC health status of a service ('': the whole server), such as `SERVING`.
+
+    An unknown status is returned as a number. NoAnswerError or another OSError on failure.
+    """
     headers = {
         ":method": "POST",
         ":scheme": "http",
@@ -123,21 +126,25 @@ _REDIRECT_CODES = frozenset({301, 302, 303, 307, 308})
 
 
 class ProbeOutcome(NamedTuple):
-    """The result and output of one attempt of a probe or hook; `unknown` means that no attempt was possible."""
+    """The result and output of one attempt of a probe or hook; `unknown` means that the attempt had no result."""
 
     result: ProbeResultKind
     text: str
 
 
 def run_handler(handler: Mapping[str, Any], container: RunningContainer, timeout: float | None) -> ProbeOutcome:
-    """Run the exec, httpGet, tcpSocket, grpc or sleep handler of a probe or hook; `timeout` is in seconds or None."""
+    """Run the exec, httpGet, tcpSocket, grpc or sleep handler of a probe or hook; return the outcome.
+
+    `timeout` is in seconds (None for no limit) and does not apply to sleep. This process may enter the container for
+    good.
+    """
     if "exec" in handler:
         return _run_exec(handler["exec"].get("command") or [], container, timeout)
     if "sleep" in handler:
         select.select([], [], [], handler["sleep"]["seconds"])
         return ProbeOutcome("success", "")
-    if container.network is not None:
-        linux.enter_namespaces(container.network, linux.NEWNET)
+    if container.network_fd is not None:
+        linux.enter_namespaces(container.network_fd, linux.NEWNET)
     if "httpGet" in handler:
         return _run_http_check(handler["httpGet"], container.address, timeout)
     if "tcpSocket" in handler:
@@ -355,7 +362,7 @@ class ProbeWorkers:
         if timeout is not None:
             self._loop.call_later(timeout + _ATTEMPT_KILL_DELAY_SECONDS, partial(self._kill, result_reader, child_pid))
 
-    def end(self) -> None:
+    def kill_attempts(self) -> None:
         """Kill all running attempts of probes and hooks."""
         for reader, child in list(self._children.items()):
             self._kill(reader, child)
@@ -367,7 +374,7 @@ class ProbeWorkers:
         try:
             linux.die_with_parent(signal.SIGKILL)
             linux.reset_signal_handlers()
-            self._run.release()
+            self._run.close_lock()
             outcome = run_handler(handler, container, timeout)
             os.write(writer, json.dumps(outcome).encode())
         except (OSError, ValueError, KeyError) as failure:
@@ -412,7 +419,7 @@ class ContainerHealth:
     ) -> None:
         self.started = "startup" not in probes
         self._is_ready = "readiness" not in probes
-        self._report = callbacks
+        self._callbacks = callbacks
         self._workers = {kind: _ProbeWorker(kind, probe, loop, start_attempt, self) for kind, probe in probes.items()}
         self._is_terminating = False
 
@@ -421,13 +428,13 @@ class ContainerHealth:
         """Whether the container has started and its readiness probe, if any, has succeeded."""
         return self.started and self._is_ready
 
-    def begin(self) -> None:
+    def start_probes(self) -> None:
         """Start the probes of the container, which now runs."""
         for worker in self._workers.values():
-            worker.begin()
+            worker.start()
 
     def stop_for_termination(self) -> None:
-        """Stop the liveness and startup probes, when the container is terminating."""
+        """Stop the liveness and startup probes, because the container is terminating."""
         self._is_terminating = True
 
     def should_run(self, kind: str) -> bool:
@@ -438,20 +445,20 @@ class ContainerHealth:
 
     def warn(self, reason: str, message: str) -> None:
         """Report a failed probe's warning, which the kubelet records as an Event."""
-        self._report.warn(reason, message)
+        self._callbacks.warn(reason, message)
 
     def apply_result(self, kind: str, has_succeeded: bool, message: str) -> bool:
         """Apply a probe's result after enough equal results in a row; return whether the probe continues."""
         if kind == "readiness":
             self._is_ready = has_succeeded
         elif not has_succeeded:
-            self._report.report_failure({"probe": kind, "message": message})
+            self._callbacks.report_failure({"probe": kind, "message": message})
             return False
         elif kind == "startup":
             self.started = True
             if "readiness" in self._workers:
                 self._workers["readiness"].run_attempt_early()
-        self._report.report_change()
+        self._callbacks.report_change()
         return True
 
 
@@ -483,14 +490,14 @@ class _ProbeWorker:
         self._kind = kind
         self._probe = probe
         self._loop = loop
-        self._attempt = start_attempt
+        self._start_attempt = start_attempt
         self._health = health
         self._last_result: bool | None = None
-        self._equal_results = 0
+        self._equal_result_count = 0
         self._attempt_number = 0
         self._turn_number = 0
 
-    def begin(self) -> None:
+    def start(self) -> None:
         self._loop.call_later(self._probe.get("initialDelaySeconds", 0), partial(self._run_scheduled_attempt, 0))
 
     def run_attempt_early(self) -> None:
@@ -505,7 +512,7 @@ class _ProbeWorker:
         self._turn_number += 1
         if self._health.should_run(self._kind):
             self._attempt_number = 1
-            self._attempt(self._probe, self._probe["timeoutSeconds"], self._handle_outcome)
+            self._start_attempt(self._probe, self._probe["timeoutSeconds"], self._handle_outcome)
         else:
             self._schedule_next_attempt()
 
@@ -518,7 +525,7 @@ class _ProbeWorker:
         if outcome.result == "unknown":
             if self._attempt_number < _PROBE_ATTEMPTS_MAX:
                 self._attempt_number += 1
-                self._attempt(self._probe, self._probe["timeoutSeconds"], self._handle_outcome)
+                self._start_attempt(self._probe, self._probe["timeoutSeconds"], self._handle_outcome)
                 return
             self._health.warn("Unhealthy", f"{name} probe errored and resulted in unknown state: {outcome.text}")
             self._schedule_next_attempt()
@@ -532,7 +539,7 @@ class _ProbeWorker:
 
     def _count_probe_result(self, succeeded: bool, message: str) -> bool:
         """Count equal probe results in a row; apply the result at the threshold. Return whether the probe continues."""
-        self._equal_results = self._equal_results + 1 if self._last_result == succeeded else 1
+        self._equal_result_count = self._equal_result_count + 1 if self._last_result == succeeded else 1
         self._last_result = succeeded
         threshold = self._probe["successThreshold" if succeeded else "failureThreshold"]
-        return self._equal_results < threshold or self._health.apply_result(self._kind, succeeded, message)
+        return self._equal_result_count < threshold or self._health.apply_result(self._kind, succeeded, message)

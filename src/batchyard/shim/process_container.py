@@ -27,14 +27,14 @@ class ProcessCommand(NamedTuple):
     #: Whether standard input is a terminal, which becomes the command's controlling terminal.
     has_terminal: bool = False
     #: Formats the error message of a command that could not be started.
-    start_error: Callable[[str], str] = run.format_start_error
+    format_start_error: Callable[[str], str] = run.format_start_error
 
 
-def run_process_subreaper(command: ProcessCommand, status: int, *, is_enclosed: bool = False) -> NoReturn:
-    """Start a command, report its start and end (or the start error) on the pipe `status`, and exit.
+def run_process_subreaper(command: ProcessCommand, status_fd: int, *, is_enclosed: bool = False) -> NoReturn:
+    """Start a command, report its start and end (or the start error) on the pipe `status_fd`, and exit.
 
-    Before it reports the end, it kills the command's descendants, except in an own pid namespace (`is_enclosed`), where
-    the kernel kills them. On SIGTERM it always kills the descendants and exits.
+    Before the report of the end, the command's descendants are killed. In a pid namespace of its own (`is_enclosed`),
+    the kernel kills them. On SIGTERM, this process kills all its descendants and exits.
     """
     linux.adopt_orphans()
     signal.signal(signal.SIGTERM, lambda *_: _kill_descendants_and_exit())
@@ -46,18 +46,18 @@ def run_process_subreaper(command: ProcessCommand, status: int, *, is_enclosed: 
     os.close(failure_writer)
     error = os.read(failure_reader, 4096)
     if error:
-        os.write(status, json.dumps({"error": command.start_error(error.decode())}).encode() + b"\n")
+        os.write(status_fd, json.dumps({"error": command.format_start_error(error.decode())}).encode() + b"\n")
     else:
-        os.write(status, json.dumps({"child-pid": child_pid}).encode() + b"\n")
+        os.write(status_fd, json.dumps({"child-pid": child_pid}).encode() + b"\n")
         exit_code = _wait_for_command(child_pid)
         if not is_enclosed:
             stop.kill_descendants()
-        os.write(status, json.dumps({"exit-code": exit_code}).encode() + b"\n")
+        os.write(status_fd, json.dumps({"exit-code": exit_code}).encode() + b"\n")
     os._exit(0)
 
 
 def _execute_command(command: ProcessCommand, failure_writer: int) -> NoReturn:
-    """In a forked child: execute the command, or write why that failed to the pipe `failure_writer`."""
+    """In a forked child: execute the command, or write the reason of a failure to the pipe `failure_writer`."""
     try:
         _prepare_command_process(command)
     except (OSError, ValueError) as failure:
@@ -96,6 +96,5 @@ def _wait_for_command(command_pid: int) -> int:
 
 
 def _kill_descendants_and_exit() -> NoReturn:
-    """After the shim was killed: kill all descendants of this process and exit."""
     stop.kill_descendants()
     os._exit(1)

@@ -1,4 +1,4 @@
-"""The directory of a run (container, sandbox or image pull) for its shim, commands, and containerd's error messages."""
+"""Run directories as shims use them, execution of commands with a timeout, and containerd's error messages."""
 
 import errno
 import os
@@ -26,7 +26,7 @@ class ShimRun:
         self.state: dict[str, Any] = {}
 
     def claim(self) -> bool:
-        """Lock this run for the calling shim; return False if a shim locked it before, or its spec is unreadable."""
+        """Lock this run for the calling shim and read its spec; return False if it was claimed before or on failure."""
         self.lock = state_dir.acquire_lock(self.folder, "lock")
         spec = state_dir.read_json(self.folder, "spec.json")
         if self.lock is None or spec is None:
@@ -38,7 +38,7 @@ class ShimRun:
         self.spec = spec
         return True
 
-    def write(self, **changed_fields: object) -> bool:
+    def write_state(self, **changed_fields: object) -> bool:
         """Change fields of the container's, sandbox's or pull's state and write state.json; return False on failure."""
         self.state |= changed_fields
         try:
@@ -49,13 +49,13 @@ class ShimRun:
             return False
         return True
 
-    def announce(self, patience: float = 0.0) -> bool:
-        """Notify batchyard's server of a changed state; return False if this fails for `patience` seconds.
+    def announce(self, timeout: float = 0.0) -> bool:
+        """Notify batchyard's server of a changed state; return False if it is still too busy after `timeout` seconds.
 
         Return True if no server listens, because a server reads the directories when it starts.
         """
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.settimeout(patience)
+            sender.settimeout(timeout)
             try:
                 sender.connect(state_dir.socket_address(self.node, "events"))
                 sender.send(self.path.encode())
@@ -65,7 +65,7 @@ class ShimRun:
                 return True
         return True
 
-    def stop_request(self) -> dict[str, Any] | None:
+    def read_stop_request(self) -> dict[str, Any] | None:
         """Return the kubelet's request to stop this container or sandbox (`at`, `grace`); None if there is none."""
         return state_dir.read_json(self.folder, "stop.json")
 
@@ -73,7 +73,7 @@ class ShimRun:
         """Return whether the directory of this container start, sandbox or image pull was removed."""
         return state_dir.is_removed(self.folder)
 
-    def release(self) -> None:
+    def close_lock(self) -> None:
         """In a forked child of the shim: close the run's lock, so that it is free when the shim ends."""
         if self.lock is not None:
             os.close(self.lock)
@@ -96,7 +96,11 @@ class CommandResult(NamedTuple):
 
 
 def run_command(argv: Sequence[str], environment: Mapping[str, str], seconds: float) -> CommandResult:
-    """Run a command without stdin for at most `seconds`; it is killed if this process ends before."""
+    """Run a command, whose first argument is a path, without stdin for at most `seconds`; return its result.
+
+    The exit code is 127 if the command cannot be executed, and 128 + N if signal N ends it. If this process ends, the
+    command is killed.
+    """
     pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(2)]
     child_pid = os.fork()
     if child_pid == 0:
@@ -118,14 +122,19 @@ def run_command(argv: Sequence[str], environment: Mapping[str, str], seconds: fl
     if output is None:
         with suppress(ProcessLookupError):
             os.killpg(child_pid, signal.SIGKILL)
-    status = os.waitstatus_to_exitcode(os.waitpid(child_pid, 0)[1])
+    exit_status = os.waitstatus_to_exitcode(os.waitpid(child_pid, 0)[1])
     if output is None:
         return CommandResult(None, "", f"{os.path.basename(argv[0])} did not answer within {seconds:g} seconds")
-    return CommandResult(128 - status if status < 0 else status, *(text.decode(errors="replace") for text in output))
+    return CommandResult(
+        128 - exit_status if exit_status < 0 else exit_status, *(text.decode(errors="replace") for text in output)
+    )
 
 
 def read_all(fds: list[int], timeout: float | None) -> list[bytes] | None:
-    """Read all descriptors to their ends; return the data of each, or None after `timeout` seconds."""
+    """Read all descriptors to their ends; return the data of each, or None after `timeout` seconds.
+
+    After 1 MiB, further data of a descriptor is discarded.
+    """
     deadline = None if timeout is None else linux.monotonic() + timeout
     received_data = dict.fromkeys(fds, b"")
     open_fds = list(fds)
@@ -180,7 +189,10 @@ def format_execute_error(program: str, number: int) -> str:
 
 
 def parse_bubblewrap_error(text: str) -> str:
-    """Convert an error message of bubblewrap to the words of runc."""
+    """Convert bubblewrap's message that a command cannot be executed to runc's message.
+
+    Other messages are returned without the prefix `bwrap: `.
+    """
     line = text.strip().removeprefix("bwrap: ")
     match = re.fullmatch(r"execvp (.*): (.*)", line, re.DOTALL)
     if match and match[2] in _ERROR_NUMBERS_BY_TEXT:
@@ -189,7 +201,7 @@ def parse_bubblewrap_error(text: str) -> str:
 
 
 def parse_engine_error(text: str) -> str:
-    """Extract the error message of runc from podman's error output."""
+    """Extract the error message of runc from podman's error output; '' if the output is empty."""
     lines = [line for line in text.splitlines() if line.startswith("Error: ")] or text.strip().splitlines()[-1:]
     line = lines[-1].removeprefix("Error: ") if lines else ""
     for prefix in _PODMAN_PREFIXES:

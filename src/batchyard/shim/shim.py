@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from batchyard.shim import launch, linux, state_dir, stop
-from batchyard.shim import run as words
+from batchyard.shim import run as error_texts
 from batchyard.shim.event_loop import ShimEventLoop
 from batchyard.shim.isolation import cgroups
 from batchyard.shim.isolation.capabilities import Features
@@ -43,7 +43,7 @@ class AttachedClients:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.bind(state_dir.socket_address(run_fd, "attach"))
 
-    def begin(self, terminal: int | None, stdin: int | None) -> None:
+    def start_accepting(self, terminal: int | None, stdin: int | None) -> None:
         """Start to accept attach clients, which can write to the container's terminal or stdin pipe, if any."""
         self._terminal, self._input = terminal, stdin
         self._socket.listen(_SOCKET_BACKLOG)
@@ -54,13 +54,13 @@ class AttachedClients:
         for attachment in list(self._attachments):
             attachment.send_output(name, data)
 
-    def end(self, name: str) -> None:
+    def close_output(self, name: str) -> None:
         """Close stdout or stderr (`name`) for all attached clients."""
         for attachment in list(self._attachments):
-            attachment.end(name)
+            attachment.close_output(name)
 
     def update_reading(self, name: str) -> None:
-        """Resume reading stdout or stderr (`name`) if no attached client has unsent data of it; otherwise pause."""
+        """Read stdout or stderr (`name`) only while no attached client has unsent data of that output."""
         self._set_reading(name, not any(attachment.has_pending_data(name) for attachment in self._attachments))
 
     def _accept_client(self) -> None:
@@ -98,7 +98,7 @@ class _AttachedClient:
     """One attached client: a descriptor for stdout and one for stderr, and the data not sent yet."""
 
     def __init__(self, clients: AttachedClients, loop: ShimEventLoop, fds: dict[str, int]) -> None:
-        self._attached = clients
+        self._clients = clients
         self._loop = loop
         self._fds = fds
         self._pending: dict[str, bytes] = {}
@@ -112,10 +112,9 @@ class _AttachedClient:
             self._send_pending_data(name)
 
     def has_pending_data(self, name: str) -> bool:
-        """Return whether data of stdout or stderr (`name`) was not sent to the client yet."""
         return bool(self._pending.get(name))
 
-    def end(self, name: str) -> None:
+    def close_output(self, name: str) -> None:
         """Close the client's descriptor for stdout or stderr (`name`)."""
         fd = self._fds.pop(name, None)
         self._pending.pop(name, None)
@@ -126,8 +125,8 @@ class _AttachedClient:
     def close(self) -> None:
         """Close the descriptors of the client, which has disconnected."""
         for name in list(self._fds):
-            self.end(name)
-            self._attached.update_reading(name)
+            self.close_output(name)
+            self._clients.update_reading(name)
 
     def _send_pending_data(self, name: str) -> None:
         fd, pending_data = self._fds[name], self._pending[name]
@@ -136,11 +135,11 @@ class _AttachedClient:
         except BlockingIOError:
             pass
         except OSError:
-            self.end(name)
+            self.close_output(name)
         self._loop.unregister(fd)
         if self.has_pending_data(name):
             self._loop.when_writable(fd, partial(self._send_pending_data, name))
-        self._attached.update_reading(name)
+        self._clients.update_reading(name)
 
 
 # The state of a container is written to disk immediately. The server is notified as soon as it accepts the message.
@@ -153,7 +152,7 @@ _WARNINGS_MAX = 16
 
 
 class StateReporter:
-    """Reports a container's state: writes state.json, and notifies batchyard's server without waiting for it."""
+    """Reports a container's state: writes state.json, and notifies batchyard's server, usually without waiting."""
 
     def __init__(self, run: ShimRun, loop: ShimEventLoop) -> None:
         self._run = run
@@ -163,24 +162,24 @@ class StateReporter:
 
     def report_state(self, **changed_fields: object) -> None:
         """Write changed fields of the container's state, and notify batchyard's server."""
-        self.write(**changed_fields)
+        self.write_state(**changed_fields)
         self._announce_state(linux.monotonic() + _ANNOUNCE_SECONDS)
 
     def report_final(self, **changed_fields: object) -> None:
         """Write the container's final state; wait up to a second until batchyard's server accepts the notification."""
-        self.write(**changed_fields)
+        self.write_state(**changed_fields)
         self._run.announce(_ANNOUNCE_SECONDS)
 
     def warn(self, reason: str, message: str) -> None:
-        """Report a warning, which the kubelet records as an Event of the pod."""
+        """Report a warning, which the kubelet records as an Event of the pod; the state holds the last 16 warnings."""
         self._warning_count += 1
         warning: dict[str, object] = {"n": self._warning_count, "reason": reason, "message": message}
         self._warnings = [*self._warnings, warning][-_WARNINGS_MAX:]
         self.report_state(warnings=self._warnings)
 
-    def write(self, **changed_fields: object) -> None:
+    def write_state(self, **changed_fields: object) -> None:
         """Write changed fields of the container's state; on failure retry every second while its directory exists."""
-        while not self._run.write(**changed_fields) and not self._run.is_gone():
+        while not self._run.write_state(**changed_fields) and not self._run.is_gone():
             signal.sigtimedwait([], 1.0)
 
     def _announce_state(self, deadline: float) -> None:
@@ -196,8 +195,12 @@ _MESSAGE_LOG_BYTES = 2048
 _MESSAGE_LOG_LINES = 80
 
 
-def termination_message(run: ShimRun, log: RotatingLog, exit_code: int) -> str:
-    """Return a container's termination message: from its file or, under FallbackToLogsOnError, from its log."""
+def read_termination_message(run: ShimRun, log: RotatingLog, exit_code: int) -> str:
+    """Return a container's termination message: at most the last 4,096 bytes of the termination-message file.
+
+    If the file is empty, the policy is FallbackToLogsOnError and the container failed, return at most the last 80 lines
+    and 2,048 bytes of its log.
+    """
     text = _read_termination_message_file(run) if run.spec["terminationMessagePath"] else b""
     falls_back_to_log = run.spec["terminationMessagePolicy"] == "FallbackToLogsOnError" and exit_code != 0
     if not text and falls_back_to_log:
@@ -240,36 +243,36 @@ class ContainerShim:
         self._features = features
         self._loop = ShimEventLoop()
         self._reporter = StateReporter(run, self._loop)
-        self._attempts = ProbeWorkers(run, self._loop)
+        self._probe_workers = ProbeWorkers(run, self._loop)
         self._log = _open_log(run)
-        self._group = launch.run_group(run)
+        self._group = launch.control_group_of(run)
         self._outputs: dict[int, LogLineSplitter] = {}
-        self._attached = AttachedClients(self._loop, run.folder, self._set_output_reading)
-        self._open_descriptors = 0
-        self._received = b""
+        self._attached_clients = AttachedClients(self._loop, run.folder, self._set_output_reading)
+        self._open_pipe_count = 0
+        self._status_data = b""
         #: The wait status of the shim's child process, which is bubblewrap or the subreaper.
         self._wait_status = 0
         #: The first process of the container, and when its pid was reported.
-        self._child: int | None = None
-        self._began_at = 0
+        self._first_pid: int | None = None
+        self._pid_reported_at = 0
         self._exit_code: int | None = None
-        self._error: str | None = None
+        self._start_error: str | None = None
         self._is_oom = False
-        self._is_over = False
+        self._has_no_children = False
         #: The probes; None until the command runs.
         self._health: ContainerHealth | None = None
         self._termination: ContainerTermination | None = None
 
     def supervise(self) -> None:
         """Start the container's command; return when all its processes have ended and the end is reported."""
-        self._reporter.write(keeper=os.getpid(), phase="Starting", warnings=[])
+        self._reporter.write_state(keeper=os.getpid(), phase="Starting", warnings=[])
         self._loop.when_signalled(signal.SIGTERM, self._check_stop_request)
         self._loop.when_signalled(signal.SIGCHLD, self._reap_children)
         self._loop.call_later(_FOLDER_CHECK_SECONDS, self._stop_if_folder_removed)
         try:
             self._start_command()
         except OSError as failure:
-            self._error = words.format_start_error(str(failure))
+            self._start_error = error_texts.format_start_error(str(failure))
         else:
             self._loop.run()
         self._report_end()
@@ -277,14 +280,16 @@ class ContainerShim:
     def _start_command(self) -> None:
         """Start the container's command, and read its output and status pipes in the event loop."""
         process = launch.launch_container(self._run, self._features, self._group)
-        self._launched = process
-        self._open_descriptors = 1 + len(process.outputs)
+        self._launched_process = process
+        self._open_pipe_count = 1 + len(process.outputs)
         for name, fd in process.outputs.items():
             self._outputs[fd] = LogLineSplitter(self._log, name)
             self._loop.when_readable(fd, partial(self._forward_output, fd, name))
         self._watch_for_oom()
-        self._attached.begin(process.outputs["stdout"] if self._run.spec["tty"] else None, process.stdin)
-        self._loop.when_readable(process.status, partial(self._read_status, process.status))
+        self._attached_clients.start_accepting(
+            process.outputs["stdout"] if self._run.spec["tty"] else None, process.stdin
+        )
+        self._loop.when_readable(process.status_pipe, partial(self._read_status, process.status_pipe))
 
     def _watch_for_oom(self) -> None:
         """With cgroup v1, watch for OOM kills: the shim then kills the whole container, as cgroup v2 does itself."""
@@ -303,13 +308,13 @@ class ContainerShim:
             self._loop.call_later(_OOM_POLL_SECONDS, partial(self._check_oom, oom_fd, polls_left - 1))
 
     def _kill_container(self) -> None:
-        if self._child is not None and self._exit_code is None:
+        if self._first_pid is not None and self._exit_code is None:
             with suppress(ProcessLookupError):
-                os.kill(self._child, signal.SIGKILL)
+                os.kill(self._first_pid, signal.SIGKILL)
 
     def _set_output_reading(self, name: str, is_reading: bool) -> None:
         """Resume or pause reading the container's stdout or stderr (`name`)."""
-        fd = self._launched.outputs[name]
+        fd = self._launched_process.outputs[name]
         if fd in self._outputs:
             self._loop.unregister(fd)
             if is_reading:
@@ -325,52 +330,52 @@ class ContainerShim:
             data = b""
         if data:
             self._outputs[fd].feed(data)
-            self._attached.send_output(name, data)
+            self._attached_clients.send_output(name, data)
         else:
             self._outputs.pop(fd).end()
-            self._attached.end(name)
+            self._attached_clients.close_output(name)
             self._close_pipe(fd)
 
     def _close_pipe(self, fd: int) -> None:
         """Close an output or status pipe that was read to its end."""
         self._loop.unregister(fd)
         os.close(fd)
-        self._open_descriptors -= 1
-        self._stop_if_over()
+        self._open_pipe_count -= 1
+        self._stop_if_ended()
 
     def _read_status(self, status_fd: int) -> None:
         """Read JSON lines from the status pipe: the command's pid, its exit code, or why it could not be started."""
         data = os.read(status_fd, 4096)
         if not data:
             self._close_pipe(status_fd)
-        self._received += data
-        *lines, self._received = self._received.split(b"\n")
+        self._status_data += data
+        *lines, self._status_data = self._status_data.split(b"\n")
         for line in lines:
             self._handle_status(json.loads(line))
 
     def _handle_status(self, status_line: dict[str, Any]) -> None:
         if "child-pid" in status_line:
-            self._child, self._began_at = status_line["child-pid"], linux.now()
-            self._launched.let_start(self._child, self._run.spec["limits"]["pids"])
+            self._first_pid, self._pid_reported_at = status_line["child-pid"], linux.now()
+            self._launched_process.allow_start(self._first_pid, self._run.spec["limits"]["pids"])
             self._await_command_start(_FIRST_START_POLL_SECONDS)
         self._exit_code = status_line.get("exit-code", self._exit_code)
-        self._error = status_line.get("error", self._error)
+        self._start_error = status_line.get("error", self._start_error)
         self._is_oom = status_line.get("oom", self._is_oom)
 
     def _await_command_start(self, interval: float) -> None:
         """Poll, at growing intervals (in seconds), until bubblewrap has executed the container's command."""
-        if self._is_over or self._child is None or self._exit_code is not None:
+        if self._has_no_children or self._first_pid is None or self._exit_code is not None:
             return
         in_bubblewrap = launch.runs_in_bubblewrap(self._run, self._features)
-        if not in_bubblewrap or launch.has_started(self._launched.pid, self._child):
-            self._report_started(self._child)
+        if not in_bubblewrap or launch.has_started(self._launched_process.pid, self._first_pid):
+            self._report_started(self._first_pid)
         else:
             self._loop.call_later(interval, partial(self._await_command_start, interval * 1.5))
 
     def _report_started(self, first_pid: int) -> None:
         """Report that the container runs (first process `first_pid`), and start its postStart hook or its probes."""
         container = launch.describe_container(self._run, self._features, first_pid, self._group)
-        attempt = partial(self._attempts.start, container)
+        attempt = partial(self._probe_workers.start, container)
         hooks = self._run.spec["hooks"]
         callbacks = ProbeCallbacks(self._reporter.warn, self._report_failure, self._report_health)
         self._health = ContainerHealth(self._run.spec["probes"], self._loop, attempt, callbacks)
@@ -386,7 +391,7 @@ class ContainerShim:
             phase="Running", pid=first_pid, startedAt=linux.now(), started=is_started, ready=is_ready
         )
         if has_no_hook:
-            self._health.begin()
+            self._health.start_probes()
         else:
             attempt(post_start_hook, None, self._handle_hook_outcome)
         self._check_stop_request()
@@ -395,8 +400,8 @@ class ContainerShim:
         """Start the probes if the postStart hook succeeded; otherwise report that the hook failed."""
         if outcome.result in {"success", "warning"} and self._health:
             self._report_health()
-            self._health.begin()
-        elif not self._is_over:
+            self._health.start_probes()
+        elif not self._has_no_children:
             self._reporter.warn("FailedPostStartHook", "PostStartHook failed")
             self._report_failure({"hook": "postStart", "message": outcome.text})
 
@@ -411,28 +416,28 @@ class ContainerShim:
         """Reap ended child processes, including adopted orphans; finish when no child is left."""
         try:
             while (reaped := os.waitpid(-1, os.WNOHANG))[0]:
-                if reaped[0] == self._launched.pid:
+                if reaped[0] == self._launched_process.pid:
                     self._wait_status = reaped[1]
                     self._kill_descendants()
         except ChildProcessError:
-            self._is_over = True
+            self._has_no_children = True
             self._loop.call_later(_OUTPUT_DRAIN_SECONDS, self._loop.stop)
-            self._stop_if_over()
+            self._stop_if_ended()
 
     def _kill_descendants(self) -> None:
         """After the end of the command, kill its probes, its hooks and all other descendants of the shim."""
-        self._attempts.end()
+        self._probe_workers.kill_attempts()
         for pid in stop.descendants_of(os.getpid()):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
-    def _stop_if_over(self) -> None:
-        if self._is_over and not self._open_descriptors:
+    def _stop_if_ended(self) -> None:
+        if self._has_no_children and not self._open_pipe_count:
             self._loop.stop()
 
     def _check_stop_request(self) -> None:
         """If the kubelet has requested a stop, start the container's termination, or change its grace period."""
-        stop_request = self._run.stop_request()
+        stop_request = self._run.read_stop_request()
         if stop_request and self._health and self._termination and self._exit_code is None:
             self._health.stop_for_termination()
             self._termination.request_stop(stop_request, self._reporter.warn)
@@ -459,15 +464,24 @@ class ContainerShim:
         started_at = self._run.state.get("startedAt")
         if self._exit_code is None and not os.WIFSIGNALED(self._wait_status) and started_at is None:
             log_text = self._log.truncate().decode(errors="replace")
-            parse_error = words.parse_engine_error if launch.runs_in_engine(self._run) else words.parse_bubblewrap_error
-            message = self._error or words.format_start_error(parse_error(log_text))
+            parse_error = (
+                error_texts.parse_engine_error
+                if launch.runs_in_engine(self._run)
+                else error_texts.parse_bubblewrap_error
+            )
+            message = self._start_error or error_texts.format_start_error(parse_error(log_text))
             return {"exitCode": _START_ERROR_EXIT_CODE, "reason": "StartError", "message": message}
         is_oom = self._is_oom or cgroups.count_oom_kills(self._group) > 0
         # Kubernetes kills the whole container on an OOM kill (memory.oom.group), so the exit code is never 0.
         exit_code = _KILLED_CODE if self._exit_code is None or (is_oom and self._exit_code == 0) else self._exit_code
         reason = "OOMKilled" if is_oom else "Error" if exit_code else "Completed"
-        message = termination_message(self._run, self._log, exit_code)
-        return {"startedAt": started_at or self._began_at, "exitCode": exit_code, "reason": reason, "message": message}
+        message = read_termination_message(self._run, self._log, exit_code)
+        return {
+            "startedAt": started_at or self._pid_reported_at,
+            "exitCode": exit_code,
+            "reason": reason,
+            "message": message,
+        }
 
 
 def _open_log(run: ShimRun) -> RotatingLog:

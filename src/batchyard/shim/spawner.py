@@ -18,7 +18,7 @@ from math import inf
 from typing import Any
 
 from batchyard.shim import container_exec, event_loop, launch, linux, process_container, shim, state_dir
-from batchyard.shim import run as words
+from batchyard.shim import run as error_texts
 from batchyard.shim.container_exec import ProcessUser
 from batchyard.shim.event_loop import ShimEventLoop
 from batchyard.shim.images import image_pull, rootfs_store
@@ -71,14 +71,14 @@ class _ExecSession:
         self._fds = fds
         self._connection = connection
         self._loop = ShimEventLoop()
-        self._received = b""
+        self._status_data = b""
         self._subreaper = 0
 
     def host(self) -> None:
         """Enter the container, start the exec command, and wait for its end."""
         pid = _read_first_pid(self._run)
         container_pidfd = os.pidfd_open(pid)
-        group, container_environment = launch.run_group(self._run), launch.running_environment(self._run, pid)
+        group, container_environment = launch.control_group_of(self._run), launch.running_environment(self._run, pid)
         user = launch.exec_user(self._run, pid, is_enclosed=True)
         leaf_group = cgroups.find_leaf_group(group) if launch.runs_in_engine(self._run) else group
         launch.apply_limits(self._run.spec["limits"], leaf_group)
@@ -95,7 +95,7 @@ class _ExecSession:
             self._run.spec["workingDir"] or "/",
             (spec_user["uid"], spec_user["gid"]) if spec_user and not is_enclosed else None,
             has_terminal=bool(self._request["tty"]),
-            start_error=words.format_exec_error,
+            format_start_error=error_texts.format_exec_error,
         )
         status_fd = self._fork_subreaper(
             exec_command, [*terminal_fds[1:] * 3, *client_fds], inherited_fds, user, is_enclosed=is_enclosed
@@ -118,7 +118,7 @@ class _ExecSession:
         *,
         is_enclosed: bool,
     ) -> int:
-        """Fork a parent process for the exec command, which starts it; return the pipe with its status lines."""
+        """Fork the subreaper, which starts the exec command as its child; return the pipe with its status lines."""
         status_reader, status_writer = os.pipe2(os.O_CLOEXEC)
         self._subreaper = os.fork()
         if self._subreaper == 0:
@@ -142,8 +142,8 @@ class _ExecSession:
     def _read_status(self, status_fd: int) -> None:
         """Read status lines about the exec command; send its exit code or error to the client."""
         data = os.read(status_fd, 4096)
-        self._received += data
-        *lines, self._received = self._received.split(b"\n")
+        self._status_data += data
+        *lines, self._status_data = self._status_data.split(b"\n")
         for line in lines:
             status_line = json.loads(line)
             if "exit-code" in status_line:
@@ -174,10 +174,10 @@ class _ExecSession:
 
 
 def _read_first_pid(run: ShimRun) -> int:
-    """Return the first process of a container or sandbox, as a pid. ValueError if it does not run."""
+    """Return the pid of the first process of a container or sandbox. ValueError if that does not run."""
     state = state_dir.read_json(run.folder, "state.json") or {}
     if state.get("phase") not in {"Running", "Ready"} or not state_dir.is_locked(run.folder):
-        raise ValueError(words.format_not_running_error(state.get("phase", "")))
+        raise ValueError(error_texts.format_not_running_error(state.get("phase", "")))
     pid: int = state["pid"]
     return pid
 
@@ -204,7 +204,10 @@ _DISK_BLOCK_BYTES = 512
 
 
 def measure_disk_usage(path: str) -> int:
-    """Return the disk usage of a directory tree in bytes; a file with several hard links is counted once."""
+    """Return the disk usage of a directory tree in bytes; 0 if it is missing.
+
+    A file with several hard links is counted once.
+    """
     block_counts: dict[tuple[int, int], int] = {}
     with suppress(FileNotFoundError):
         for _, folders, files, folder_fd in os.fwalk(path, follow_symlinks=False):
@@ -230,7 +233,7 @@ _SHIM_END_TIMEOUT_SECONDS = 10.0
 
 def supervise_sandbox(run: ShimRun, features: Features) -> None:
     """Run a pod sandbox as its shim: create what containers share, wait for a stop request, and end containers."""
-    run.write(keeper=os.getpid(), phase="Starting")
+    run.write_state(keeper=os.getpid(), phase="Starting")
     group = _pod_group(run, features)
     try:
         user_namespace_fd = create_pod_user_namespace(run.path.split("/")[1]) if features.maps_users else None
@@ -250,7 +253,7 @@ def _wait_for_stop(run: ShimRun) -> None:
     loop = ShimEventLoop()
 
     def stop_if_requested() -> None:
-        if run.is_gone() or run.stop_request():
+        if run.is_gone() or run.read_stop_request():
             loop.stop()
 
     def check_folder_periodically() -> None:
@@ -265,7 +268,7 @@ def _wait_for_stop(run: ShimRun) -> None:
 
 
 def _measure_volumes(run: ShimRun, loop: ShimEventLoop, interval: float) -> None:
-    """Measure the pod's volumes periodically; report the first over its limit, which evicts the pod."""
+    """Measure the pod's volumes periodically, until one is over its limit; report this volume, which evicts the pod."""
     start_time = linux.monotonic()
     pod = os.path.dirname(os.readlink(f"/proc/self/fd/{run.folder}"))
     for limit in run.spec["limited"]:
@@ -281,8 +284,8 @@ def _end_container_runs(run: ShimRun) -> None:
     """Kill the pod's running containers, and wait until their shims have ended."""
     deadline = linux.monotonic() + _SHIM_END_TIMEOUT_SECONDS
     pod_fd = state_dir.open_folder(os.path.dirname(run.path), run.node)
-    while (supervised := image_pull.supervised_runs(pod_fd)) and linux.monotonic() < deadline:
-        for path in supervised:
+    while (supervised_paths := image_pull.supervised_runs(pod_fd)) and linux.monotonic() < deadline:
+        for path in supervised_paths:
             _kill_run(pod_fd, path)
         signal.sigtimedwait([], 0.005)
 
@@ -297,7 +300,7 @@ def _kill_run(pod_fd: int, path: str) -> None:
 
 
 def _report_state(run: ShimRun, **changed_fields: object) -> None:
-    run.write(**changed_fields)
+    run.write_state(**changed_fields)
     run.announce(_ANNOUNCE_SECONDS)
 
 
@@ -317,10 +320,10 @@ def _create_shared_resources(run: ShimRun, features: Features, group: CgroupPath
         cgroups.create_group(group, {})
         cgroups.enable_controllers(features.cgroups.version, group)
     if features.has_namespaces:
-        if run.spec["network"] == "pod" and features.network is not None:
-            network.enter_pod_network(run.spec, features.network)
+        if run.spec["network"] == "pod" and features.network_fd is not None:
+            network.enter_pod_network(run.spec, features.network_fd)
         linux.unshare(linux.NEWNS | linux.NEWIPC | linux.NEWUTS)
-        linux.make_mounts_private()
+        linux.isolate_later_mounts()
         bubblewrap.mask_sys_paths(os.readlink(f"/proc/self/fd/{run.node}") + f"/{bubblewrap.MASKS_FOLDER}")
         socket.sethostname(run.spec["hostname"])
         _mount_volumes(run)
@@ -358,7 +361,10 @@ _SESSION_SOCKET_BACKLOG = 256
 
 
 def main(arguments: list[str]) -> int:
-    """Run the spawner, which forks shims, for the node directory in `arguments[1]`; return the exit status."""
+    """Run the spawner, which forks shims, for the node directory in `arguments[1]`; return the exit status.
+
+    The exit status is 1 if another spawner runs in the node directory.
+    """
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     node = state_dir.open_folder(arguments[1])
     lock_fd = state_dir.acquire_lock(node, "spawner.lock")
@@ -386,7 +392,10 @@ class Spawner:
         self._sessions = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def serve(self) -> None:
-        """Clean up after an earlier spawner, then fork a shim per request until SIGTERM or SIGINT."""
+        """Clean up after an earlier spawner, then fork a shim per request.
+
+        Return after SIGTERM or SIGINT, or when the image helper has ended or the node directory was removed.
+        """
         image_pull.remove_leftover_groups(self._node, self._features)
         for engine in () if self._features.image_helper else self._features.engines:
             clean_up_containers = partial(image_pull.remove_unsupervised_containers, self._node, engine)
@@ -453,12 +462,12 @@ class Spawner:
             if child_pid == 0:
                 self._close_inherited_fds()
                 host_session_task = partial(host_exec_session, self._node, self._features, client_connection)
-                event_loop.run_child(self._node, "a session", host_session_task)
+                event_loop.run_child(self._node, "exec session", host_session_task)
 
     def _clean_up_after_run(self, path: str) -> None:
         """Remove what an ended shim may have left: the podman container and control groups of the start at `path`."""
         engine = self._features.container_engine
-        if engine and image_pull.may_leave_container(self._node, path):
+        if engine and image_pull.may_have_left_container(self._node, path):
             self._run_in_child(path, partial(engine.remove_containers, engine.container_name(path)))
         image_pull.remove_groups_of_run(self._node, self._features, path)
 

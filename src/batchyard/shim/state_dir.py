@@ -93,7 +93,7 @@ def _remove_folder(base_fd: int, name: str) -> None:
         return
 
 
-def node_id(node: int) -> str:
+def ensure_node_id(node: int) -> str:
     """Return the machine-wide unique id of a node directory; create it on first use."""
     try:
         fd = os.open("id", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=node)
@@ -107,7 +107,7 @@ def node_id(node: int) -> str:
 
 
 def acquire_lock(folder: int, name: str) -> int | None:
-    """Lock a file in an open directory without waiting; return the locked descriptor, or None if another has it."""
+    """Lock a file in an open directory without waiting; return the locked descriptor, or None if the file is locked."""
     lock_fd = os.open(name, os.O_RDWR | os.O_CREAT, 0o600, dir_fd=folder)
     try:
         fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -118,7 +118,7 @@ def acquire_lock(folder: int, name: str) -> int | None:
 
 
 def is_locked(folder: int, name: str = "lock") -> bool:
-    """Return whether a process has locked a file in an open directory."""
+    """Return whether a process has locked a file in an open directory; False if the file is missing."""
     try:
         lock_fd = os.open(name, os.O_RDWR, dir_fd=folder)
     except OSError:
@@ -136,7 +136,7 @@ _LOG_BYTES_MAX = 1 << 20
 
 
 def log_error(node: int, text: str) -> None:
-    """Append a message to `node.log` in a node directory; a full log keeps only its newest half."""
+    """Append a message to `node.log` in a node directory; a log over 1 MiB is first cut to its newest half."""
     line = f"{linux.now()} {os.getpid()} {text}\n".encode(errors="replace")
     try:
         with open(os.open("node.log", os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600, dir_fd=node), "rb+") as log:
@@ -172,7 +172,10 @@ _SKIPPED_NAME_PATTERNS = ("private", "*.key", "*.pem.key")
 
 
 def update_etc_copy(node: str) -> None:
-    """Copy new and changed files of the machine's /etc to a node directory; removed files stay in the copy."""
+    """Copy those files of the machine's /etc that containers need to a node directory, if they are new or changed.
+
+    Files that were removed from /etc stay in the copy. `node` is the path of the node directory.
+    """
     copy_path = f"{node}/{ETC_COPY_FOLDER}"
     os.makedirs(copy_path, 0o755, exist_ok=True)
     for name in SANDBOX_FILES:

@@ -23,12 +23,12 @@ def kill_descendants() -> None:
     They are first stopped with SIGSTOP, so that none can fork unnoticed.
     """
     stopped_pids: set[int] = set()
-    while unstopped := [pid for pid in descendants_of(os.getpid()) if pid not in stopped_pids]:
-        for pid in unstopped:
+    while unstopped_pids := [pid for pid in descendants_of(os.getpid()) if pid not in stopped_pids]:
+        for pid in unstopped_pids:
             _send_signal(pid, signal.SIGSTOP)
-        stopped_pids.update(unstopped)
-    while remaining := descendants_of(os.getpid()):
-        for pid in remaining:
+        stopped_pids.update(unstopped_pids)
+    while remaining_pids := descendants_of(os.getpid()):
+        for pid in remaining_pids:
             _send_signal(pid, signal.SIGKILL)
         os.wait()
 
@@ -45,7 +45,7 @@ def descendants_of(root_pid: int) -> list[int]:
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the pids of a process's children, including those that its other threads forked."""
+    """Return the pids of a process's children, including those of its other threads; empty if the process has ended."""
     try:
         thread_ids = os.listdir(f"/proc/{pid}/task")
     except OSError:
@@ -80,7 +80,7 @@ _GRACE_AFTER_HOOK_SECONDS = 2.0
 
 
 def parse_stop_signal(text: str) -> int:
-    """Parse the stop signal of an image (`SIGQUIT`, `QUIT` or `3`); SIGTERM if it is empty or unknown."""
+    """Return the number of a stop signal (`SIGQUIT`, `QUIT` or `3`); SIGTERM if the text is empty or unknown."""
     name = text.strip().upper()
     if name.isdigit():
         return int(name)
@@ -118,7 +118,7 @@ class ContainerTermination:
         self._send_stop_signal = send_stop_signal
         self._loop = loop
         self._hook = hook
-        self._attempt = start_attempt
+        self._start_attempt = start_attempt
         self._has_begun = False
         #: The times of SIGKILL by the grace period and by the minimum after a hook, in microseconds since the epoch.
         self._kill_at = 0
@@ -130,7 +130,9 @@ class ContainerTermination:
         if not self._has_begun:
             self._has_begun = True
             if self._hook and stop_request["grace"] > 0:
-                self._attempt(self._hook, stop_request["grace"], lambda outcome: self._stop_after_hook(outcome, warn))
+                self._start_attempt(
+                    self._hook, stop_request["grace"], lambda outcome: self._stop_after_hook(outcome, warn)
+                )
             else:
                 self._send_stop_signal()
         self._kill_when_due()

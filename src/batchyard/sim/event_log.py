@@ -34,7 +34,10 @@ _DELETED: Final = EventType.DELETED  # a local name, because an enum member is s
 
 
 def cluster_records(event: WatchEvent) -> Iterator[EventFields]:
-    """Return the log records for a watch event of a node, pod, machine, node pool or ProvisioningRequest."""
+    """Return an iterator over the log records for a watch event; empty for objects of other kinds.
+
+    The kinds are Node, Pod, Instance (machine), NodePool and ProvisioningRequest.
+    """
     record_converter = _RECORD_CONVERTERS.get(event.key.kind)
     return iter(()) if record_converter is None else record_converter(event)
 
@@ -51,7 +54,7 @@ def _node_records(event: WatchEvent) -> Iterator[EventFields]:
 
 
 def _pod_records(event: WatchEvent) -> Iterator[EventFields]:
-    """Yield a record if a pod is unschedulable, bound, preempted, ended, or deleted before its end."""
+    """Yield records if a pod becomes unschedulable, is bound or preempted, ends, or is deleted before its end."""
     node, old_pod = bound_node(event.obj), event.old
     if not node:
         message = _unschedulable_message(event.obj)
@@ -133,7 +136,7 @@ class EventLog:
         self._sink = sink
         self._key_by_uid: dict[str, str] = {}
         #: The instant of the last record.
-        self.last = start
+        self.last_record_at = start
 
     def recall(self, workloads: Iterable[Obj]) -> None:
         """Register Workloads that existed before the simulation began, without log records for them."""
@@ -160,7 +163,10 @@ class EventLog:
         self._emit_record("Fault", fault_fields)
 
     def record_end(self, reader: Reader, at: Instant | None = None) -> None:
-        """Emit the last log record: the Workloads that are pending and that have quota at the end of the run."""
+        """Emit the last log record, `Final`: the Workloads that are pending and those that have quota.
+
+        `at` is the time of the record; None: now.
+        """
         unfinished_workloads = [obj for obj in reader.list(scheme.WORKLOAD) if not is_finished(obj)]
         pending_names = [str(key_of(obj)) for obj in unfinished_workloads if not has_quota_reservation(obj)]
         admitted_names = [str(key_of(obj)) for obj in unfinished_workloads if has_quota_reservation(obj)]
@@ -198,15 +204,15 @@ class EventLog:
         self._emit_record("Preempted", {"workload": view.key, "reason": preemption["reason"], "by": preemptor})
 
     def _emit_record(self, event: str, record_fields: Mapping[str, Any], at: Instant | None = None) -> None:
-        self.last = self._now() if at is None else at
-        self._sink({"time": duration_seconds(self.last - self._start), "event": event, **record_fields})
+        self.last_record_at = self._now() if at is None else at
+        self._sink({"time": duration_seconds(self.last_record_at - self._start), "event": event, **record_fields})
 
 
 def _reservation_fields(view: WorkloadView) -> dict[str, Any]:
     return {
         "workload": view.key,
         "clusterQueue": view.cluster_queue,
-        "podSets": [{"name": h.name, "count": h.pods, "flavors": dict(h.flavors)} for h in view.holdings],
+        "podSets": [{"name": h.name, "count": h.pods, "flavors": dict(h.flavors)} for h in view.admitted_pod_sets],
     }
 
 
@@ -305,7 +311,7 @@ class OtherEvent(Event):
 
 
 def event_of(record: Record) -> Event:
-    """Return the typed event of a log record."""
+    """Return the typed event of a log record; an OtherEvent if the event has no class of its own."""
     make_event = _EVENT_MAKERS.get(record["event"])
     return OtherEvent(record["time"], record) if make_event is None else make_event(record)
 

@@ -111,7 +111,7 @@ class Forecast:
     #: Whether the Workload is already admitted.
     has_started: bool = False
     #: The corrected waits at the calibration levels, possibly not in ascending order; () without corrections.
-    moved: Waits = ()
+    corrected_waits: Waits = ()
 
     @property
     def started_fraction(self) -> float:
@@ -122,9 +122,9 @@ class Forecast:
         """Return the wait within which the Workload starts with this probability; None if unknown."""
         if self.has_started:
             return 0
-        if not self.moved:
+        if not self.corrected_waits:
             return self.quantile_of_forks(probability)
-        sorted_waits = sort_waits(self.moved)
+        sorted_waits = sort_waits(self.corrected_waits)
         lower_index, remainder = divmod(min(max(probability * (len(LEVELS) + 1) - 1, 0), len(LEVELS) - 1), 1)
         lower_wait, upper_wait = (
             sorted_waits[min(int(lower_index) + offset, len(LEVELS) - 1)] for offset in (0, remainder > _ROUNDING)
@@ -137,16 +137,18 @@ class Forecast:
         """Return the wait within which the Workload starts in a fraction of the forks; None if it starts in too few."""
         position = min(max(fraction * (self.forks + 1) - 1, 0), self.forks - 1)
         lower_index = int(position)
-        upper = lower_index + (position > lower_index)
-        if upper >= len(self.waits):
+        upper_index = lower_index + (position > lower_index)
+        if upper_index >= len(self.waits):
             return None
-        return round(self.waits[lower_index] + (self.waits[upper] - self.waits[lower_index]) * (position - lower_index))
+        return round(
+            self.waits[lower_index] + (self.waits[upper_index] - self.waits[lower_index]) * (position - lower_index)
+        )
 
     def correct_by(self, calibration: Calibration) -> "Forecast":
         """Return the forecast, corrected by the errors of earlier forecasts."""
         fork_waits = self.waits_by_level
         corrected_waits = correct_waits(calibration, tracker_names_for(self.basis, fork_waits, self.forks), fork_waits)
-        return self if corrected_waits == fork_waits else replace(self, moved=corrected_waits)
+        return self if corrected_waits == fork_waits else replace(self, corrected_waits=corrected_waits)
 
     @property
     def waits_by_level(self) -> Waits:
@@ -157,7 +159,9 @@ class Forecast:
         """Return the forecast as the record that the calibration keeps until the Workload with this uid starts."""
         fork_waits = self.waits_by_level
         tracker_names = tracker_names_for(self.basis, fork_waits, self.forks)
-        return ForecastRecord(self.workload, uid, self.at, tracker_names, fork_waits[MEDIAN], self.moved or fork_waits)
+        return ForecastRecord(
+            self.workload, uid, self.at, tracker_names, fork_waits[MEDIAN], self.corrected_waits or fork_waits
+        )
 
     def document(self, subject: Mapping[str, str]) -> dict[str, Any]:
         """Return the forecast of `subject` (the fields kind, namespace, name) as a JSON document."""
@@ -172,26 +176,26 @@ class Forecast:
             "waitSeconds": {name: round(wait / SECOND, 1) for name, wait in known_waits.items()},
             "within": round(self.started_fraction, 3),
             "basis": str(self.basis),
-            "isCorrected": bool(self.moved),
+            "isCorrected": bool(self.corrected_waits),
             "dependsOn": list(self.depends_on),
             "forks": self.forks,
             "seed": self.seed,
         }
 
 
-def forecasts(
+def forecast_workloads(
     state: State, names: Collection[str], options: ForecastOptions = ForecastOptions()
 ) -> dict[str, Forecast]:
-    """Return the forecast of each Workload by `namespace/name`; finished Workloads have none."""
+    """Return the forecast of each Workload in `names`, by `namespace/name`; finished or unknown ones are omitted."""
     return ForecastRunner(state, options).forecasts_by_name(names)
 
 
 def sample_forecasts(state: State, options: ForecastOptions, count: int = SAMPLE_SIZE) -> list[ForecastRecord]:
-    """Return the forecasts of `count` pending Workloads, picked at random but reproducibly."""
+    """Return the forecasts of up to `count` pending Workloads, picked at random but reproducibly."""
     pending_by_queue = pending_order_of(state, queues_of(state)).waiting_by_queue
     pending_keys = [view.key for views in pending_by_queue.values() for view in views]
     sampled_names = nsmallest(count, pending_keys, lambda name: draw_integer(state.at, "sample", name))
-    forecast_by_name = forecasts(state, sampled_names, options)
+    forecast_by_name = forecast_workloads(state, sampled_names, options)
     return [each.sample(state.objects[_key(name)]["metadata"]["uid"]) for name, each in forecast_by_name.items()]
 
 
@@ -243,7 +247,7 @@ class ForecastRunner:
         self._state = state
         self._options = options
         self._queues = queues_of(state)
-        self._runtimes = RunTimeEstimator(state)
+        self._run_time_estimator = RunTimeEstimator(state)
         self._pending_order = pending_order_of(state, self._queues)
         self._estimates: dict[str, Estimate] = {}
 
@@ -272,9 +276,9 @@ class ForecastRunner:
         return arrival_model if self._options.expects_arrivals and arrival_model.are_arrivals_expected else None
 
     def _run_forks(self, state: QuotaOnlyState, names: Sequence[str], arrivals: ArrivalModel | None) -> list[_ForkRun]:
-        """Run up to `forks` random simulations within the limit of kernel steps, but at least three.
+        """Run the random simulations of a forecast until the limit of forks or of kernel steps, but at least three.
 
-        If nothing is random, run one.
+        If nothing is random, run one simulation.
         """
         is_certain = arrivals is None and all(self._estimate(n, o).history is None for n, o in state.workloads.items())
         forks = 1 if is_certain else self._options.forks
@@ -325,7 +329,7 @@ class ForecastRunner:
     def _estimate(self, name: str, obj: Obj) -> Estimate:
         estimate = self._estimates.get(name)
         if estimate is None:
-            estimate = self._estimates[name] = self._runtimes.estimate(obj)
+            estimate = self._estimates[name] = self._run_time_estimator.estimate(obj)
         return estimate
 
     # --- results ---
@@ -402,7 +406,7 @@ def _extrapolate_start(run: _ForkRun, queue: str, position: int) -> Duration | N
 
 def _describe_held_quota(view: WorkloadView) -> str:
     amounts: dict[str, int] = {}
-    for holding in view.holdings:
+    for holding in view.admitted_pod_sets:
         for resource, amount in holding.usage:
             amounts[resource] = amounts.get(resource, 0) + amount
     return " and ".join(
@@ -420,7 +424,7 @@ def _describe_held_quota(view: WorkloadView) -> str:
 #: The limit of kernel steps for each of the two states; later effects are not considered.
 STEPS_MAX: Final = 20_000
 _SHOWN_NAMES_MAX: Final = 3
-_LOST_ADMISSION_TEXT: Final = "would be admitted at once without the change, and not with it"
+_LOST_ADMISSION_TEXT: Final = "would be admitted at once without the change, but not with it"
 
 
 @dataclass(slots=True)
@@ -485,7 +489,7 @@ def _simulate_instant(state: State) -> _ImmediateEffects:
 
 
 def _exceeded_quota(queue: ClusterQueue, snapshot: Snapshot) -> dict[tuple[str, str, str], tuple[int, Sequence[str]]]:
-    """Return by how much a ClusterQueue exceeds its quota, and the Workloads that preemption would choose first."""
+    """Return by (ClusterQueue, flavor, resource) the usage above the quota, and the Workloads preempted first."""
     excess_by_resource: dict[tuple[str, str, str], tuple[int, Sequence[str]]] = {}
     for fr, used in enumerate(queue.node.usage):
         excess = min(used, -available(queue.node, fr)) if used > 0 else 0
@@ -555,7 +559,7 @@ MaySee = Callable[[str], bool]
 
 
 class ForecastAnswers:
-    """Computes forecasts and dry-run warnings for the API server, with given scheduler settings."""
+    """Computes forecasts and dry-run warnings for the API server, with the scheduler settings `kueue`."""
 
     def __init__(self, kueue: KueueSettings = SIMULATION_SETTINGS) -> None:
         self._kueue = kueue
@@ -570,7 +574,7 @@ class ForecastAnswers:
         state = self._state(list_kind, at, FORECAST_KINDS)
         name = workload_of(state.objects, subject)
         options = ForecastOptions(seed, work_max=SERVER_WORK_MAX, may_see=may_see, calibration=calibration)
-        forecast = None if name is None else forecasts(state, [name], options).get(name)
+        forecast = None if name is None else forecast_workloads(state, [name], options).get(name)
         if forecast is None:
             problem = "has no Workload" if name is None else "has ended"
             message = f'{subject.kind} "{subject.name}" {problem}: {NO_START}'
@@ -578,12 +582,12 @@ class ForecastAnswers:
         return forecast.document(subject_document(subject))
 
     def samples_of(self, list_kind: KindLister, at: Instant, calibration: Calibration) -> Sequence[ForecastRecord]:
-        """Return forecasts of some random pending Workloads, to compare the forecasts with the actual starts later."""
+        """Return forecasts of up to four random pending Workloads, to compare them with the actual starts later."""
         options = ForecastOptions(work_max=SERVER_WORK_MAX, calibration=calibration)
         return sample_forecasts(self._state(list_kind, at, FORECAST_KINDS), options)
 
     def warnings_for(self, list_kind: KindLister, at: Instant, new_object: Obj, may_see: MaySee) -> Sequence[str]:
-        """Return the dry-run warnings about storing `new_object`."""
+        """Return the dry-run warnings about storing `new_object`; names that `may_see` forbids are hidden."""
         return dry_run_warnings(self._state(list_kind, at, (*FORECAST_KINDS, scheme.NODE)), new_object, may_see)
 
     def _state(self, list_kind: KindLister, at: Instant, kinds: Sequence[str]) -> State:

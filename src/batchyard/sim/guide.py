@@ -22,7 +22,7 @@ from batchyard.api.errors import FieldError
 from batchyard.api.manifests import Manifests, read_manifests
 from batchyard.api.meta import Obj, annotation, group_kind, is_true, label, with_path
 from batchyard.base.instant import MINUTE, SECOND, Duration, Instant, parse_duration
-from batchyard.cloud.catalog.pool_properties import in_typical_times
+from batchyard.cloud.catalog.pool_properties import with_typical_times
 from batchyard.kubelet.simulated.durations import named_runtime
 from batchyard.package_data import find_folder
 from batchyard.sim.scenario import FileFault, Scenario, files_below, make_scenario, read_sources
@@ -145,7 +145,10 @@ def guide_steps() -> tuple[GuideStep, ...]:
 
 
 def played_steps(last_name: str | None = None) -> tuple[GuideStep, ...]:
-    """Return the steps of the guide up to and including the step `last_name`; None: all steps."""
+    """Return the steps of the guide up to and including the step `last_name`; None: all steps.
+
+    Raise ValueError if the guide has no step of this name.
+    """
     steps = guide_steps()
     names = [step.name for step in steps]
     return tuple(steps if last_name is None else steps[: names.index(last_name) + 1])
@@ -188,13 +191,13 @@ class Guide:
         self.cluster = scenario.cluster
         self.world = World(scenario)
         #: The node counts by pool before the first step.
-        self.initial: Mapping[str, int] = {}
+        self.initial_node_counts: Mapping[str, int] = {}
 
     def play(self) -> Iterator[GuideObservation]:
         """Run each step of the guide, and yield the simulated ClusterQueues and nodes after the step."""
         world = self.world
         world.run_until(FIRST_STEP_AT - SECOND)
-        self.initial = ready_by_pool(world.objects(scheme.NODE))
+        self.initial_node_counts = ready_by_pool(world.objects(scheme.NODE))
         for step in self._steps:
             if step.folder is None:
                 self._wait_for_all(step)
@@ -208,13 +211,13 @@ class Guide:
             yield GuideObservation(step, now, queues, world.kernel.now(), world.objects(scheme.NODE))
 
     def _wait_for_all(self, step: GuideStep) -> None:
-        """Run the simulation until all Jobs have ended and added nodes are removed, or a time limit is reached."""
+        """Run the simulation until all Jobs have completed and added nodes are removed, or a time limit is reached."""
         world = self.world
         world.run_until(step.starts_at)
         while self.unfinished_jobs() and world.now() < RUN_LENGTH_MAX:
             world.run_until(world.now() + MINUTE)
         deadline = world.now() + SHRINKING_TIME_MAX
-        while len(world.objects(scheme.NODE)) > sum(self.initial.values()) and world.now() < deadline:
+        while len(world.objects(scheme.NODE)) > sum(self.initial_node_counts.values()) and world.now() < deadline:
             world.run_until(world.now() + MINUTE)
 
     def objects(self, kind: str) -> Sequence[Obj]:
@@ -226,16 +229,16 @@ class Guide:
         return self.world.kernel.now()
 
     @property
-    def began(self) -> Instant:
+    def start_time(self) -> Instant:
         """The start time of the simulated world."""
         return EPOCH
 
     def unfinished_jobs(self) -> Sequence[Obj]:
-        """Return the stored Jobs that have not completed."""
+        """Return the stored Jobs without a completion time; failed Jobs have none either."""
         return unfinished_of(self.objects(scheme.JOB))
 
 
-def is_timed(obj: Obj, cluster: Obj | None) -> bool:
+def has_run_time(obj: Obj, cluster: Obj | None) -> bool:
     """Return whether a Job or JobSet has a run time, by an annotation or in the Cluster object."""
     metadata = obj["metadata"]
     name = f"{metadata.get('namespace') or ''}/{metadata['name']}"
@@ -243,7 +246,7 @@ def is_timed(obj: Obj, cluster: Obj | None) -> bool:
 
 
 def unfinished_of(jobs: Sequence[Obj]) -> Sequence[Obj]:
-    """Return the Jobs that have not completed."""
+    """Return the Jobs without a completion time; failed Jobs have none either."""
     return [job for job in jobs if not (job.get("status") or {}).get("completionTime")]
 
 
@@ -252,7 +255,7 @@ class _GuidePlan:
 
     def __init__(self, folder: Path, platform: Path | None) -> None:
         self._folder = folder
-        self._unread: list[FileFault] = []
+        self._source_errors: list[FileFault] = []
         self._manifests = Manifests()
         self._read_file(cluster_file(platform or folder), 0)
         if platform and (platform / CONFIGURATION_FILE).is_file():
@@ -264,10 +267,11 @@ class _GuidePlan:
                 for path in (_rendered_files(platform) if platform else self._platform_files(folder))
             ]
         }
-        for applied in self.files[PLATFORM_FILES]:
-            self._read_file(*applied)
+        for applied_file in self.files[PLATFORM_FILES]:
+            self._read_file(*applied_file)
         if platform:
-            self._manifests.odd.clear()  #  no warnings: a rendered platform contains kinds that are not simulated
+            # No warnings: a rendered platform contains kinds that are not simulated.
+            self._manifests.located_warnings.clear()
 
     def add(self, step: GuideStep) -> None:
         """Read the manifest files of a step, and plan when each is applied."""
@@ -281,10 +285,10 @@ class _GuidePlan:
                 job_files.append(AppliedFile(path, at))
                 at += APPLY_INTERVAL
             at += ROUND_INTERVAL
-        for applied in setup_files:
-            self._read_file(*applied)
-        for applied in job_files:
-            self._read_file(*applied, step.runtime)
+        for applied_file in setup_files:
+            self._read_file(*applied_file)
+        for applied_file in job_files:
+            self._read_file(*applied_file, step.runtime)
         self.files[step.name] = [*setup_files, *job_files]
 
     def _cluster(self) -> Obj | None:
@@ -293,8 +297,8 @@ class _GuidePlan:
         return next((obj for obj in objects if group_kind(obj) == scheme.CLUSTER), None)
 
     def scenario(self) -> tuple[Scenario, Sequence[str]]:
-        """Return the scenario of all files, with the warnings; raise InvalidScenario with all errors."""
-        return make_scenario(self._manifests, self._unread), self._manifests.warnings
+        """Return the scenario of all files, and the warnings about them; raise InvalidScenario with all errors."""
+        return make_scenario(self._manifests, self._source_errors), self._manifests.warnings
 
     def _platform_files(self, folder: Path) -> list[Path]:
         """Return the manifest files of the example platform that the guide installs."""
@@ -310,21 +314,23 @@ class _GuidePlan:
     def _files(self, folder: Path) -> list[Path]:
         paths = files_below(folder) if folder.is_dir() else []
         if not paths:
-            remedy = "give a folder like examples/refarch, with platform/ and a folder for each step"
-            self._unread.append(FileFault(str(folder), FieldError("", "the folder contains no manifests", remedy)))
+            remedy = "use a folder like examples/refarch, with platform/ and a folder for each step"
+            self._source_errors.append(
+                FileFault(str(folder), FieldError("", "the folder contains no manifests", remedy))
+            )
         return paths
 
     def _read_file(self, path: Path, at: Duration, runtime: str | None = None) -> None:
         """Read a file to apply at the time `at`; `runtime` is for its Jobs and JobSets that have no run time."""
-        manifests, submit_time = read_manifests(read_sources([path], self._unread)), f"{at}us"
+        manifests, submit_time = read_manifests(read_sources([path], self._source_errors)), f"{at}us"
         for manifest in manifests.objects:
-            obj = in_typical_times(manifest.obj) if group_kind(manifest.obj) == scheme.CLUSTER else manifest.obj
+            obj = with_typical_times(manifest.obj) if group_kind(manifest.obj) == scheme.CLUSTER else manifest.obj
             obj = with_path(obj, ("metadata", "annotations", well_known.SUBMIT_AT), submit_time)
-            if runtime is not None and obj["kind"] in _JOB_KINDS and not is_timed(obj, self._cluster()):
+            if runtime is not None and obj["kind"] in _JOB_KINDS and not has_run_time(obj, self._cluster()):
                 obj = with_path(obj, ("metadata", "annotations", well_known.RUNTIME), runtime)
             self._manifests.objects.append(replace(manifest, obj=obj))
         self._manifests.faults += manifests.faults
-        self._manifests.odd += manifests.odd
+        self._manifests.located_warnings += manifests.located_warnings
 
 
 @cache

@@ -55,7 +55,7 @@ def random_cluster_scenario(random_source: RandomSource) -> Scenario:
     for name, value in (("low", 100), ("high", 1000)):
         plan.objects.append(make_object("scheduling.k8s.io/v1", "PriorityClass", name, value=value))
     for number in range(plan.rng.draw_count(8)):
-        _work_for_cluster(plan, number)
+        _add_work(plan, number)
     faultless_scenario = scenario_of([cluster, *plan.objects])
     field_errors: list[FieldError] = []
     faults = read_faults(_random_faults(plan, _first_nodes(faultless_scenario)), field_errors)
@@ -74,7 +74,7 @@ def _make_pools(plan: ClusterWorldPlan) -> None:
     """Add a node pool of fixed size and random pools of other kinds, each with a ClusterQueue for its pods."""
     rng = plan.rng
     plan.pools.append({"name": "fixed", "machineType": "e2-standard-4", "nodeCount": rng.draw_integer(1, 2)})
-    _queue_of_cluster(plan, "fixed", {"cpu": rng.choose([12, 6, 3]), "memory": "64Gi"})
+    _add_queue(plan, "fixed", {"cpu": rng.choose([12, 6, 3]), "memory": "64Gi"})
     plan.targets.append(PodTarget("fixed", {"cpu": "1"}, {well_known.NODE_POOL: "fixed"}))
     for make_pool in (_make_elastic_pool, _make_spot_pool, _make_gpu_pool, _make_slice_pools, _make_queued_pool):
         if rng.draw_bool(50):
@@ -85,7 +85,7 @@ def _make_elastic_pool(plan: ClusterWorldPlan) -> None:
     rng = plan.rng
     size_bounds = {"totalMin": rng.choose([0, 0, 1]), "totalMax": rng.draw_integer(2, 6), "locationPolicy": "ANY"}
     plan.pools.append({"name": "elastic", "machineType": "n2-standard-4", "autoscaling": size_bounds})
-    _queue_of_cluster(plan, "elastic", {"cpu": rng.choose([32, 8]), "memory": "256Gi"})
+    _add_queue(plan, "elastic", {"cpu": rng.choose([32, 8]), "memory": "256Gi"})
     pool = {well_known.NODE_POOL: "elastic"}
     plan.targets += [PodTarget("elastic", {"cpu": "2"}, pool), PodTarget("elastic", {"cpu": "1"})]
 
@@ -98,7 +98,7 @@ def _make_spot_pool(plan: ClusterWorldPlan) -> None:
         {"autoscaling": {"min": 0, "max": rng.draw_integer(1, 3)}} if rng.draw_bool(70) else {"nodeCount": 1}
     )
     plan.pools.append({**pool, **size_fields})
-    _queue_of_cluster(plan, "spot", {"cpu": 16, "memory": "256Gi"}, nodeTaints=[taint])
+    _add_queue(plan, "spot", {"cpu": 16, "memory": "256Gi"}, nodeTaints=[taint])
     plan.targets.append(PodTarget("spot", {"cpu": "2"}, {well_known.NODE_POOL: "spot"}, ("spot",)))
 
 
@@ -106,7 +106,7 @@ def _make_gpu_pool(plan: ClusterWorldPlan) -> None:
     rng = plan.rng
     size_bounds = {"totalMin": 0, "totalMax": rng.draw_integer(2, 6), "locationPolicy": rng.choose(["ANY", "BALANCED"])}
     plan.pools.append({"name": "gpu", "machineType": _L4, "autoscaling": size_bounds})
-    _queue_of_cluster(plan, "gpu", {"cpu": 96, "nvidia.com/gpu": rng.choose([12, 12, 8, 4])})
+    _add_queue(plan, "gpu", {"cpu": 96, "nvidia.com/gpu": rng.choose([12, 12, 8, 4])})
     plan.targets += [
         PodTarget("gpu", {"cpu": "4", "nvidia.com/gpu": count}, {well_known.NODE_POOL: "gpu"}, ("nvidia.com/gpu",))
         for count in (1, 2)
@@ -120,7 +120,7 @@ def _make_slice_pools(plan: ClusterWorldPlan) -> None:
     for number in range(rng.draw_integer(1, 3)):
         pool = {"name": f"slice{number}", "machineType": _TPU, "tpuTopology": "2x4", "zones": [ZONES[0]], **size_fields}
         plan.pools.append(pool)
-    _queue_of_cluster(plan, "slices", {"cpu": 960, "google.com/tpu": rng.choose([24, 24, 16, 8])})
+    _add_queue(plan, "slices", {"cpu": 960, "google.com/tpu": rng.choose([24, 24, 16, 8])})
     node_selector = {
         "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
         "cloud.google.com/gke-tpu-topology": "2x4",
@@ -139,14 +139,12 @@ def _make_queued_pool(plan: ClusterWorldPlan) -> None:
     config = {"provisioningClassName": "queued-provisioning.gke.io", "managedResources": ["nvidia.com/gpu"]}
     plan.objects.append(make_object(KUEUE_API, "AdmissionCheck", "dws", spec=check_spec))
     plan.objects.append(make_object(KUEUE_API, "ProvisioningRequestConfig", "dws", spec=config))
-    _queue_of_cluster(plan, "queued", {"cpu": 64, "nvidia.com/gpu": rng.choose([6, 4, 2])}, checks=["dws"])
+    _add_queue(plan, "queued", {"cpu": 64, "nvidia.com/gpu": rng.choose([6, 4, 2])}, checks=["dws"])
     requests = {"cpu": "1", "nvidia.com/gpu": 1}
     plan.targets.append(PodTarget("queued", requests, {well_known.NODE_POOL: "queued"}, ("nvidia.com/gpu",)))
 
 
-def _queue_of_cluster(
-    plan: ClusterWorldPlan, name: str, quotas: Mapping[str, Any], checks: Any = None, **flavor: Any
-) -> None:
+def _add_queue(plan: ClusterWorldPlan, name: str, quotas: Mapping[str, Any], checks: Any = None, **flavor: Any) -> None:
     resources = [{"name": resource, "nominalQuota": amount} for resource, amount in quotas.items()]
     resource_group = {"coveredResources": list(quotas), "flavors": [{"name": name, "resources": resources}]}
     spec: ObjectDict = {"namespaceSelector": {}, "resourceGroups": [resource_group]}
@@ -167,7 +165,7 @@ def _random_cluster(plan: ClusterWorldPlan) -> ObjectDict:
         resource_limits = [{"resource": resource, "max": amount} for resource, amount in limit_by_resource.items()]
         autoscaling["autoProvisioning"] = {"limits": resource_limits}
         requests = {"cpu": "4", "nvidia.com/gpu": 2}
-        _queue_of_cluster(plan, "made", {"cpu": 64, "nvidia.com/gpu": 8})
+        _add_queue(plan, "made", {"cpu": 64, "nvidia.com/gpu": 8})
         node_selector = {"cloud.google.com/gke-accelerator": "nvidia-l4"}
         plan.targets.append(PodTarget("made", requests, node_selector, ("nvidia.com/gpu",)))
     spec: ObjectDict = {"region": "z", "zones": list(ZONES), "nodePools": plan.pools, "autoscaling": autoscaling}
@@ -179,15 +177,15 @@ def _random_cluster(plan: ClusterWorldPlan) -> ObjectDict:
     return make_object("cloud.batchyard.dev/v1alpha1", "Cluster", "c", spec=spec)
 
 
-def _work_for_cluster(plan: ClusterWorldPlan, number: int) -> None:
+def _add_work(plan: ClusterWorldPlan, number: int) -> None:
     rng = plan.rng
     target = rng.choose(plan.targets)
     is_job_set = bool(target.host_count) or rng.draw_bool(30)
     name = f"w{number}"
     work_object = (
-        _job_set_for_cluster(plan, name, target)
+        _make_job_set(plan, name, target)
         if is_job_set
-        else make_object("batch/v1", "Job", name, spec=_spec_for_cluster(plan, target))
+        else make_object("batch/v1", "Job", name, spec=_random_job_spec(plan, target))
     )
     metadata = work_object["metadata"]
     metadata["namespace"] = NAMESPACE
@@ -205,12 +203,12 @@ def _work_for_cluster(plan: ClusterWorldPlan, number: int) -> None:
     plan.objects.append(work_object)
 
 
-def _spec_for_cluster(plan: ClusterWorldPlan, target: PodTarget) -> ObjectDict:
+def _random_job_spec(plan: ClusterWorldPlan, target: PodTarget) -> ObjectDict:
     """Return a random Job spec for machines of `target`; a Job for a TPU slice has one pod on each machine."""
     rng = plan.rng
     parallelism = target.host_count or rng.draw_integer(1, 3)
     completions = parallelism if target.host_count else rng.draw_integer(parallelism, 4)
-    template = _template_for_cluster(plan, target)
+    template = _pod_template(plan, target)
     spec: ObjectDict = {"parallelism": parallelism, "completions": completions, "template": template}
     if rng.draw_bool(50):
         spec["completionMode"] = "Indexed"
@@ -229,7 +227,7 @@ def _spec_for_cluster(plan: ClusterWorldPlan, target: PodTarget) -> ObjectDict:
     return spec
 
 
-def _template_for_cluster(plan: ClusterWorldPlan, target: PodTarget) -> ObjectDict:
+def _pod_template(plan: ClusterWorldPlan, target: PodTarget) -> ObjectDict:
     requests = dict(target.requests)
     limits = {resource: amount for resource, amount in requests.items() if "/" in resource}
     container = {"name": "main", "image": "i", "resources": {"requests": requests, "limits": limits}}
@@ -240,9 +238,9 @@ def _template_for_cluster(plan: ClusterWorldPlan, target: PodTarget) -> ObjectDi
     return {"spec": spec}
 
 
-def _job_set_for_cluster(plan: ClusterWorldPlan, name: str, target: PodTarget) -> ObjectDict:
+def _make_job_set(plan: ClusterWorldPlan, name: str, target: PodTarget) -> ObjectDict:
     rng = plan.rng
-    template = {"spec": _spec_for_cluster(plan, target)}
+    template = {"spec": _random_job_spec(plan, target)}
     spec: ObjectDict = {"replicatedJobs": [{"name": "r", "replicas": rng.draw_integer(1, 2), "template": template}]}
     if rng.draw_bool(60):
         spec["failurePolicy"] = {"maxRestarts": rng.draw_integer(0, 3)}

@@ -38,12 +38,12 @@ class SeededDraws:
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._drawn = 0
+        self._draw_count = 0
 
     def draw_below(self, stop: int) -> int:
         """Return a random integer from 0 to `stop` - 1."""
-        self._drawn += 1
-        digest = hashlib.blake2b(f"{self._seed}/{self._drawn}".encode(), digest_size=8).digest()
+        self._draw_count += 1
+        digest = hashlib.blake2b(f"{self._seed}/{self._draw_count}".encode(), digest_size=8).digest()
         return int.from_bytes(digest) % stop
 
 
@@ -66,7 +66,7 @@ class RandomChoices:
         return 1 + max(self._draws.draw_below(maximum), self._draws.draw_below(maximum))
 
     def draw_bool(self, percent: int) -> bool:
-        """Return True with the given probability in percent, else False."""
+        """Return True with a probability of `percent` percent, else False."""
         return self._draws.draw_below(100) >= 100 - percent
 
 
@@ -105,7 +105,10 @@ def random_scenario(draws: RandomSource, bounds: WorldBounds | None = None) -> S
 def scenario_of(
     objects: Sequence[Mapping[str, Any]], *, fair_sharing: bool = False, settings: Mapping[str, Any] | None = None
 ) -> Scenario:
-    """Return a scenario that consists of the given manifests; `settings` are further fields of the Scenario's spec."""
+    """Return the scenario of the manifests `objects`; `settings` are further fields of the Scenario's spec.
+
+    Raise InvariantError if a manifest is invalid.
+    """
     manifests = Manifests()
     config = {"apiVersion": "sim.batchyard.dev/v1alpha1", "kind": "Scenario", "metadata": {"name": "random"}}
     spec = {"fairSharing": fair_sharing, **(settings or {})}
@@ -118,7 +121,7 @@ def scenario_of(
 
 
 def random_objects(draws: RandomSource, bounds: WorldBounds) -> tuple[bool, list[ObjectDict]]:
-    """Return whether fair sharing is on, and random manifests in the order of a manifest file."""
+    """Return whether fair sharing is on, and random manifests, in the order in which a file lists them."""
     plan = QueueWorldPlan(RandomChoices(draws))
     plan.fair_sharing = plan.rng.draw_bool(35) if bounds.fair_sharing is None else bounds.fair_sharing
     _make_flavors(plan)
@@ -135,7 +138,7 @@ def random_objects(draws: RandomSource, bounds: WorldBounds) -> tuple[bool, list
 
 
 def make_object(api_version: str, kind: str, name: str, **fields: Any) -> ObjectDict:
-    """Return a manifest with this kind and name, and the given further top-level fields."""
+    """Return a manifest with this kind and name, and with `fields` as further top-level fields."""
     return {"apiVersion": api_version, "kind": kind, "metadata": {"name": name}, **fields}
 
 

@@ -67,6 +67,7 @@ class _RunningPod:
 
     node: str
     started_at: Instant
+    #: The time between checkpoints; None: the pod saves no work.
     interval: Duration | None
     #: Whether the machine is lost; the status of the pod may not show it yet.
     is_lost: bool = False
@@ -78,7 +79,7 @@ class _OpenLoss:
 
     loss: GangLoss
     full_count: int
-    at_risk: dict[str, Duration] = field(default_factory=dict)
+    work_at_risk_by_pod: dict[str, Duration] = field(default_factory=dict)
     #: Whether any pod has stopped; preempted pods run until they are deleted.
     has_begun: bool = False
 
@@ -93,12 +94,12 @@ class RecoveryTracker:
         #: The running pods, by gang and pod uid.
         self._running_pods: dict[str, dict[str, _RunningPod]] = {}
         #: The gang of each Workload by its uid, and the full pod count of each gang.
-        self._gangs: dict[str, str] = {}
-        self._full_counts: dict[str, int] = {}
+        self._gang_by_workload_uid: dict[str, str] = {}
+        self._full_count_by_gang: dict[str, int] = {}
         #: The Jobs and JobSets with a checkpoint interval, by uid.
         self._checkpointed_jobs: dict[str, Obj] = {}
         #: By node, the gang whose pod was last nominated to it.
-        self._nominated_gangs: dict[str, str] = {}
+        self._nominated_gang_by_node: dict[str, str] = {}
 
     def observe(self, batch: Iterable[WatchEvent], now: Instant) -> None:
         """Update the losses and recoveries after a batch of watch events."""
@@ -128,18 +129,20 @@ class RecoveryTracker:
     def _on_workload(self, event: WatchEvent, now: Instant) -> None:
         view, gang = workload_view(event.obj), str(event.key)
         if event.type is EventType.DELETED or view.finished:
-            self._full_counts.pop(gang, None)
-            self._gangs.pop(view.uid, None)
+            self._full_count_by_gang.pop(gang, None)
+            self._gang_by_workload_uid.pop(view.uid, None)
             self._open_losses.pop(gang, None)
             return
-        self._gangs[view.uid] = gang
-        self._full_counts[gang] = _full_pod_count(view)
+        self._gang_by_workload_uid[view.uid] = gang
+        self._full_count_by_gang[gang] = _full_pod_count(view)
         if _became_true(event, "Preempted", HOTSWAP):
             condition = find_condition(event.obj, "Preempted")
             assert condition is not None
-            self._record_preemption(gang, self._gangs.get(parse_preemptor_uid(condition["message"]), ""), now)
+            self._record_preemption(
+                gang, self._gang_by_workload_uid.get(parse_preemptor_uid(condition["message"]), ""), now
+            )
         if gang in self._open_losses:
-            self._open_losses[gang].full_count = self._full_counts[gang]
+            self._open_losses[gang].full_count = self._full_count_by_gang[gang]
             self._close_if_recovered(gang, now)
 
     def _on_pod(self, event: WatchEvent, now: Instant) -> None:
@@ -150,7 +153,7 @@ class RecoveryTracker:
             return
         node_name = (pod.get("status") or {}).get("nominatedNodeName")
         if node_name:
-            self._nominated_gangs[node_name] = gang
+            self._nominated_gang_by_node[node_name] = gang
         is_pod_ending = event.type is EventType.DELETED or is_terminating(pod)
         self._record_run(gang, uid, None if is_pod_ending else self._run_of(pod), now, is_done=phase(pod) == SUCCEEDED)
         self._close_if_recovered(gang, now)
@@ -170,7 +173,7 @@ class RecoveryTracker:
         if known_run is not None and (run is None or run.started_at != known_run.started_at):
             del run_by_uid[uid]
             open_loss = self._open_losses.get(gang)
-            work_at_risk = 0 if open_loss is None else open_loss.at_risk.pop(uid, 0)
+            work_at_risk = 0 if open_loss is None else open_loss.work_at_risk_by_pod.pop(uid, 0)
             if open_loss is not None and not is_done:
                 open_loss.loss.lost_work += min(work_at_risk, _work_lost_at_end(known_run, now))
         if run is not None:
@@ -195,7 +198,7 @@ class RecoveryTracker:
 
     def _record_pod_preemption(self, event: WatchEvent, gang: str, now: Instant) -> None:
         """Record that a pod is preempted for the gang whose pod is nominated to the same node."""
-        preemptor_gang = self._nominated_gangs.get(bound_node(event.obj), "")
+        preemptor_gang = self._nominated_gang_by_node.get(bound_node(event.obj), "")
         if gang:
             self._record_preemption(gang, preemptor_gang, now)
         elif preemptor_gang in self._open_losses:
@@ -215,10 +218,10 @@ class RecoveryTracker:
     def _open_loss(self, gang: str, now: Instant) -> GangLoss | None:
         """Record that a gang loses pods, with the work at risk; return the loss, None if one is open already."""
         run_by_uid, known_loss = self._running_pods.get(gang, {}), self._open_losses.get(gang)
-        open_loss = known_loss or _OpenLoss(GangLoss(gang, now), self._full_counts.get(gang, len(run_by_uid)))
+        open_loss = known_loss or _OpenLoss(GangLoss(gang, now), self._full_count_by_gang.get(gang, len(run_by_uid)))
         self._open_losses[gang] = open_loss
         for uid, run in run_by_uid.items():
-            open_loss.at_risk.setdefault(uid, lost_work(run.started_at, run.interval, now))
+            open_loss.work_at_risk_by_pod.setdefault(uid, lost_work(run.started_at, run.interval, now))
         return open_loss.loss if known_loss is None else None
 
     def _close_if_recovered(self, gang: str, now: Instant) -> None:
@@ -252,12 +255,12 @@ def _has_ended(event: WatchEvent) -> bool:
 def _full_pod_count(workload: WorkloadView) -> int:
     """Return how many pods a Workload has when all of them run."""
     if workload.quota_reserved:
-        return sum(holding.pods for holding in workload.holdings)
+        return sum(holding.pods for holding in workload.admitted_pod_sets)
     return sum(workload.counts)
 
 
 def _became_true(event: WatchEvent, kind: str, reason: str) -> bool:
-    """Return whether a watch event sets a condition to True for a given reason."""
+    """Return whether a watch event sets the condition `kind` to True with this reason."""
     condition = find_condition(event.obj, kind)
     if condition is None or condition["status"] != "True" or condition.get("reason") != reason:
         return False
@@ -288,12 +291,12 @@ class RunAccounting:
         client.subscribe(self._observe)
 
     def recall(self, events: Sequence[WatchEvent]) -> None:
-        """Add the objects that a simulation starts with, as ADDED events; their costs count from its start."""
+        """Add the objects that a simulation starts with, as ADDED events; costs count from the simulation's start."""
         for kind in _RECALLED_KINDS:
             self._observe([event for event in events if event.key.kind == kind])
 
     def cost_statement(self, now: Instant) -> Statement:
-        """Return the costs from the start of the simulation until now."""
+        """Return the costs from the start of the simulation until `now`."""
         return statement_of(self.ledger.accounts_until_now(now))
 
     def _observe(self, batch: Sequence[WatchEvent]) -> None:

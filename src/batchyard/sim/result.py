@@ -179,7 +179,7 @@ class Result:
         return tuple(_job_row(obj, self.now) for obj in self.objects[scheme.JOB])
 
 
-def rejected_write(write: Write, error: ApiError) -> RejectedWrite:
+def describe_rejected_write(write: Write, error: ApiError) -> RejectedWrite:
     """Return a rejected write with the reason and message of the API server."""
     key = write.key if isinstance(write, Delete) else _key(write.obj)
     return RejectedWrite(type(write).__name__.lower(), key, error.reason, str(error))

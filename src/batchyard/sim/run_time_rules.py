@@ -46,8 +46,8 @@ class UniformTime(NamedTuple):
     minimum: Duration
     maximum: Duration
 
-    def at(self, fraction: float) -> float:
-        """Return the run time that the given fraction of all runs does not exceed."""
+    def quantile(self, fraction: float) -> float:
+        """Return the run time in microseconds that the fraction `fraction` of all runs does not exceed."""
         return self.minimum + fraction * (self.maximum - self.minimum)
 
 
@@ -56,8 +56,8 @@ class ExponentialTime(NamedTuple):
 
     mean: Duration
 
-    def at(self, fraction: float) -> float:
-        """Return the run time that the given fraction of all runs does not exceed."""
+    def quantile(self, fraction: float) -> float:
+        """Return the run time in microseconds that the fraction `fraction` of all runs does not exceed."""
         return -self.mean * log(1 - fraction)
 
 
@@ -67,8 +67,8 @@ class LognormalTime(NamedTuple):
     mean: Duration
     sigma: float
 
-    def at(self, fraction: float) -> float:
-        """Return the run time that the given fraction of all runs does not exceed."""
+    def quantile(self, fraction: float) -> float:
+        """Return the run time in microseconds that the fraction `fraction` of all runs does not exceed."""
         return self.mean * exp(self.sigma * NormalDist().inv_cdf(fraction) - self.sigma**2 / 2)
 
 
@@ -76,9 +76,9 @@ TimeDistribution: TypeAlias = UniformTime | ExponentialTime | LognormalTime
 
 
 class RunTimeRule(NamedTuple):
-    """A row of a file of run times; `place` is its `file:line`."""
+    """A row of a file of run times; `location` is its `file:line`."""
 
-    place: str
+    location: str
     pattern: str
     distribution: TimeDistribution
 
@@ -91,7 +91,7 @@ class RunTimeRule(NamedTuple):
     def draw(self, seed: int, *names: str) -> Duration:
         """Return the run time for a seed and names, in whole milliseconds from 1 ms to ten years."""
         fraction = (draw_integer(seed, "run time", *names) + 0.5) / _RANDOM_RANGE
-        milliseconds = round(min(self.distribution.at(fraction), VIRTUAL_TIME_MAX) / MILLISECOND)
+        milliseconds = round(min(self.distribution.quantile(fraction), VIRTUAL_TIME_MAX) / MILLISECOND)
         return max(1, milliseconds) * MILLISECOND
 
 
@@ -104,7 +104,7 @@ class _RuleError(Exception):
 
 
 def parse_run_time_rules(name: str, text: str) -> list[RunTimeRule]:
-    """Parse a file of run times; raise InvalidScenario with the errors, each with file, line and column."""
+    """Parse a file of run times; raise InvalidScenario with up to 50 errors, each with file, line and column."""
     if len(text) > RULES_TEXT_LENGTH_MAX:
         raise InvalidScenario([_file_fault(name, f"the file is longer than {RULES_TEXT_LENGTH_MAX:,} characters")])
     rules: list[RunTimeRule] = []
@@ -112,11 +112,11 @@ def parse_run_time_rules(name: str, text: str) -> list[RunTimeRule]:
     for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        pattern, comma, rest = line.partition(",")
-        if not rules and not faults and pattern.lower() in _HEADER_WORDS and not _is_duration(rest):
+        pattern, comma, run_time_text = line.partition(",")
+        if not rules and not faults and pattern.lower() in _HEADER_WORDS and not _is_duration(run_time_text):
             continue
         try:
-            rules.append(RunTimeRule(f"{name}:{number}", *_parse_row(pattern, comma, rest)))
+            rules.append(RunTimeRule(f"{name}:{number}", *_parse_row(pattern, comma, run_time_text)))
         except _RuleError as error:
             faults.append(FileFault(f"{name}:{number}:{error.column}", FieldError("", error.problem, error.remedy)))
         if len(rules) > RULES_MAX:
@@ -129,8 +129,8 @@ def parse_run_time_rules(name: str, text: str) -> list[RunTimeRule]:
     return rules
 
 
-def _file_fault(place: str, problem: str) -> FileFault:
-    return FileFault(place, FieldError("", problem, "use patterns such as team-a/train-* for many jobs"))
+def _file_fault(location: str, problem: str) -> FileFault:
+    return FileFault(location, FieldError("", problem, "use patterns such as team-a/train-* for many jobs"))
 
 
 def _is_duration(text: str) -> bool:
@@ -141,15 +141,15 @@ def _is_duration(text: str) -> bool:
     return True
 
 
-def _parse_row(pattern: str, comma: str, rest: str) -> tuple[str, TimeDistribution]:
+def _parse_row(pattern: str, comma: str, run_time_text: str) -> tuple[str, TimeDistribution]:
     column = len(pattern) + 2
     name_pattern = pattern.strip().strip('"')
     if not name_pattern:
         raise _RuleError(1, "the name pattern is empty", "write a pattern such as train-*, or * for all jobs")
-    if not comma or not rest.strip():
+    if not comma or not run_time_text.strip():
         raise _RuleError(column, f"the row has no run time after {name_pattern!r}", f"append one: {_FORMS}")
-    column += len(rest) - len(rest.lstrip())
-    return name_pattern, _parse_distribution(rest.strip(), column)
+    column += len(run_time_text) - len(run_time_text.lstrip())
+    return name_pattern, _parse_distribution(run_time_text.strip(), column)
 
 
 def _parse_distribution(text: str, column: int) -> TimeDistribution:
@@ -174,7 +174,7 @@ def _parse_distribution(text: str, column: int) -> TimeDistribution:
 def _parse_uniform(arguments: Sequence[str], columns: Sequence[int], column: int) -> TimeDistribution:
     if len(arguments) != 2:
         raise _RuleError(column, "uniform needs two durations", "write it as uniform(5m,20m)")
-    minimum, maximum = (_parse_time(text, at) for text, at in zip(arguments, columns, strict=True))
+    minimum, maximum = (_parse_time(*each) for each in zip(arguments, columns, strict=True))
     if minimum > maximum:
         remedy = f"write it as uniform({arguments[1]},{arguments[0]})"
         raise _RuleError(columns[0], f"the minimum {arguments[0]} exceeds the maximum {arguments[1]}", remedy)
@@ -189,21 +189,23 @@ def _parse_exponential(arguments: Sequence[str], columns: Sequence[int], column:
 
 def _parse_lognormal(arguments: Sequence[str], columns: Sequence[int], column: int) -> TimeDistribution:
     values: dict[str, tuple[str, int]] = {}
-    for argument, at in zip(arguments, columns, strict=True):
+    for argument, argument_column in zip(arguments, columns, strict=True):
         name, equals, value = argument.partition("=")
         if name not in {"mean", "sigma"} or not equals:
-            raise _RuleError(at, f"{argument!r} is not mean= or sigma=", "write it as lognormal(mean=10m,sigma=0.5)")
-        values[name] = value, at + len(name) + 1
+            remedy = "write it as lognormal(mean=10m,sigma=0.5)"
+            raise _RuleError(argument_column, f"{argument!r} is not mean= or sigma=", remedy)
+        values[name] = value, argument_column + len(name) + 1
     if len(values) != 2 or len(arguments) != 2:
         problem = "lognormal needs its mean and the sigma of its logarithm"
         raise _RuleError(column, problem, "write it as lognormal(mean=10m,sigma=0.5)")
-    text, at = values["sigma"]
+    text, sigma_column = values["sigma"]
     try:
         sigma = float(text)
     except ValueError:
         sigma = -1.0
     if not 0 <= sigma <= _SIGMA_MAX:
-        raise _RuleError(at, f"sigma {text!r} is not a number from 0 to {_SIGMA_MAX:g}", "write sigma=0.5, for example")
+        problem = f"sigma {text!r} is not a number from 0 to {_SIGMA_MAX:g}"
+        raise _RuleError(sigma_column, problem, "write sigma=0.5, for example")
     return LognormalTime(_parse_time(*values["mean"]), sigma)
 
 
@@ -213,16 +215,16 @@ def _parse_time(text: str, column: int) -> Duration:
     except ValueError:
         raise _RuleError(column, f"{text!r} is not a run time", f"use {_FORMS}") from None
     if duration > VIRTUAL_TIME_MAX:
-        raise _RuleError(column, f"the run time {text} is more than ten years", "give a shorter one")
+        raise _RuleError(column, f"the run time {text} is more than ten years", "use a shorter one")
     return duration
 
 
 def with_run_times(scenario: Scenario, rules: Sequence[RunTimeRule], seed: int) -> tuple[Scenario, list[RunTimeRule]]:
-    """Return a scenario whose jobs have the run times of the rules, and the rules that match no job.
+    """Return a scenario whose jobs have the run times of the rules, and the rules that are the first match of no job.
 
-    Rules are for Jobs, JobSets, Pods, and Workloads without an owner.
+    Rules are for Jobs, JobSets, Pods, and Workloads without an owner. A job with a run time annotation keeps its own.
     """
-    used: dict[RunTimeRule, None] = {}
+    used_rules: dict[RunTimeRule, None] = {}
     unnamed_count = 0
     steps = []
     for step in scenario.steps:
@@ -232,11 +234,11 @@ def with_run_times(scenario: Scenario, rules: Sequence[RunTimeRule], seed: int) 
             if rule is None:
                 objects.append(obj)
                 continue
-            used[rule] = None
+            used_rules[rule] = None
             key = key_of(obj) if obj["metadata"].get("name") else f"unnamed {(unnamed_count := unnamed_count + 1)}"
-            objects.append(_annotated(obj, rule.draw(seed, group_kind(obj), str(key))))
+            objects.append(_with_run_time(obj, rule.draw(seed, group_kind(obj), str(key))))
         steps.append(step._replace(apply=objects))
-    return replace(scenario, steps=steps), [rule for rule in rules if rule not in used]
+    return replace(scenario, steps=steps), [rule for rule in rules if rule not in used_rules]
 
 
 def _is_job(obj: Obj) -> bool:
@@ -244,7 +246,7 @@ def _is_job(obj: Obj) -> bool:
     return kind in _JOB_KINDS or (kind == scheme.WORKLOAD and controller_of(obj) is None)
 
 
-def _annotated(obj: Obj, runtime: Duration) -> Obj:
+def _with_run_time(obj: Obj, runtime: Duration) -> Obj:
     if annotation(obj, well_known.RUNTIME) is not None:
         return obj
     annotations = {**(obj["metadata"].get("annotations") or {}), well_known.RUNTIME: format_duration(runtime)}
@@ -262,7 +264,10 @@ class UnknownRunTimes:
 
 
 def unknown_run_times(scenario: Scenario) -> UnknownRunTimes:
-    """Return how many jobs get the default run time of one minute, and how many Workloads run until their deletion."""
+    """Count a scenario's jobs and its Workloads without a job, and how many of each have no run time.
+
+    Such jobs get the default run time of one minute; such Workloads run until they are deleted.
+    """
     objects: dict[Key | int, Obj] = {}
     for step in scenario.steps:
         for obj in filter(_is_job, step.apply):
@@ -279,7 +284,7 @@ def unknown_run_times(scenario: Scenario) -> UnknownRunTimes:
 
 
 def _has_run_time(job: Obj, cluster: Obj | None) -> bool:
-    """Return whether a job, or each of its pod templates, has a run time."""
+    """Return whether a job has a run time: its own, one in the Cluster, or one for each of its pod templates."""
     metadata = job["metadata"]
     name = f"{metadata.get('namespace') or ''}/{metadata.get('name') or metadata.get('generateName', '')}"
     if durations.annotated_runtime(job) is not None or durations.named_runtime(cluster, [name]) is not None:

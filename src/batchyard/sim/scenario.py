@@ -62,7 +62,7 @@ def annotation_errors(obj: Obj) -> Iterator[FieldError]:
             if name in {well_known.RUNTIME, well_known.CHECKPOINT_EVERY}:
                 yield from _duration_errors(field_path, text, can_be_zero=name == well_known.RUNTIME)
             elif name == well_known.EXIT_CODE and not 0 <= _parse_number(text) <= _EXIT_CODE_MAX:
-                remedy = f"give a number from 0 to {_EXIT_CODE_MAX}"
+                remedy = f"use a number from 0 to {_EXIT_CODE_MAX}"
                 yield FieldError(field_path, f"{text!r} is not a valid exit code", remedy)
 
 
@@ -84,7 +84,7 @@ def _duration_errors(field_path: str, text: str, *, can_be_zero: bool) -> Iterat
         yield FieldError(field_path, problem, remedy)
         return
     if not duration and not can_be_zero:
-        remedy = "give a duration such as 5m, or remove the annotation"
+        remedy = "use a duration such as 5m, or remove the annotation"
         yield FieldError(field_path, "the checkpoint interval must be greater than 0", remedy)
 
 
@@ -108,13 +108,13 @@ class PossibleFaultTargets(NamedTuple):
         node_pools = [row for cluster in self.clusters for row in cluster["spec"].get("nodePools") or ()]
         return {row["name"]: row for row in sorted(node_pools, key=lambda row: row.get("provisioning") == "spot")}
 
-    def makes_pools(self) -> bool:
-        """Return whether auto-provisioning may create node pools, whose names are unknown before the simulation."""
+    def may_create_pools(self) -> bool:
+        """Return whether auto-provisioning may create further node pools, whose names are unknown in advance."""
         settings = [cluster["spec"].get("autoscaling") or {} for cluster in self.clusters]
         return any("autoProvisioning" in each for each in settings)
 
 
-def missing_targets(faults: Sequence[ScheduledFault], targets: PossibleFaultTargets) -> Iterator[FieldError]:
+def find_missing_targets(faults: Sequence[ScheduledFault], targets: PossibleFaultTargets) -> Iterator[FieldError]:
     """Yield an error for each fault whose target cannot exist."""
     for fault in faults:
         path, action = fault.path, fault.action
@@ -145,7 +145,7 @@ def _missing_target_errors(action: object, path: str, targets: PossibleFaultTarg
 
 
 def _pool_errors(name: str, path: str, targets: PossibleFaultTargets) -> Iterator[FieldError]:
-    if name not in targets.pools() and not targets.makes_pools():
+    if name not in targets.pools() and not targets.may_create_pools():
         yield _unknown_target(path, "node pool", name, targets.pools())
 
 
@@ -180,7 +180,7 @@ PODS_READY_PATH: Final = "spec.waitForPodsReady"
 
 
 def pods_ready_policy(wait_for_pods_ready: Mapping[str, Any] | None) -> PodsReadyPolicy | None:
-    """Return the policy for pods that are not ready in time, from `waitForPodsReady`; None without a time limit."""
+    """Return the policy for pods that are not ready in time, from `waitForPodsReady`; None if that is unset or off."""
     if wait_for_pods_ready is None or not wait_for_pods_ready["enable"]:
         return None
     return kueue_configuration.pods_ready_policy(wait_for_pods_ready)
@@ -189,7 +189,7 @@ def pods_ready_policy(wait_for_pods_ready: Mapping[str, Any] | None) -> PodsRead
 def pods_ready_errors(wait_for_pods_ready: Mapping[str, Any] | None) -> Iterator[FieldError]:
     """Yield an error if the timeout in `waitForPodsReady` is 0, because it would evict every Workload."""
     if wait_for_pods_ready is not None and not parse_duration(wait_for_pods_ready["timeout"]):
-        remedy = "give a time such as 5m, or set enable to false"
+        remedy = "use a time such as 5m, or set enable to false"
         timeout = wait_for_pods_ready["timeout"]
         yield rules.invalid(f"{PODS_READY_PATH}.timeout", timeout, "must be greater than 0", remedy)
 
@@ -234,13 +234,14 @@ class Scenario:
 
     @property
     def pods_ready(self) -> PodsReadyPolicy | None:
-        """The policy for pods that are not ready in time; None without a time limit."""
+        """The policy for pods that are not ready in time; None if waitForPodsReady is off."""
         return self.kueue.pods_ready
 
 
 class FileFault(NamedTuple):
-    """An error in a manifest file as a whole, such as a missing file."""
+    """An error in a source of manifests or a CSV file, such as a missing file."""
 
+    #: The name of the file, with line and column if they are known.
     source: str
     error: FieldError
 
@@ -258,19 +259,19 @@ class InvalidScenario(Exception):  # noqa: N818 - named like the API's Invalid
 
 
 def make_scenario(
-    manifests: Manifests, unread: Sequence[FileFault] = (), existing_cluster: Obj | None = None
+    manifests: Manifests, source_errors: Sequence[FileFault] = (), existing_cluster: Obj | None = None
 ) -> Scenario:
-    """Build the scenario that the given manifests describe.
+    """Build the scenario that `manifests` describe.
 
-    Raise InvalidScenario with all errors, including those of unreadable files. `existing_cluster` exists at the start;
-    a document with the same name changes it.
+    Raise InvalidScenario with all errors, including `source_errors`, those of unreadable sources. `existing_cluster`
+    exists at the start; a document with the same name changes it.
     """
     objects = list(as_user_manifests(manifests.objects))
     faults = [*manifests.faults, *_platform_errors(objects)]
     scenario_fields: dict[str, Any] = {}
     settings: Manifest | None = None
-    to_apply: dict[Duration, list[Obj]] = {}
-    deletes: dict[Duration, list[Key]] = {}
+    objects_by_time: dict[Duration, list[Obj]] = {}
+    deleted_keys_by_time: dict[Duration, list[Key]] = {}
     count_by_kind: dict[str, int] = {}
     cluster = existing_cluster
     later_clusters, pools = list[Manifest](), list[Manifest]()
@@ -287,36 +288,45 @@ def make_scenario(
             at = _time_annotation(manifest, well_known.SUBMIT_AT, faults) or 0
             if at or existing_cluster is not None:
                 later_clusters.append(manifest)
-                to_apply.setdefault(at, []).extend(initial_objects(obj))
+                objects_by_time.setdefault(at, []).extend(initial_objects(obj))
                 continue
             if cluster is not None:
                 faults.append(manifest.fault(_duplicate_error("Cluster")))
             cluster = obj
             continue
         count_by_kind[obj["kind"]] = count_by_kind.get(obj["kind"], 0) + 1
-        to_apply.setdefault(_time_annotation(manifest, well_known.SUBMIT_AT, faults) or 0, []).append(obj)
+        objects_by_time.setdefault(_time_annotation(manifest, well_known.SUBMIT_AT, faults) or 0, []).append(obj)
         faults += map(manifest.fault, annotation_errors(obj))
-        end = _time_annotation(manifest, well_known.DELETE_AT, faults)
-        if end is not None and _check_name(manifest, faults):
-            deletes.setdefault(end, []).append(key_of(obj))
+        deletion_time = _time_annotation(manifest, well_known.DELETE_AT, faults)
+        if deletion_time is not None and _check_name(manifest, faults):
+            deleted_keys_by_time.setdefault(deletion_time, []).append(key_of(obj))
         if group_kind(obj) == scheme.NODE_POOL:
             pools.append(manifest)
     scenario_fields |= _configuration_settings(objects, settings, faults)
     faults += _unknown_cluster_errors(later_clusters, cluster)
     faults += [pool.fault(fault) for pool in pools for fault in pool_errors(pool.obj, cluster)]
-    for at, names in _removed_pools(cluster, to_apply):
-        deletes.setdefault(at, []).extend(names)
+    for at, names in _removed_pools(cluster, objects_by_time):
+        deleted_keys_by_time.setdefault(at, []).extend(names)
     if settings is not None:
         clusters = [*([] if cluster is None else [cluster]), *(manifest.obj for manifest in later_clusters)]
         possible_targets = PossibleFaultTargets(clusters, "Node" in count_by_kind)
-        faults += map(settings.fault, missing_targets(scenario_fields["faults"], possible_targets))
-    if faults or unread:
-        raise InvalidScenario([*unread, *faults])
+        faults += map(settings.fault, find_missing_targets(scenario_fields["faults"], possible_targets))
+    if faults or source_errors:
+        raise InvalidScenario([*source_errors, *faults])
     initial_machines = [] if cluster is None or existing_cluster is not None else initial_objects(cluster)
-    to_apply[0] = [*initial_machines, *to_apply.get(0, [])]
-    times = sorted({**dict.fromkeys(to_apply), **dict.fromkeys(deletes)})
-    steps = [ScenarioStep(at, sorted(to_apply.get(at, ()), key=_is_not_namespace), deletes.get(at, ())) for at in times]
+    objects_by_time[0] = [*initial_machines, *objects_by_time.get(0, [])]
+    steps = _make_steps(objects_by_time, deleted_keys_by_time)
     return Scenario(steps, counts=count_by_kind, cluster=cluster, **scenario_fields)
+
+
+def _make_steps(
+    objects_by_time: Mapping[Duration, Sequence[Obj]], deleted_keys_by_time: Mapping[Duration, Sequence[Key]]
+) -> list[ScenarioStep]:
+    """Return a step for each time, in ascending order; Namespaces are applied before other objects."""
+    return [
+        ScenarioStep(at, sorted(objects_by_time.get(at, ()), key=_is_not_namespace), deleted_keys_by_time.get(at, ()))
+        for at in sorted({**dict.fromkeys(objects_by_time), **dict.fromkeys(deleted_keys_by_time)})
+    ]
 
 
 def _duplicate_error(kind: str) -> FieldError:
@@ -374,14 +384,14 @@ def _pool_keys(cluster: Obj | None) -> list[Key]:
     return [Key(scheme.NODE_POOL, "", row["name"]) for row in node_pools]
 
 
-def run_length(value: str | float) -> Duration:
+def parse_run_duration(value: str | float) -> Duration:
     """Parse how long a simulation may last, as a text or in seconds; raise ValueError if the value is invalid."""
     duration = parse_duration(value) if isinstance(value, str) else value * SECOND
     if duration > VIRTUAL_TIME_MAX:
-        raise ValueError(f"the run length {value} is more than ten years; give a shorter one")
+        raise ValueError(f"the run length {value} is more than ten years; use a shorter one")
     if not duration >= 0:  #  true for NaN as well
         raise ValueError(
-            f"{value} is not a valid run length; give a number of seconds (0 or more), or a duration such as '2h'"
+            f"{value} is not a valid run length; use a number of seconds (0 or more), or a duration such as '2h'"
         )
     return round(duration)
 
@@ -389,9 +399,11 @@ def run_length(value: str | float) -> Duration:
 def _scenario_settings(manifest: Manifest, faults: list[ManifestFault]) -> dict[str, Any]:
     spec = manifest.obj.get("spec") or {}
     text = spec.get("horizon")
-    horizon = None if text is None else _parse_duration_field(manifest, "spec.horizon", text, faults, run_length)
+    horizon = (
+        None if text is None else _parse_duration_field(manifest, "spec.horizon", text, faults, parse_run_duration)
+    )
     field_errors: list[FieldError] = []
-    faults_read = read_faults(spec.get("faults") or (), field_errors)
+    parsed_faults = read_faults(spec.get("faults") or (), field_errors)
     pods_ready_fields = spec.get("waitForPodsReady")
     field_errors += pods_ready_errors(pods_ready_fields)
     faults += map(manifest.fault, field_errors)
@@ -399,7 +411,7 @@ def _scenario_settings(manifest: Manifest, faults: list[ManifestFault]) -> dict[
     return {
         "kueue": replace(SIMULATION_SETTINGS, policy=policy, pods_ready=pods_ready_policy(pods_ready_fields)),
         "horizon": horizon,
-        "faults": tuple(faults_read),
+        "faults": tuple(parsed_faults),
         "hotswap": bool(spec.get("hotswap", True)),
     }
 
@@ -527,7 +539,7 @@ def _manifest_paths(path: Path, faults: list[FileFault]) -> list[Path]:
     if not paths:
         names = ", ".join(f"*{suffix}" for suffix in sorted(SUFFIXES))
         problem = f"the folder contains no manifests ({names})"
-        faults.append(FileFault(str(path), FieldError("", problem, "give another folder")))
+        faults.append(FileFault(str(path), FieldError("", problem, "use another folder")))
     return paths
 
 

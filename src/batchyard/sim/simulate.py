@@ -27,15 +27,15 @@ from batchyard.scheduling.workload.adjustments import MissingPriorityClass, reso
 from batchyard.scheduling.workload.lifecycle import is_finished
 from batchyard.sim.event_log import Event, Record, event_of
 from batchyard.sim.recovery import RunAccounting
-from batchyard.sim.result import Result, RunEnding, WorkloadCounts, rejected_write
+from batchyard.sim.result import Result, RunEnding, WorkloadCounts, describe_rejected_write
 from batchyard.sim.scenario import (
     VIRTUAL_TIME_MAX,
     FileFault,
     Scenario,
     Source,
     make_scenario,
+    parse_run_duration,
     read_sources,
-    run_length,
 )
 from batchyard.sim.state import State
 from batchyard.sim.world import StoppedByLoop, WaitTracker, World, do_nothing, ignore_record
@@ -96,17 +96,22 @@ def simulate(
         sinks.append(events)
     scenario, warnings = read_scenario(sources)
     sink = _to_events(sinks) if sinks else ignore_record
-    options = SimulationOptions(None if until is None else run_length(until), seed, OnLoop(on_preemption_loop), sink)
+    options = SimulationOptions(
+        None if until is None else parse_run_duration(until), seed, OnLoop(on_preemption_loop), sink
+    )
     simulation = Simulation(scenario, options)
     simulation.advance()
     return replace(simulation.result(), events=tuple(kept_events), warnings=tuple(warnings))
 
 
 def read_scenario(sources: Iterable[Source]) -> tuple[Scenario, Sequence[str]]:
-    """Return the scenario in files, folders, texts and objects, with the warnings about it."""
-    unread: list[FileFault] = []
-    manifests = read_manifests(read_sources(sources, unread))
-    return make_scenario(manifests, unread), manifests.warnings
+    """Return the scenario in files, folders, texts and objects, and the warnings about the manifests.
+
+    Raise InvalidScenario with all errors.
+    """
+    source_errors: list[FileFault] = []
+    manifests = read_manifests(read_sources(sources, source_errors))
+    return make_scenario(manifests, source_errors), manifests.warnings
 
 
 class Simulation:
@@ -176,8 +181,8 @@ class Simulation:
             ending=run_ending,
             events=(),
             loops=tuple(world.loops),
-            refused=tuple(rejected_write(*refused) for refused in world.refused),
-            missed=tuple(world.missed),
+            refused=tuple(describe_rejected_write(*each) for each in world.rejected_writes),
+            missed=tuple(world.missed_faults),
             warnings=(),
             counts=_count_workloads(workloads, world.waits, self._finished_earlier),
             objects={**{kind: world.objects(kind) for kind in KINDS_SHOWN}, scheme.POD: _pods_shown(world)},
@@ -204,7 +209,7 @@ class Simulation:
         last_step_time = max((self._start + step.at for step in self.scenario.steps), default=self._start)
         last_charge_time = self._start if self._accounting is None else self._accounting.ledger.charged_until
         last_change_times = map(_last_change_time, (*workloads, *self.world.objects(scheme.JOB)))
-        return max((last_step_time, self.world.log.last, last_charge_time, *last_change_times))
+        return max((last_step_time, self.world.log.last_record_at, last_charge_time, *last_change_times))
 
 
 def _to_events(sinks: Sequence[Callable[[Event], None]]) -> Callable[[Record], None]:

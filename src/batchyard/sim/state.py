@@ -29,9 +29,9 @@ class State:
     revision: int
     objects: Mapping[Key, Obj]
     #: The manifest that users applied last, by object.
-    applied: Mapping[Key, Obj] = field(default_factory=dict)
+    last_applied_manifests: Mapping[Key, Obj] = field(default_factory=dict)
     #: Kinds whose objects are unknown, because the user was not allowed to list them.
-    unread: Sequence[str] = ()
+    unread_kinds: Sequence[str] = ()
     #: Kueue's Configuration, if it is known, and the scheduler settings.
     configuration: Obj | None = None
     kueue: KueueSettings = SIMULATION_SETTINGS

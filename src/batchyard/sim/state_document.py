@@ -52,9 +52,9 @@ def read_state(source: Source) -> State:
     return state_of_texts(list(read_sources([source], faults)), faults)
 
 
-def state_of_texts(texts: Sequence[tuple[str, str]], unread: Iterable[FileFault] = ()) -> State:
-    """Build one state from named texts; raise InvalidScenario with all errors, including those of unread files."""
-    faults = [*unread]
+def state_of_texts(texts: Sequence[tuple[str, str]], source_errors: Iterable[FileFault] = ()) -> State:
+    """Build one state from texts, given as (name, text); raise InvalidScenario with all errors and `source_errors`."""
+    faults = [*source_errors]
     objects: list[Obj] = []
     at: Instant | None = None
     unread_kinds: dict[str, None] = {}
@@ -70,7 +70,7 @@ def state_of_texts(texts: Sequence[tuple[str, str]], unread: Iterable[FileFault]
                 objects += known_object
                 faults += _located_faults(name, lines, errors, item_path)
     if not objects and not faults:
-        remedy = "give the output of `kubectl get --output yaml`, or a list of manifests"
+        remedy = "use the output of `kubectl get --output yaml`, or a list of manifests"
         faults.append(FileFault(", ".join(name for name, _ in texts), FieldError("", "it contains no objects", remedy)))
     if faults:
         raise InvalidScenario(faults)
@@ -89,11 +89,11 @@ def is_state_text(text: str) -> bool:
     return _LIST_KIND_PATTERN.search(text) is not None and all(each.search(text) for each in _SERVER_FIELD_PATTERNS)
 
 
-def state_of(objects: Iterable[Obj], at: Instant | None = None, unread: Sequence[str] = ()) -> State:
-    """Build a state from objects in their storage version, by default at the latest timestamp in the objects.
+def state_of(objects: Iterable[Obj], at: Instant | None = None, unread_kinds: Sequence[str] = ()) -> State:
+    """Build a state from objects in their storage version, at the instant `at`; None: at their latest timestamp.
 
-    Only a later creation time, which the API server writes, replaces a given time. Later timestamps of other clients
-    do not, because their clocks may be wrong.
+    A later creation time, which the API server writes, replaces `at`. Later timestamps of other clients do not, because
+    their clocks may be wrong. Leases, Events and Secrets are left out; missing Namespaces and metadata are added.
     """
     objects_by_key = {key_of(obj): obj for obj in objects if key_of(obj).kind not in OMITTED_KINDS}
     configurations = [objects_by_key.pop(key) for key in list(objects_by_key) if key.kind == CONFIGURATION]
@@ -110,10 +110,11 @@ def state_of(objects: Iterable[Obj], at: Instant | None = None, unread: Sequence
     completed_objects = {key: _complete_metadata(key, obj, revisions[key], time) for key, obj in objects_by_key.items()}
     configuration = configurations[0] if configurations else None
     kueue = SIMULATION_SETTINGS if configuration is None else parse_kueue_settings(configuration)
-    applied = _applied_manifests(completed_objects)
+    last_applied_manifests = _applied_manifests(completed_objects)
     revision = max(revisions.values(), default=0)
     return State(
-        *(time, revision, completed_objects, applied, unread, configuration, kueue), is_time_recorded=at is not None
+        *(time, revision, completed_objects, last_applied_manifests, unread_kinds, configuration, kueue),
+        is_time_recorded=at is not None,
     )
 
 
@@ -127,15 +128,15 @@ def document_of(state: State) -> dict[str, Any]:
     """Return the state as a `List` document of its objects."""
     item_objects = [state.objects[key] for key in sorted(state.objects) if key.kind not in OMITTED_KINDS]
     item_objects += [] if state.configuration is None else [state.configuration]
-    metadata = list_metadata(state.at, state.revision, state.unread)
+    metadata = list_metadata(state.at, state.revision, state.unread_kinds)
     return {"apiVersion": "v1", "kind": "List", "metadata": metadata, "items": item_objects}
 
 
-def list_metadata(at: Instant, revision: int, unread: Sequence[str]) -> dict[str, Any]:
+def list_metadata(at: Instant, revision: int, unread_kinds: Sequence[str]) -> dict[str, Any]:
     """Return the metadata of a `List` document: its time, its revision, and the kinds that could not be read."""
     annotations = {TAKEN_AT_ANNOTATION: format_time(at)}
-    if unread:
-        annotations[UNREAD_KINDS_ANNOTATION] = ",".join(unread)
+    if unread_kinds:
+        annotations[UNREAD_KINDS_ANNOTATION] = ",".join(unread_kinds)
     return {"resourceVersion": str(revision), "annotations": annotations}
 
 
@@ -164,7 +165,7 @@ def _objects_of(value: Any) -> tuple[Sequence[tuple[str, Obj]], Instant | None]:
 
 
 def _known_object(obj: Obj) -> tuple[Sequence[Obj], Sequence[FieldError]]:
-    """Return an object in its storage version, if its kind is known, and its errors.
+    """Return an object in its storage version, as a list that is empty if its kind is unknown, and its errors.
 
     An object with a resourceVersion, which an API server has stored, is not validated.
     """
@@ -253,13 +254,16 @@ class StatePart(Enum):
 
 
 def manifest_texts(texts: Iterable[tuple[str, str]], part: StatePart = StatePart.ALL) -> Iterator[tuple[str, str]]:
-    """Yield named texts with each state converted to manifests; each object keeps the line on which it starts."""
+    """Yield the named texts, with each state converted to manifests; each object keeps the line on which it starts.
+
+    Texts that are not states are unchanged.
+    """
     for name, text in texts:
         yield name, _manifest_text(name, text, part) if is_state_text(text) else text
 
 
 def as_manifests(state: State) -> dict[Key, Obj]:
-    """Return the manifests of the objects of a state, in order, without those that controllers created."""
+    """Return the manifests of the objects of a state by key, without the objects that controllers created."""
     timed_state, _ = with_runtimes(state)
     has_cluster = bool(state.of_kind(scheme.CLUSTER))
     kept_objects = {
@@ -294,7 +298,7 @@ def _line_by_key(text: str) -> dict[Key, int]:
         lines = DocumentLines(document.text, document.line)
         for index, (item_path, obj) in enumerate(_objects_of(document.value)[0]):
             for known_object in _known_object(obj)[0]:
-                line = document.line + 1 + index if has_object_per_line else lines.of(item_path)
+                line = document.line + 1 + index if has_object_per_line else lines.line_of(item_path)
                 line_by_key.setdefault(key_of(known_object), line)
     return line_by_key
 

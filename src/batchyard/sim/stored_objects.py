@@ -42,24 +42,24 @@ def as_user_manifests(manifests: Sequence[Manifest]) -> Iterator[Manifest]:
 
     A stored object whose controller is in the manifests is left out, such as the Workload of a Job.
     """
-    names = {_names_of(each.obj["kind"], each.obj, each.obj["metadata"].get("name")) for each in manifests}
+    identities = {_identity_of(each.obj["kind"], each.obj, each.obj["metadata"].get("name")) for each in manifests}
     for manifest in manifests:
         obj = manifest.obj
         if not obj["metadata"].get("resourceVersion"):
             yield manifest
             continue
         owner = controller_of(obj)
-        if owner is None or _names_of(owner["kind"], obj, owner["name"]) not in names:
+        if owner is None or _identity_of(owner["kind"], obj, owner["name"]) not in identities:
             yield replace(manifest, obj=as_user_manifest(obj))
 
 
-def _names_of(kind: str, obj: Obj, name: str | None) -> tuple[str, str, str | None]:
-    """Return a kind, the namespace of an object, and a name."""
+def _identity_of(kind: str, obj: Obj, name: str | None) -> tuple[str, str, str | None]:
+    """Return (kind, namespace, name) of an object in the namespace of `obj`; the namespace is '' if there is none."""
     return kind, obj["metadata"].get("namespace") or "", name
 
 
 def _user_job_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the spec of a Job without the fields that controllers added."""
+    """Return the spec of a Job without the fields that controllers set; unchanged with `manualSelector`."""
     if spec.get("manualSelector"):
         return dict(spec)
     kept_fields = {name: value for name, value in spec.items() if name not in {"selector", "suspend"}}
@@ -67,7 +67,7 @@ def _user_job_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _user_job_set_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the spec of a JobSet without the fields that controllers added."""
+    """Return the spec of a JobSet without the fields that controllers set."""
     replicated_jobs = []
     for replicated_job in spec.get("replicatedJobs") or ():
         job = replicated_job["template"]

@@ -19,7 +19,7 @@ class Gauge:
         self._integral: float = 0
         self.peak: float = 0
         self.peak_at = start_time
-        """The start of its first peak."""
+        """The instant at which the value first reached `peak`."""
 
     @property
     def value(self) -> float:
@@ -92,7 +92,7 @@ class Curve:
         return gauge.mean(end), gauge.peak
 
     def means(self, end: Instant, count: int) -> Sequence[float]:
-        """Return the means over `count` equal intervals from the beginning to `end`."""
+        """Return the time-weighted means over `count` equal intervals from the beginning to `end`."""
         boundaries = [self._start_time + (end - self._start_time) * number // count for number in range(count + 1)]
         means_by_part, point_index = [], 0
         for interval_begin, interval_end in pairwise(boundaries):

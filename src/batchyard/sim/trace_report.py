@@ -48,24 +48,24 @@ class FleetUsage:
     """Capacity and usage over time, by resource, of the nodes with one GPU model or of all nodes."""
 
     def __init__(self, now: Instant) -> None:
-        self.nodes = 0
-        self.total = {resource: Gauge(now) for resource in RESOURCES}
-        self.used = {resource: Gauge(now) for resource in RESOURCES}
+        self.node_count = 0
+        self.capacity_gauges = {resource: Gauge(now) for resource in RESOURCES}
+        self.usage_gauges = {resource: Gauge(now) for resource in RESOURCES}
 
 
 class TraceWatch:
     """Observes waits, utilization and fragmentation in a simulation; `interval` is the time between recorded points."""
 
-    def __init__(self, mix: PodMix, now: Callable[[], Instant], interval: Duration) -> None:
-        self._mix = mix
+    def __init__(self, pod_mix: PodMix, now: Callable[[], Instant], interval: Duration) -> None:
+        self._pod_mix = pod_mix
         self._now = now
         self._interval = interval
-        self._begun = self._advanced_to = now()
+        self._start_time = self._advanced_to = now()
         self._nodes: dict[str, NodeInfo] = {}
         #: The node of each pod, by uid.
         self._node_by_pod: dict[str, str] = {}
         #: The nodes that changed in this instant.
-        self._changed: dict[str, None] = {}
+        self._changed_nodes: dict[str, None] = {}
         #: By node, its free GPUs and the unusable part of them, in thousandths.
         self._free_by_node: dict[str, tuple[int, int]] = {}
         self._free_sum = self._unusable_sum = 0
@@ -74,10 +74,10 @@ class TraceWatch:
         self.fragmentation = Gauge(self._advanced_to)
         self.points: list[FleetPoint] = []
         #: Pods without a node, by uid.
-        self.waiting: dict[str, PodView] = {}
-        #: By name, when a pod of the trace was bound, or why it was never bound.
+        self.waiting_pods: dict[str, PodView] = {}
+        #: By name, when a pod of the trace was bound, or the scheduler's message if it was deleted before.
         self.bound_at: dict[str, Instant] = {}
-        self.unplaced: dict[str, str] = {}
+        self.unplaced_messages: dict[str, str] = {}
 
     def observe(self, events: Sequence[WatchEvent]) -> None:
         """Update the observed numbers after a batch of watch events."""
@@ -93,16 +93,20 @@ class TraceWatch:
         if now == self._advanced_to:
             return
         self._update_fragmentation()
-        first_point = self._advanced_to + (self._begun - self._advanced_to) % self._interval
+        first_point = self._advanced_to + (self._start_time - self._advanced_to) % self._interval
         for at in range(first_point, now, self._interval):
-            used = {resource: gauge.value for resource, gauge in self.fleets[ALL_NODES].used.items()}
-            self.points.append(FleetPoint(at, used, self.fragmentation.value, len(self.waiting)))
+            used = {resource: gauge.value for resource, gauge in self.fleets[ALL_NODES].usage_gauges.items()}
+            self.points.append(FleetPoint(at, used, self.fragmentation.value, len(self.waiting_pods)))
         self._advanced_to = now
 
     def end(self, now: Instant) -> None:
         """Complete the observed numbers at the end of the simulation."""
         self.advance(now)
-        gauges = [gauge for fleet in self.fleets.values() for gauge in (*fleet.total.values(), *fleet.used.values())]
+        gauges = [
+            gauge
+            for fleet in self.fleets.values()
+            for gauge in (*fleet.capacity_gauges.values(), *fleet.usage_gauges.values())
+        ]
         for gauge in (self.fragmentation, *gauges):
             gauge.set(gauge.value, now)
 
@@ -124,12 +128,12 @@ class TraceWatch:
                 del self._nodes[name]
             else:
                 self._count_node(view, 1)
-        self._changed[name] = None
+        self._changed_nodes[name] = None
 
     def _count_node(self, view: NodeView, sign: int) -> None:
         for fleet in self._fleets_of(view):
-            fleet.nodes += sign
-            for resource, gauge in fleet.total.items():
+            fleet.node_count += sign
+            for resource, gauge in fleet.capacity_gauges.items():
                 gauge.add(sign * view.allocatable.get(RESOURCES[resource], 0), self._advanced_to)
 
     def _fleets_of(self, view: NodeView) -> list[FleetUsage]:
@@ -146,7 +150,7 @@ class TraceWatch:
         if pod.node_name or is_gone:
             self._end_wait(pod)
         elif not pod.is_terminal:
-            self.waiting[pod.uid] = pod
+            self.waiting_pods[pod.uid] = pod
         is_on_node = bool(pod.node_name) and not is_gone and not pod.is_terminal
         if is_on_node and pod.uid not in self._node_by_pod:
             self._add_pod(pod)
@@ -154,13 +158,13 @@ class TraceWatch:
             self._remove_pod(pod.uid)
 
     def _end_wait(self, pod: PodView) -> None:
-        waiting_pod = self.waiting.pop(pod.uid, None)
+        waiting_pod = self.waiting_pods.pop(pod.uid, None)
         if pod.namespace != NAMESPACE or waiting_pod is None:
             return
         if pod.node_name:
             self.bound_at[pod.name] = self._advanced_to
         else:
-            self.unplaced[pod.name] = waiting_pod.unschedulable_message
+            self.unplaced_messages[pod.name] = waiting_pod.unschedulable_message
 
     def _add_pod(self, pod: PodView) -> None:
         node = self._nodes.get(pod.node_name)
@@ -177,37 +181,39 @@ class TraceWatch:
         self._count_pod(pod, node, -1)
 
     def _count_pod(self, pod: PodView, node: NodeInfo, sign: int) -> None:
-        self._changed[node.name] = None
+        self._changed_nodes[node.name] = None
         for fleet in self._fleets_of(node.view):
             for resource, amount in pod.requests:
                 if resource in _NAME_BY_RESOURCE:
-                    fleet.used[_NAME_BY_RESOURCE[resource]].add(sign * amount, self._advanced_to)
+                    fleet.usage_gauges[_NAME_BY_RESOURCE[resource]].add(sign * amount, self._advanced_to)
 
     # --- fragmentation ---
 
     def _update_fragmentation(self) -> None:
         """Update the fragmentation for the nodes that changed since the last update."""
-        if not self._changed:
+        if not self._changed_nodes:
             return
-        for name in self._changed:
+        for name in self._changed_nodes:
             free_gpus, unusable_gpus = self._free_by_node.pop(name, (0, 0))
             self._free_sum -= free_gpus
             self._unusable_sum -= unusable_gpus
             node = self._nodes.get(name)
             if node is not None:
                 free_resources = _free_resources_of(node)
-                free_gpus, unusable_gpus = sum(free_resources.gpus), self._mix.unusable_gpu_sum(free_resources)
+                free_gpus, unusable_gpus = sum(free_resources.gpus), self._pod_mix.unusable_gpu_sum(free_resources)
                 self._free_by_node[name] = free_gpus, unusable_gpus
                 self._free_sum += free_gpus
                 self._unusable_sum += unusable_gpus
-        self._changed = {}
-        total_free = self._free_sum * self._mix.pods
+        self._changed_nodes = {}
+        total_free = self._free_sum * self._pod_mix.pod_count
         self.fragmentation.set(self._unusable_sum / total_free if total_free else 0.0, self._advanced_to)
 
 
 def _free_resources_of(node: NodeInfo) -> FreeNodeResources:
-    gpus = tuple([max(0, free_milli) for free_milli in node.gpu_shares.left])
-    return FreeNodeResources(node.view.labels.get(MODEL, ""), node.left.get("cpu", 0), node.left.get("memory", 0), gpus)
+    gpus = tuple([max(0, free_milli) for free_milli in node.gpu_shares.free_shares])
+    return FreeNodeResources(
+        node.view.labels.get(MODEL, ""), node.free_amounts.get("cpu", 0), node.free_amounts.get("memory", 0), gpus
+    )
 
 
 #: The minimum number of points in a report.
@@ -267,7 +273,7 @@ class Agreement:
 
 
 @dataclass(frozen=True, slots=True)
-class Unplaced:
+class UnplacedReason:
     """A reason why pods were never placed on a node, with the number of these pods."""
 
     reason: str
@@ -326,7 +332,7 @@ class TraceReport:
     duration: float
     pods: PodCounts
     waits: TraceWaits
-    unplaced: Sequence[Unplaced]
+    unplaced: Sequence[UnplacedReason]
     usage: Sequence[Usage]
     fragmentation: Fragmentation
     points: Sequence[PointRow]
@@ -342,11 +348,11 @@ class TraceRun:
 
     def __init__(self, trace: Trace, options: SimulationOptions, scenario: Scenario | None = None) -> None:
         self._trace = trace
-        self._mix = PodMix(pod.shape for pod in trace.pods)
+        self._pod_mix = PodMix(pod.shape for pod in trace.pods)
         self.simulation = Simulation(scenario or trace.scenario, options)
         kernel = self.simulation.world.kernel
         end = max((pod.deleted for pod in trace.pods), default=0)
-        self._watch = TraceWatch(self._mix, kernel.now, max(SECOND, end // POINTS_MIN))
+        self._watch = TraceWatch(self._pod_mix, kernel.now, max(SECOND, end // POINTS_MIN))
         self.simulation.world.client.subscribe(self._watch.observe)
 
     def report(self) -> TraceReport:
@@ -366,7 +372,10 @@ class TraceRun:
                 _add_recorded_usage(row, self._trace.pods, length) if row.model == ALL_NODES else row for row in usage
             ],
             fragmentation=Fragmentation(
-                gauge.mean(EPOCH + length), gauge.peak, duration_seconds(gauge.peak_at - EPOCH), self._mix.without_gpu
+                gauge.mean(EPOCH + length),
+                gauge.peak,
+                duration_seconds(gauge.peak_at - EPOCH),
+                self._pod_mix.fraction_without_gpu,
             ),
             points=_point_rows(watch),
         )
@@ -384,8 +393,8 @@ def _api_name(name: str) -> str:
 
 
 def _pod_counts(pods: Sequence[TracedPod], watch: TraceWatch, length: Duration) -> PodCounts:
-    bound_or_deleted = [*watch.bound_at, *watch.unplaced]
-    waiting_count = sum(pod.namespace == NAMESPACE for pod in watch.waiting.values())
+    bound_or_deleted = [*watch.bound_at, *watch.unplaced_messages]
+    waiting_count = sum(pod.namespace == NAMESPACE for pod in watch.waiting_pods.values())
     return PodCounts(
         total=len(pods),
         placed_here=len(watch.bound_at),
@@ -435,18 +444,18 @@ def duration_statistics(durations: Iterable[Duration]) -> DurationStatistics:
     return DurationStatistics(sum(ranks) / len(ranks) / SECOND, *at)
 
 
-def _unplaced_reasons(pods: Sequence[TracedPod], watch: TraceWatch) -> list[Unplaced]:
+def _unplaced_reasons(pods: Sequence[TracedPod], watch: TraceWatch) -> list[UnplacedReason]:
     """Return why pods of the trace were not placed: each reason with its number of pods, most frequent first."""
-    message_by_pod = dict(watch.unplaced)
+    message_by_pod = dict(watch.unplaced_messages)
     message_by_pod |= {
-        pod.name: pod.unschedulable_message for pod in watch.waiting.values() if pod.namespace == NAMESPACE
+        pod.name: pod.unschedulable_message for pod in watch.waiting_pods.values() if pod.namespace == NAMESPACE
     }
     count_by_reason: dict[str, int] = {}
     for pod in pods:
         if pod.name in message_by_pod:
             reason = _short_reason(message_by_pod[pod.name])
             count_by_reason[reason] = count_by_reason.get(reason, 0) + 1
-    return [Unplaced(*item) for item in sorted(count_by_reason.items(), key=lambda item: (-item[1], item[0]))]
+    return [UnplacedReason(*item) for item in sorted(count_by_reason.items(), key=lambda item: (-item[1], item[0]))]
 
 
 def _short_reason(message: str) -> str:
@@ -461,12 +470,12 @@ def _usage_rows(model: str, fleet: FleetUsage, length: Duration) -> list[Usage]:
     return [
         Usage(
             model=model,
-            nodes=fleet.nodes,
+            nodes=fleet.node_count,
             resource=resource,
-            total=fleet.total[resource].peak,
-            mean=_fraction(fleet.used[resource].mean(now), fleet.total[resource].mean(now)),
-            peak=_fraction(fleet.used[resource].peak, fleet.total[resource].peak),
-            peak_at=duration_seconds(fleet.used[resource].peak_at - EPOCH),
+            total=fleet.capacity_gauges[resource].peak,
+            mean=_fraction(fleet.usage_gauges[resource].mean(now), fleet.capacity_gauges[resource].mean(now)),
+            peak=_fraction(fleet.usage_gauges[resource].peak, fleet.capacity_gauges[resource].peak),
+            peak_at=duration_seconds(fleet.usage_gauges[resource].peak_at - EPOCH),
             mean_there=None,
             peak_there=None,
         )
@@ -495,10 +504,10 @@ def _requested_amount(shape: TracedPodShape, resource: str) -> int:
 
 
 def _point_rows(watch: TraceWatch) -> list[PointRow]:
-    total_gauges = watch.fleets[ALL_NODES].total
+    capacity_gauges = watch.fleets[ALL_NODES].capacity_gauges
     rows = []
     for point in watch.points:
-        cpu, memory, gpu = [_fraction(point.used[resource], total_gauges[resource].peak) for resource in RESOURCES]
+        cpu, memory, gpu = [_fraction(point.used[resource], capacity_gauges[resource].peak) for resource in RESOURCES]
         rows.append(PointRow(duration_seconds(point.at - EPOCH), cpu, memory, gpu, point.fragmentation, point.waiting))
     return rows
 

@@ -63,13 +63,17 @@ class PodMix:
         self._counts: dict[TracedPodShape, int] = {}
         for shape in shapes:
             self._counts[shape] = self._counts.get(shape, 0) + 1
-        self.pods = sum(self._counts.values())
+        self.pod_count = sum(self._counts.values())
         self._unusable_by_room: dict[FreeNodeResources, int] = {}
 
     @property
-    def without_gpu(self) -> float:
+    def fraction_without_gpu(self) -> float:
         """Return the fraction of the trace's pods that need no GPU, which is the lower bound of the fragmentation."""
-        return sum(n for shape, n in self._counts.items() if not shape.gpu_milli) / self.pods if self.pods else 0.0
+        return (
+            sum(n for shape, n in self._counts.items() if not shape.gpu_milli) / self.pod_count
+            if self.pod_count
+            else 0.0
+        )
 
     def unusable_gpu_sum(self, free_resources: FreeNodeResources) -> int:
         """Return the thousandths of a node's free GPUs that a pod cannot use, summed over all pods of the trace."""
@@ -139,7 +143,7 @@ class Trace:
 def parse_load(text: str) -> Fraction:
     """Parse a load factor (how many times as fast pods arrive), such as 2.5; raise ValueError if it is invalid."""
     if _LOAD_PATTERN.fullmatch(text) is None or not Fraction(text):
-        raise ValueError(f"{text!r} is not a valid load: give a number above 0, such as 100 or 2.5")
+        raise ValueError(f"{text!r} is not a valid load: use a number above 0, such as 100 or 2.5")
     return Fraction(text)
 
 
@@ -164,8 +168,8 @@ def read_trace(folder: Path, load: Fraction = Fraction(1)) -> Trace:
     return Trace(traced_pods, scenario, load)
 
 
-def add_manifests(trace: Trace, scenario: Scenario) -> Scenario:
-    """Return a scenario with the nodes and pods of a trace added to it."""
+def merge_trace(trace: Trace, scenario: Scenario) -> Scenario:
+    """Return `scenario` with the nodes and pods of a trace added."""
     steps: dict[Duration, ScenarioStep] = {}
     for step in (*trace.scenario.steps, *scenario.steps):
         merged_step = steps.get(step.at, ScenarioStep(step.at, (), ()))
@@ -265,7 +269,7 @@ ConvertedT = TypeVar("ConvertedT")
 def _convert_row(
     convert: Callable[[TraceRow], ConvertedT], location: str, row: TraceRow, faults: list[FileFault]
 ) -> ConvertedT | None:
-    """Return `convert(row)`; for an invalid row, add an error with its file and line."""
+    """Return `convert(row)`; for an invalid row, add an error with its file and line, and return None."""
     try:
         return convert(row)
     except (ValueError, TypeError) as error:

@@ -70,7 +70,8 @@ class WorkloadTimeline:
     preemptions: int = 0
     #: The Workload that preempted this one first; '' if none did.
     preempted_by: str = ""
-    is_there: bool = True
+    #: Whether the Workload still exists at the end of the run.
+    exists: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +105,9 @@ def read_change(
 
     Raise InvalidScenario with all errors.
     """
-    unread_files: list[FileFault] = []
-    manifests = read_manifests(read_sources(sources, unread_files))
-    scenario = make_scenario(manifests, unread_files, run_start.cluster)
+    source_errors: list[FileFault] = []
+    manifests = read_manifests(read_sources(sources, source_errors))
+    scenario = make_scenario(manifests, source_errors, run_start.cluster)
     kinds = {group_kind(each.obj) for each in manifests.objects}
     kueue_settings = scenario.kueue if scheme.CONFIGURATION in kinds else None
     if kueue_settings is None and scheme.SCENARIO in kinds:
@@ -116,7 +117,10 @@ def read_change(
 
 
 def compare(start: RunStart, change: PlannedChange, horizon: Duration | None = None, seed: int = 0) -> Comparison:
-    """Simulate `start` with and without a change; both simulations end at `horizon`, counted from the change."""
+    """Simulate `start` without and with a change; both simulations end at `horizon`, counted from the change.
+
+    Without `horizon`, each ends at the scenario's horizon, or when no more events are scheduled.
+    """
     if change.kueue is not None and change.kueue != start.scenario.kueue and start.state is None:
         start = _start_at_moment(start, seed)
     return Comparison(simulate_start(start, None, horizon, seed), simulate_start(start, change, horizon, seed))
@@ -134,7 +138,10 @@ def simulate_start(
     seed: int = 0,
     finish: Callable[[Simulation], None] = run_to_end,
 ) -> RunRecord:
-    """Simulate `start`, with `change` unless it is None; `finish` runs the simulation, and may observe it."""
+    """Simulate `start`, with `change` unless it is None, for `run_length` from the start of the change.
+
+    `finish` runs the simulation to its end, and may observe it.
+    """
     scenario = start.scenario
     if change is not None:
         later_steps = [step._replace(at=start.at + step.at) for step in change.steps]
@@ -188,13 +195,13 @@ def _timelines(start: RunStart, result: Result, log: Sequence[Record]) -> dict[s
         if name is None:
             continue
         if record["event"] == "Deleted":
-            timelines.setdefault(name, _TimelineBuilder("")).is_there = False
+            timelines.setdefault(name, _TimelineBuilder("")).exists = False
             continue
         timeline = timelines.setdefault(name, _TimelineBuilder(""))
         timeline.record_event(record, _shift_record(start.at, record)["time"])
     return {
         name: WorkloadTimeline(
-            each.queue or queues.get(name, ""), *each.moments, each.preemptions, each.preempted_by, each.is_there
+            each.queue or queues.get(name, ""), *each.moments, each.preemptions, each.preempted_by, each.exists
         )
         for name, each in timelines.items()
         if each.ended_at is None or each.ended_at > 0
@@ -211,7 +218,7 @@ class _TimelineBuilder:
     ended_at: float | None = None
     preemptions: int = 0
     preempted_by: str = ""
-    is_there: bool = True
+    exists: bool = True
 
     @property
     def moments(self) -> tuple[float, float | None, float | None]:
@@ -222,7 +229,7 @@ class _TimelineBuilder:
         """Update the timeline after a log record of the Workload."""
         match record["event"]:
             case "Created":
-                self.created_at, self.started_at, self.ended_at, self.is_there = max(0.0, at), None, None, True
+                self.created_at, self.started_at, self.ended_at, self.exists = max(0.0, at), None, None, True
             case "Admitted":
                 if self.started_at is None:
                     self.started_at = at
@@ -334,7 +341,7 @@ class WorkloadDifference:
     changed: WorkloadTimeline | None
 
     @property
-    def sooner(self) -> float | None:
+    def sooner_by(self) -> float | None:
         """Return how many seconds earlier the Workload starts with the change; None unless it starts in both runs."""
         start_without = None if self.without is None else self.without.started_at
         start_with = None if self.changed is None else self.changed.started_at
@@ -346,7 +353,7 @@ class WorkloadDifference:
         without_change, with_change = self.without, self.changed
         if without_change is None:
             return "new"
-        if with_change is None or (without_change.is_there and not with_change.is_there):
+        if with_change is None or (without_change.exists and not with_change.exists):
             return "gone"
         if without_change.started_at is None and with_change.started_at is not None:
             return "starts"
@@ -354,7 +361,7 @@ class WorkloadDifference:
             return "does not start"
         if with_change.preemptions != without_change.preemptions:
             return "preempted" if with_change.preemptions > without_change.preemptions else "not preempted"
-        start_shift = self.sooner or 0
+        start_shift = self.sooner_by or 0
         if without_change.ended_at is not None and with_change.ended_at is None and start_shift >= 0:
             return "does not finish"
         if without_change.ended_at is None and with_change.ended_at is not None and start_shift <= 0:
@@ -377,9 +384,9 @@ class QueueDifference:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The effects of a change on Workloads, queues and costs, over `seconds` seconds from the instant `began`."""
+    """The effects of a change on Workloads, queues and costs, over `seconds` seconds from the instant `start_time`."""
 
-    began: Instant
+    start_time: Instant
     seconds: float
     workloads: Sequence[WorkloadDifference]
     queues: Sequence[QueueDifference]
@@ -422,8 +429,8 @@ _EFFECT_VERBS: Final = (
 )
 
 
-def difference_of(comparison: Comparison, began: Instant) -> Difference:
-    """Return the differences between both simulations, which began at the instant `began`."""
+def difference_of(comparison: Comparison, start_time: Instant) -> Difference:
+    """Return the differences between both simulations, which begin at the instant `start_time`."""
     without, changed = comparison.without, comparison.changed
     workload_differences = []
     for name in sorted({**without.timelines, **changed.timelines}):
@@ -431,8 +438,8 @@ def difference_of(comparison: Comparison, began: Instant) -> Difference:
         if timelines[0] != timelines[1]:
             queue = next((timeline.queue for timeline in timelines if timeline is not None and timeline.queue), "")
             workload_differences.append(WorkloadDifference(name, queue, *timelines))
-    run_seconds = max(duration_seconds(simulate_start.result.now - began) for simulate_start in (without, changed))
-    return Difference(began, run_seconds, workload_differences, _queue_rows(comparison, run_seconds), comparison)
+    run_seconds = max(duration_seconds(run.result.now - start_time) for run in (without, changed))
+    return Difference(start_time, run_seconds, workload_differences, _queue_rows(comparison, run_seconds), comparison)
 
 
 def document_of(difference: Difference) -> dict[str, Any]:
@@ -441,7 +448,7 @@ def document_of(difference: Difference) -> dict[str, Any]:
     return {
         "apiVersion": API_VERSION,
         "kind": "Comparison",
-        "time": format_time(difference.began),
+        "time": format_time(difference.start_time),
         "seconds": round(difference.seconds, _DECIMAL_PLACES),
         "summary": difference.summary,
         "workloads": [_workload_document(row) for row in difference.workloads],
@@ -500,7 +507,7 @@ def _waits_by_queue(
     """Yield each LocalQueue with its Workloads' mean wait in seconds and its number of pending Workloads."""
     timelines_by_queue: dict[str, list[WorkloadTimeline]] = {}
     for timeline in timelines.values():
-        if timeline.queue and timeline.is_there:
+        if timeline.queue and timeline.exists:
             timelines_by_queue.setdefault(timeline.queue, []).append(timeline)
     for queue, queue_timelines in timelines_by_queue.items():
         waits = [(length if each.started_at is None else each.started_at) - each.created_at for each in queue_timelines]
@@ -516,7 +523,7 @@ def _workload_document(row: WorkloadDifference) -> dict[str, Any]:
     for side, timeline in (("without", row.without), ("changed", row.changed)):
         if timeline is not None:
             document[side] = _timeline_document(timeline)
-    return document if row.sooner is None else {**document, "startsSooner": round(row.sooner, _DECIMAL_PLACES)}
+    return document if row.sooner_by is None else {**document, "startsSooner": round(row.sooner_by, _DECIMAL_PLACES)}
 
 
 def _timeline_document(timeline: WorkloadTimeline) -> dict[str, Any]:

@@ -41,10 +41,12 @@ from batchyard.wiring import PlatformPorts, PlatformSettings, WiredPlatform, bui
 
 @dataclass(slots=True)
 class _WorkloadWaits:
-    """The waits of a Workload for quota: the start of the current wait (None: it has quota), and the earlier total."""
+    """The waits of a Workload for quota, and the number of its preemptions."""
 
     created_at: Instant
+    #: The start of the current wait; None: the Workload has quota.
     waiting_since: Instant | None
+    #: The total of the earlier waits.
     total_wait: Duration = 0
     preemptions: int = 0
 
@@ -61,7 +63,7 @@ class WaitTracker:
         self.preemptions = 0
 
     def recall(self, workloads: Iterable[Obj]) -> None:
-        """Add the Workloads that exist at the start; those with quota waited from their creation to its reservation."""
+        """Register the Workloads that have quota at the start: they waited from creation to the quota reservation."""
         for workload in workloads:
             condition = find_condition(workload, "QuotaReserved")
             if condition is not None and condition["status"] == "True":
@@ -84,7 +86,10 @@ class WaitTracker:
             self._waits_after_eviction(record.regarding, at).preemptions += 1
 
     def wait_time(self, workload: Obj, now: Instant) -> Duration:
-        """Return the total time that a Workload has been without quota since its creation."""
+        """Return the total time up to `now` in which a Workload waited for quota.
+
+        A Workload that is finished or deactivated does not wait.
+        """
         workload_waits = self._waits_of(_workload_key(workload), workload)
         if workload_waits.waiting_since is None or _needs_no_quota(workload):
             return workload_waits.total_wait
@@ -105,7 +110,7 @@ class WaitTracker:
         workload_waits.waiting_since = None
 
     def _waits_of(self, key: Key, workload: Obj) -> _WorkloadWaits:
-        """Return the waits of a Workload; a new record if the known one is of a deleted Workload with this name."""
+        """Return the waits of a Workload: the known record, unless that is of a deleted Workload of this name."""
         created, record = parse_time(workload["metadata"]["creationTimestamp"]), self._waits.get(key)
         return record if record is not None and record.created_at >= created else _WorkloadWaits(created, created)
 
@@ -133,7 +138,7 @@ def _needs_no_quota(workload: Obj) -> bool:
 
 
 def merge_applied(stored_object: Obj, last_applied: Obj, new: Obj) -> dict[str, Any]:
-    """Return the stored object with the changes from the last applied manifest to the new one.
+    """Return the stored object with the changes from the last applied manifest to the new one (`new`).
 
     Mappings are merged by key. Lists are replaced as a whole, even if kubectl merges them by the names of their items.
     Unlike with kubectl, a field that is equal in both manifests keeps its stored value, because these manifests contain
@@ -153,7 +158,7 @@ def _mapping(value: object) -> Obj:
     return value if isinstance(value, Mapping) else {}
 
 
-#: The number of causes of rejected pods that are told apart; some name amounts, such as the used part of a quota.
+#: The maximum number of causes of rejected pods; some causes contain amounts, such as the used part of a quota.
 _REJECTION_CAUSES_MAX: Final = 100
 EPOCH: Final = parse_time("2026-01-01T00:00:00Z")
 """The start time of every simulated world."""
@@ -195,17 +200,17 @@ class World:
         namespaces = self._settings.kueue.managed_namespaces
         chain = AdmissionChain(with_nodes=self._settings.with_nodes, with_api=False, managed_namespaces=namespaces)
         self.store.listen(chain.observe)
-        self.client = LocalClient(self.store, self.kernel, seed, chain.rules())
+        self.client = LocalClient(self.store, self.kernel, seed, chain.hooks())
         self.loops: list[PreemptionLoop] = []
         #: The writes of users that the API rejected, each with its error.
-        self.refused: list[tuple[Write, ApiError]] = []
+        self.rejected_writes: list[tuple[Write, ApiError]] = []
         #: The Jobs and bare pods whose pods the API rejected, by the cause, in the order of their first rejection.
         self.rejected_pods: dict[str, dict[Key, None]] = {}
         #: The faults whose target did not exist at their time.
-        self.missed: list[ScheduledFault] = []
+        self.missed_faults: list[ScheduledFault] = []
         self._stop_on_loop = stop_on_loop
         #: The manifest that users applied last, by object.
-        self._applied: dict[Key, Obj] = {} if state is None else dict(state.applied)
+        self._last_applied_manifests: dict[Key, Obj] = {} if state is None else dict(state.last_applied_manifests)
         self.log = EventLog(self.start, self.kernel.now, sink)
         self.waits = WaitTracker(self.client)
         #: The client that injects faults between the platform and the store, if the scenario needs one.
@@ -231,7 +236,7 @@ class World:
     def state(self) -> State:
         """Return the current objects as a state; everything scheduled for this instant must be done."""
         objects = {key_of(obj): obj for kind in self.store.kinds() for obj in self.store.list(kind)}
-        return State(self.kernel.now(), self.store.revision, objects, dict(self._applied))
+        return State(self.kernel.now(), self.store.revision, objects, dict(self._last_applied_manifests))
 
     def _load_state(self, state: State) -> None:
         """Pass the objects of the initial state as watch events to all components that need them."""
@@ -280,7 +285,7 @@ class World:
 
     def record_missed_fault(self, fault: ScheduledFault) -> None:
         """Record a fault of the scenario that had no effect because its target did not exist."""
-        self.missed.append(fault)
+        self.missed_faults.append(fault)
 
     def _restart(self) -> None:
         """Restart the platform once all earlier watch events are delivered, and pass it all stored objects."""
@@ -313,30 +318,30 @@ class World:
             self.submit(Create(obj))
             return
         key = key_of(obj)
-        stored_object, last_applied = self.client.get(key), self._applied.get(key)
+        stored_object, last_applied = self.client.get(key), self._last_applied_manifests.get(key)
         if stored_object is None:
-            self._applied[key] = obj
+            self._last_applied_manifests[key] = obj
             self.submit(Create(obj))
         elif obj != last_applied:
             self._update(stored_object, last_applied or {}, obj)
 
     def _update(self, stored_object: Obj, last_applied: Obj, obj: Obj) -> None:
-        """Change a stored object as a newly applied manifest requires; record a rejected update in `refused`."""
+        """Change a stored object as a newly applied manifest requires; add a rejected update to `rejected_writes`."""
         new_object = merge_applied(stored_object, last_applied, obj)
-        faults = validate_update(new_object, stored_object)
-        if faults:
-            self.refused.append((Update(new_object), InvalidObject(faults)))
+        errors = validate_update(new_object, stored_object)
+        if errors:
+            self.rejected_writes.append((Update(new_object), InvalidObject(errors)))
         else:
-            self._applied[key_of(obj)] = obj
+            self._last_applied_manifests[key_of(obj)] = obj
             self.submit(Update(new_object))
 
     def submit(self, write: Write) -> None:
-        """Submit a write as a user; if the API server rejects it, record it in `refused`."""
+        """Submit a write as a user; if the API server rejects it, record it in `rejected_writes`."""
 
         def on_result(result: WriteResult) -> None:
             if result.error is None:
                 return
-            self.refused.append((write, result.error))
+            self.rejected_writes.append((write, result.error))
             if isinstance(write, Create) and group_kind(write.obj) == scheme.POD:
                 self._record_rejected_pod(key_of(write.obj), str(result.error))
 
@@ -378,7 +383,7 @@ def _write_faults_for(scenario: Scenario) -> WriteFaults | None:
 
 
 def undefined_namespaces(steps: Iterable[ScenarioStep]) -> list[str]:
-    """Return the Namespaces that objects of a scenario use without a manifest, except those of the system."""
+    """Return, sorted, the Namespaces that objects of a scenario use without a manifest, except those of the system."""
     metadata = [obj["metadata"] for step in steps for obj in step.apply]
     created_names = [obj["metadata"].get("name") for step in steps for obj in step.apply if obj["kind"] == "Namespace"]
     used_names = sorted({each["namespace"]: None for each in metadata if "namespace" in each})

@@ -90,7 +90,11 @@ class RevisionJournal:
         """
         journal_rows = [_encode_row(change) for change in changes]
         # One statement is a transaction by itself.
-        with self._transaction() if len(journal_rows) > _ROWS_PER_INSERT else journal_file.journal_errors(self._path):
+        with (
+            self._transaction()
+            if len(journal_rows) > _ROWS_PER_INSERT
+            else journal_file.convert_sqlite_errors(self._path)
+        ):
             self._insert_rows(journal_rows)
         for change in changes:
             journal_file.record_replaced_rows(self._replaced_rows, change)
@@ -102,10 +106,10 @@ class RevisionJournal:
         """Delete the rows of object versions that were replaced up to revision `floor`, the new compacted revision."""
         self._flush_commit_mark()
         obsolete_rows = [
-            replaced for replacing, replaced in takewhile(lambda pair: pair[0] <= floor, self._replaced_rows)
+            replaced_revision for _, replaced_revision in takewhile(lambda pair: pair[0] <= floor, self._replaced_rows)
         ]
         # Above the floor every revision has its row: counting them would take time proportional to their number.
-        remaining_row_count = self._floor.rows + floor - self._floor.revision - len(obsolete_rows)
+        remaining_row_count = self._floor.row_count + floor - self._floor.revision - len(obsolete_rows)
         new_floor = journal_file.CompactionFloor(self._floor.identity, floor, remaining_row_count)
         with self._transaction():
             for start_index in range(0, len(obsolete_rows), _ROWS_PER_DELETE):
@@ -118,7 +122,7 @@ class RevisionJournal:
     def close(self) -> None:
         """Close the journal file, and its commit mark (the small file that is also the journal's lock)."""
         self._flush_commit_mark()
-        with journal_file.journal_errors(self._path):
+        with journal_file.convert_sqlite_errors(self._path):
             self._connection.close()
         self._commit_mark.close()
 
@@ -173,7 +177,8 @@ class RevisionJournal:
         with self._transaction():
             (identity,) = self._connection.execute("SELECT identity FROM floor").fetchone()
             self._floor = journal_file.write_floor(
-                self._connection, journal_file.floor_over_all(self._connection, identity, revision + REVISION_LEAP)
+                self._connection,
+                journal_file.floor_covering_all_rows(self._connection, identity, revision + REVISION_LEAP),
             )
         self._connection.close()
         self._record_acknowledged(revision + REVISION_LEAP)
@@ -181,7 +186,7 @@ class RevisionJournal:
 
     def _open_connection(self, revision: int, sync: SyncMode) -> sqlite3.Connection:
         """Open the journal file for writing; raise JournalError if another process has appended after `revision`."""
-        with journal_file.journal_errors(self._path):
+        with journal_file.convert_sqlite_errors(self._path):
             connection = sqlite3.connect(
                 self._path,
                 isolation_level=None,
@@ -230,7 +235,7 @@ class RevisionJournal:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        with journal_file.journal_errors(self._path):
+        with journal_file.convert_sqlite_errors(self._path):
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -263,8 +268,7 @@ def _encode_row(change: WatchEvent) -> _Row:
 #
 # A restored journal continues far beyond the revisions of its backup, and holds no history. The platform that was
 # backed up may have served later revisions. A client that has seen those must list again, instead of mistaking new
-# revisions for known ones. (Restoring etcd's snapshots for Kubernetes works in the same way: bumped, and marked as
-# compacted.)
+# revisions for known ones. (`etcdutl snapshot restore` does the same with --bump-revision and --mark-compacted.)
 
 
 #: The first bytes of every SQLite file.
@@ -286,8 +290,8 @@ def back_up(journal: Path, backup: Path) -> journal_file.JournalContents:
     except journal_file.DamagedMark:
         record = None
     with _temporary_file(backup) as draft_path:
-        _copy_journal(journal, draft_path, reported_as=backup)
-        backup_contents = journal_file.read_journal(draft_path, is_immutable=True, reported_as=journal)
+        _copy_journal(journal, draft_path, error_path=backup)
+        backup_contents = journal_file.read_journal(draft_path, is_immutable=True, error_path=journal)
         last_revision = backup_contents.store.revision
         if record is None or record.revision > last_revision or record.identity != backup_contents.floor.identity:
             raise journal_file.damaged_journal_error(
@@ -320,11 +324,14 @@ def restore_backup(backup: Path, journal: Path) -> journal_file.JournalContents:
         draft_path = journal_file.restore_draft_path(journal)
         for suffix in ("", "-journal", "-wal", "-shm"):
             draft_path.with_name(draft_path.name + suffix).unlink(missing_ok=True)
-        _copy_journal(backup, draft_path, is_immutable=True, reported_as=journal)
-        with journal_file.journal_errors(draft_path), closing(sqlite3.connect(draft_path, isolation_level=None)) as db:
+        _copy_journal(backup, draft_path, is_immutable=True, error_path=journal)
+        with (
+            journal_file.convert_sqlite_errors(draft_path),
+            closing(sqlite3.connect(draft_path, isolation_level=None)) as db,
+        ):
             db.execute("BEGIN IMMEDIATE")
             restored_revision = backup_contents.store.revision + REVISION_LEAP
-            new_floor = journal_file.floor_over_all(db, journal_file.new_identity(db), restored_revision)
+            new_floor = journal_file.floor_covering_all_rows(db, journal_file.new_identity(db), restored_revision)
             journal_file.write_floor(db, new_floor)
             db.execute("COMMIT")
         restored_contents = journal_file.read_journal(draft_path, is_immutable=True)
@@ -336,12 +343,15 @@ def restore_backup(backup: Path, journal: Path) -> journal_file.JournalContents:
     return restored_contents
 
 
-def _copy_journal(path: Path, copy_path: Path, *, is_immutable: bool = False, reported_as: Path | None = None) -> None:
-    """Copy a journal file in its current state. Errors in writing the copy name `reported_as`, or else the copy."""
-    with journal_file.journal_errors(path), closing(journal_file.open_read_only(path, is_immutable=is_immutable)) as db:
+def _copy_journal(path: Path, copy_path: Path, *, is_immutable: bool = False, error_path: Path | None = None) -> None:
+    """Copy a journal file in its current state. Errors in writing the copy name `error_path`, or else the copy."""
+    with (
+        journal_file.convert_sqlite_errors(path),
+        closing(journal_file.open_read_only(path, is_immutable=is_immutable)) as db,
+    ):
         db.execute("BEGIN")
         db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-        with journal_file.journal_errors(reported_as or copy_path), closing(sqlite3.connect(copy_path)) as copy:
+        with journal_file.convert_sqlite_errors(error_path or copy_path), closing(sqlite3.connect(copy_path)) as copy:
             db.backup(copy)
 
 
@@ -357,8 +367,8 @@ def _temporary_file(path: Path) -> Iterator[Path]:
     try:
         yield draft_path
     finally:
-        for end in ("", "-journal"):
-            draft_path.with_name(draft_path.name + end).unlink(missing_ok=True)
+        for suffix in ("", "-journal"):
+            draft_path.with_name(draft_path.name + suffix).unlink(missing_ok=True)
 
 
 def _refuse_to_overwrite(path: Path) -> None:

@@ -31,8 +31,7 @@ from batchyard.store.memory import RecoveredStore
 # one.
 #
 # The mark costs one system call and no flush. The end of the process cannot separate it from the journal. After a power
-# loss it may be older than the journal, which weakens the check. With
-# `SyncMode.FULL` it is never newer.
+# loss it may be older than the journal, which weakens the check. With `SyncMode.FULL` it is never newer.
 
 
 _COMMIT_RECORD_STRUCT: Final = struct.Struct("<16sQ")
@@ -45,7 +44,7 @@ class JournalError(Exception):
 
 
 class CommitRecord(NamedTuple):
-    """What a commit mark file contains: the random identity of its journal, and the last acknowledged revision."""
+    """The content of a commit mark file: the random identity of its journal, and the last acknowledged revision."""
 
     identity: bytes
     revision: int
@@ -56,7 +55,7 @@ class DamagedMark(Exception):  # noqa: N818 - the name is the condition
 
 
 class CommitMark:
-    """The open commit mark file of a journal: its last acknowledged revision. A flock on it locks the journal."""
+    """The open commit mark file of a journal. The file holds a CommitRecord; a flock on the file locks the journal."""
 
     def __init__(self, journal: Path) -> None:
         path = commit_mark_path(journal)
@@ -71,7 +70,7 @@ class CommitMark:
             raise JournalError(f"{journal}: another process has the journal open; stop that process first") from error
 
     def read(self) -> CommitRecord | None:
-        """Return the journal's identity and last acknowledged revision, or None if not written. Raises DamagedMark."""
+        """Return the record in the file; None if the file is empty. Raises DamagedMark if the record is invalid."""
         return _read_commit_record_from(self._fd)
 
     def write(self, commit_record: CommitRecord) -> None:
@@ -109,7 +108,7 @@ def is_journal_open(journal: Path) -> bool:
 
 
 def wait_until_journal_closed(journal: Path) -> None:
-    """Wait until no process has the journal file open."""
+    """Wait until no process has the journal file open. Raises FileNotFoundError if it has no commit mark file."""
     fd = os.open(commit_mark_path(journal), os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_SH)
@@ -191,11 +190,11 @@ class CompactionFloor(NamedTuple):
 
     identity: bytes
     revision: int
-    rows: int
+    row_count: int
 
 
 class JournalContents(NamedTuple):
-    """What was read from a journal file: compaction floor, objects and changes, and rows that compaction may delete."""
+    """The contents of a journal file: compaction floor, objects and changes, and rows that compaction may delete."""
 
     floor: CompactionFloor
     store: RecoveredStore
@@ -205,7 +204,7 @@ class JournalContents(NamedTuple):
 
 def create_journal(path: Path) -> CompactionFloor:
     """Create an empty journal file with a new identity; return its compaction floor, at revision 0."""
-    with journal_errors(path), closing(sqlite3.connect(path, isolation_level=None)) as connection:
+    with convert_sqlite_errors(path), closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.executescript(_CREATE_TABLES_SQL)
         connection.execute(f"PRAGMA application_id = {JOURNAL_APPLICATION_ID}")
@@ -222,7 +221,7 @@ def new_identity(connection: sqlite3.Connection) -> bytes:
     return identity
 
 
-def floor_over_all(connection: sqlite3.Connection, identity: bytes, revision: int) -> CompactionFloor:
+def floor_covering_all_rows(connection: sqlite3.Connection, identity: bytes, revision: int) -> CompactionFloor:
     """Return a compaction floor at `revision` that covers all rows of the journal file; none may be newer."""
     (row_count,) = connection.execute("SELECT count(*) FROM revisions").fetchone()
     return CompactionFloor(identity, revision, int(row_count))
@@ -241,13 +240,13 @@ def open_read_only(path: Path, *, is_immutable: bool = False) -> sqlite3.Connect
     return sqlite3.connect(url, uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_SECONDS)
 
 
-def read_journal(path: Path, *, is_immutable: bool = False, reported_as: Path | None = None) -> JournalContents:
+def read_journal(path: Path, *, is_immutable: bool = False, error_path: Path | None = None) -> JournalContents:
     """Read and verify a journal file, and return its contents. Raise JournalError if it is damaged or not a journal.
 
-    Errors name the file `reported_as`, if `path` is a copy of it.
+    Errors name the file `error_path`, if `path` is a copy of it.
     """
-    reported_path = path if reported_as is None else reported_as
-    with journal_errors(reported_path), closing(open_read_only(path, is_immutable=is_immutable)) as connection:
+    reported_path = path if error_path is None else error_path
+    with convert_sqlite_errors(reported_path), closing(open_read_only(path, is_immutable=is_immutable)) as connection:
         connection.execute("BEGIN")
         _check_file(reported_path, connection)
         return _JournalReader(reported_path, _read_floor(reported_path, connection)).read(connection)
@@ -320,8 +319,8 @@ class _JournalReader:
             else:
                 rows_below_floor += 1
             record_replaced_rows(self._replaced_rows, change)
-        if rows_below_floor != floor.rows:
-            mismatch = f"it has {rows_below_floor} rows up to revision {floor.revision} instead of {floor.rows}"
+        if rows_below_floor != floor.row_count:
+            mismatch = f"it has {rows_below_floor} rows up to revision {floor.revision} instead of {floor.row_count}"
             raise damaged_journal_error(self._path, mismatch)
         return JournalContents(floor, RecoveredStore(revision, self._objects, changes), self._replaced_rows)
 
@@ -360,11 +359,11 @@ def row_checksum(revision: int, key: Key, text: bytes | None) -> int:
 
 def floor_checksum(floor: CompactionFloor) -> int:
     """Return the CRC-32 of a journal's compaction floor."""
-    return zlib.crc32(f"{floor.revision} {floor.rows}".encode(), zlib.crc32(floor.identity))
+    return zlib.crc32(f"{floor.revision} {floor.row_count}".encode(), zlib.crc32(floor.identity))
 
 
 @contextmanager
-def journal_errors(path: Path) -> Iterator[None]:
+def convert_sqlite_errors(path: Path) -> Iterator[None]:
     """Convert SQLite's errors within the `with` block into JournalErrors that name the journal file `path`."""
     try:
         yield

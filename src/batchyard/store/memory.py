@@ -1,6 +1,6 @@
 """The object store in memory: the current objects, one revision counter for all kinds, and the log of changes.
 
-The store is independent of kinds and creates no times, uids or names. It stores objects as given, except
+The store is independent of kinds and creates no times, uids or names. It stores objects as written, except
 `metadata.resourceVersion`, which is the revision of the object's last change. A writer names the revision that it has
 read; if another write came first, the store rejects the write. Stored objects are immutable, for the store and for its
 readers. With `detect_mutation`, the store keeps a copy of each, and `check_unchanged` fails if an object was changed in
@@ -123,7 +123,7 @@ class KindListing:
             self._sorted_objects, self._keys, self.is_listed = None, [], False  # sorting again is cheaper from here on
             self._changed_keys.clear()
 
-    def in_order(self, namespace: str | None = None) -> Sequence[Obj]:
+    def list_sorted(self, namespace: str | None = None) -> Sequence[Obj]:
         """Return the objects of one namespace, or of all if None, sorted by namespace and name."""
         objects_in_order = self._refresh_list()
         if namespace is None or not objects_in_order:
@@ -137,7 +137,7 @@ class KindListing:
         """Raise InvariantError unless the sorted list has exactly the stored objects, in order."""
         keys = sorted(self.objects)
         objects = [self.objects[key] for key in keys]
-        invariant(list(self.in_order()) == objects, "the sorted list of a kind must hold all its objects")
+        invariant(list(self.list_sorted()) == objects, "the sorted list of a kind must hold all its objects")
         invariant(self._keys == keys, "the keys of a kind's sorted list must be sorted")
 
     def _refresh_list(self) -> list[Obj]:
@@ -240,7 +240,7 @@ class Store:
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
         """Return a snapshot of a kind's objects in a namespace (None: in all), sorted by namespace and name."""
         kind_listing = self._listings.get(kind)
-        return kind_listing.in_order(namespace) if kind_listing is not None else ()
+        return kind_listing.list_sorted(namespace) if kind_listing is not None else ()
 
     def kinds(self) -> Sequence[str]:
         """Return the kinds of which at least one object is stored, sorted."""
@@ -328,8 +328,10 @@ class Store:
     def _check_copy(self, key: Key, obj: Obj | None) -> None:
         """Raise InvariantError if a stored object differs from the copy made when it was stored."""
         assert self._copies is not None
-        if obj is not None and (copy := self._copies[key]) != obj:
-            raise InvariantError(f'{key.kind} "{key}" was changed in place after it was stored: {copy} became {obj}')
+        if obj is not None and (stored_copy := self._copies[key]) != obj:
+            raise InvariantError(
+                f'{key.kind} "{key}" was changed in place after it was stored: {stored_copy} became {obj}'
+            )
 
 
 def _check_revision(key: Key, old_object: Obj | None, expected_revision: int) -> None:

@@ -1,7 +1,7 @@
 """The operator's webhooks: their registration by kind and operation, and their responses to AdmissionReviews.
 
-They have the names of Kueue's and JobSet's webhooks. Webhooks also check the CEL rules of Kueue's and JobSet's CRDs, so
-some kinds have a webhook that upstream lacks.
+The names of the webhooks are those of Kueue's and JobSet's webhooks. The webhooks also check the CEL rules of Kueue's
+and JobSet's CRDs, so some kinds have a webhook that upstream lacks.
 
 Sources: Kueue's config/components/webhook, JobSet's config/components/webhook.
 """
@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from batchyard import controller_groups
-from batchyard.admission_plugins.built_in import check_queue_kept, queue_job
+from batchyard.admission_plugins.built_in import check_queue_removal, queue_job
 from batchyard.api import conversion, defaults, scheme, validation, well_known
 from batchyard.api.defaults import jobset_defaults
 from batchyard.api.errors import FieldError, Forbidden
@@ -38,7 +38,7 @@ class OperatorWebhook(NamedTuple):
     """One webhook: its name, and the kind and operations that it handles."""
 
     name: str
-    info: ServedKind
+    served_kind: ServedKind
     operations: Sequence[str]
     mutates: bool
     #: Subresources that the webhook also handles.
@@ -47,12 +47,15 @@ class OperatorWebhook(NamedTuple):
     @property
     def resources(self) -> list[str]:
         """The plural resource names that the webhook handles, in the notation of webhook rules."""
-        return [self.info.plural, *(f"{self.info.plural}/{subresource}" for subresource in self.subresources)]
+        return [
+            self.served_kind.plural,
+            *(f"{self.served_kind.plural}/{subresource}" for subresource in self.subresources),
+        ]
 
     @property
     def handles_jobs_or_pods(self) -> bool:
         """Whether the webhook handles Jobs, JobSets or pods, which users create in every Namespace."""
-        return self.info.constant in {scheme.JOB, scheme.JOB_SET, scheme.POD}
+        return self.served_kind.constant in {scheme.JOB, scheme.JOB_SET, scheme.POD}
 
 
 _MUTATED_KINDS: Final = {
@@ -88,15 +91,15 @@ def _iterate_webhooks(enabled_groups: Sequence[str], *, mutates: bool) -> Iterat
         yield OperatorWebhook(name, served_kind, operations, mutates, subresources)
 
 
-# Lookups of objects for an answer. The answer is computed from the fetched objects, and computed again after each
+# Lookups of objects for a response. The response is computed from the fetched objects, and computed again after each
 # fetch of a missing object.
 
 
 class ObjectQuery(NamedTuple):
-    """A query to the API server: for one object by its key, or for the pods of the Job with the uid `owner`."""
+    """A query to the API server: for one object by its key, or for the pods of the Job with the uid `owner_uid`."""
 
     key: Key
-    owner: str = ""
+    owner_uid: str = ""
 
 
 class ObjectNotFetched(Exception):  # noqa: N818 - named after the condition
@@ -104,7 +107,7 @@ class ObjectNotFetched(Exception):  # noqa: N818 - named after the condition
 
     def __init__(self, object_query: ObjectQuery) -> None:
         super().__init__(str(object_query))
-        self.question = object_query
+        self.query = object_query
 
 
 class FetchedObjects:
@@ -120,7 +123,7 @@ class FetchedObjects:
         return objects[0] if objects else None
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
-        """Return the fetched pods that the Job with this uid owns."""
+        """Return the fetched pods of the Job with this uid; the namespace is always that of the reviewed object."""
         return self._fetched_objects(ObjectQuery(Key("", self._namespace, ""), uid))
 
     def _fetched_objects(self, query: ObjectQuery) -> Sequence[Obj]:
@@ -135,13 +138,6 @@ class FetchedObjects:
 def json_patch_between(old_object: Mapping[str, Any], new_object: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the JSON patch operations that change the old object to the new one; lists are replaced as a whole."""
     return list(_patch_operations(old_object, new_object, ""))
-
-
-# Answers to an external API server: AdmissionReview and ConversionReview, both v1.
-#
-# They use the functions of the embedded API server, so defaulting, validation and conversion are the same in both. For
-# kinds of Kubernetes itself only the rules of Kueue and JobSet apply: their API server has applied the others.
-# Source of the forms: k8s.io/api, admission/v1; k8s.io/apiextensions-apiserver, pkg/apis/apiextensions/v1.
 
 
 def _patch_operations(
@@ -165,6 +161,13 @@ def _escape_pointer(field: str) -> str:
     return field.replace("~", "~0").replace("/", "~1")
 
 
+# Responses to an external API server: AdmissionReview and ConversionReview, both v1.
+#
+# They use the functions of the embedded API server, so defaulting, validation and conversion are the same in both. For
+# kinds of Kubernetes itself only the rules of Kueue and JobSet apply: their API server has applied the others.
+# Source of the forms: k8s.io/api, admission/v1; k8s.io/apiextensions-apiserver, pkg/apis/apiextensions/v1.
+
+
 _ADMISSION_API_VERSION: Final = "admission.k8s.io/v1"
 _CONVERSION_API_VERSION: Final = "apiextensions.k8s.io/v1"
 _JOB_KINDS: Final = (scheme.JOB, scheme.JOB_SET)
@@ -178,7 +181,7 @@ class InvalidReview(ValueError):  # noqa: N818 - named after the condition
 
 
 def namespace_of(review: Mapping[str, Any]) -> str:
-    """Return the Namespace of the object in an AdmissionReview."""
+    """Return the Namespace of the object in an AdmissionReview, or ''; raise InvalidReview if it is malformed."""
     namespace: str = _read_request(review).get("namespace") or ""
     return namespace
 
@@ -189,7 +192,7 @@ def review_mutation(
     """Return the AdmissionReview response of the mutating webhook: a JSON patch with all mutations, or a denial.
 
     `namespaces` is `managedJobsNamespaceSelector`, which selects the Namespaces whose jobs Kueue manages. Raises
-    InvalidReview if the review is malformed.
+    InvalidReview if the review is malformed, and ObjectNotFetched if the response requires another object.
     """
     request = _read_request(review)
     obj = _read_object(request, "object")
@@ -206,7 +209,7 @@ def review_mutation(
 def review_validation(review: Mapping[str, Any], enabled_groups: Sequence[str], fetched_objects: FetchedObjects) -> Obj:
     """Return the AdmissionReview response of the validating webhook: it allows the object or contains the errors.
 
-    Raises InvalidReview if the review is malformed.
+    Raises InvalidReview if the review is malformed, and ObjectNotFetched if the response requires another object.
     """
     request = _read_request(review)
     new_object = _with_namespace(_read_object(request, "object"), request)
@@ -242,7 +245,7 @@ def review_conversion(review: Mapping[str, Any]) -> Obj:
 
 
 def _complete_object(obj: Obj, groups: Sequence[str], objects: FetchedObjects, namespaces: Selector | None) -> Obj:
-    """Return a sent object with defaults and mutations, in the form in which the API server will store it."""
+    """Return a sent object with the defaults and mutations of the webhooks of the controller groups."""
     kind = group_kind(obj)
     if kind == scheme.POD:
         return mutate_pod(obj, objects)
@@ -272,7 +275,7 @@ def _check_related_objects(new: Obj, old: Obj | None, groups: Sequence[str], fet
     if kind == scheme.POD:
         validate_pod(new, fetched_objects)
     elif kind in _JOB_KINDS and old is not None and ADMISSION in groups:
-        check_queue_kept(new, old, fetched_objects.get)
+        check_queue_removal(new, old, fetched_objects.get)
 
 
 def _read_request(review: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -9,7 +9,7 @@ from batchyard.accounting.budgets import (
     BudgetPeriod,
     BudgetUse,
     evaluate_budget,
-    newly_reached,
+    newly_reached_thresholds,
     next_threshold_at,
     period_of,
     status_of,
@@ -144,6 +144,6 @@ def test_forecast_of_exceeded_budget_adds_only_committed_cost() -> None:
 def test_threshold_is_newly_reached_once_per_period() -> None:
     period = period_of(budget(), NOW)
     before = {**budget(), "status": status_of(budget(), BudgetUse(spent_amount=8 * DOLLAR), period, NOW)}
-    assert [each["percent"] for each in newly_reached(before, verdict(10 * DOLLAR), period)] == [100]
+    assert [each["percent"] for each in newly_reached_thresholds(before, verdict(10 * DOLLAR), period)] == [100]
     later = period_of(budget(), NOW + 31 * 24 * HOUR)
-    assert [each["percent"] for each in newly_reached(before, verdict(8 * DOLLAR), later)] == [80]
+    assert [each["percent"] for each in newly_reached_thresholds(before, verdict(8 * DOLLAR), later)] == [80]

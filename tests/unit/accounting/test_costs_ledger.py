@@ -127,7 +127,7 @@ def test_price_of_node_without_instance_comes_from_annotation_type_or_cluster(
 
 
 def test_nodes_without_instances_are_machines_with_all_nodes() -> None:
-    books = LedgerFixture(detail=LedgerDetail(by_workload=True, all_nodes=True))
+    books = LedgerFixture(detail=LedgerDetail(is_by_workload=True, includes_bare_nodes=True))
     books.ready(0, "bare")
     assert [(line.pool, line.use) for line in books.statement(make.NOW + HOUR).by_pool] == [("nodes", IDLE)]
     assert list(books.ledger.unpriced_pools()) == [("nodes", "standard")]

@@ -5,18 +5,18 @@ from hypothesis import strategies as st
 
 from batchyard.accounting.accounts import BOOT, DONE, IDLE, LOST, RUNS, WHOLE_MACHINE, AccountKey, CostAccount
 from batchyard.accounting.records import (
-    PLATFORM,
+    PLATFORM_NAMESPACE,
     CostReport,
     RecordedAmount,
     amounts_of,
     combined_spec,
+    cost_record_specs,
     cost_report_document,
-    hour_name,
+    hour_record_name,
     limit_named_workloads,
     make_cost_record,
     make_cost_report,
     parse_cost_record,
-    specs_of,
 )
 from batchyard.api.meta import Obj
 from batchyard.api.times import parse_time
@@ -39,9 +39,10 @@ def hour(
 ) -> list[Obj]:
     """Return the records of one hour; `at` counts hours after ten."""
     begin = TEN + at * HOUR
-    specs = specs_of(lines, settled or {}, [])
+    specs = cost_record_specs(lines, settled or {}, [])
     return [
-        make_cost_record(ns, hour_name(begin), (begin, begin + HOUR), begin + HOUR, spec) for ns, spec in specs.items()
+        make_cost_record(ns, hour_record_name(begin), (begin, begin + HOUR), begin + HOUR, spec)
+        for ns, spec in specs.items()
     ]
 
 
@@ -53,8 +54,8 @@ def test_cost_records_round_trip() -> None:
     lines = {account_key(IDLE): RecordedAmount(5, 6, 7), account_key(DONE, "red", "w"): RecordedAmount(1, 2, 3)}
     result = {obj["metadata"]["namespace"]: parse_cost_record(obj) for obj in hour(lines)}
     assert result["red"].lines == {account_key(DONE, "red", "w"): RecordedAmount(1, 2, 3)}
-    assert result[PLATFORM].lines == {account_key(IDLE): RecordedAmount(5, 6, 7)}
-    assert result[PLATFORM].machines == {("p", "standard"): RecordedAmount(6, 8, 10)}
+    assert result[PLATFORM_NAMESPACE].lines == {account_key(IDLE): RecordedAmount(5, 6, 7)}
+    assert result[PLATFORM_NAMESPACE].machines == {("p", "standard"): RecordedAmount(6, 8, 10)}
 
 
 def test_settled_amount_replaces_running_amount_of_earlier_hour() -> None:
@@ -81,7 +82,7 @@ def test_day_record_reports_same_rows_as_its_hours() -> None:
         {(TEN, account_key(LOST, "red", "w")): RecordedAmount(0, 0, 900_000)},
     )
     day = []
-    for namespace in ("red", PLATFORM):
+    for namespace in ("red", PLATFORM_NAMESPACE):
         some = [parse_cost_record(obj) for obj in [*first, *second] if obj["metadata"]["namespace"] == namespace]
         span = TEN - 10 * HOUR, TEN + 14 * HOUR
         day.append(make_cost_record(namespace, "day-2026-11-22", span, span[1], combined_spec(some)))
@@ -139,9 +140,9 @@ def test_report_rows_sum_to_cost_of_machines(taken: dict[AccountKey, int], idle:
     lines = amounts_of({each: CostAccount(time, 0, time * price) for each, time in times.items()})
     objects = hour(lines)
     cost = sum(times.values()) * price
-    total = next(parse_cost_record(obj) for obj in objects if obj["metadata"]["namespace"] == PLATFORM).machines[
-        ("p", "standard")
-    ]
+    total = next(
+        parse_cost_record(obj) for obj in objects if obj["metadata"]["namespace"] == PLATFORM_NAMESPACE
+    ).machines[("p", "standard")]
     assert abs(total.microdollars * HOUR * WHOLE_MACHINE - cost) <= HOUR * WHOLE_MACHINE // 2 + 1
     for by in ("team", "queue", "workload", "flavor", "pool", "use"):
         result = make_cost_report(objects, by, 0, FOREVER)

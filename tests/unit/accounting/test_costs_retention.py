@@ -3,12 +3,12 @@
 from batchyard.accounting.accounts import DONE, AccountKey
 from batchyard.accounting.controller import DAY, DAY_RECORD_RETENTION, HOUR_RECORD_RETENTION, retention_writes
 from batchyard.accounting.records import (
-    PLATFORM,
+    PLATFORM_NAMESPACE,
     RecordedAmount,
-    hour_name,
+    cost_record_specs,
+    hour_record_name,
     make_cost_record,
     make_cost_report,
-    specs_of,
 )
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, key_of
@@ -39,8 +39,8 @@ class HourlyRecords:
                     HOUR, 0, 1_000_000 + number
                 )
             }
-            for namespace, spec in specs_of(lines, {}, []).items():
-                obj = make_cost_record(namespace, hour_name(begin), (begin, begin + HOUR), begin + HOUR, spec)
+            for namespace, spec in cost_record_specs(lines, {}, []).items():
+                obj = make_cost_record(namespace, hour_record_name(begin), (begin, begin + HOUR), begin + HOUR, spec)
                 self.client.submit([Create(obj)], ignore)
         self.kernel.run()
 
@@ -72,7 +72,7 @@ def test_day_records_merge_into_months_after_three_months() -> None:
     records.compact(BEGIN + 3 * DAY + HOUR_RECORD_RETENTION)
     assert records.names("red") == ["day-2026-01-30", "day-2026-01-31", "day-2026-02-01"]
     records.compact(BEGIN + 40 * DAY + DAY_RECORD_RETENTION)
-    for namespace in ("red", PLATFORM):
+    for namespace in ("red", PLATFORM_NAMESPACE):
         assert records.names(namespace) == ["month-2026-01", "month-2026-02"]
     again = [make_cost_report(records.objects(), by, 0, 1 << 62) for by in ("team", "workload")]
     assert [each.rows for each in again] == [each.rows for each in reported]

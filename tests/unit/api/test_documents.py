@@ -211,7 +211,7 @@ def test_syntax_error_is_reported_with_line_and_remedy(text: str, line: int, rem
 def test_template_is_reported_once_with_its_first_action(text: str, line: int, action: str) -> None:
     (fault,) = only(text).faults
     assert fault.problem == f"the document is a template, not YAML: it contains {action}"
-    assert fault.remedy.startswith("render it first, such as with `helm template CHART")
+    assert fault.remedy.startswith("render the template first, for example with `helm template CHART")
     assert fault.line == line
 
 

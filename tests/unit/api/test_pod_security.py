@@ -25,7 +25,7 @@ def spec(*containers: dict[str, Any], security: dict[str, Any] | None = None, **
 
 
 def violations(level: str, minor: int | None, pod: dict[str, Any]) -> list[str]:
-    result = evaluate_pod(LevelVersion(level, minor), {"name": "p"}, pod).found
+    result = evaluate_pod(LevelVersion(level, minor), {"name": "p"}, pod).violations
     return [str(violation) for violation in result]
 
 
@@ -203,14 +203,16 @@ def test_pod_passes_all_checks(level: str, minor: int | None, pod: dict[str, Any
 def test_annotations_set_profiles_in_older_versions() -> None:
     name = "seccomp.security.alpha.kubernetes.io/pod"
     seccomp = evaluate_pod(LevelVersion("baseline", 18), {"annotations": {name: "unconfined"}}, spec())
-    assert [str(result) for result in seccomp.found] == [f'seccompProfile (forbidden annotation {name}="unconfined")']
-    assert not evaluate_pod(LevelVersion("baseline", 19), {"annotations": {name: "unconfined"}}, spec()).found
+    assert [str(result) for result in seccomp.violations] == [
+        f'seccompProfile (forbidden annotation {name}="unconfined")'
+    ]
+    assert not evaluate_pod(LevelVersion("baseline", 19), {"annotations": {name: "unconfined"}}, spec()).violations
     name = "container.apparmor.security.beta.kubernetes.io/c"
     armor = evaluate_pod(LevelVersion("baseline"), {"annotations": {name: "unconfined"}}, spec())
-    assert [str(result) for result in armor.found] == [
+    assert [str(result) for result in armor.violations] == [
         f'forbidden AppArmor profile (annotation must not set AppArmor profile type to "{name}="unconfined"")'
     ]
-    assert not evaluate_pod(LevelVersion("baseline"), {"annotations": {name: "localhost/x"}}, spec()).found
+    assert not evaluate_pod(LevelVersion("baseline"), {"annotations": {name: "localhost/x"}}, spec()).violations
 
 
 def test_violations_are_reported_in_order_of_checks() -> None:

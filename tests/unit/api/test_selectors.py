@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchyard.api.meta import Obj, Requirement, selector
+from batchyard.api.meta import Obj, Requirement, parse_selector
 
 LABELS = {"zone": "a", "size": "8", "name": "x-1"}
 
@@ -49,10 +49,10 @@ def test_requirement_matches_label(key: str, operator: str, values: tuple[str, .
     ],
 )
 def test_selector_matches_only_if_all_requirements_match(obj: Obj, *, matches: bool) -> None:
-    result = selector(obj)
+    result = parse_selector(obj)
     assert result is not None
     assert result.matches(LABELS) is matches
 
 
 def test_missing_selector_returns_none() -> None:
-    assert selector(None) is None
+    assert parse_selector(None) is None

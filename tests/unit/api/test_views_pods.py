@@ -148,12 +148,12 @@ def test_pods_with_match_label_keys_and_other_labels_share_no_shape() -> None:
 def test_preferred_affinity_and_anti_affinity_have_signed_weights() -> None:
     both = {**preferred("podAffinity", 3, pod_term(HOST)), **preferred("podAntiAffinity", 4, pod_term(ZONE))}
     shape = pod_view(pod(affinity=both)).shape
-    assert [(weight, term.topology_key) for weight, term in shape.preferred] == [(3, HOST), (-4, ZONE)]
+    assert [(weight, term.topology_key) for weight, term in shape.preferred_terms] == [(3, HOST), (-4, ZONE)]
     assert not shape.depends_on_pods
 
 
 def test_topology_spread_constraint_gets_kubernetes_defaults() -> None:
-    (rule,) = pod_view(pod(topologySpreadConstraints=[{"topologyKey": ZONE, "maxSkew": 2}])).shape.spread
+    (rule,) = pod_view(pod(topologySpreadConstraints=[{"topologyKey": ZONE, "maxSkew": 2}])).shape.spread_rules
     assert rule == (ZONE, 2, True, None, 1, True, False)
 
 
@@ -168,7 +168,7 @@ def test_topology_spread_constraint_fields_are_read() -> None:
         "labelSelector": {"matchLabels": {"a": "b"}},
         "matchLabelKeys": ["v"],
     }
-    (rule,) = pod_view(pod(labels={"v": "1"}, topologySpreadConstraints=[constraint])).shape.spread
+    (rule,) = pod_view(pod(labels={"v": "1"}, topologySpreadConstraints=[constraint])).shape.spread_rules
     selector = Selector((Requirement("a", "In", ("b",)), Requirement("v", "In", ("1",))))
     assert rule == (HOST, 1, False, selector, 3, False, True)
 

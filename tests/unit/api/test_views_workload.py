@@ -113,16 +113,16 @@ def holding(count: int, cpu: str, back: int = 0, total: int = 4) -> WorkloadView
     ],
 )
 def test_reserved_usage_shrinks_with_reclaimable_pods(found: WorkloadView, pods: int, cpu: int) -> None:
-    (held,) = found.holdings
+    (held,) = found.admitted_pod_sets
     assert (held.pods, dict(held.usage), dict(held.flavors)) == (pods, {"cpu": cpu}, {"cpu": "spot"})
     assert (found.cluster_queue, found.reserved_at, found.admitted) == ("cq", make.at(3), True)
 
 
 def test_assignment_without_count_covers_all_pods() -> None:
     admission = {"clusterQueue": "cq", "podSetAssignments": [{"name": "main"}]}
-    (held,) = view(pod_sets=[make.pod_set(count=3)], status={"admission": admission}).holdings
+    (held,) = view(pod_sets=[make.pod_set(count=3)], status={"admission": admission}).admitted_pod_sets
     assert (held.pods, held.usage, held.flavors) == (3, (), {})
-    assert view(status={"admission": {"clusterQueue": "cq"}}).holdings == ()
+    assert view(status={"admission": {"clusterQueue": "cq"}}).admitted_pod_sets == ()
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ class ApiStore:
         self.kernel = VirtualEventLoop(start)
         self.store = Store(window=window)
         chain = AdmissionChain(with_nodes=False, with_api=True)
-        self.client = LocalClient(self.store, self.kernel, admission=chain.rules())
+        self.client = LocalClient(self.store, self.kernel, admission=chain.hooks())
         self.store.listen(chain.observe)
         for name in NAMESPACES:
             self.store.put(Key(scheme.NAMESPACE, "", name), make.namespace(name))

@@ -9,7 +9,7 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key
 from batchyard.apiserver.auth.authorization import AuthorizationDecision, RequestAttributes
 from batchyard.apiserver.auth.security import AuthFilters
-from batchyard.apiserver.auth.tokens import TokenIssuer, dashboard_token
+from batchyard.apiserver.auth.tokens import TokenIssuer, sign_dashboard_token
 from batchyard.apiserver.dashboard import (
     DASHBOARD_ACTIONS_PATH,
     DASHBOARD_FILES_PATH,
@@ -229,7 +229,7 @@ class PageAccess:
     def __init__(self) -> None:
         self.now = 10 * HOUR
         self.access = AuthFilters(Rights(), TokenIssuer(VirtualStore(), DigestSigner(), lambda: self.now))
-        self.token = dashboard_token(DigestSigner(), UserInfo("ann", ("team",)), self.now, self.now + HOUR)
+        self.token = sign_dashboard_token(DigestSigner(), UserInfo("ann", ("team",)), self.now, self.now + HOUR)
 
     def user(self, method: str, path: str, **headers: str) -> UserInfo | None:
         reported = {"authorization": f"Bearer {self.token}", **headers}
@@ -282,7 +282,7 @@ def test_only_token_with_actions_permits_an_action() -> None:
     assert refused.value.code == 403
     assert page_access.user("POST", DASHBOARD_ACTIONS_PATH, **{"impersonate-user": "owner"}) is None
     user = UserInfo("ann", ("team",))
-    page_access.token = dashboard_token(
+    page_access.token = sign_dashboard_token(
         DigestSigner(), user, page_access.now, page_access.now + HOUR, permits_actions=True
     )
     result = page_access.user("POST", DASHBOARD_ACTIONS_PATH)

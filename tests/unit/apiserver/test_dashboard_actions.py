@@ -31,7 +31,7 @@ class Actions:
         authorizer = RbacAuthorizer(api.stored)
         api.stored.store.listen(authorizer.observe)
         handlers = DashboardActions(api.stored, authorizer, api.tokens, api.server.handle)
-        api.server.add_handler(DASHBOARD_ACTIONS_PATH, handlers.offer)
+        api.server.add_get_handler(DASHBOARD_ACTIONS_PATH, handlers.offer)
         api.server.add_post_handler(DASHBOARD_ACTIONS_PATH, handlers.perform)
         self.grant("readers", rule("get list", "workloads clusterqueues localqueues", KUEUE))
         self.grant("editors", rule("get", "workloads", KUEUE), rule("patch delete", "jobs", "batch"))
@@ -228,7 +228,11 @@ def test_audit_log_has_the_write_and_the_action(page: Actions) -> None:
     page.perform(EDITOR, page.workload, "cancel")
     write, action = page.api.audited
     assert write.path is not None
-    assert (write.effective_request.method, write.path.info.plural, write.path.name) == ("DELETE", "jobs", "train")
+    assert (write.effective_request.method, write.path.served_kind.plural, write.path.name) == (
+        "DELETE",
+        "jobs",
+        "train",
+    )
     assert write.effective_request.user == EDITOR
     assert isinstance(action.response, Response)
     assert dict(action.response.annotations) == {"batchyard.dev/page-action": "cancel Workload team/w"}

@@ -12,7 +12,7 @@ from batchyard.apiserver.apply import (
     VersionAccessors,
     apply_configuration,
     check_applied_config,
-    updated_managed_fields,
+    managed_fields_after_update,
 )
 from batchyard.apiserver.patch import MergeSchema, merge_schema_of_kind
 from batchyard.apiserver.request import StatusError
@@ -101,7 +101,7 @@ def test_apply_reports_all_conflicts_by_manager() -> None:
 def test_conflict_with_updater_reports_api_version() -> None:
     live = apply(None, service(type="ClusterIP"), "me")
     changed = {**service(type="NodePort"), "metadata": live["metadata"]}
-    entries = updated_managed_fields(live, changed, live["metadata"]["managedFields"], by("editor"), SERVICES)
+    entries = managed_fields_after_update(live, changed, live["metadata"]["managedFields"], by("editor"), SERVICES)
     with pytest.raises(StatusError, match=r'conflict with "editor" using v1: \.spec\.type'):
         apply({**changed, "metadata": {**META, "managedFields": entries}}, service(type="ClusterIP"), "me")
 
@@ -125,7 +125,7 @@ def test_repeated_apply_keeps_object_and_time() -> None:
 def test_update_owns_changed_fields_and_drops_removed_fields() -> None:
     live = apply(None, service(80, type="ClusterIP"), "me")
     changed = service(type="NodePort")
-    entries = updated_managed_fields(live, changed, live["metadata"]["managedFields"], by("editor"), SERVICES)
+    entries = managed_fields_after_update(live, changed, live["metadata"]["managedFields"], by("editor"), SERVICES)
     obj = {"metadata": {"managedFields": entries}}
     assert managers(obj) == {"editor": {"f:type": {}}}
 
@@ -151,7 +151,7 @@ def test_oldest_updaters_are_merged() -> None:
     obj = service()
     for number in range(UPDATE_ENTRIES_MAX + 2):
         new = {**obj, "metadata": {**META, "labels": {f"l{n}": "" for n in range(number + 1)}}}
-        entries = updated_managed_fields(obj, new, entries, by(f"m{number}", number), SERVICES)
+        entries = managed_fields_after_update(obj, new, entries, by(f"m{number}", number), SERVICES)
         obj = new
     assert len(entries) == UPDATE_ENTRIES_MAX
     assert entries[0]["manager"] == "ancient-changes"

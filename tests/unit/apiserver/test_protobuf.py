@@ -78,7 +78,9 @@ def test_create_accepts_protobuf() -> None:
     assert (created.code, created.body["metadata"]["name"]) == (201, "new")
 
 
-@pytest.mark.parametrize("info", [each.info for each in built_in_resources() if each.is_native], ids=attrgetter("kind"))
+@pytest.mark.parametrize(
+    "info", [each.served_kind for each in built_in_resources() if each.is_native], ids=attrgetter("kind")
+)
 def test_every_native_kind_is_decoded(info: ServedKind) -> None:
     assert decode_protobuf_object(protobuf_envelope(info.api_version, info.kind, b""))["kind"] == info.kind
 

@@ -66,7 +66,7 @@ WORDS = st.sampled_from(["a", "b", "1", "2"])
 )
 def test_label_terms_match_like_single_requirements(requirements: list[Requirement], labels: dict[str, str]) -> None:
     one_by_one = all(each.matches(labels) for each in requirements)
-    assert LabelTerms(requirements).match(labels) is one_by_one
+    assert LabelTerms(requirements).matches(labels) is one_by_one
 
 
 @pytest.mark.parametrize(

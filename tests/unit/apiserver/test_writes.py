@@ -355,7 +355,7 @@ class CountingExecutor:
     def __init__(self) -> None:
         self.done = 0
 
-    def ask(self, user: UserInfo, work: Callable[[], bytes], done: Callable[[bytes | StatusError], None]) -> None:
+    def submit(self, user: UserInfo, work: Callable[[], bytes], done: Callable[[bytes | StatusError], None]) -> None:
         del user
         self.done += 1
         self._later = partial(done, work())

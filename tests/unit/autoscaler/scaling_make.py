@@ -136,7 +136,7 @@ class AutoscalerStage(Stage):
 
     def remove(self, name: str) -> None:
         """Delete a pod without grace period."""
-        self._submit(Delete(Key(scheme.POD, "team", name), grace=0))
+        self._submit(Delete(Key(scheme.POD, "team", name), grace_period_seconds=0))
         self.settle()
 
     def reported(self, reason: str) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ import make
 from batchyard.api.views.pods import PodView
 from batchyard.autoscaler.expander import Backoff, NodeGroupsState
 from batchyard.autoscaler.node_groups import ClusterLimits, GroupName, NodeGroup, groups_of, settings_of
-from batchyard.autoscaler.scale_up import LoopContext, NewPools, ScaleUp
+from batchyard.autoscaler.scale_up import LoopContext, NewPoolPlanner, ScaleUp
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
 from unit.autoscaler.scaling_make import ZONES, pod
 from unit.placement.placement_make import view
@@ -56,7 +56,10 @@ def fleet(
 
 
 def planner(
-    found: Sequence[NodeGroup], nodes: ClusterSnapshot | None = None, new_pools: NewPools | None = None, **spec: Any
+    found: Sequence[NodeGroup],
+    nodes: ClusterSnapshot | None = None,
+    new_pools: NewPoolPlanner | None = None,
+    **spec: Any,
 ) -> ScaleUp:
     """A scale-up without existing nodes, in its own what-if block; keywords are fields of the cluster spec."""
     whole = cluster(**spec)

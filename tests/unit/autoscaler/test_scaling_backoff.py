@@ -69,5 +69,5 @@ def test_backoff_key_of_auto_provisioned_pool_names_its_machine() -> None:
 
 
 def test_backoff_is_lasting_for_permanent_errors() -> None:
-    assert Backoff(0, 0, 0, "INVALID_GPU_TYPE").is_long_lasting
-    assert not Backoff(0, 0, 0, "QUOTA_EXCEEDED").is_long_lasting
+    assert Backoff(0, 0, 0, "INVALID_GPU_TYPE").needs_configuration_change
+    assert not Backoff(0, 0, 0, "QUOTA_EXCEEDED").needs_configuration_change

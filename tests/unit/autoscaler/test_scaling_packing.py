@@ -1,6 +1,6 @@
 """Packing: the number of new nodes for pods, and the reasons why pods do not fit."""
 
-from batchyard.autoscaler.scale_up import BinpackingEstimate, in_decreasing_request_order, misfit, pack
+from batchyard.autoscaler.scale_up import BinpackingEstimate, find_misfit_reasons, in_decreasing_request_order, pack
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
 from unit.autoscaler.scaling_make_core import A, groups, pool, views
 
@@ -68,8 +68,10 @@ def test_pack_adds_no_node_without_pods() -> None:
 
 def test_misfit_reports_reasons_like_kube_scheduler() -> None:
     (large,), (picky,) = views("a", cpu="5"), views("b", nodeSelector={"x": "y"})
-    assert misfit(large, GROUP, ClusterSnapshot()) == ("Insufficient cpu",)
-    assert misfit(picky, GROUP, ClusterSnapshot()) == ("node(s) didn't match Pod's node affinity/selector",)
+    assert find_misfit_reasons(large, GROUP, ClusterSnapshot()) == ("Insufficient cpu",)
+    assert find_misfit_reasons(picky, GROUP, ClusterSnapshot()) == (
+        "node(s) didn't match Pod's node affinity/selector",
+    )
 
 
 def test_pack_leaves_snapshot_unchanged() -> None:

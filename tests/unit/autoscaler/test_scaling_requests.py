@@ -11,7 +11,7 @@ from batchyard.autoscaler.provisioning_request_pods import (
     ConditionText,
     ProvisioningRequestState,
     admit_queued_pod,
-    choose_group,
+    choose_scale_up,
     pods_of,
     resize_request_name,
     state_of,
@@ -103,7 +103,7 @@ def test_pods_of_other_classes_are_unchanged() -> None:
 def chosen_group(*pools: dict[str, Any], count: int = 2, cpu: str = "3", **spec: Any) -> Any:
     names = [f"p{number}" for number in range(count)]
     pods = views(*names, cpu=cpu, tolerations=QUEUED_TAINT)
-    return choose_group(pods, planner(groups(*pools), **spec), None)
+    return choose_scale_up(pods, planner(groups(*pools), **spec), None)
 
 
 def queued_pool(name: str = "q", **spec: Any) -> dict[str, Any]:

@@ -48,19 +48,19 @@ class ScaleDownBench:
         situation = LoopContext(cluster(), self.settings, NOW)
         scale_down = ScaleDown(self.nodes, self.fleet, self.limits, situation, self._drain_of)
         scale_down.find_unneeded(candidates, more.get("awaited", {}), more.get("upcoming", ()))
-        return scale_down.remove(added, more.get("draining", 0))
+        return scale_down.choose_removals(added, more.get("draining", 0))
 
     def _drain_of(self, pod: PodView, is_guarded: bool) -> PodDrainability:
         return PodDrainability.BLOCKS if is_guarded else self.drains[pod.uid]
 
 
 def going(removals: ScaleDownDecisions) -> Sequence[str]:
-    return list(removals.removed_pods)
+    return list(removals.pods_to_move_by_node)
 
 
 def test_scale_down_deletes_empty_nodes_in_batches() -> None:
     removals = ScaleDownBench(*[f"n{number:02}" for number in range(12)]).removals()
-    assert (len(removals.unneeded_nodes), len(removals.removed_pods)) == (12, 10)
+    assert (len(removals.unneeded_nodes), len(removals.pods_to_move_by_node)) == (12, 10)
     assert removals.requeue_at == NOW + 10 * 1_000_000
 
 
@@ -122,7 +122,7 @@ def test_scale_down_keeps_destination_of_moved_pods() -> None:
     world.run("b", "q")
     removals = world.removals()
     assert (list(removals.unneeded_nodes), going(removals)) == (["a"], ["a"])
-    assert [pod.name for pod in removals.removed_pods["a"]] == ["p"]
+    assert [pod.name for pod in removals.pods_to_move_by_node["a"]] == ["p"]
 
 
 def test_blocking_pod_keeps_node_and_daemon_pod_does_not() -> None:
@@ -130,7 +130,7 @@ def test_blocking_pod_keeps_node_and_daemon_pod_does_not() -> None:
     world.run("a", "p", drain=PodDrainability.BLOCKS)
     world.run("b", "q", drain=PodDrainability.STAYS)
     removals = world.removals()
-    assert (list(removals.unneeded_nodes), removals.removed_pods) == (["b"], {"b": []})
+    assert (list(removals.unneeded_nodes), removals.pods_to_move_by_node) == (["b"], {"b": []})
 
 
 def test_scale_down_waits_for_on_completion_pods() -> None:
@@ -169,13 +169,13 @@ def test_scale_down_moves_no_pod_to_upcoming_node() -> None:
 
 def test_scale_down_respects_pool_minimum() -> None:
     bounded = groups(pool(bounds={"min": 2}, zones=[A]))[0]
-    assert len(ScaleDownBench("a", "b", "c", group=bounded).removals().removed_pods) == 1
+    assert len(ScaleDownBench("a", "b", "c", group=bounded).removals().pods_to_move_by_node) == 1
 
 
 def test_scale_down_respects_cluster_minimum() -> None:
     world = ScaleDownBench("a", "b", "c")
     world.limits = ClusterLimits({"cpu": ResourceLimit(8, 100)}, {"cpu": 12})
-    assert len(world.removals().removed_pods) == 1
+    assert len(world.removals().pods_to_move_by_node) == 1
 
 
 def test_scale_down_keeps_not_ready_node_for_twenty_minutes() -> None:
@@ -184,7 +184,7 @@ def test_scale_down_keeps_not_ready_node_for_twenty_minutes() -> None:
 
 
 def test_scale_down_deletes_complete_slice_only() -> None:
-    assert len(ScaleDownBench("a", "b", group=SLICE).removals().removed_pods) == 2
+    assert len(ScaleDownBench("a", "b", group=SLICE).removals().pods_to_move_by_node) == 2
     assert going(ScaleDownBench("a", "b", group=SLICE).removals({"b": NOW})) == []
 
 

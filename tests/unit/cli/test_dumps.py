@@ -156,7 +156,7 @@ def test_comparison_runs_the_jobs_of_a_dump_again(batchyard: Batchyard, dump: Pa
 
 def test_whatif_error_names_state_option_for_dump(batchyard: Batchyard, dump: Path) -> None:
     done = batchyard("whatif", dump, "-f", dump)
-    assert done.err == f"batchyard: {dump} is the state of a cluster: give it with --state\n"
+    assert done.err == f"batchyard: {dump} is the state of a cluster: use --state for it\n"
 
 
 def test_namespaces_of_a_dump_without_namespaces_exist(batchyard: Batchyard, tmp_path: Path) -> None:

@@ -119,6 +119,6 @@ def test_workload_of_unknown_run_time_is_reported(batchyard: Batchyard, tmp_path
 
 
 def test_unread_kinds_are_reported_with_consequence(batchyard: Batchyard, tmp_path: Path) -> None:
-    taken = document_of(replace(state(THERE, 10), unread=("Node",)))
+    taken = document_of(replace(state(THERE, 10), unread_kinds=("Node",)))
     done = batchyard("eta", "workload/b", "-n", "team", "--state", write_json(tmp_path, taken))
     assert done.stderr == "batchyard: no permission to list nodes: only quota is considered, no machines\n"

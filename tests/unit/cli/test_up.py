@@ -61,7 +61,7 @@ def test_local_image_option_requires_local_cluster(tmp_path: Path) -> None:
 def test_invalid_image_option_is_rejected(tmp_path: Path) -> None:
     up = ("up", "--data-dir", str(tmp_path / "new"), "--cluster", "local", "--image")
     assert "--image a: use NAME=DIRECTORY" in output_of_failure(*up, "a")
-    assert f"{tmp_path / 'none'} is not a folder; give a virtualenv" in output_of_failure(*up, f"a={tmp_path / 'none'}")
+    assert f"{tmp_path / 'none'} is not a folder; use a virtualenv" in output_of_failure(*up, f"a={tmp_path / 'none'}")
 
 
 def test_local_cluster_rejects_speed_option(tmp_path: Path) -> None:
@@ -70,15 +70,15 @@ def test_local_cluster_rejects_speed_option(tmp_path: Path) -> None:
 
 
 def test_speed_above_limit_is_rejected() -> None:
-    assert "give at most 3600x" in output_of_failure("up", "--speed", "max")
+    assert "use at most 3600x" in output_of_failure("up", "--speed", "max")
 
 
 def test_unreadable_cluster_file_is_reported(tmp_path: Path) -> None:
     up = ("up", "--data-dir", str(tmp_path / "new"), "--cluster")
-    assert f"{tmp_path / 'none'}: No such file or directory; give a file" in output_of_failure(
+    assert f"{tmp_path / 'none'}: No such file or directory; set --cluster to a file" in output_of_failure(
         *up, str(tmp_path / "none")
     )
-    assert f"{tmp_path}: Is a directory; give a file" in output_of_failure(*up, str(tmp_path))
+    assert f"{tmp_path}: Is a directory; set --cluster to a file" in output_of_failure(*up, str(tmp_path))
 
 
 def test_concurrent_detached_start_is_reported(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_concurrent_detached_start_is_reported(tmp_path: Path) -> None:
     with (tmp_path / "up.log").open("ab") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         reported = output_of_failure("up", "--data-dir", str(tmp_path), "--detach")
-    assert f"{tmp_path}: another `batchyard up --detach` starts the platform here; wait for it" in reported
+    assert f"{tmp_path}: another `batchyard up --detach` is starting a platform; wait for it" in reported
     (tmp_path / "up.log").unlink()
     (tmp_path / "up.log").mkdir()
     reported = output_of_failure("up", "--data-dir", str(tmp_path), "--detach")
@@ -96,7 +96,7 @@ def test_concurrent_detached_start_is_reported(tmp_path: Path) -> None:
 @pytest.mark.parametrize("address", ["192.0.2.1", "300.1.1.1", "127.0.0.1:80"])
 def test_foreign_listen_address_is_rejected(tmp_path: Path, address: str) -> None:
     reported = output_of_failure("up", "--data-dir", str(tmp_path), "--listen", address)
-    assert f"{address} is not an address of this machine; set another with --listen" in reported
+    assert f"{address} is not an address of this machine; set another address with --listen" in reported
 
 
 def test_invalid_backup_is_rejected(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ QUEUES = f"{FIRST_STEPS}/platform.yaml"
     ("arguments", "text"),
     [
         (("--by", "user"), "Invalid value for '--by': 'user' is not one of 'queue', 'team', 'priority', 'flavor'."),
-        (("--seed", "abc"), "Invalid value for '--seed': the value is not a whole number; give one such as 1"),
+        (("--seed", "abc"), "Invalid value for '--seed': the value is not a whole number; use one such as 1"),
     ],
 )
 def test_malformed_value_is_reported_in_plain_words(
@@ -49,7 +49,7 @@ def test_time_after_last_event_is_reported(batchyard: Batchyard) -> None:
     asked = ("why", "job/train-a", "-n", "team", "-f", FIRST_STEPS)
     done = batchyard(*asked, "--at", "10h")
     assert done.returncode == 0
-    assert "before --at 10h: this is its end; give an earlier --at for an earlier state\n" in done.stderr
+    assert "before --at 10h: its end is explained; set an earlier --at for an earlier state\n" in done.stderr
     assert batchyard(*asked, "--at", "20s").stderr == ""
 
 
@@ -80,7 +80,7 @@ def test_missing_platform_is_reported_without_options_that_the_command_lacks(
 ) -> None:
     done = batchyard("snapshot", "--data-dir", tmp_path, tmp_path / "state.json", KUBECONFIG="")
     assert done.returncode == 1
-    assert "start a platform with `batchyard up`, give its --data-dir, or select a cluster with" in done.stderr
+    assert "start a platform with `batchyard up`, set its --data-dir, or select a cluster with" in done.stderr
     assert "--state" not in done.stderr
 
 
@@ -95,7 +95,7 @@ def test_unreachable_cluster_is_reported_with_its_address(batchyard: Batchyard, 
     for command in (("snapshot", tmp_path / "state.json"), ("why", "job/a"), ("jobs",)):
         done = batchyard(*command, "--kubeconfig", kubeconfig)
         assert done.returncode == 1
-        assert done.stderr.startswith("batchyard: http://127.0.0.1:1: no answer: ")
+        assert done.stderr.startswith("batchyard: http://127.0.0.1:1: no response: ")
         assert done.stderr.endswith(f"Connection refused; {remedy}\n")
 
 

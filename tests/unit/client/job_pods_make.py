@@ -84,7 +84,7 @@ class JobStage(Stage):
             if pod["metadata"].get("deletionGracePeriodSeconds"):
                 if _status(pod).get("phase") not in ("Succeeded", "Failed"):
                     self.become("Failed", pod)
-                self._submit(Delete(key_of(pod), grace=0))
+                self._submit(Delete(key_of(pod), grace_period_seconds=0))
         self.settle()
 
     def change(self, **spec: Any) -> None:

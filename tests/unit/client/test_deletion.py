@@ -58,7 +58,7 @@ def test_bound_pod_gets_grace_period() -> None:
     assert world.grace() == 20
     world.write(Update(with_metadata(pod, labels={"a": "b"})))
     assert world.grace() == 20
-    world.write(Delete(POD, grace=0))
+    world.write(Delete(POD, grace_period_seconds=0))
     assert world.names() == []
 
 
@@ -78,7 +78,7 @@ def test_second_deletion_only_shortens_grace_period() -> None:
     seen = []
     for grace in (None, 40, 5, 0):
         world.kernel.run(world.kernel.now() + SECOND)
-        world.write(Delete(POD, grace=grace))
+        world.write(Delete(POD, grace_period_seconds=grace))
         seen.append(world.grace())
     assert seen == [30, 30, 5, 0]
 
@@ -97,7 +97,7 @@ def test_pods_without_node_and_finished_pods_are_deleted_at_once() -> None:
 def test_stopped_pod_waits_for_its_finalizers() -> None:
     world = DeletionClient()
     world.create("Pod", "p", spec={"nodeName": "n"}, metadata={"finalizers": ["f"]})
-    world.write(Delete(POD, grace=0))
+    world.write(Delete(POD, grace_period_seconds=0))
     pod = world.client.get(POD)
     assert pod is not None
     world.write(Update(with_metadata(pod, finalizers=[])))
@@ -120,7 +120,7 @@ def test_foreground_deletion_deletes_owner_last() -> None:
     world.write(Delete(Key("ConfigMap", "team", "top"), propagation=Propagation.FOREGROUND))
     assert world.names() == ["middle", "top", "p"]
     assert world.grace() == 30
-    world.write(Delete(POD, grace=0))
+    world.write(Delete(POD, grace_period_seconds=0))
     assert world.names() == []
 
 

@@ -9,7 +9,7 @@ from batchyard.base.instant import MINUTE
 from batchyard.client.local import LocalClient
 from batchyard.controller_runtime.events import EVENT_BURST, EventRecorder
 from batchyard.controller_runtime.kernel import VirtualEventLoop
-from batchyard.housekeeping.controllers import BATCH_MAX, EVENTS_KEY, KEPT_MAX, EventExpiry
+from batchyard.housekeeping.controllers import BATCH_MAX, EVENTS_KEY, EVENTS_MAX, EventExpiry
 from batchyard.interfaces.client import Create, Delete, EventType, Update, WatchEvent, WriteResult
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.store.memory import Store
@@ -159,17 +159,17 @@ class EventSurplus:
 
 
 def test_surplus_events_are_deleted_oldest_first_in_batches() -> None:
-    surplus = EventSurplus(KEPT_MAX + BATCH_MAX + 1)
-    assert surplus.woken_at == [0, KEPT_MAX + BATCH_MAX - 1]
+    surplus = EventSurplus(EVENTS_MAX + BATCH_MAX + 1)
+    assert surplus.woken_at == [0, EVENTS_MAX + BATCH_MAX - 1]
     outcome = surplus.reconcile(20)
     assert outcome.writes == [Delete(key_of(event)) for event in surplus.stored[:BATCH_MAX]]
     assert outcome.requeue_at == make.at(21)
     assert surplus.reconcile(21).writes == [Delete(key_of(surplus.stored[BATCH_MAX]))]
-    assert len(surplus.recorder.reported) == KEPT_MAX
+    assert len(surplus.recorder.reported) == EVENTS_MAX
 
 
 def test_surplus_deletion_keeps_old_event_that_occurred_again() -> None:
-    surplus = EventSurplus(KEPT_MAX + BATCH_MAX)
+    surplus = EventSurplus(EVENTS_MAX + BATCH_MAX)
     again, *old = surplus.stored
     surplus.recorder.client.submit([Update({**again, "lastTimestamp": make.stamp(19)})], ignore)
     assert surplus.reconcile(20).writes == [Delete(key_of(event)) for event in old[:BATCH_MAX]]

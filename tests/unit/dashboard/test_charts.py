@@ -2,7 +2,7 @@
 
 import make
 from batchyard.accounting.accounts import DONE, IDLE, AccountKey
-from batchyard.accounting.records import RecordedAmount, hour_name, make_cost_record, specs_of
+from batchyard.accounting.records import RecordedAmount, cost_record_specs, hour_record_name, make_cost_record
 from batchyard.api import scheme
 from batchyard.api.meta import Obj
 from batchyard.base.instant import HOUR
@@ -46,7 +46,10 @@ def cost_records(at: int, dollars: int) -> list[Obj]:
     lines = {AccountKey("p", "standard", "", IDLE): idle, AccountKey("p", "standard", "red", DONE): used}
     begin = make.NOW // HOUR * HOUR + at * HOUR
     spans = (begin, begin + HOUR), begin + HOUR
-    return [make_cost_record(name, hour_name(begin), *spans, spec) for name, spec in specs_of(lines, {}, []).items()]
+    return [
+        make_cost_record(name, hour_record_name(begin), *spans, spec)
+        for name, spec in cost_record_specs(lines, {}, []).items()
+    ]
 
 
 def test_cost_trend_has_the_cost_of_all_machines_by_hour() -> None:

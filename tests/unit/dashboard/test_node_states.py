@@ -7,7 +7,7 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
 from batchyard.base.instant import MINUTE, SECOND
 from batchyard.dashboard.data_source import FullAccess, NamespaceAccess, ViewInputs, WorkloadListCache
-from batchyard.dashboard.models.nodes import nodes
+from batchyard.dashboard.models.nodes import nodes_document
 from batchyard.store.memory import Store
 from unit.dashboard.simulated_dashboard import dashboard
 from unit.dashboard.test_workload_list import StoreReader
@@ -35,5 +35,5 @@ def test_state_of_node_depends_on_its_first_readiness(node: Obj, age: int, state
     known = dashboard()
     now = make.NOW + age * SECOND
     inputs = ViewInputs(reader, known.index, known.history, WorkloadListCache(), now)
-    (pool,) = nodes(inputs, NamespaceAccess(FullAccess()), {})["pools"]
+    (pool,) = nodes_document(inputs, NamespaceAccess(FullAccess()), {})["pools"]
     assert [each["state"] for each in pool["nodes"]] == [state]

@@ -62,4 +62,4 @@ def test_missing_amount_is_that_of_now() -> None:
     quantities = {"a": "6500m", "b": None}
     reason = shorten_reason(text, lambda _, flavor: quantities[flavor])
     assert str(reason) == "cpu: 6.5 more needed in a or 2.5 more needed in b"
-    assert str(shorten_reason(text, lambda *_: "")) == "its quota is free; waits for its turn"
+    assert str(shorten_reason(text, lambda *_: "")) == "enough quota is free; waits for its turn"

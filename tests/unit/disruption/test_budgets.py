@@ -61,10 +61,10 @@ def test_disruptions_allowed_equal_healthy_pods_above_desired(
 def test_disrupted_pod_counts_as_unhealthy_for_two_minutes() -> None:
     pdb = budget(minAvailable=1, status={"disruptedPods": {"a": make.stamp(), "gone": make.stamp()}})
     early = find_disrupted(pdb, [web("a"), web("b")], make.at(60))
-    assert (dict(early.pods), early.expires_at) == ({"a": make.stamp()}, make.at(120))
-    assert status_of(pdb, [web("a"), web("b")], ExpectedPods(2), early.pods, make.NOW)["currentHealthy"] == 1
+    assert (dict(early.eviction_times), early.expires_at) == ({"a": make.stamp()}, make.at(120))
+    assert status_of(pdb, [web("a"), web("b")], ExpectedPods(2), early.eviction_times, make.NOW)["currentHealthy"] == 1
     late = find_disrupted(pdb, [web("a"), web("b")], make.at(121))
-    assert (dict(late.pods), len(late.undeleted_pods)) == ({}, 1)
+    assert (dict(late.eviction_times), len(late.undeleted_pods)) == ({}, 1)
 
 
 def test_allowed_eviction_decrements_disruptions_allowed() -> None:

@@ -8,7 +8,7 @@ import pytest
 from batchyard.api.meta import key_of
 from batchyard.base.instant import SECOND
 from batchyard.explain.cohort_simulation import DECISIONS_MAX, NO_CHANGE, CohortSimulation, HypotheticalChange
-from batchyard.explain.searches import Proposal, Search, least_amount, least_between, run_searches
+from batchyard.explain.searches import Proposal, Search, run_searches, search_smallest_amount, search_smallest_between
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.scheduler_cache import SchedulerCache
@@ -65,7 +65,7 @@ def costly_search() -> Search:
 def quota_search(simulation: CohortSimulation, first: int) -> Search:
     """Search the smallest raise of the quota below the first one."""
     if (yield raise_by(simulation, first)):
-        least = yield from least_amount(lambda increase: raise_by(simulation, increase), first)
+        least = yield from search_smallest_amount(lambda increase: raise_by(simulation, increase), first)
         yield Proposal("quota", str(least.amount), (), least.is_minimal)
 
 
@@ -101,7 +101,7 @@ def test_search_without_result_ends_at_limit(simulation: CohortSimulation) -> No
 @pytest.mark.parametrize(("low", "high"), [(0, 5000), (600, 701), (700, 700)])
 def test_least_between_finds_smallest_admitting_amount(simulation: CohortSimulation, low: int, high: int) -> None:
     def search() -> Search:
-        result = yield from least_between(lambda increase: raise_by(simulation, increase), low, high)
+        result = yield from search_smallest_between(lambda increase: raise_by(simulation, increase), low, high)
         yield Proposal("quota", str(result.amount), ())
 
     assert [each.text for each in run_searches([search()], simulation).proposals] == [str(MILLI_CPU_MISSING)]

@@ -116,7 +116,7 @@ def test_proposed_constraints_place_pods(arguments: dict[str, str], limit: str, 
     answer = explained(**arguments)
     assert answer["binding"]["limit"] == limit
     assert [each["text"] for each in answer["changes"]] == [
-        f"let its pods use other nodes: {text}; submit the job again with it"
+        f"let its pods use other nodes: {text}; submit the job again with this change"
     ]
     assert explained(**{**arguments, "constraints": constraints})["state"] == "Running"
 

@@ -7,7 +7,7 @@ import pytest
 
 import make
 from batchyard.api import scheme
-from batchyard.api.meta import Obj, selector, with_metadata, with_path
+from batchyard.api.meta import Obj, parse_selector, with_metadata, with_path
 from batchyard.interfaces.client import Create, Update, WriteResult
 from batchyard.jobframework.reconciler import JobReconciler
 from batchyard.jobframework.workloads import workload_name
@@ -52,7 +52,7 @@ def test_workload_names_match_kueue() -> None:
 
 
 def test_jobs_in_unselected_namespaces_are_ignored() -> None:
-    controller = JobReconciler(JobIntegration(), managed_namespaces=selector({"matchLabels": {"batch": "yes"}}))
+    controller = JobReconciler(JobIntegration(), managed_namespaces=parse_selector({"matchLabels": {"batch": "yes"}}))
     stage = Stage(controller)
     stage.put(make.namespace(), make.job())
     assert stage.workloads() == []

@@ -100,7 +100,7 @@ def test_changed_object_is_updated_and_deleted_object_is_removed() -> None:
     assert (first["team", "p", "uid-p", "Pending"], second["team", "p", "uid-p", "Failed"]) == (1, 1)
     figures.observe(change(after, is_gone=True))
     assert samples(figures.texts()) == {}
-    assert figures.all(scheme.POD) == []
+    assert figures.objects_of(scheme.POD) == []
 
 
 def test_machine_metrics_count_nodes_by_pool_and_unschedulable_pods() -> None:

@@ -217,4 +217,4 @@ def test_recalled_workloads_are_not_counted_as_events() -> None:
     for obj in world.client.list(scheme.WORKLOAD):
         figures.observe_existing(WatchEvent(EventType.ADDED, key_of(obj), obj, None, 1))
     assert "".join(figures.texts()) == ""
-    assert sum(figures.finished.values()) == 3
+    assert sum(figures.finished_counts.values()) == 3

@@ -92,7 +92,7 @@ def test_noexecute_taint_is_replaced_when_condition_changes() -> None:
 def test_noexecute_taint_gets_time_added() -> None:
     tainted = conditions.with_taints(node(taints=[taint("maintenance", since=None)]), None, make.at(5))
     assert tainted["spec"]["taints"] == [taint("maintenance", since=5)]
-    assert not conditions.has_no_execute_taint(tainted)
+    assert not conditions.has_unready_taint(tainted)
 
 
 def test_node_without_taints_has_no_taints_field() -> None:
@@ -101,16 +101,16 @@ def test_node_without_taints_has_no_taints_field() -> None:
 
 
 def test_cordoned_node_is_tainted_and_can_be_uncordoned() -> None:
-    closed = conditions.set_unschedulable(node())
+    closed = conditions.with_unschedulable(node())
     assert keys(conditions.with_taints(closed, None, make.NOW)) == [(well_known.UNSCHEDULABLE, "NoSchedule")]
-    assert conditions.set_unschedulable(closed) is closed
-    opened = conditions.set_unschedulable(closed, unschedulable=False)
+    assert conditions.with_unschedulable(closed) is closed
+    opened = conditions.with_unschedulable(closed, unschedulable=False)
     assert "unschedulable" not in opened["spec"]
 
 
 def test_drain_evicts_controlled_and_ended_pods() -> None:
     job, ended = pod("a", metadata={"ownerReferences": owner("Job", "j")}), pod("b", status={"phase": "Failed"})
-    drain = conditions.drain([job, ended], conditions.DrainOptions())
+    drain = conditions.plan_drain([job, ended], conditions.DrainOptions())
     assert (names(drain.evicted_pods), drain.refusals) == (["a", "b"], [])
 
 
@@ -129,12 +129,12 @@ def test_drain_evicts_controlled_and_ended_pods() -> None:
     ],
 )
 def test_drain_refuses_pods_that_would_lose_data(spec: Any, words: str) -> None:
-    (refused,) = conditions.drain([pod(**spec)], conditions.DrainOptions()).refusals
+    (refused,) = conditions.plan_drain([pod(**spec)], conditions.DrainOptions()).refusals
     assert refused[1] == words
-    assert conditions.drain([pod(**spec)], EVERYTHING).refusals == []
+    assert conditions.plan_drain([pod(**spec)], EVERYTHING).refusals == []
 
 
 def test_drain_skips_daemonset_pods_and_mirror_pods() -> None:
     daemon = pod("d", metadata={"ownerReferences": owner("DaemonSet", "d")})
     mirror = pod("m", metadata={"annotations": {"kubernetes.io/config.mirror": "x"}})
-    assert names(conditions.drain([daemon, mirror, pod("bare")], EVERYTHING).evicted_pods) == ["bare"]
+    assert names(conditions.plan_drain([daemon, mirror, pod("bare")], EVERYTHING).evicted_pods) == ["bare"]

@@ -77,7 +77,7 @@ class CrashingStage(Stage):
 def run_scenario(crash_after: int = 0, conflicts: float = 0) -> CrashingStage:
     """One machine is lost, one recovers, one stops; meanwhile pods end, fail and are deleted."""
     stage = CrashingStage(crash_after)
-    stage.faults.conflicts = conflicts
+    stage.faults.conflict_rate = conflicts
     for name in ("lost", "back", "spot", "well"):
         stage.put(instance(name), node(name))
     fails: Any = {"metadata": {"annotations": {"batchyard.dev/exit-code": "3"}}, "restartPolicy": "OnFailure"}

@@ -25,7 +25,7 @@ def taints(stage: Stage, name: str = "node") -> list[tuple[str, str]]:
 
 def noexecute_nodes(stage: Stage) -> list[str]:
     """The nodes that have a NoExecute taint."""
-    return [n["metadata"]["name"] for n in stage.client.list(scheme.NODE) if conditions.has_no_execute_taint(n)]
+    return [n["metadata"]["name"] for n in stage.client.list(scheme.NODE) if conditions.has_unready_taint(n)]
 
 
 def unready(count: int, zone: str = "a") -> list[make.Obj]:

@@ -64,7 +64,7 @@ def budget(app: str) -> make.Obj:
 def delete_now(stage: Stage, *names: str) -> None:
     """Delete pods without grace period."""
     for name in names:
-        stage._submit(Delete(Key(scheme.POD, "team", name), grace=0))
+        stage._submit(Delete(Key(scheme.POD, "team", name), grace_period_seconds=0))
     stage.settle()
 
 

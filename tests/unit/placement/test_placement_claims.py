@@ -20,7 +20,7 @@ def claim_message(nodes: ClusterSnapshot, *claims: PlacementClaim) -> str:
     """The message of unschedulable claims."""
     result = place_claims(claims, nodes, AutoscalingProfile.BALANCED)
     assert isinstance(result, GangUnschedulable), result
-    return result.why.message()
+    return result.fit_error.message()
 
 
 def hosts(pool: str) -> list[str]:

@@ -14,7 +14,7 @@ def free_amount(nodes: ClusterSnapshot, name: str = "n", resource: str = "cpu") 
     """The free amount of a resource on a node."""
     result = nodes.get(name)
     assert result is not None
-    return result.left[resource]
+    return result.free_amounts[resource]
 
 
 def fail_in_what_if(nodes: ClusterSnapshot) -> None:
@@ -106,10 +106,10 @@ def test_what_if_reverts_changes_after_exception() -> None:
 
 def test_what_if_adds_no_lasting_node_generation() -> None:
     nodes = cluster(node())
-    before = nodes.permanent_changes.now
+    before = nodes.permanent_changes.latest
     with nodes.what_if():
         nodes.add_pod(view(pod("p")), "n")
-    assert nodes.permanent_changes.now == before
+    assert nodes.permanent_changes.latest == before
     nodes.add_pod(view(pod("p")), "n")
     assert nodes.permanent_changes.changed_since(before) == ["n"]
 
@@ -139,10 +139,10 @@ def test_node_generations_list_each_changed_name_once() -> None:
     changes = NodeGenerations()
     for name in ("a", "b", "a"):
         changes.record_change(name)
-    moment = changes.now
+    moment = changes.latest
     assert changes.changed_since(0) == ["a", "b"]
     changes.record_change("c")
-    assert (changes.changed_since(moment), changes.changed_since(changes.now)) == (["c"], [])
+    assert (changes.changed_since(moment), changes.changed_since(changes.latest)) == (["c"], [])
 
 
 def selecting(number: int) -> PodView:
@@ -163,24 +163,24 @@ def test_filter_cache_drops_rules_used_longest_ago() -> None:
 
 def test_candidate_cache_drops_shape_used_longest_ago() -> None:
     cache = cluster(node()).candidate_cache
-    first, second = (cache.of(selecting(number).shape, AutoscalingProfile.BALANCED) for number in range(2))
+    first, second = (cache.candidates_for(selecting(number).shape, AutoscalingProfile.BALANCED) for number in range(2))
     for number in range(2, 1024):
-        cache.of(selecting(number).shape, AutoscalingProfile.BALANCED)
-    assert cache.of(selecting(0).shape, AutoscalingProfile.BALANCED) is first
-    cache.of(selecting(1024).shape, AutoscalingProfile.BALANCED)
-    assert cache.of(selecting(0).shape, AutoscalingProfile.BALANCED) is first
-    assert cache.of(selecting(1).shape, AutoscalingProfile.BALANCED) is not second
+        cache.candidates_for(selecting(number).shape, AutoscalingProfile.BALANCED)
+    assert cache.candidates_for(selecting(0).shape, AutoscalingProfile.BALANCED) is first
+    cache.candidates_for(selecting(1024).shape, AutoscalingProfile.BALANCED)
+    assert cache.candidates_for(selecting(0).shape, AutoscalingProfile.BALANCED) is first
+    assert cache.candidates_for(selecting(1).shape, AutoscalingProfile.BALANCED) is not second
 
 
 def test_candidate_nodes_keep_best_node_after_many_changes() -> None:
     nodes = cluster(node("a"), node("b"))
     shape = view(pod("p")).shape
-    candidates = nodes.candidate_cache.of(shape, AutoscalingProfile.BALANCED)
+    candidates = nodes.candidate_cache.candidates_for(shape, AutoscalingProfile.BALANCED)
     for number in range(200):
         nodes.add_pod(view(pod("q", cpu=str(1 + number % 2))), "a")
-        assert nodes.candidate_cache.of(shape, AutoscalingProfile.BALANCED) is candidates
+        assert nodes.candidate_cache.candidates_for(shape, AutoscalingProfile.BALANCED) is candidates
     assert len(candidates._heap) <= 4 * len(nodes) + 64
     assert candidates.best_node(bool) == "b"
     nodes.add_pod(view(pod("q")), "b")
-    candidates = nodes.candidate_cache.of(shape, AutoscalingProfile.BALANCED)
+    candidates = nodes.candidate_cache.candidates_for(shape, AutoscalingProfile.BALANCED)
     assert candidates.best_node(bool) == "a"

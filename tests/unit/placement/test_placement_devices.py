@@ -15,7 +15,7 @@ def gpus(stage: Stage, *names: str) -> list[str | None]:
 def remove(stage: Stage, *names: str) -> None:
     """Delete pods without grace period."""
     for name in names:
-        stage.client.submit([Delete(Key("Pod", "team", name), grace=0)], lambda _: None)
+        stage.client.submit([Delete(Key("Pod", "team", name), grace_period_seconds=0)], lambda _: None)
     stage.settle()
 
 

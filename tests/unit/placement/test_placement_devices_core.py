@@ -58,8 +58,8 @@ def test_fraction_beside_whole_gpus_uses_another_gpu() -> None:
     devices = GpuShares(3000)
     devices.take("a", 400, ())
     devices.take("b", 2500, ())
-    assert devices.held_by("b") == (1, 2, 0)
-    assert devices.left == [100, 0, 0]
+    assert devices.gpus_of("b") == (1, 2, 0)
+    assert devices.free_shares == [100, 0, 0]
     assert not devices.fits(101)
 
 
@@ -124,6 +124,6 @@ def test_gpu_shares_never_overcommit_and_release_everything(steps: list[tuple[in
         elif devices.fits(amount):
             devices.take(uid, amount, ())
             there[uid] = amount
-            assert len(devices.held_by(uid)) == -(-amount // 1000)
-        assert all(0 <= left <= 1000 for left in devices.left)
-        assert sum(devices.left) == 3000 - sum(there.values())
+            assert len(devices.gpus_of(uid)) == -(-amount // 1000)
+        assert all(0 <= left <= 1000 for left in devices.free_shares)
+        assert sum(devices.free_shares) == 3000 - sum(there.values())

@@ -45,13 +45,13 @@ def test_place_gang_returns_nodes_of_all_pods() -> None:
 def test_unschedulable_gang_uses_no_capacity() -> None:
     nodes = cluster(node("a"), node("b"))
     assert gang_nodes(nodes, gang(5)) == "m4"
-    assert [n.left["cpu"] for n in nodes] == [4000, 4000]
+    assert [n.free_amounts["cpu"] for n in nodes] == [4000, 4000]
 
 
 def test_unschedulable_gang_reports_obstacle_after_placing_other_members() -> None:
     result = place_gang([view(p) for p in gang(3)], cluster(node("a")), AutoscalingProfile.BALANCED)
     assert isinstance(result, GangUnschedulable)
-    assert result.why.message() == "0/1 nodes are available: 1 Insufficient cpu."
+    assert result.fit_error.message() == "0/1 nodes are available: 1 Insufficient cpu."
 
 
 def test_place_gang_places_largest_pods_first() -> None:

@@ -35,7 +35,7 @@ class LateEvents:
 
     def delete_quietly(self, name: str) -> None:
         """Delete a pod without its event."""
-        self.stage._submit(Delete(Key(scheme.POD, "team", name), grace=0))
+        self.stage._submit(Delete(Key(scheme.POD, "team", name), grace_period_seconds=0))
         self.stage.settle()
 
     def run_pass(self) -> ReconcileResult:

@@ -83,7 +83,7 @@ def remove(stage: Stage, names: list[str]) -> None:
     """Delete pods without grace period."""
     for name in names:
         if stage.client.get(Key(scheme.POD, "team", name)) is not None:
-            stage._submit(Delete(Key(scheme.POD, "team", name), grace=0))
+            stage._submit(Delete(Key(scheme.POD, "team", name), grace_period_seconds=0))
     stage.settle()
 
 
@@ -149,4 +149,4 @@ def test_no_node_is_overcommitted_unless_it_shrinks(history: list[tuple[str, Any
             continue
         apply_change(stage, kind, what)
         cluster, _ = snapshot_of_objects(stage)
-        assert all(min(node.left.values()) >= 0 for node in cluster)
+        assert all(min(node.free_amounts.values()) >= 0 for node in cluster)

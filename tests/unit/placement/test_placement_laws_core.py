@@ -78,7 +78,7 @@ def run(history: list[tuple[str, Any]]) -> ClusterHistory:
 
 def content(of: NodeInfo) -> tuple[Any, ...]:
     """The state of a node."""
-    return of.view, of.left, sorted(of.pods), of.ports, of.scored_cpu, of.scored_memory
+    return of.view, of.free_amounts, sorted(of.pods), of.ports, of.scored_cpu, of.scored_memory
 
 
 @given(changes(), pods("x"), st.sampled_from(list(AutoscalingProfile)))

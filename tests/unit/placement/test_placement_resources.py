@@ -21,7 +21,7 @@ def short(pending: Any, *objects: Any) -> tuple[tuple[str, ...], bool] | None:
     """The short resources of a node, and whether preemption may free them."""
     result = find_shortage(view(pending).shape, only(*objects))
     assert (result is None) == has_room(view(pending).shape, only(*objects))
-    return None if result is None else (result.reasons, result.may_yield)
+    return None if result is None else (result.reasons, result.is_resolvable)
 
 
 def score(pending: Any, *objects: Any, profile: AutoscalingProfile = AutoscalingProfile.BALANCED) -> int:
@@ -50,7 +50,7 @@ def test_find_shortage_reports_too_many_pods() -> None:
 
 def test_overcommitted_node_accepts_pod_without_requests() -> None:
     taken = pod("t", cpu="8", nodeName="n")
-    assert only(node(), taken).left["cpu"] == -4000
+    assert only(node(), taken).free_amounts["cpu"] == -4000
     assert short(pod(cpu="0"), node(), taken) is None
 
 
@@ -108,7 +108,7 @@ def test_resource_score_without_requests_skips_balance() -> None:
 
 def test_resource_score_assumes_requests_of_best_effort_pods() -> None:
     taken = pod("t", nodeName="n", **EMPTY)
-    assert only(node(), taken).left["cpu"] == 4000
+    assert only(node(), taken).free_amounts["cpu"] == 4000
     assert score(pod(), node(), taken) < score(pod(), node())
 
 

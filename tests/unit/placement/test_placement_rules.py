@@ -15,7 +15,7 @@ NO_MATCH = "node(s) didn't match Pod's node affinity/selector"
 def obstacle_texts(pending: Any, of: Any) -> tuple[str, ...]:
     """The reasons why a node rejects a pod."""
     result = node_filters.find_obstacle(view(pending).shape.rules, node_view(of))
-    assert result is None or not result.may_yield
+    assert result is None or not result.is_resolvable
     return () if result is None else result.reasons
 
 

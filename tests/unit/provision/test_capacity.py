@@ -3,11 +3,11 @@
 import pytest
 
 from batchyard.package_data import read_folder
-from batchyard.provision.google import google_resource_names
+from batchyard.provision.google import describe_google_resources
 from batchyard.provision.loading import PlatformSource, read_platform
 from batchyard.provision.model import PlatformModel
 from batchyard.provision.render import render
-from batchyard.provision.system_pods import MachineSupply, machine_supplies, quotas
+from batchyard.provision.system_pods import MachineSupply, machine_supplies, required_quotas
 
 EXAMPLES = read_folder("examples/platforms", ".yaml")
 HEAD = """\
@@ -74,7 +74,7 @@ def test_auto_provisioning_limit_bounds_supply() -> None:
 
 
 def needed_quotas(platform: PlatformModel) -> dict[str, int]:
-    return {row.metric: row.needed for row in quotas(platform)}
+    return {row.metric: row.needed_amount for row in required_quotas(platform)}
 
 
 def test_gpu_quotas_are_counted_by_provisioning() -> None:
@@ -111,12 +111,12 @@ def test_empty_pool_needs_no_quota() -> None:
 
 def test_platform_without_google_cloud_has_no_quotas() -> None:
     text = EXAMPLES["multislice.yaml"].replace("  google:\n    project: my-project\n", "")
-    assert quotas(read_platform(PlatformSource("p", text))) == []
+    assert required_quotas(read_platform(PlatformSource("p", text))) == []
 
 
 def test_listed_google_resources_match_terraform_variables() -> None:
     platform = example("refarch")
-    reported = google_resource_names(platform)
+    reported = describe_google_resources(platform)
     variables = render(platform)["terraform/terraform.tfvars"]
     names = [
         *reported["node pool"],
@@ -140,7 +140,7 @@ def test_dated_reservation_is_listed_as_draft_or_submitted() -> None:
     platform = read_platform(
         PlatformSource("p", text.replace("  google:\n", "  google:\n    submitReservations: [january]\n", 1))
     )
-    reported = google_resource_names(platform)
+    reported = describe_google_resources(platform)
     assert reported["reservation"] == ["machine-reservation"]
     assert reported["future reservation, draft"] == ["december"]
     assert reported["future reservation, submitted"] == ["january"]
@@ -154,5 +154,5 @@ def test_machines_without_persistent_disks_need_hyperdisk_quota() -> None:
         "{name: a, machineType: e2-medium, nodeCount: 1}",
         "{name: b, machineType: ct6e-standard-4t, tpuTopology: 2x2, zones: [us-central1-a], nodeCount: 1}",
     )
-    disks = {row.metric: row.needed for row in quotas(result) if row.metric.endswith("_TOTAL_GB")}
+    disks = {row.metric: row.needed_amount for row in required_quotas(result) if row.metric.endswith("_TOTAL_GB")}
     assert disks == {"SSD_TOTAL_GB": 200, "HDB_TOTAL_GB": 100}

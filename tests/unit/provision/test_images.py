@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from batchyard.package_data import read_folder
-from batchyard.provision.images import SOURCES_FILE, builds_operator, image_recipes, source_archive
+from batchyard.provision.images import SOURCES_FILE, builds_operator_image, image_recipes, source_archive
 from batchyard.provision.loading import PlatformSource, read_platform
 
 pytestmark = pytest.mark.slow
@@ -64,5 +64,5 @@ def test_no_image_is_built_for_kueue_or_named_image() -> None:
         ("  engine: batchyard\n", "  operator: {image: registry.example/batchyard:v1}\n"),
     ):
         platform = read_platform(PlatformSource("p", REFARCH.replace(old, new)))
-        assert not builds_operator(platform)
+        assert not builds_operator_image(platform)
         assert not image_recipes(platform)

@@ -14,7 +14,7 @@ import batchyard.provision.terraform
 from batchyard.provision.loading import InvalidPlatformError, PlatformSource, read_platform
 from batchyard.provision.model import PlatformEngine, PlatformModel
 from batchyard.provision.terraform import pools
-from batchyard.provision.terraform.files import files
+from batchyard.provision.terraform.files import terraform_files
 from batchyard.provision.terraform.pools import future_reservations, node_pools, reservations
 
 HEAD = """\
@@ -35,7 +35,11 @@ def platform(google: str = "{project: my-project}", rest: str = REST) -> Platfor
 
 def variables(of: PlatformModel, path: str = "terraform/terraform.tfvars") -> dict[str, Any]:
     """Return the variables of a file, strings without their quotes."""
-    return {name: unquoted(value) for name, value in hcl2.loads(files(of)[path]).items() if not name.startswith("__")}
+    return {
+        name: unquoted(value)
+        for name, value in hcl2.loads(terraform_files(of)[path]).items()
+        if not name.startswith("__")
+    }
 
 
 def unquoted(value: Any) -> Any:
@@ -200,22 +204,22 @@ def test_submission_of_unknown_reservation_is_rejected() -> None:
 
 
 def test_platform_without_google_has_no_terraform() -> None:
-    assert files(replace(platform(), google=None)) == {}
+    assert terraform_files(replace(platform(), google=None)) == {}
 
 
 def test_each_terraform_file_is_rendered() -> None:
     (folder,) = map(Path, batchyard.provision.terraform.__path__)
-    created = files(platform())
+    created = terraform_files(platform())
     for place, rendered in (("root", ""), ("modules", "modules/"), ("cloud_build", "build/")):
         for path in (folder / place).rglob("*.*"):
             assert created[f"terraform/{rendered}{path.relative_to(folder / place)}"] == path.read_text("utf-8")
 
 
 def test_state_bucket_defaults_to_platform_bucket() -> None:
-    usual = files(platform())
+    usual = terraform_files(platform())
     assert 'bucket = "my-project-yard-state"\n    prefix = "yard"' in usual["terraform/backend.tf"]
     assert 'prefix = "yard-build"' in usual["terraform/build/backend.tf"]
-    named = files(platform("{project: my-project, state: {bucket: ours, prefix: here}}"))
+    named = terraform_files(platform("{project: my-project, state: {bucket: ours, prefix: here}}"))
     assert 'bucket = "ours"\n    prefix = "here"' in named["terraform/backend.tf"]
 
 
@@ -263,13 +267,13 @@ def scripts(of: PlatformModel) -> dict[str, str]:
     """Return the scripts of both builds by step, as Cloud Build runs them."""
     result = {}
     for name in ("create", "destroy"):
-        for step in yaml.safe_load(files(of)[f"build/{name}.yaml"])["steps"]:
+        for step in yaml.safe_load(terraform_files(of)[f"build/{name}.yaml"])["steps"]:
             result[f"{name} {step['id']}"] = step["args"][-1].replace("$$", "$")
     return result
 
 
 def test_builds_run_in_order_as_build_account() -> None:
-    build = yaml.safe_load(files(platform())["build/create.yaml"])
+    build = yaml.safe_load(terraform_files(platform())["build/create.yaml"])
     assert (
         build["serviceAccount"] == "projects/my-project/serviceAccounts/yard-build@my-project.iam.gserviceaccount.com"
     )
@@ -309,7 +313,7 @@ def test_build_waits_only_for_active_queues() -> None:
 
 
 def test_builds_can_be_disabled() -> None:
-    assert [path for path in files(platform("{project: my-project, build: false}")) if "build" in path] == []
+    assert [path for path in terraform_files(platform("{project: my-project, build: false}")) if "build" in path] == []
 
 
 # --- HCL ---
@@ -327,7 +331,7 @@ def test_builds_can_be_disabled() -> None:
     ],
 )
 def test_hcl_values_are_written_like_terraform_fmt(values: dict[str, Any], text: str) -> None:
-    assert pools.assignments(values) == text
+    assert pools.format_assignments(values) == text
 
 
 IMAGES = """{project: my-project, images: [

@@ -29,7 +29,7 @@ class ConflictingWorld:
         self.kernel, self.recorded = VirtualEventLoop(make.NOW), Counter[tuple[str, str]]()
         self.client, trouble = LocalClient(Store(), self.kernel), WriteFaults()
         Runner(self.kernel, FaultyClient(self.client, trouble), [controller], self._record)
-        trouble.conflicts = 0.5
+        trouble.conflict_rate = 0.5
 
     def run(self, *writes: Write) -> None:
         for write in writes:

@@ -50,7 +50,7 @@ def test_feature_gate_disables_wait_for_pods_ready() -> None:
 
 def test_fair_sharing_uses_configured_strategies() -> None:
     fair = parse_kueue_settings(configuration("fairSharing: {preemptionStrategies: [LessThanInitialShare]}")).policy
-    assert fair == SchedulingPolicy(fair_sharing=True, strategies=(FairSharingStrategy.INITIAL_SHARE,))
+    assert fair == SchedulingPolicy(fair_sharing=True, preemption_strategies=(FairSharingStrategy.INITIAL_SHARE,))
     assert parse_kueue_settings(configuration()).policy.fair_strategies == ()
     assert KueueSettings().with_fair_sharing().policy.fair_strategies == tuple(FairSharingStrategy)
 

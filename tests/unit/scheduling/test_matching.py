@@ -186,7 +186,7 @@ def test_mismatch_cache_is_bounded() -> None:
     mismatches = FlavorMismatches({"spot": flavor_view(make.flavor("spot", labels={"n": "1"}))})
     selecting = [workload(pod_sets=[pod(nodeSelector={"n": str(number)})]) for number in range(4097)]
     templates = [workload_view(obj).pod_sets[0].template for obj in selecting]
-    texts = [mismatches.of(template, ("spot",)) for template in templates]
+    texts = [mismatches.mismatches_for(template, ("spot",)) for template in templates]
     assert len(mismatches._cache) <= 4096
     assert [number for number, (text,) in enumerate(texts) if not text] == [1]
-    assert mismatches.of(templates[0], ("spot",)) == texts[0]
+    assert mismatches.mismatches_for(templates[0], ("spot",)) == texts[0]

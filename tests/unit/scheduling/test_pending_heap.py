@@ -110,7 +110,7 @@ def test_head_stays_until_removal() -> None:
     queue = waiting(workload("a"))
     assert queue.head() == queue.head()
     assert (pop(queue).workload.name, len(queue), queue.get("team/a")) == ("a", 0, None)
-    assert queue.by_local_queue == {"team/cq": 0}
+    assert queue.counts_by_local_queue == {"team/cq": 0}
 
 
 def test_pickled_queue_keeps_order() -> None:
@@ -122,9 +122,9 @@ def test_pending_workloads_are_counted_by_local_queue() -> None:
     queue = waiting(
         workload("a", queue="x"), workload("b", queue="y"), workload("c", queue="x"), blocked("d", queue="y")
     )
-    assert queue.by_local_queue == {"team/x": 2, "team/y": 2}
+    assert queue.counts_by_local_queue == {"team/x": 2, "team/y": 2}
     queue.remove("team/d")
-    assert queue.by_local_queue == {"team/x": 2, "team/y": 1}
+    assert queue.counts_by_local_queue == {"team/x": 2, "team/y": 1}
 
 
 # Requeue.
@@ -524,5 +524,5 @@ def test_first_and_place_of_match_order_of_views() -> None:
         order = [view.key for view in queue.views()]
         for count in range(len(order) + 1):
             assert [view.key for view in queue.first_workloads(count)] == order[:count]
-        assert [queue.place_of(key) for key in order] == list(range(len(order)))
+        assert [queue.count_ahead_of(key) for key in order] == list(range(len(order)))
     assert order[0] == preempting.workload.key

@@ -39,7 +39,7 @@ def spot_cpu(bench: SchedulerBench) -> int:
 
 
 def potential(bench: SchedulerBench, name: str) -> int:
-    return bench.node(name).potential[spot_cpu(bench)] // CPU
+    return bench.node(name).potential_quota[spot_cpu(bench)] // CPU
 
 
 def test_queue_without_cohort_has_nominal_quota() -> None:
@@ -126,7 +126,7 @@ def test_borrowing_limit_is_added_to_nominal_quota(used: int, free: int) -> None
 def test_subtree_quota_is_sum_of_deep_tree() -> None:
     bench = deep()
     fr = spot_cpu(bench)
-    assert {n: bench.node(n).subtree[fr] // CPU for n in ("root", "left", "team", "right", "a")} == {
+    assert {n: bench.node(n).subtree_quota[fr] // CPU for n in ("root", "left", "team", "right", "a")} == {
         "root": 28,
         "left": 14,
         "team": 12,

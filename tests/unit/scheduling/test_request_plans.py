@@ -19,19 +19,19 @@ def coverage(bench: SchedulerBench, name: str = "cq") -> ResourceGroupIndex:
 def test_plan_is_cached() -> None:
     bench = SchedulerBench(queue("cq", groups=[group(spot={"cpu": 4, "pods": 9})]))
     obstacles, of, pods = bench.snapshot.obstacles, coverage(bench), template(cpu=2, gpu=1)
-    plan = of.plan(pods, 3, obstacles)
-    assert (dict(plan.requests), plan.unavailable) == ({"cpu": 6000, "pods": 3, "gpu": 3}, "gpu")
-    assert of.plan(pods, 3, obstacles) is plan
+    plan = of.split_pod_requests(pods, 3, obstacles)
+    assert (dict(plan.requests), plan.unavailable_resource) == ({"cpu": 6000, "pods": 3, "gpu": 3}, "gpu")
+    assert of.split_pod_requests(pods, 3, obstacles) is plan
     for count in range(4, 5000):
-        of.plan(pods, count, obstacles)
-    again = of.plan(pods, 3, obstacles)
+        of.split_pod_requests(pods, count, obstacles)
+    again = of.split_pod_requests(pods, 3, obstacles)
     assert again is not plan
     assert again.groups[0].usages == plan.groups[0].usages
 
 
 def test_plan_has_usage_per_flavor() -> None:
     bench = SchedulerBench(queue("cq", groups=[group(one={"cpu": 4, "memory": 9}, two={"cpu": 4, "memory": 9})]))
-    (plan,) = coverage(bench).plan(template(cpu=2, memory=1), 1, bench.snapshot.obstacles).groups
+    (plan,) = coverage(bench).split_pod_requests(template(cpu=2, memory=1), 1, bench.snapshot.obstacles).groups
     ids = {(flavor, r): bench.snapshot.id_of(flavor, r) for flavor in ("one", "two") for r in ("cpu", "memory")}
     assert [dict(usage) for usage in plan.usages] == [
         {ids[flavor, "cpu"]: 2000, ids[flavor, "memory"]: 1} for flavor in ("one", "two")
@@ -51,7 +51,7 @@ def test_queues_with_equal_groups_share_coverage_until_change() -> None:
 
 def test_pick_is_cached_by_all_arguments() -> None:
     bench = SchedulerBench(queue("cq", groups=[group(one={"cpu": 4}, two={"cpu": 4}, three={"cpu": 4})]))
-    (plan,) = coverage(bench).plan(template(cpu=2), 1, bench.snapshot.obstacles).groups
+    (plan,) = coverage(bench).split_pod_requests(template(cpu=2), 1, bench.snapshot.obstacles).groups
     first = plan.assignment_for(0, 0, [FIT])
     assert plan.assignment_for(0, 0, [FIT]) is first
     reported = [(p.choices["cpu"].flavor, p.mode, p.borrowing_height, p.tried["cpu"]) for p in (

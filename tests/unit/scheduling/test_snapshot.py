@@ -56,9 +56,9 @@ def test_removal_of_missing_objects_is_ignored() -> None:
     bench.snapshot.remove_cohort("nowhere")
     bench.snapshot.remove_queue("nowhere")
     bench.snapshot.remove_flavor("nowhere")
-    rebuilds = bench.snapshot.rebuilds
+    rebuilds = bench.snapshot.rebuild_count
     bench.snapshot.rebuild_if_changed()
-    assert bench.snapshot.rebuilds == rebuilds
+    assert bench.snapshot.rebuild_count == rebuilds
     assert bench.snapshot.release("team/nobody") is None
 
 
@@ -175,11 +175,11 @@ def test_simulated_removal_requires_what_if() -> None:
 def test_settle_rebuilds_only_after_change() -> None:
     snapshot = Snapshot()
     snapshot.rebuild_if_changed()
-    assert snapshot.rebuilds == 0
+    assert snapshot.rebuild_count == 0
     snapshot.id_of("spot", "cpu")
     snapshot.rebuild_if_changed()
     snapshot.rebuild_if_changed()
-    assert snapshot.rebuilds == 1
+    assert snapshot.rebuild_count == 1
 
 
 def test_resource_groups_follow_spec_of_queue() -> None:

@@ -14,11 +14,11 @@ from batchyard.sim.scenario import annotation_errors
         (
             "checkpoint-every",
             "0s",
-            "the checkpoint interval must be greater than 0; give a duration such as 5m, or remove the annotation",
+            "the checkpoint interval must be greater than 0; use a duration such as 5m, or remove the annotation",
         ),
-        ("exit-code", "256", "'256' is not a valid exit code; give a number from 0 to 255"),
-        ("exit-code", "-1", "'-1' is not a valid exit code; give a number from 0 to 255"),
-        ("exit-code", "one", "'one' is not a valid exit code; give a number from 0 to 255"),
+        ("exit-code", "256", "'256' is not a valid exit code; use a number from 0 to 255"),
+        ("exit-code", "-1", "'-1' is not a valid exit code; use a number from 0 to 255"),
+        ("exit-code", "one", "'one' is not a valid exit code; use a number from 0 to 255"),
     ],
 )
 def test_invalid_annotation_is_reported_with_remedy(name: str, text: str, reported: str) -> None:

@@ -47,5 +47,5 @@ def test_crash_after_any_write_does_not_change_final_state(name: str) -> None:
 
 def test_conflicts_do_not_change_final_state() -> None:
     trouble = WriteFaults()
-    trouble.conflicts = 0.3
+    trouble.conflict_rate = 0.3
     assert final_state("preemption", trouble) == final_state("preemption")

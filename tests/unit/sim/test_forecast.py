@@ -6,7 +6,7 @@ import pytest
 
 from batchyard.base.instant import SECOND
 from batchyard.sim import forecast
-from batchyard.sim.forecast import SAMPLE_SIZE, Forecast, ForecastOptions, forecasts, sample_forecasts
+from batchyard.sim.forecast import SAMPLE_SIZE, Forecast, ForecastOptions, forecast_workloads, sample_forecasts
 from batchyard.sim.forecasting.calibration import LEVELS, Calibration, QuantileTracker
 from batchyard.sim.forecasting.run_times import Basis
 from batchyard.sim.state import State
@@ -18,7 +18,7 @@ QUIET = ForecastOptions(expects_arrivals=False)
 
 
 def forecast_of(found: State, name: str, asked: ForecastOptions = QUIET) -> Forecast:
-    return forecasts(found, [f"team/{name}"], asked)[f"team/{name}"]
+    return forecast_workloads(found, [f"team/{name}"], asked)[f"team/{name}"]
 
 
 def test_start_is_certain_when_manifests_give_all_run_times() -> None:
@@ -59,7 +59,7 @@ def test_forecast_from_history_gives_interval_and_is_deterministic() -> None:
 def test_running_workload_has_started_and_ended_workload_has_no_forecast() -> None:
     result = state([*queue(1), workload("a", 5), workload("b", 50, 1)], 10)
     assert (forecast_of(result, "b").has_started, forecast_of(result, "b").quantile(0.9)) == (True, 0)
-    assert forecasts(result, ["team/a", "team/gone"], QUIET) == {}
+    assert forecast_workloads(result, ["team/a", "team/gone"], QUIET) == {}
 
 
 def test_expected_arrivals_of_higher_priority_delay_pending_workload() -> None:

@@ -31,9 +31,9 @@ def test_mix_counts_resources_that_pod_cannot_use(
 
 def test_mix_adds_unusable_gpus_of_each_pod() -> None:
     mix = PodMix([SHARE, SHARE, TracedPodShape(1, 1, 0), WHOLE])
-    assert (mix.pods, mix.without_gpu) == (4, 0.25)
+    assert (mix.pod_count, mix.fraction_without_gpu) == (4, 0.25)
     assert mix.unusable_gpu_sum(ROOM) == 500 + 500 + 2500 + 500
 
 
 def test_empty_mix_has_no_unusable_gpus() -> None:
-    assert (PodMix([]).without_gpu, PodMix([]).unusable_gpu_sum(ROOM)) == (0.0, 0)
+    assert (PodMix([]).fraction_without_gpu, PodMix([]).unusable_gpu_sum(ROOM)) == (0.0, 0)

@@ -71,7 +71,7 @@ def test_all_work_of_guide_completes(folder: Path) -> None:
     guide, steps = play_guide(folder)
     assert guide.unfinished_jobs() == []
     assert set(steps["all-completed"].rows.values()) == {GuideRow()}
-    assert guide.world.refused == []
+    assert guide.world.rejected_writes == []
 
 
 @folders
@@ -84,7 +84,7 @@ def test_guide_platform_has_twelve_queues(folder: Path) -> None:
 def test_cluster_scales_up_and_down_as_in_guide(folder: Path) -> None:
     guide, steps = play_guide(folder)
     counts = {name: sum(seen.pools.values()) for name, seen in steps.items()}
-    assert guide.initial == {"default-pool": 6, "reserved-np": 4}
+    assert guide.initial_node_counts == {"default-pool": 6, "reserved-np": 4}
     assert (counts["low-priority"], counts["high-priority"], counts["all-completed"]) == (34, 42, 10)
     for name in ("low-priority", "high-priority", "all-completed"):
         assert steps[name].pools == steps[name].step.nodes

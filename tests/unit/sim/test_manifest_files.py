@@ -38,7 +38,7 @@ def test_named_file_is_read_with_any_extension(tmp_path: Path) -> None:
 def test_folder_without_manifests_is_reported(tmp_path: Path) -> None:
     write(tmp_path, "a.txt")
     _, (fault,) = read(tmp_path)
-    assert fault == f"{tmp_path}: the folder contains no manifests (*.json, *.yaml, *.yml); give another folder"
+    assert fault == f"{tmp_path}: the folder contains no manifests (*.json, *.yaml, *.yml); use another folder"
 
 
 def test_unreadable_files_are_reported_and_others_are_read(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_creation_in_terminating_namespace_is_rejected() -> None:
     world = World(Scenario((ScenarioStep(0, (make.namespace(), held), ()), ScenarioStep(SECOND, (), (TEAM,)), late)))
     world.run_until(None)
     why = "is forbidden: unable to create new content in namespace team because it is being terminated"
-    reported = [(type(error).__name__, str(error)) for _, error in world.refused]
+    reported = [(type(error).__name__, str(error)) for _, error in world.rejected_writes]
     assert reported == [
         ("NamespaceTerminating", f'configmaps "late" {why}'),
         ("NamespaceTerminating", f'jobs.batch "late" {why}'),
@@ -79,7 +79,7 @@ def test_namespace_without_manifest_exists_from_start() -> None:
     world.run_until(SECOND)
     assert world.client.get(TEAM) is not None
     world.run_until(None)
-    assert not world.refused
+    assert not world.rejected_writes
 
 
 def test_creation_in_missing_namespace_is_rejected() -> None:
@@ -92,7 +92,7 @@ def test_creation_in_missing_namespace_is_rejected() -> None:
     world.run_until(4 * SECOND)
     world.apply(config_map("late"))
     world.run_until(5 * SECOND)
-    reported = [(type(error).__name__, str(error)) for _, error in world.refused]
+    reported = [(type(error).__name__, str(error)) for _, error in world.rejected_writes]
     assert reported == [("NotFound", 'namespaces "team" not found')] * 2
 
 
@@ -102,7 +102,7 @@ def test_system_namespaces_cannot_be_deleted(name: str) -> None:
     world.run_until(SECOND)
     world.submit(Delete(Key(scheme.NAMESPACE, "", name)))
     world.run_until(None)
-    ((_, error),) = world.refused
+    ((_, error),) = world.rejected_writes
     assert (error.reason, str(error)) == (
         "Forbidden",
         f'namespaces "{name}" is forbidden: this namespace may not be deleted',

@@ -53,7 +53,7 @@ short,exponential(10m)
 *,uniform(5m, 20m)
 """
     rules = parse_run_time_rules("r.csv", text)
-    assert [(rule.place, rule.pattern) for rule in rules] == [
+    assert [(rule.location, rule.pattern) for rule in rules] == [
         ("r.csv:3", "team-a/train-*"),
         ("r.csv:4", "night"),
         ("r.csv:5", "short"),
@@ -80,7 +80,7 @@ def test_first_match_wins_and_annotations_are_kept() -> None:
     rules = parse_run_time_rules("r.csv", "team/train-*,1m\nnone-*,2m\n*,3m")
     timed, unused = with_run_times(scenario, rules, seed=0)
     assert run_times(timed) == {"train-1": "60s", "other": "180s", "own": "7s"}
-    assert [rule.place for rule in unused] == ["r.csv:2"]
+    assert [rule.location for rule in unused] == ["r.csv:2"]
 
 
 def test_run_times_depend_on_seed_and_name_only() -> None:
@@ -117,7 +117,7 @@ def test_run_times_of_file_are_simulated() -> None:
         ("a,lognormal(mean=10m)", "r.csv:1:3: lognormal needs its mean and the sigma"),
         ("a,lognormal(mean=10m,sigma=x)", "r.csv:1:28: sigma 'x' is not a number from 0 to 10"),
         ("a,lognormal(mean=10m,sigma=nan)", "sigma 'nan' is not a number"),
-        ("a,999999h", "r.csv:1:3: the run time 999999h is more than ten years; give a shorter one"),
+        ("a,999999h", "r.csv:1:3: the run time 999999h is more than ten years; use a shorter one"),
         ("# nothing", "r.csv: the file has no rows; write rows such as train-*,10m"),
         ("a,1m\n" * (RULES_MAX + 1), f"the file has more than {RULES_MAX:,} rows"),
         ("#" * (RULES_TEXT_LENGTH_MAX + 1), "the file is longer than 1,048,576 characters"),

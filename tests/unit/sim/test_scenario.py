@@ -103,7 +103,7 @@ def test_wait_for_pods_ready_has_fields_and_defaults_of_kueue() -> None:
 @pytest.mark.parametrize(
     ("spec", "reported"),
     [
-        ("{timeout: 0s}", 'timeout: Invalid value: "0s": must be greater than 0; give a time such as 5m,'),
+        ("{timeout: 0s}", 'timeout: Invalid value: "0s": must be greater than 0; use a time such as 5m,'),
         ("{timeout: soon}", "timeout: Invalid value: 'soon' is not a duration"),
         ("{timout: 5m}", "timout: unknown field; did you mean timeout?"),
         ("{requeuingStrategy: {timestamp: Later}}", 'requeuingStrategy.timestamp: Unsupported value: "Later"'),
@@ -137,7 +137,7 @@ def test_invalid_horizon_is_reported_with_path() -> None:
 
 def test_horizon_over_ten_years_is_rejected() -> None:
     (fault,) = faults(CONFIG.replace("10m", "99999999h"))
-    problem = "the run length 99999999h is more than ten years; give a shorter one"
+    problem = "the run length 99999999h is more than ten years; use a shorter one"
     assert fault == f"f.yaml:5 Scenario/example: spec.horizon: {problem}"
 
 

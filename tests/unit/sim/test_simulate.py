@@ -14,7 +14,7 @@ from batchyard.api.errors import Conflict
 from batchyard.api.well_known import RUNTIME, SUBMIT_AT
 from batchyard.interfaces.client import Create
 from batchyard.sim.event_log import Event, Preempted, QuotaReserved, Record, RunEnded
-from batchyard.sim.result import Result, RunEnding, rejected_write
+from batchyard.sim.result import Result, RunEnding, describe_rejected_write
 from batchyard.sim.simulate import Simulation, SimulationOptions, read_scenario
 
 ROOT = Path(__file__).parents[3]
@@ -179,7 +179,7 @@ def test_until_overrides_horizon_of_scenario() -> None:
         pytest.param(-1, "-1 is not a valid run length", id="before the start"),
         pytest.param(float("nan"), "nan is not a valid run length", id="not a number"),
         pytest.param(1e9, "ten years", id="too long"),
-        pytest.param(float("inf"), "the run length inf is more than ten years; give a shorter one", id="for ever"),
+        pytest.param(float("inf"), "the run length inf is more than ten years; use a shorter one", id="for ever"),
         pytest.param("99999999h", "99999999h is more than ten years", id="a text that is too long"),
         pytest.param("soon", "no", id="another text"),
     ],
@@ -246,7 +246,7 @@ def test_all_faults_are_reported_at_once(tmp_path: Path) -> None:
 def test_rejected_write_without_name_shows_generate_name() -> None:
     nameless = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": "team-"}}
     assert (
-        str(rejected_write(Create(nameless), Conflict("no free name")))
+        str(describe_rejected_write(Create(nameless), Conflict("no free name")))
         == "create Namespace team-: Conflict: no free name"
     )
 

@@ -69,7 +69,7 @@ def test_last_applied_annotation_is_read() -> None:
     manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team", "labels": {"a": "b"}}}
     annotations = {"kubectl.kubernetes.io/last-applied-configuration": json.dumps(manifest)}
     stored = {**manifest, "metadata": {"name": "team", "resourceVersion": "1", "annotations": annotations}}
-    applied = read_state(json.dumps(stored)).applied
+    applied = read_state(json.dumps(stored)).last_applied_manifests
     assert applied[Key("Namespace", "", "team")]["metadata"]["labels"] == {"a": "b"}
 
 

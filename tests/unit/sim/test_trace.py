@@ -7,7 +7,7 @@ import pytest
 from batchyard.base.instant import SECOND
 from batchyard.sim.scenario import InvalidScenario
 from batchyard.sim.simulate import read_scenario
-from batchyard.sim.traces import TracedPodShape, add_manifests, parse_load, read_trace
+from batchyard.sim.traces import TracedPodShape, merge_trace, parse_load, read_trace
 from unit.sim.trace_make import NODE_COLUMNS, NODES, POD_COLUMNS, PODS, write_trace
 
 JOB = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: j, annotations: {batchyard.dev/submit-at: 20s}}\nspec:\n"
@@ -71,7 +71,7 @@ def test_load_factor_shortens_arrivals_and_keeps_run_times(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("text", ["0", "0.0", "-1", "1e3", "a", ""])
 def test_invalid_load_is_rejected(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a valid load: give a number above 0"):
+    with pytest.raises(ValueError, match="is not a valid load: use a number above 0"):
         parse_load(text)
 
 
@@ -104,7 +104,7 @@ def test_binary_file_is_rejected(tmp_path: Path) -> None:
 def test_manifests_are_merged_with_trace(tmp_path: Path) -> None:
     trace = read_trace(write_trace(tmp_path))
     scenario, _ = read_scenario([JOB + TEMPLATE])
-    both = add_manifests(trace, scenario)
+    both = merge_trace(trace, scenario)
     assert [step.at // SECOND for step in both.steps] == [0, 10, 20, 30, 40, 90]
     assert [obj["kind"] for obj in both.steps[2].apply] == ["Pod", "Job"]
     assert both.counts == {"Node": 2, "Pod": 5, "Job": 1}

@@ -7,7 +7,7 @@ import pytest
 from batchyard.base.instant import SECOND
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.simulate import SimulationOptions
-from batchyard.sim.trace_report import Agreement, PodCounts, TraceReport, TraceRun, Unplaced
+from batchyard.sim.trace_report import Agreement, PodCounts, TraceReport, TraceRun, UnplacedReason
 from batchyard.sim.traces import Trace, read_trace
 from unit.sim.trace_make import NODES, write_trace
 
@@ -43,7 +43,7 @@ def test_report_compares_waits_with_trace(report: TraceReport) -> None:
 
 def test_unplaced_reasons_match_placement_messages(report: TraceReport) -> None:
     affinity = "node(s) didn't match Pod's node affinity/selector"
-    assert report.unplaced == [Unplaced(affinity, 1)]
+    assert report.unplaced == [UnplacedReason(affinity, 1)]
 
 
 def test_usage_is_weighted_by_time(report: TraceReport) -> None:

@@ -36,7 +36,7 @@ def difference(start: RunStart, *manifests: Any, deleted: tuple[Key, ...] = ()) 
 
 
 def effects(found: Difference) -> dict[str, tuple[str, float | None]]:
-    return {row.name.partition("/")[2]: (row.effect, row.sooner) for row in found.workloads}
+    return {row.name.partition("/")[2]: (row.effect, row.sooner_by) for row in found.workloads}
 
 
 @pytest.mark.parametrize("is_state", [False, True])

@@ -134,7 +134,7 @@ def test_reapplied_manifests_change_nothing() -> None:
     for text in (QUEUES, JOB.replace("NAME", "runs"), JOB.replace("NAME", "waits")):
         for obj in manifests(text):
             busy.apply(obj)
-    assert (busy.store.revision, busy.refused) == (revision, [])
+    assert (busy.store.revision, busy.rejected_writes) == (revision, [])
 
 
 @pytest.mark.parametrize("name", ["runs", "waits"])
@@ -147,7 +147,7 @@ def test_changed_label_keeps_fields_written_by_platform(name: str) -> None:
     after = busy.client.get(key)
     assert before is not None
     assert after is not None
-    assert busy.refused == []
+    assert busy.rejected_writes == []
     assert after["metadata"]["labels"]["tier"] == "gold"
     assert {**after, "metadata": None} == {**before, "metadata": None}
 
@@ -173,7 +173,7 @@ def test_rejected_manifest_is_not_recorded_as_applied() -> None:
     (longer,) = manifests(JOB.replace("NAME", "runs").replace("spec:\n", "spec:\n  completions: 5\n", 1))
     for _ in range(2):
         busy.apply(longer)
-    assert len(busy.refused) == 2
+    assert len(busy.rejected_writes) == 2
 
 
 def test_deleted_object_is_gone() -> None:
@@ -185,7 +185,7 @@ def test_deleted_object_is_gone() -> None:
 def test_deletion_of_missing_object_is_rejected_and_run_continues() -> None:
     odd = world(ScenarioStep(0, (), [TEAM]), ScenarioStep(SECOND, [namespace()], ()))
     odd.run_until(None)
-    (refused,) = odd.refused
+    (refused,) = odd.rejected_writes
     assert (refused[0], refused[1].reason) == (Delete(TEAM), "NotFound")
     assert odd.client.get(TEAM) is not None
 

@@ -62,7 +62,7 @@ def test_ledger_continues_after_reopen(tmp_path: Path) -> None:
     first.append([entry(1), entry(2)])
     first.close()
     again = LedgerFile(path)
-    assert (again.last, again.was_damaged, numbers(again)) == (2, False, [1, 2])
+    assert (again.last_number, again.was_damaged, numbers(again)) == (2, False, [1, 2])
     again.close()
 
 
@@ -79,7 +79,7 @@ def test_damaged_file_is_moved_aside_and_replaced(tmp_path: Path) -> None:
     path.write_bytes(b"no database at all" * 1000)
     ledger = LedgerFile(path)
     ledger.append([entry(1)])
-    assert (ledger.was_damaged, ledger.last, numbers(ledger)) == (True, 0, [1])
+    assert (ledger.was_damaged, ledger.last_number, numbers(ledger)) == (True, 0, [1])
     assert (tmp_path / "decisions.db.damaged").read_bytes().startswith(b"no database")
     ledger.close()
 
@@ -142,5 +142,5 @@ def test_damage_with_error_message_that_is_not_utf8_is_detected(tmp_path: Path) 
     LedgerFile(path).close()
     path.write_bytes(path.read_bytes().replace(b"CREATE TABLE decisions (", b"CREATE TA\xa8LE decisions ("))
     ledger = LedgerFile(path)
-    assert (ledger.was_damaged, ledger.last) == (True, 0)
+    assert (ledger.was_damaged, ledger.last_number) == (True, 0)
     ledger.close()

@@ -24,42 +24,42 @@ def test_list_is_sorted_by_namespace_and_name() -> None:
     listing = KindListing()
     for namespace, name in (("b", "a"), ("a", "z"), ("a", "b"), ("", "c")):
         put(listing, key(namespace, name), {"at": f"{namespace}/{name}"})
-    assert [obj["at"] for obj in listing.in_order()] == ["/c", "a/b", "a/z", "b/a"]
+    assert [obj["at"] for obj in listing.list_sorted()] == ["/c", "a/b", "a/z", "b/a"]
 
 
 def test_list_of_namespace_has_no_objects_of_other_namespaces() -> None:
     listing = KindListing()
     for namespace in ("a", "a-b", "a.b", "ab", "b"):
         put(listing, key(namespace, "x"), {"at": namespace})
-    assert [obj["at"] for obj in listing.in_order("a")] == ["a"]
-    assert listing.in_order("0") == []
-    assert listing.in_order("c") == []
+    assert [obj["at"] for obj in listing.list_sorted("a")] == ["a"]
+    assert listing.list_sorted("0") == []
+    assert listing.list_sorted("c") == []
 
 
 def test_returned_list_does_not_change() -> None:
     listing = KindListing()
     put(listing, key("a", "x"), {"v": 1})
-    handed_out = listing.in_order()
+    handed_out = listing.list_sorted()
     put(listing, key("a", "x"), {"v": 2})
     put(listing, key("a", "y"), {"v": 3})
-    assert listing.in_order() == [{"v": 2}, {"v": 3}]
+    assert listing.list_sorted() == [{"v": 2}, {"v": 3}]
     assert handed_out == [{"v": 1}]
 
 
 def test_unchanged_list_is_reused() -> None:
     listing = KindListing()
     put(listing, key("a", "x"), {})
-    assert listing.in_order() is listing.in_order()
+    assert listing.list_sorted() is listing.list_sorted()
 
 
 def test_many_changes_sort_list_again() -> None:
     listing = KindListing()
     put(listing, key("a", "x"), {})
-    listing.in_order()
+    listing.list_sorted()
     for number in range(100):
         put(listing, key("a", f"{number}"), {"n": number})
     assert not listing.is_listed
-    assert len(listing.in_order()) == 101
+    assert len(listing.list_sorted()) == 101
     listing.validate()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import make
 from batchyard.api import scheme
-from batchyard.api.meta import Key, Obj, selector, with_path
+from batchyard.api.meta import Key, Obj, parse_selector, with_path
 from batchyard.apiserver.json_patch import apply_json_patch
 from batchyard.controller_groups import KUBERNETES_GROUPS
 from batchyard.webhooks.hooks import (
@@ -52,7 +52,11 @@ def mutated_object(
 def test_default_queue_is_set_in_managed_namespaces_only() -> None:
     namespace = ObjectQuery(Key(scheme.NAMESPACE, "", "team"))
     known = {**NOTHING, DEFAULT_QUEUE: [make.local_queue("default")], namespace: [make.namespace()]}
-    for managed, is_patched in ((None, True), (selector({}), True), (selector({"matchLabels": {"a": "b"}}), False)):
+    for managed, is_patched in (
+        (None, True),
+        (parse_selector({}), True),
+        (parse_selector({"matchLabels": {"a": "b"}}), False),
+    ):
         answer = review_mutation(review(UNQUEUED), KUBERNETES_GROUPS, FetchedObjects("team", known), managed)[
             "response"
         ]
@@ -84,7 +88,7 @@ def test_job_without_queue_gets_existing_default_queue() -> None:
 def test_missing_object_raises_object_not_fetched() -> None:
     with pytest.raises(ObjectNotFetched) as request:
         mutated_object(UNQUEUED, {})
-    assert request.value.question == DEFAULT_QUEUE
+    assert request.value.query == DEFAULT_QUEUE
 
 
 def test_jobset_gets_defaults() -> None:

@@ -69,7 +69,7 @@ def value_cell(*path: str, default: Any = None) -> Cell:
 
 
 def value_or_none_cell(*path: str) -> Cell:
-    """Return a table cell function for the value at a path of the object; it prints `<none>` for a missing value."""
+    """Return a table cell function for the value at a path of the object; it prints `<none>` if none or empty."""
     return lambda obj, _now: format_value(value_at(obj, *path) or NONE)
 
 
@@ -114,7 +114,7 @@ def containers_cell(field: str, *path: str) -> Cell:
 
 
 def labels_cell(*path: str) -> Cell:
-    """Return a table cell function for the labels at a path of the object."""
+    """Return a table cell function for the labels at a path of the object; `<none>` without labels."""
     return lambda obj, _now: format_labels(value_at(obj, *path) or {})
 
 
@@ -133,14 +133,14 @@ def selector_cell(*path: str) -> Cell:
 
 
 def format_selector(label_selector: Mapping[str, Any]) -> str:
-    """Format a label selector in the syntax of `kubectl -l`, sorted by key."""
+    """Format a label selector in the syntax of `kubectl -l`, sorted by key; '' if it is empty."""
     terms = [(key, f"{key}={label_value}") for key, label_value in (label_selector.get("matchLabels") or {}).items()]
     terms += [(each["key"], _format_requirement(each)) for each in label_selector.get("matchExpressions") or ()]
     return ",".join(part for _, part in sorted(terms))
 
 
 def value_at(obj: Obj, *path: str) -> Any:
-    """Return the value at a path of nested mappings in an object, or None."""
+    """Return the value at a path of nested mappings in an object, or None if there is none."""
     return _value_at(obj, path)
 
 

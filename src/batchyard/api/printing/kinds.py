@@ -52,7 +52,7 @@ def ready_containers(obj: Obj, _now: Instant) -> str:
 
 
 def pod_status_text(obj: Obj, _now: Instant) -> str:
-    """Return the status of a pod as kubectl prints it: Terminating, why a container does not run, or the phase."""
+    """Return the status of a pod as kubectl prints it: Terminating, why a container does not run, or else the phase."""
     phase, pod_reason = value_at(obj, "status", "phase"), value_at(obj, "status", "reason")
     if obj["metadata"].get("deletionTimestamp"):
         if pod_reason == _NODE_LOST_REASON:
@@ -66,7 +66,7 @@ def pod_status_text(obj: Obj, _now: Instant) -> str:
 
 
 def restart_text(obj: Obj, now: Instant) -> str:
-    """Return the number of container restarts of a pod, and the time since the last one: `2 (5m ago)`."""
+    """Return the number of container restarts of a pod, and the time since the last one: `2 (5m ago)` or `0`."""
     init_progress = _init_progress(obj)
     sidecar_names = _sidecar_names(obj)
     statuses = init_progress.statuses
@@ -91,7 +91,10 @@ def readiness_gates(obj: Obj, _now: Instant) -> str:
 
 
 def _pod_container_reason(obj: Obj, init_progress: _InitProgress) -> str:
-    """Return why the first waiting or terminated main container of a pod does not run; '' if all of them run."""
+    """Return why the first waiting or terminated main container of a pod does not run; '' if all of them run.
+
+    If it has completed and another one runs, return Running or NotReady.
+    """
     main_statuses = _main_statuses(obj, init_progress)
     reason = next(filter(None, map(_why_not_running, main_statuses)), "")
     if reason == "Completed" and any(map(_is_container_running, main_statuses)):
@@ -109,7 +112,6 @@ def _is_initialized(obj: Obj, init_progress: _InitProgress) -> bool:
 
 
 def _init_progress(obj: Obj) -> _InitProgress:
-    """Return the progress of a pod's init containers."""
     sidecar_names, total = _sidecar_names(obj), len(value_at(obj, "spec", "initContainers") or ())
     statuses: list[ContainerFields] = []
     ready_sidecars = 0
@@ -297,7 +299,7 @@ def node_status(obj: Obj, _now: Instant) -> str:
 
 
 def roles(obj: Obj, _now: Instant) -> str:
-    """Return the roles of a Node from its labels, separated by commas."""
+    """Return the roles of a Node from its labels, sorted and separated by commas; `<none>` without roles."""
     labels = obj["metadata"].get("labels") or {}
     role_prefix = well_known.NODE_ROLE_PREFIX
     role_names = [key.removeprefix(role_prefix) for key in labels if key.startswith(role_prefix)]
@@ -306,7 +308,7 @@ def roles(obj: Obj, _now: Instant) -> str:
 
 
 def address_cell(type_: str) -> Cell:
-    """Return a table cell function for a Node's first address of a type, such as InternalIP."""
+    """Return a table cell function for a Node's first address of a type, such as InternalIP; `<none>` without any."""
 
     def cell(obj: Obj, _now: Instant) -> str:
         addresses = value_at(obj, "status", "addresses") or ()

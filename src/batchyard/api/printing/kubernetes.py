@@ -31,7 +31,10 @@ def cluster_ip(obj: Obj, _now: Instant) -> str:
 
 
 def external_ip(obj: Obj, now: Instant) -> str:
-    """Return a Service's external addresses, from load balancers and external IPs, or its external name."""
+    """Return a Service's external addresses (of load balancers, and external IPs) or its external name.
+
+    Without addresses, `<pending>` for a Service of type LoadBalancer, else `<none>`.
+    """
     external_addresses = list(value_at(obj, "spec", "externalIPs") or ())
     match service_type(obj, now):
         case "LoadBalancer":
@@ -42,12 +45,12 @@ def external_ip(obj: Obj, now: Instant) -> str:
 
 
 def service_ports(obj: Obj, _now: Instant) -> str:
-    """Return the ports of a Service with node ports and protocols, such as `80:30080/TCP`."""
+    """Return the ports of a Service with node ports and protocols, such as `80:30080/TCP`; `<none>` without ports."""
     return ",".join(map(_service_port_text, value_at(obj, "spec", "ports") or ())) or NONE
 
 
 def endpoint_addresses(obj: Obj, _now: Instant) -> str:
-    """Return the first three addresses of Endpoints with their ports, and the number of further ones."""
+    """Return the first three addresses of Endpoints with ports, and the number of further ones; `<none>` if none."""
     address_texts = [
         f"{address['ip']}:{port['port']}" if port else str(address["ip"])
         for subset in obj.get("subsets") or ()
@@ -58,7 +61,10 @@ def endpoint_addresses(obj: Obj, _now: Instant) -> str:
 
 
 def slice_ports(obj: Obj, _now: Instant) -> str:
-    """Return the first three ports of an EndpointSlice, and the number of further ones; `<unset>` without ports."""
+    """Return the first three ports of an EndpointSlice, and the number of further ones.
+
+    `<unset>` without the field `ports`, `<none>` if it is empty.
+    """
     port_list = obj.get("ports")
     if port_list is None:
         return "<unset>"
@@ -66,7 +72,10 @@ def slice_ports(obj: Obj, _now: Instant) -> str:
 
 
 def slice_endpoints(obj: Obj, _now: Instant) -> str:
-    """Return the first three addresses of an EndpointSlice, and the number of further ones; `<unset>` without any."""
+    """Return the first three addresses of an EndpointSlice, and the number of further ones.
+
+    `<unset>` without the field `endpoints`, `<none>` if it contains no addresses.
+    """
     endpoint_list = obj.get("endpoints")
     if endpoint_list is None:
         return "<unset>"
@@ -74,7 +83,7 @@ def slice_endpoints(obj: Obj, _now: Instant) -> str:
 
 
 def ingress_hosts(obj: Obj, _now: Instant) -> str:
-    """Return the first three hosts of an Ingress, and the number of further rules; `*` without hosts."""
+    """Return the hosts of the first three rules of an Ingress, and the number of further rules; `*` without hosts."""
     rules = value_at(obj, "spec", "rules") or ()
     return _first_three_of_total([rule["host"] for rule in rules[:_SHOWN_MAX] if rule.get("host")], len(rules)) or "*"
 

@@ -4,7 +4,7 @@
     with_defaults           returns the object without nulls and with the defaults of its schema
     validate_and_default    validates and fills in defaults in one pass, to decode manifests
     fill_defaults           returns a value of a Kubernetes type such as PodSpec with its defaults
-    semantic_equality       returns the semantic comparison of values (SemanticEquality) for a kind
+    semantic_equality       returns the SemanticEquality of a kind, which compares values by meaning
 
 Rules across fields are in batchyard.api.validation, defaults of webhooks in batchyard.api.defaults. A pod template is
 validated by the schema of the CRD that contains it; in Jobs and PodTemplates, by Kubernetes's own schema.
@@ -25,8 +25,8 @@ from batchyard.api.schema.scalars import (
     DefaultsComputer,
     ValueVisitor,
     VisitorOrType,
-    plain_flaws,
     scalar_visitor,
+    string_or_boolean_violation,
 )
 from batchyard.api.schema.violations import (
     MapKey,
@@ -72,10 +72,10 @@ class SemanticEquality:
 
     def __init__(self, type_scope: TypeScope, fill_defaults: DefaultsFiller) -> None:
         self._scope = type_scope
-        self._complete = fill_defaults
+        self._fill_defaults = fill_defaults
 
     def is_same(self, expression: str, value: Any, other_value: Any) -> bool:
-        """Return whether two values of a type, such as `PodTemplateSpec` or `[Toleration]`, have the same meaning."""
+        """Return whether two values of a type expression (`PodTemplateSpec`, `[Toleration]`) have the same meaning."""
         if value is other_value or value == other_value:
             return True
         field = Field(expression, False, {})
@@ -106,8 +106,8 @@ class SemanticEquality:
     def _normalize_object(self, type_name: str, value: Mapping[str, Any]) -> Any:
         type_scope, name = self._scope.scope_of(type_name)
         if name == _TYPE_WITH_DEFAULTS:
-            type_scope, value = load_scope(NATIVE), self._complete(name, value)
-        scope_equality = self if type_scope is self._scope else SemanticEquality(type_scope, self._complete)
+            type_scope, value = load_scope(NATIVE), self._fill_defaults(name, value)
+        scope_equality = self if type_scope is self._scope else SemanticEquality(type_scope, self._fill_defaults)
         return scope_equality._normalize_fields(name, value)
 
     def _normalize_fields(self, name: str, value: Mapping[str, Any]) -> Any:
@@ -173,7 +173,7 @@ class SchemaCompiler:
         return self._visitors[name]
 
     def visitor(self, field: Field) -> VisitorOrType:
-        """Return the function that validates values of a field; the type `str` or `bool` if any such value is valid."""
+        """Return the function that validates values of a field; the type itself if every string or boolean is valid."""
         is_native = self._scope.name == NATIVE
         if field.is_list:
             visitor = _list_visitor(self._element_visitor(field.element), field)
@@ -187,14 +187,14 @@ class SchemaCompiler:
         return scalar_visitor(field.expression, field.constraints)
 
     def _element_visitor(self, field: Field) -> ValueVisitor:
-        """Return a function that validates the elements of a list or mapping, also where `visitor` returns a type."""
+        """Return the function that validates a list item or mapping value of the schema `field`."""
         visitor = self.visitor(field)
         if not isinstance(visitor, type):
             return visitor
         expected_type = visitor
 
         def visit(value: Any) -> Any:
-            return value if type(value) is expected_type else plain_flaws(expected_type, value)
+            return value if type(value) is expected_type else string_or_boolean_violation(expected_type, value)
 
         return visit
 
@@ -250,7 +250,7 @@ class _Completion:
         if value is None:
             return None if name in self.nullable_fields else _REMOVED_VALUE
         assert isinstance(visitor, type)
-        return plain_flaws(visitor, value)
+        return string_or_boolean_violation(visitor, value)
 
     def complete_object(self, value: Mapping[str, Any], changed_fields: Mapping[str, Any]) -> Any:
         """Return the object with `changed_fields` replaced and defaults added; or all its schema violations."""
@@ -259,7 +259,7 @@ class _Completion:
             if result is _REMOVED_VALUE:
                 del new[name]
             elif type(result) is SchemaViolations:
-                flaws += result.below(name)
+                flaws += result.with_prefix(name)
         if not new.keys() >= self.required_fields.keys():
             flaws += self._missing_field_flaws(new)
         if flaws:
@@ -270,7 +270,6 @@ class _Completion:
         return new
 
     def _missing_field_flaws(self, fields: Mapping[str, Any]) -> SchemaViolations:
-        """Return a schema violation for each required field that is missing."""
         missing_names = [name for name in self.required_fields if name not in fields and name not in self.defaults]
         return SchemaViolations(
             SchemaViolation((name,), "Required value", f"set the field to {self.required_fields[name]}")
@@ -384,18 +383,18 @@ def _list_flaws(items: list[Any], field: Field) -> SchemaViolations:
     flaws, constraints = SchemaViolations(), field.constraints
     for index, item in enumerate(items):
         if type(item) is SchemaViolations:
-            flaws += item.below(index)
+            flaws += item.with_prefix(index)
     if len(items) < constraints.get("minItems", 0):
         requirement = f"must have at least {_count_items(constraints['minItems'])}"
         flaws += (
             single_violation(f"Invalid value: {requirement}", "add the missing items")
             if items
-            else single_violation("Required value", f"it {requirement}")
+            else single_violation("Required value", f"the list {requirement}")
         )
     if len(items) > constraints.get("maxItems", len(items)):
         maximum = constraints["maxItems"]
         problem = f"Too many: {len(items)}: must have at most {_count_items(maximum)}"
-        flaws += single_violation(problem, f"remove {len(items) - maximum}")
+        flaws += single_violation(problem, f"remove {_count_items(len(items) - maximum)}")
     if "keys" in constraints or constraints.get("set"):
         flaws += _duplicate_flaws(items, constraints.get("keys"))
     return flaws
@@ -449,11 +448,11 @@ def _map_flaws(value: Mapping[str, Any], changed_values: Mapping[Any, Any], fiel
     flaws, constraints = SchemaViolations(), field.constraints
     for name, result in changed_values.items():
         if type(result) is SchemaViolations:
-            flaws += result.below(MapKey(name))
+            flaws += result.with_prefix(MapKey(name))
     if len(value) > constraints.get("maxProperties", len(value)):
         maximum = constraints["maxProperties"]
         problem = f"Too many: {len(value)}: must have at most {_count_items(maximum)}"
-        flaws += single_violation(problem, f"remove {len(value) - maximum}")
+        flaws += single_violation(problem, f"remove {_count_items(len(value) - maximum)}")
     return flaws
 
 
@@ -522,63 +521,63 @@ class SchemaResult(NamedTuple):
     faults: list[FieldError]
 
 
-def validate_and_default(info: ServedKind, version: str, obj: Obj, valid_obj: Obj | None = None) -> SchemaResult:
+def validate_and_default(served_kind: ServedKind, version: str, obj: Obj, valid_obj: Obj | None = None) -> SchemaResult:
     """Validate an object in a version of its kind, remove nulls and fill in the defaults of the schema, in one pass.
 
     Returns the same object if nothing changes; unchanged parts are shared. The returned object may share pod templates
     with other objects: objects are never changed in place. Parts that are identical (the same Python objects)
     to parts of `valid_obj`, an object already validated in this version, are not validated again.
     """
-    result = _root_visitor(info.constant, version)(obj, valid_obj)
+    result = _root_visitor(served_kind.constant, version)(obj, valid_obj)
     if type(result) is not SchemaViolations:
         return SchemaResult(result, []) if "metadata" in result else SchemaResult(None, [_MISSING_METADATA])
-    errors = _field_errors(result, load_scope_for_kind(info, version), info.kind)
+    errors = _field_errors(result, load_scope_for_kind(served_kind, version), served_kind.kind)
     return SchemaResult(None, errors if obj.get("metadata") is not None else [*errors, _MISSING_METADATA])
 
 
-def validate(info_or_type: ServedKind | str, obj: Mapping[str, Any]) -> list[FieldError]:
+def validate(kind_or_type: ServedKind | str, obj: Mapping[str, Any]) -> list[FieldError]:
     """Return all structural errors of an object, in the version of its `apiVersion` or else the storage version.
 
-    Given the name of a Kubernetes type instead of a kind, such as `PodTemplateSpec`, `obj` is validated as that type.
+    If `kind_or_type` is the name of a Kubernetes type, such as `PodTemplateSpec`, `obj` is validated as that type.
     """
-    if isinstance(info_or_type, ServedKind):
-        return validate_and_default(info_or_type, _version_of(info_or_type, obj), obj).faults
-    result = _compiler(load_scope(NATIVE)).object_visitor(info_or_type)(obj)
-    return _field_errors(result, load_scope(NATIVE), info_or_type) if type(result) is SchemaViolations else []
+    if isinstance(kind_or_type, ServedKind):
+        return validate_and_default(kind_or_type, _version_of(kind_or_type, obj), obj).faults
+    result = _compiler(load_scope(NATIVE)).object_visitor(kind_or_type)(obj)
+    return _field_errors(result, load_scope(NATIVE), kind_or_type) if type(result) is SchemaViolations else []
 
 
-def with_defaults(info: ServedKind, obj: Obj) -> dict[str, Any]:
+def with_defaults(served_kind: ServedKind, obj: Obj) -> dict[str, Any]:
     """Return the object without nulls and with the defaults of its schema; raise InvalidObject if it is invalid."""
-    result = validate_and_default(info, _version_of(info, obj), obj)
+    result = validate_and_default(served_kind, _version_of(served_kind, obj), obj)
     if result.obj is None:
         raise InvalidObject(result.faults)
     return result.obj
 
 
 def fill_defaults(type_name: str, value: Any) -> Any:
-    """Return a value of a Kubernetes type such as PodSpec with its defaults; unchanged if its structure is invalid."""
+    """Return a value of a Kubernetes type such as PodSpec with defaults, without nulls; unchanged if it is invalid."""
     result = _compiler(load_scope(NATIVE)).object_visitor(type_name)(value)
     return value if type(result) is SchemaViolations else result
 
 
 @cache
 def semantic_equality(constant: str) -> SemanticEquality:
-    """Return the semantic comparison of values for the types of a kind in its storage version."""
-    info = kind_info(constant)
-    return SemanticEquality(load_scope_for_kind(info, info.storage_version), fill_defaults)
+    """Return the SemanticEquality that compares values of the types of a kind in its storage version."""
+    served_kind = kind_info(constant)
+    return SemanticEquality(load_scope_for_kind(served_kind, served_kind.storage_version), fill_defaults)
 
 
 _MISSING_METADATA = FieldError("metadata", "Required value", "add metadata with a name to the object")
 
 
-def _version_of(info: ServedKind, obj: Obj) -> str:
-    return info.version_of(str(obj.get("apiVersion"))) or info.storage_version
+def _version_of(served_kind: ServedKind, obj: Obj) -> str:
+    return served_kind.version_of(str(obj.get("apiVersion"))) or served_kind.storage_version
 
 
 @cache
 def _root_visitor(constant: str, version: str) -> RootVisitor:
-    info = kind_info(constant)
-    return _compiler(load_scope_for_kind(info, version)).root_visitor(info.kind)
+    served_kind = kind_info(constant)
+    return _compiler(load_scope_for_kind(served_kind, version)).root_visitor(served_kind.kind)
 
 
 @cache

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 from batchyard.api.meta import canonical_quantity
 from batchyard.api.schema import violations
 from batchyard.api.times import convert_micro_time_to_utc, convert_to_utc
+from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import parse_duration
 from batchyard.base.memory import memoized_if_short
 
@@ -48,7 +49,10 @@ _PATTERN_DESCRIPTIONS: Final = {
 
 
 def scalar_visitor(scalar_type: str, constraints: Mapping[str, Any]) -> VisitorOrType:
-    """Return the function that validates a scalar type, with constraints such as `minimum` or `pattern`."""
+    """Return the function that validates a scalar type with constraints such as `min` or `pattern`.
+
+    For a boolean, or a string without constraints, return the type itself.
+    """
     if scalar_type == "string":
         return _string_visitor(constraints) if constraints.keys() - {"default"} else str
     if scalar_type in _INTEGER_BITS:
@@ -60,8 +64,8 @@ def scalar_visitor(scalar_type: str, constraints: Mapping[str, Any]) -> VisitorO
     return _accept_any
 
 
-def plain_flaws(expected_type: type, value: Any) -> violations.SchemaViolations:
-    """Return the schema violation of a value that must be a string or a boolean but is not."""
+def string_or_boolean_violation(expected_type: type, value: Any) -> violations.SchemaViolations:
+    """Return the violation of a value that is not of `expected_type` (`str` or `bool`), in a list."""
     if expected_type is bool:
         boolean_text = {"true": "true", "yes": "true", "false": "false", "no": "false"}.get(str(value).lower())
         remedy = f"write {boolean_text} without quotes" if boolean_text else ""
@@ -111,7 +115,7 @@ def _string_visitor(constraints: Mapping[str, Any]) -> ValueVisitor:
 
     def visit(value: Any) -> Any:
         if type(value) is not str:
-            return plain_flaws(str, value)
+            return string_or_boolean_violation(str, value)
         result = cached_check_string(value)
         return value if type(result) is str else result
 
@@ -131,7 +135,7 @@ def _string_flaws(value: str, constraints: Mapping[str, Any]) -> Iterator[violat
             (), f"Invalid value: {violations.format_value(value)}: {requirement}", "write a longer value"
         )
     elif len(value) > constraints.get("maxLength", len(value)):
-        remedy = f"shorten the value by {len(value) - constraints['maxLength']}"
+        remedy = f"shorten the value by {count_with_noun(len(value) - constraints['maxLength'], 'character')}"
         yield violations.SchemaViolation(
             (), f"Too long: may not be more than {constraints['maxLength']} characters", remedy
         )
@@ -218,7 +222,10 @@ _CLIENT_IP_TIMEOUT_SECONDS: Final = 10800
 
 
 def default_pull_policy(image: str) -> str:
-    """Return the default imagePullPolicy: `Always` for an image tagged `latest` or untagged, else `IfNotPresent`."""
+    """Return the default imagePullPolicy of an image.
+
+    `Always` for a valid reference with the tag `latest`, or with neither tag nor digest; else `IfNotPresent`.
+    """
     image_match = _IMAGE_REFERENCE_PATTERN.fullmatch(image) if len(image) <= _IMAGE_REFERENCE_LENGTH_MAX else None
     if image_match is None:
         return "IfNotPresent"

@@ -40,8 +40,8 @@ class SchemaViolations(list[SchemaViolation]):
 
     __slots__ = ()
 
-    def below(self, step: PathStep) -> "SchemaViolations":
-        """Return the violations with `step` put before their paths, so that these are relative to the parent value."""
+    def with_prefix(self, step: PathStep) -> "SchemaViolations":
+        """Return the violations with `step` put before each path, which is then relative to the parent value."""
         return SchemaViolations(SchemaViolation((step, *flaw.path), *flaw[1:]) for flaw in self)
 
 
@@ -51,14 +51,17 @@ def single_violation(problem: str, remedy: str) -> SchemaViolations:
 
 
 def wrong_type_violation(value: Any, type_text: str, remedy: str = "") -> SchemaViolations:
-    """Return the schema violation of a value that has the wrong type; `type_text` describes the right type."""
+    """Return a list with the schema violation of a value of the wrong type; `type_text` describes the right type."""
     return single_violation(
         f"Invalid value: {format_value(value)}: must be {type_text}", remedy or f"write {type_text}"
     )
 
 
 def format_value(value: Any) -> str:
-    """Format a value for an error message: on one line, and truncated if it is long."""
+    """Format a value for an error message as JSON on one line, cut after 80 characters.
+
+    Objects, lists and huge numbers are only named: `an object`.
+    """
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list):
@@ -98,8 +101,9 @@ STRICT_EDIT_RATIO: Final = 0.2
 def find_nearest_name(written_name: str, known_names: Iterable[str], edit_ratio: float = 0.34) -> str | None:
     """Return the known name with the smallest edit distance to a written name; None if none is close enough.
 
-    The distance may be one, or `edit_ratio` of the length of the longer name. Case, `-` and `_` are ignored. At a
-    ratio of 0.5 or more, a name that is a prefix of the other (`queue`, `queueingStrategy`) also matches.
+    The distance may be at most `edit_ratio` of the length of the longer name, or one if that name has three characters
+    or more. Case, `-` and `_` are ignored. At a ratio of 0.5 or more, names also match if one is a prefix of the other
+    and has four characters or more (`queue`, `queueingStrategy`). A written name of over 100 characters has no match.
     """
     plain_name, nearest_name, minimum_edit_count = _normalize_name(written_name), None, 1 << 30
     if not plain_name or len(plain_name) > 100:
@@ -156,10 +160,10 @@ def unknown_field_remedy(scope: TypeScope, kind: str, flaw: SchemaViolation) -> 
 
     1. A known name that differs from the field's name by a typo.
     2. For `X: true`, a known field that has X among its values: `field: X`.
-    3. A nearby object that has a field of this name; the value must fit there.
+    3. An object at most two path steps away that has a field of this name, whose type fits the value.
     4. A similar known name.
-    5. A more distant object that has a field of this name; the value must fit there.
-    6. The list of known names.
+    5. An object at most four path steps away that has a field of this name, whose type fits the value.
+    6. The list of known names, or if there are over 12, to check the spelling.
     """
     name = str(flaw.path[-1])
     type_scope, type_name = scope.scope_of(flaw.owner)
@@ -187,7 +191,10 @@ def unknown_field_remedy(scope: TypeScope, kind: str, flaw: SchemaViolation) -> 
 
 
 def _closest_location(scope: TypeScope, kind: str, flaw: SchemaViolation) -> tuple[int, str]:
-    """Find the closest known field with the name and a fitting type; return its distance in steps, and path or ''."""
+    """Return the distance in path steps and the path of the closest known field with the name and a fitting type.
+
+    Without such a field, the distance is huge and the path is ''.
+    """
     minimum_step_count, closest_path = 1 << 30, ""
     start, name = _object_location(flaw.path), str(flaw.path[-1])
     for location, field in _locations_by_field(scope, kind).get(name, ()):

@@ -9,8 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme
 from batchyard.api.errors import FieldError
-from batchyard.api.meta import Obj, group_kind
-from batchyard.api.meta import selector as parsed_selector
+from batchyard.api.meta import Obj, group_kind, parse_selector
 from batchyard.api.schema import semantic_equality
 from batchyard.api.validation import job, pods, rules
 
@@ -34,7 +33,7 @@ _WEEKDAY_NAMES: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 
 
 class ScheduleError(Exception):
-    """Raised for an invalid CronJob schedule, with the message of Kubernetes's cron library."""
+    """A CronJob schedule is invalid; the message is that of Kubernetes's cron library."""
 
 
 class _FieldBounds(NamedTuple):
@@ -108,9 +107,9 @@ def _check_field_range(expression: str, bounds: _FieldBounds) -> None:
 
 
 def _parse_field_number(text: str, names: Mapping[str, int]) -> int:
-    value_by_name = names.get(text.lower())
-    if value_by_name is not None:
-        return value_by_name
+    named_value = names.get(text.lower())
+    if named_value is not None:
+        return named_value
     problem = ""
     significant_digits = text.lstrip("+-").lstrip("0")
     if not _INTEGER_PATTERN.fullmatch(text):
@@ -319,7 +318,7 @@ def _selector_errors(selector: Mapping[str, Any] | None, labels: Mapping[str, st
     if not selector.get("matchLabels") and not selector.get("matchExpressions"):
         message = f"empty selector is invalid for {kind.lower()}"
         yield rules.invalid("spec.selector", selector, message, "add matchLabels with the labels of the pod template")
-    label_selector = None if errors else parsed_selector(selector)
+    label_selector = None if errors else parse_selector(selector)
     if label_selector is not None and not label_selector.matches(labels):
         message = "`selector` does not match template `labels`"
         yield rules.invalid(_TEMPLATE_LABELS, labels, message, "add the labels of the selector to the pod template")

@@ -11,7 +11,7 @@ from batchyard.api.errors import FieldError
 from batchyard.api.patterns import pattern_fault
 from batchyard.api.times import ReservationWindow, is_time, parse_time, parse_time_or_duration, reservation_window
 from batchyard.api.validation import job, pods, rules
-from batchyard.api.validation.job import topology_errors
+from batchyard.api.validation.job import tpu_topology_errors
 from batchyard.api.validation.rules import is_extended
 from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import HOUR, SECOND, parse_duration
@@ -46,7 +46,7 @@ _IMMUTABLE_NODE_POOL_FIELDS: Final = (
 
 
 def node_pool_errors(pool: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate a NodePool: its metadata, size, provisioning, accelerators and placement."""
+    """Validate a NodePool: its metadata and the fields of its spec."""
     yield from rules.metadata_errors(pool)
     yield from pool_errors(pool.get("spec") or {}, "spec")
 
@@ -65,7 +65,7 @@ def changed_machine_fields(pool: SpecFields, old_pool: SpecFields) -> list[str]:
 
 
 def pool_errors(pool: SpecFields, path: str) -> Iterator[FieldError]:
-    """Validate a node pool's fields; `path` is where they are in a NodePool or a Cluster."""
+    """Validate a node pool's fields; `path` is their location in a NodePool or a Cluster."""
     yield from rules.label_errors(pool.get("labels"), f"{path}.labels")
     yield from pods.taint_errors(pool.get("taints") or (), f"{path}.taints")
     yield from _node_count_errors(pool, path)
@@ -73,7 +73,7 @@ def pool_errors(pool: SpecFields, path: str) -> Iterator[FieldError]:
     yield from run_duration_errors(pool, path)
     yield from _accelerator_errors(pool, path)
     yield from _placement_errors(pool, path)
-    yield from job.slice_errors(pool, path)
+    yield from job.tpu_slice_errors(pool, path)
 
 
 def run_duration_errors(spec: SpecFields, path: str) -> Iterator[FieldError]:
@@ -87,15 +87,15 @@ def run_duration_errors(spec: SpecFields, path: str) -> Iterator[FieldError]:
 
 
 def _node_count_errors(pool: SpecFields, path: str) -> Iterator[FieldError]:
-    """Report a node pool without nodeCount and autoscaling, and invalid autoscaling bounds or a nodeCount outside."""
+    """Report a node pool without nodeCount and autoscaling, invalid autoscaling bounds, or a nodeCount outside them."""
     autoscaling, node_count = pool.get("autoscaling"), pool.get("nodeCount")
     if autoscaling is None:
         if node_count is None and pool.get("provisioning") != "queued":
             remedy = "set nodeCount to the number of nodes in each zone, or set autoscaling: {min: 0, max: 3}"
             yield rules.required(f"{path}.nodeCount", "a pool without autoscaling has a fixed size", remedy)
         return
-    contradictions = list(_autoscaling_bounds_errors(autoscaling, f"{path}.autoscaling"))
-    yield from contradictions or _initial_count_errors(pool, autoscaling, path)
+    bounds_errors = list(_autoscaling_bounds_errors(autoscaling, f"{path}.autoscaling"))
+    yield from bounds_errors or _initial_count_errors(pool, autoscaling, path)
 
 
 def _autoscaling_bounds_errors(autoscaling: SpecFields, path: str) -> Iterator[FieldError]:
@@ -121,7 +121,7 @@ def _initial_count_errors(pool: SpecFields, autoscaling: SpecFields, path: str) 
     minimum, maximum, total_max = autoscaling.get("min", 0), autoscaling.get("max"), autoscaling.get("totalMax")
     if maximum is not None and not minimum <= zone_node_count <= maximum:
         message = f"must be between autoscaling.min and autoscaling.max, {minimum} and {maximum}"
-        yield rules.invalid(f"{path}.nodeCount", zone_node_count, message, f"give a number from {minimum} to {maximum}")
+        yield rules.invalid(f"{path}.nodeCount", zone_node_count, message, f"use a number from {minimum} to {maximum}")
     elif total_max is not None and total_count > total_max:
         message = f"must be at most autoscaling.totalMax, {total_max}, in all zones together: it is {total_count}"
         yield rules.invalid(f"{path}.nodeCount", zone_node_count, message, "lower nodeCount, or raise totalMax")
@@ -237,7 +237,7 @@ def budget_errors(budget: Mapping[str, Any]) -> Iterator[FieldError]:
         yield rules.forbidden("spec.acceleratorHours", "must not be set together with dollars", remedy)
     for field in amount_fields:
         if meta.parse_quantity(spec[field]) < 0:
-            yield rules.invalid(f"spec.{field}", spec[field], "must not be negative", "give 0 or more")
+            yield rules.invalid(f"spec.{field}", spec[field], "must not be negative", "use 0 or more")
     for index, threshold in enumerate(spec.get("thresholds") or ()):
         path = f"spec.thresholds[{index}]"
         if threshold.get("drain") and threshold["action"] != "Hold":
@@ -278,13 +278,13 @@ def _machine_type_errors(machine_type: SpecFields, path: str) -> Iterator[FieldE
         if field in machine_type:
             yield from rules.amount_errors(machine_type[field], f"{path}.{field}")
     for field in ("cpu", "memory"):
-        if rules.parse_nano(machine_type[field]) == 0:
-            remedy = f"give the {field} of the machine"
+        if rules.parse_nano_amount(machine_type[field]) == 0:
+            remedy = f"specify the {field} of the machine"
             yield rules.invalid(f"{path}.{field}", machine_type[field], "must be greater than 0", remedy)
     sustained_cpu = machine_type.get("sustainedCpu")
     if sustained_cpu is not None and rules.exceeds_limit(sustained_cpu, machine_type["cpu"]):
-        message = f"must be at most the machine's cpu, which is {rules.canonical_or_text(machine_type['cpu'])}"
-        remedy = "give the cpu that the machine can use permanently, or remove the field"
+        message = f"must be at most the machine's cpu, which is {rules.canonical_quantity_or_text(machine_type['cpu'])}"
+        remedy = "specify the cpu that the machine can use permanently, or remove the field"
         yield rules.invalid(f"{path}.sustainedCpu", sustained_cpu, message, remedy)
     yield from _accelerator_device_errors(machine_type, path)
 
@@ -300,7 +300,7 @@ def _accelerator_device_errors(machine_type: SpecFields, path: str) -> Iterator[
         message = "must not be set without accelerator: it describes how the chips of the accelerator are arranged"
         yield rules.forbidden(f"{path}.topology", message, "remove topology, or set accelerator")
     elif topology:
-        yield from topology_errors(topology, f"{path}.topology", accelerator["count"])
+        yield from tpu_topology_errors(topology, f"{path}.topology", accelerator["count"])
 
 
 def _autoscaling_errors(autoscaling: SpecFields, path: str) -> Iterator[FieldError]:
@@ -352,12 +352,12 @@ def _auto_provisioning_limits_errors(limits: Sequence[SpecFields], path: str) ->
 def _operation_times_errors(operation_times: SpecFields, path: str) -> Iterator[FieldError]:
     """Report durations of a machine operation that are not in the order min, typical, max."""
     for field in _OPERATION_TIME_FIELDS:
-        if spread := operation_times.get(field):
-            minimum, typical, maximum = (parse_duration(spread[bound]) for bound in ("min", "typical", "max"))
+        if durations := operation_times.get(field):
+            minimum, typical, maximum = (parse_duration(durations[bound]) for bound in ("min", "typical", "max"))
             if not minimum <= typical <= maximum:
                 message = "must be in order: min, typical, max"
                 yield rules.invalid(
-                    f"{path}.{field}", spread, message, "use {min: 30s, typical: 60s, max: 90s}, for example"
+                    f"{path}.{field}", durations, message, "use {min: 30s, typical: 60s, max: 90s}, for example"
                 )
 
 
@@ -428,7 +428,10 @@ def _known_zone_errors(zone: str, spec: SpecFields, path: str) -> Iterator[Field
 
 
 def _reservation_errors(reservation: SpecFields, spec: SpecFields, path: str) -> Iterator[FieldError]:
-    """Report a reservation in an unknown zone, with a malformed start or end, or that does not end after its start."""
+    """Report a reservation in an unknown zone, with malformed times, or with an end that is not after its start.
+
+    A reservation with both end and duration, or a duration of 0, is reported too.
+    """
     yield from _known_zone_errors(reservation["zone"], spec, f"{path}.zone")
     is_malformed = False
     for field in ("start", "end"):
@@ -470,17 +473,19 @@ def _overbooking_errors(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
     reservations = cluster["spec"].get("reservations") or ()
     reservation_windows = [reservation_window(reservation, creation_instant) for reservation in reservations]
     for bookable in cluster["spec"].get("bookable") or ():
-        kind = bookable["machineType"], bookable["zone"]
-        same_kind_indexes = [i for i, each in enumerate(reservations) if (each["machineType"], each["zone"]) == kind]
-        for i in same_kind_indexes:
+        machine_type, zone = bookable["machineType"], bookable["zone"]
+        same_type_indexes = [
+            i for i, each in enumerate(reservations) if (each["machineType"], each["zone"]) == (machine_type, zone)
+        ]
+        for i in same_type_indexes:
             start = ReservationWindow(reservation_windows[i].start, reservation_windows[i].start + 1)
-            overlapping_indexes = [n for n in same_kind_indexes if n != i and reservation_windows[n].overlaps(start)]
+            overlapping_indexes = [n for n in same_type_indexes if n != i and reservation_windows[n].overlaps(start)]
             booked_count = sum(reservations[n]["count"] for n in (i, *overlapping_indexes))
             if booked_count > bookable["count"]:
-                names = ", ".join(reservations[n]["name"] for n in overlapping_indexes) or "no other reservation"
+                names = ", ".join(reservations[n]["name"] for n in overlapping_indexes)
                 bookable_text = count_with_noun(bookable["count"], "machine")
-                message = f"{bookable_text} of {kind[0]} can be booked in {kind[1]}, not {booked_count}"
-                remedy = f"lower count, or change start: {names} already has machines at that time"
+                message = f"{bookable_text} of {machine_type} can be booked in {zone}, not {booked_count}"
+                remedy = f"lower count, or choose a time that does not overlap with {names}" if names else "lower count"
                 yield rules.invalid(f"spec.reservations[{i}].count", reservations[i]["count"], message, remedy)
 
 

@@ -23,7 +23,7 @@ _DNS_SEARCH_LENGTH_MAX: Final = 2048
 _HOST_NAME_REMEDY: Final = "use a host name of lowercase letters, digits, '-' and '.'"
 
 
-def host_alias_errors(spec: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def host_alias_and_dns_errors(spec: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Validate the host aliases and the DNS configuration of a pod."""
     for i, alias in enumerate(spec.get("hostAliases") or ()):
         item_path = f"{path}.hostAliases[{i}]"
@@ -136,7 +136,7 @@ def _external_name_errors(spec: Mapping[str, Any]) -> Iterator[FieldError]:
     """Report an ExternalName Service without a valid DNS name, or with a cluster IP."""
     name, cluster_ip = (spec.get("externalName") or "").removesuffix("."), spec.get("clusterIP")
     if not name:
-        yield rules.required("spec.externalName", "", "give a DNS name, such as db.example.com")
+        yield rules.required("spec.externalName", "", "specify a DNS name, such as db.example.com")
     for message in rules.dns_subdomain_errors(name) if name else ():
         yield rules.invalid("spec.externalName", name, message, _HOST_NAME_REMEDY)
     if cluster_ip and cluster_ip != "None":
@@ -173,7 +173,7 @@ def _service_port_errors(ports: Sequence[Mapping[str, Any]]) -> Iterator[FieldEr
 
 _PORT_MAX: Final = 65535
 _PORT_RANGE_MESSAGE: Final = "must be between 1 and 65535, inclusive"
-_PORT_REMEDY: Final = "give the port on which the container listens"
+_PORT_REMEDY: Final = "specify the port on which the container listens"
 _PROBE_NUMBER_FIELDS: Final = (
     "initialDelaySeconds",
     "timeoutSeconds",
@@ -200,11 +200,11 @@ def _probe_errors(probe: Mapping[str, Any], path: str, *, requires_one_success: 
     yield from _handler_errors(probe, path)
     for field in _PROBE_NUMBER_FIELDS:
         if (probe.get(field) or 0) < 0:
-            yield rules.invalid(f"{path}.{field}", probe[field], rules.NEGATIVE_MESSAGE, "give 0 or more")
+            yield rules.invalid(f"{path}.{field}", probe[field], rules.NEGATIVE_MESSAGE, "use 0 or more")
     grace_seconds = probe.get("terminationGracePeriodSeconds")
     if grace_seconds is not None and grace_seconds <= 0:
         message = "must be greater than 0"
-        yield rules.invalid(f"{path}.terminationGracePeriodSeconds", grace_seconds, message, "give 1 or more seconds")
+        yield rules.invalid(f"{path}.terminationGracePeriodSeconds", grace_seconds, message, "use 1 second or more")
     count = probe.get("successThreshold")
     if requires_one_success and count not in (None, 1):
         yield rules.invalid(f"{path}.successThreshold", count, "must be 1", "use 1, except in a readinessProbe")
@@ -219,7 +219,7 @@ def _handler_errors(handler: Mapping[str, Any], path: str) -> Iterator[FieldErro
     kind, *other_handler_fields = handler_fields
     match kind:
         case "exec" if not handler["exec"].get("command"):
-            yield rules.required(f"{path}.exec.command", "", "give the command to run")
+            yield rules.required(f"{path}.exec.command", "", "specify the command to run")
         case "httpGet":
             yield from _http_get_errors(handler["httpGet"], f"{path}.httpGet")
         case "tcpSocket" | "grpc":
@@ -273,7 +273,7 @@ def pod_security_errors(context: Mapping[str, Any], path: str) -> Iterator[Field
     for i, sysctl in enumerate(context.get("sysctls") or ()):
         item_path, name = f"{path}.sysctls[{i}].name", sysctl.get("name") or ""
         if not name:
-            yield rules.required(item_path, "", "give the name of a kernel parameter")
+            yield rules.required(item_path, "", "specify the name of a kernel parameter")
         elif not _is_sysctl_name(name):
             message = f"must have at most {_SYSCTL_LENGTH_MAX} characters and match regex {_SYSCTL_PATTERN}"
             yield rules.invalid(item_path, name, message, "use a name such as net.ipv4.tcp_syncookies")
@@ -283,7 +283,7 @@ def pod_security_errors(context: Mapping[str, Any], path: str) -> Iterator[Field
 
 
 def container_security_errors(context: Mapping[str, Any], path: str, *, in_host_users: bool) -> Iterator[FieldError]:
-    """Validate a container's security context; `in_host_users`: whether the pod has no own user namespace."""
+    """Validate a container's security context; `in_host_users` means that the pod has no user namespace of its own."""
     yield from _common_security_errors(context, path)
     proc_mount = context.get("procMount")
     if proc_mount is not None and proc_mount not in _PROC_MOUNTS:
@@ -313,7 +313,7 @@ def _common_security_errors(context: Mapping[str, Any], path: str) -> Iterator[F
 
 def _user_or_group_id_errors(id_number: int | None, path: str) -> Iterator[FieldError]:
     if id_number is not None and not 0 <= id_number <= _USER_ID_MAX:
-        yield rules.invalid(path, id_number, _USER_ID_RANGE_MESSAGE, "give the id of a user or group")
+        yield rules.invalid(path, id_number, _USER_ID_RANGE_MESSAGE, "specify the id of a user or group")
 
 
 def _seccomp_errors(profile: Mapping[str, Any], path: str) -> Iterator[FieldError]:
@@ -321,7 +321,7 @@ def _seccomp_errors(profile: Mapping[str, Any], path: str) -> Iterator[FieldErro
     yield from _profile_type_errors(kind, path, "seccompProfile")
     if kind == _LOCALHOST_PROFILE_TYPE and profile_path is None:
         message = "must be set when seccomp type is Localhost"
-        yield rules.required(f"{path}.localhostProfile", message, "give the path of the profile on the node")
+        yield rules.required(f"{path}.localhostProfile", message, "specify the path of the profile on the node")
     elif kind == _LOCALHOST_PROFILE_TYPE:
         yield from rules.local_path_errors(profile_path or "", f"{path}.localhostProfile")
     elif profile_path is not None:
@@ -339,9 +339,9 @@ def _app_armor_errors(profile: Mapping[str, Any], path: str) -> Iterator[FieldEr
         if profile_path is not None and profile_path != profile_path.strip():
             yield rules.invalid(item_path, profile_path, "must not be padded with whitespace", "remove the spaces")
         if not profile_path:
-            yield rules.required(item_path, "must be set when AppArmor type is Localhost", "give a profile name")
+            yield rules.required(item_path, "must be set when AppArmor type is Localhost", "specify a profile name")
         elif len(profile_path.encode()) > _APP_ARMOR_PROFILE_LENGTH_MAX:
-            yield rules.too_long(item_path, _APP_ARMOR_PROFILE_LENGTH_MAX, "give a profile name")
+            yield rules.too_long(item_path, _APP_ARMOR_PROFILE_LENGTH_MAX, "shorten the profile name")
     elif profile_path is not None:
         message = "can only be set when AppArmor type is Localhost"
         yield rules.invalid(item_path, profile_path, message, "remove the field, or set type to Localhost")
@@ -411,7 +411,7 @@ def _container_errors(container: Mapping[str, Any], volumes: Mapping[str, None],
         yield rules.invalid(f"{path}.name", name, message, _CONTAINER_NAME_REMEDY)
     image = container.get("image") or ""
     if not image:
-        yield rules.required(f"{path}.image", "", "give the image to run")
+        yield rules.required(f"{path}.image", "", "specify the image to run")
     elif image != image.strip():
         message = "must not have leading or trailing whitespace"
         yield rules.invalid(f"{path}.image", image, message, f"write the image as {rules.format_json(image.strip())}")
@@ -479,7 +479,7 @@ def _env_from_errors(sources: Sequence[Mapping[str, Any]], path: str) -> Iterato
             name, name_path = source[field].get("name") or "", f"{item_path}.{field}.name"
             if not name:
                 kind = "ConfigMap" if field == "configMapRef" else "Secret"
-                yield rules.required(name_path, "", f"give the name of a {kind}")
+                yield rules.required(name_path, "", f"specify the name of a {kind}")
             for message in rules.dns_subdomain_errors(name) if name else ():
                 yield rules.invalid(name_path, name, message, "use lowercase letters, digits, '-' and '.'")
 
@@ -504,13 +504,13 @@ def _mount_errors(mounts: Sequence[Mapping[str, Any]], volumes: Mapping[str, Non
     for i, mount in enumerate(mounts):
         item_path, name, mount_path = f"{path}[{i}]", mount.get("name") or "", mount.get("mountPath") or ""
         if not name:
-            yield rules.required(f"{item_path}.name", "", "give the name of a volume of the pod")
+            yield rules.required(f"{item_path}.name", "", "specify the name of a volume of the pod")
         elif name not in volumes:
             names = ", ".join(islice(volumes, _VOLUMES_SHOWN_MAX))
             remedy = f"use one of {names}, or add the volume to the pod" if volumes else "add the volume to the pod"
             yield rules.not_found(f"{item_path}.name", name, remedy)
         if not mount_path:
-            yield rules.required(f"{item_path}.mountPath", "", "give the path of the volume in the container")
+            yield rules.required(f"{item_path}.mountPath", "", "specify the path of the volume in the container")
         elif mount_path in seen_mount_paths:
             yield rules.invalid(f"{item_path}.mountPath", mount_path, "must be unique", "use each path once")
         seen_mount_paths[mount_path] = None

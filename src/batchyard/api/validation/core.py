@@ -21,7 +21,7 @@ _SERVICE_ACCOUNT_ANNOTATION: Final = "kubernetes.io/service-account.name"
 
 
 def config_map_errors(config_map: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate a ConfigMap: its keys, and that its data has at most 1 MiB."""
+    """Validate a ConfigMap: its keys, unique in data and binaryData, and at most 1 MiB of data."""
     yield from rules.metadata_errors(config_map)
     data, binary_data = config_map.get("data") or {}, config_map.get("binaryData") or {}
     yield from _data_key_errors(data, "data")
@@ -41,7 +41,7 @@ def config_map_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> 
 
 
 def secret_errors(secret: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate a Secret: its keys, those that its type requires, and that its data has at most 1 MiB."""
+    """Validate a Secret: its keys, the keys and annotation that its type requires, and at most 1 MiB of data."""
     yield from rules.metadata_errors(secret)
     data = secret.get("data") or {}
     yield from _data_key_errors(data, "data")
@@ -139,7 +139,7 @@ def events_v1_errors(event: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a new Event of the API group `events.k8s.io` by the additional rules of this group."""
     yield from _event_series_errors(event)
     if not event.get("eventTime"):
-        yield rules.required("eventTime", "", "give the time of the event")
+        yield rules.required("eventTime", "", "specify the time of the event")
     if event.get("type") not in _EVENT_TYPES:
         yield rules.invalid("type", "", f"has invalid value: {event.get('type') or ''}", "use Normal or Warning")
     for field in _DEPRECATED_EVENT_FIELDS:
@@ -163,13 +163,13 @@ def _event_series_errors(event: Mapping[str, Any]) -> Iterator[FieldError]:
     if (event_series.get("count") or 0) < 2:
         yield rules.invalid("series.count", "", "should be at least 2", "remove series if the event occurred once")
     if not event_series.get("lastObservedTime"):
-        yield rules.required("series.lastObservedTime", "", "give the time of the last occurrence")
+        yield rules.required("series.lastObservedTime", "", "specify the time of the last occurrence")
 
 
 def _events_v1_field_errors(event: Mapping[str, Any]) -> Iterator[FieldError]:
     component = event.get("reportingComponent") or ""
     if not component:
-        yield rules.required("reportingComponent", "", "give the name of the component that reports the event")
+        yield rules.required("reportingComponent", "", "specify the name of the component that reports the event")
     for message in rules.qualified_name_errors(component):
         yield rules.invalid("reportingComponent", component, message, "use a name such as kubernetes.io/kubelet")
     for field in ("reportingInstance", "action", "reason"):
@@ -213,7 +213,7 @@ def node_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterat
 
 
 def namespace_errors(namespace: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate a Namespace: its name is a DNS label, because it becomes part of host names."""
+    """Validate a Namespace: its metadata and finalizers; the name must be a DNS label, as it is part of host names."""
     yield from rules.metadata_errors(namespace)
     yield from rules.finalizer_errors((namespace.get("spec") or {}).get("finalizers") or (), "spec.finalizers")
 

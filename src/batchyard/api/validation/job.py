@@ -10,12 +10,11 @@ from typing import Any, Final
 
 from batchyard.api import scheme, well_known
 from batchyard.api.errors import FieldError
-from batchyard.api.meta import Obj, is_elastic, parse_boolean, parse_integer
-from batchyard.api.meta import selector as parsed_selector
+from batchyard.api.meta import Obj, is_elastic, parse_boolean, parse_integer, parse_selector
 from batchyard.api.schema import semantic_equality
 from batchyard.api.validation import pods, rules, topology, workload
 from batchyard.api.validation.job_policies import failure_policy_errors, success_policy_errors
-from batchyard.api.views.node import pods_running_at_once
+from batchyard.api.views.node import parallel_pod_count
 from batchyard.base.counts import count_with_noun
 
 _POD_REPLACEMENT_POLICIES: Final = ("Failed", "TerminatingOrFailed")
@@ -80,7 +79,6 @@ def is_suspended(job: Obj) -> bool:
 
 
 def _job_labels(job: Obj) -> Mapping[str, str]:
-    """Return the labels of a Job; empty if it has none."""
     labels: Mapping[str, str] = job["metadata"].get("labels") or {}
     return labels
 
@@ -107,9 +105,9 @@ def _max_exec_time_errors(value: str | None) -> Iterator[FieldError]:
     path, seconds = f"metadata.labels[{well_known.MAX_EXEC_TIME}]", parse_integer(value)
     if seconds is None:
         message = f"strconv.Atoi: parsing {rules.format_json(value)}: invalid syntax"
-        yield rules.invalid(path, value, message, 'give a number of seconds, such as "3600"')
+        yield rules.invalid(path, value, message, 'use a number of seconds, such as "3600"')
     elif seconds <= 0:
-        yield rules.invalid(path, seconds, "should be greater than 0", "give 1 or more seconds, or remove the field")
+        yield rules.invalid(path, seconds, "should be greater than 0", "use 1 second or more, or remove the field")
 
 
 def _immutable_label_errors(new: Obj, old: Obj, name: str) -> Iterator[FieldError]:
@@ -146,7 +144,7 @@ _MACHINE_CHIPS_PATTERN: Final = re.compile(r".*-([1-9]\d?)t", re.ASCII)
 _NODES_SHOWN_MAX: Final = 256
 
 
-def slice_errors(pool: SpecFields, path: str) -> Iterator[FieldError]:
+def tpu_slice_errors(pool: SpecFields, path: str) -> Iterator[FieldError]:
     """Report a node pool's tpuTopology that is malformed, or does not match the number of nodes and their TPU chips."""
     topology = pool.get("tpuTopology")
     if topology is None:
@@ -154,7 +152,7 @@ def slice_errors(pool: SpecFields, path: str) -> Iterator[FieldError]:
     topology_path = f"{path}.tpuTopology"
     slice_chips, machine_chips = _chip_count_of_topology(topology), _machine_chip_count(pool["machineType"])
     if slice_chips is None:
-        yield from topology_errors(topology, topology_path)
+        yield from tpu_topology_errors(topology, topology_path)
     elif machine_chips is not None and slice_chips % machine_chips:
         chips_text = count_with_noun(machine_chips, "chip")
         message = f"must have a multiple of {chips_text}, as a {pool['machineType']} has, not {slice_chips}"
@@ -169,7 +167,7 @@ def slice_errors(pool: SpecFields, path: str) -> Iterator[FieldError]:
         )
 
 
-def topology_errors(topology: str, path: str, count: int | None = None) -> Iterator[FieldError]:
+def tpu_topology_errors(topology: str, path: str, count: int | None = None) -> Iterator[FieldError]:
     """Report a TPU topology that is malformed, or does not have `count` chips if `count` is given."""
     chip_count = _chip_count_of_topology(topology)
     if chip_count is None:
@@ -217,7 +215,9 @@ def _whole_slice_errors(pool: SpecFields, node_count: int, path: str) -> Iterato
     for field, count in _node_counts_by_field(pool).items():
         if count not in (0, node_count):
             message = f"must be 0 or {node_count}: a TPU slice {pool['tpuTopology']} has all of its nodes or none"
-            yield rules.invalid(f"{path}.{field}", count, message, f"use {node_count} (the number of hosts), or 0")
+            yield rules.invalid(
+                f"{path}.{field}", count, message, f"use {node_count} (the number of nodes in the slice), or 0"
+            )
 
 
 def _node_counts_by_field(pool: SpecFields) -> dict[str, int]:
@@ -237,7 +237,7 @@ _NO_MATCH: Final = "`selector` does not match template `labels`"
 
 
 def selector_errors(job: Obj) -> Iterator[FieldError]:
-    """Validate the selector of a Job: a manual one must match the pod template, others what Kubernetes generates."""
+    """Validate a Job's selector: a manual one must match the template's labels, others what Kubernetes generates."""
     spec = job.get("spec") or {}
     labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
     if spec.get("manualSelector"):
@@ -253,7 +253,7 @@ def _manual_selector_errors(selector: Obj | None, labels: Obj) -> Iterator[Field
         return
     errors = list(rules.selector_errors(selector, "spec.selector"))
     yield from errors
-    label_selector = None if errors else parsed_selector(selector)
+    label_selector = None if errors else parse_selector(selector)
     if label_selector is not None and not label_selector.matches(labels):
         yield rules.invalid(_LABELS_PATH, labels, _NO_MATCH, "add the labels of the selector to the pod template")
 
@@ -368,10 +368,10 @@ def _non_negative_errors(spec: Obj, path: str) -> Iterator[FieldError]:
     ):
         value = spec.get(field)
         if value is not None and value < 0:
-            yield rules.invalid(f"{path}.{field}", value, rules.NEGATIVE_MESSAGE, "give 0 or more")
+            yield rules.invalid(f"{path}.{field}", value, rules.NEGATIVE_MESSAGE, "use 0 or more")
     if spec.get("maxFailedIndexes") is not None and spec.get("backoffLimitPerIndex") is None:
         message = "when maxFailedIndexes is specified"
-        yield rules.required(f"{path}.backoffLimitPerIndex", message, "give the number of retries for each index")
+        yield rules.required(f"{path}.backoffLimitPerIndex", message, "specify the number of retries for each index")
 
 
 def _completion_errors(spec: Obj, path: str) -> Iterator[FieldError]:
@@ -390,28 +390,33 @@ def _completion_errors(spec: Obj, path: str) -> Iterator[FieldError]:
 
 def _index_errors(spec: Obj, path: str) -> Iterator[FieldError]:
     """Report completions, parallelism and maxFailedIndexes of an Indexed Job that are missing or above the limits."""
-    completions, parallelism, failed_max = (spec.get(f) for f in ("completions", "parallelism", "maxFailedIndexes"))
+    completions, parallelism, failed_indexes_max = (
+        spec.get(f) for f in ("completions", "parallelism", "maxFailedIndexes")
+    )
     if completions is None:
-        remedy = "give the number of indexes"
+        remedy = "specify the number of indexes"
         yield rules.required(f"{path}.completions", "when completion mode is Indexed", remedy)
     if parallelism is not None and parallelism > _INDEXES_MAX:
         message = f"must be less than or equal to {_INDEXES_MAX} when completion mode is Indexed"
         yield rules.invalid(f"{path}.parallelism", parallelism, message, f"use at most {_INDEXES_MAX}")
-    if failed_max is not None and completions is not None and failed_max > completions:
+    if failed_indexes_max is not None and completions is not None and failed_indexes_max > completions:
         message = "must be less than or equal to completions"
-        yield rules.invalid(f"{path}.maxFailedIndexes", failed_max, message, f"use at most {completions}")
-    if failed_max is not None and failed_max > _INDEXES_MAX:
+        yield rules.invalid(f"{path}.maxFailedIndexes", failed_indexes_max, message, f"use at most {completions}")
+    if failed_indexes_max is not None and failed_indexes_max > _INDEXES_MAX:
         message = f"must be less than or equal to {_INDEXES_MAX}"
-        yield rules.invalid(f"{path}.maxFailedIndexes", failed_max, message, f"use at most {_INDEXES_MAX}")
+        yield rules.invalid(f"{path}.maxFailedIndexes", failed_indexes_max, message, f"use at most {_INDEXES_MAX}")
     if (completions or 0) > _INDEXES_MAX and spec.get("backoffLimitPerIndex") is not None:
-        yield from _many_indexes_errors(parallelism, failed_max, path)
+        yield from _many_indexes_errors(parallelism, failed_indexes_max, path)
 
 
 def _many_indexes_errors(parallelism: int | None, failed_indexes_max: int | None, path: str) -> Iterator[FieldError]:
-    """Report, for over 100,000 indexes, a missing maxFailedIndexes, and it or the parallelism above 10,000."""
+    """Report a missing maxFailedIndexes, and values of maxFailedIndexes and parallelism above 10,000.
+
+    This applies to Jobs with backoffLimitPerIndex and over 100,000 completions.
+    """
     if failed_indexes_max is None:
         message = f"must be specified when completions is above {_INDEXES_MAX}"
-        remedy = f"use at most {_MANY_INDEXES_LIMIT}"
+        remedy = f"set maxFailedIndexes to at most {_MANY_INDEXES_LIMIT}"
         yield rules.required(f"{path}.maxFailedIndexes", message, remedy)
     for field, value in (("parallelism", parallelism), ("maxFailedIndexes", failed_indexes_max)):
         if value is not None and value > _MANY_INDEXES_LIMIT:
@@ -449,11 +454,17 @@ def _spec_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
             message = "can only be modified in tandem with spec.parallelism"
             yield rules.invalid("spec.completions", completions, message, "set completions to parallelism")
     # Kubernetes requires the Job to be suspended before; a write that also suspends it is as safe.
-    may_move = bool(old.get("suspend") or new.get("suspend"))
+    may_change_scheduling = bool(old.get("suspend") or new.get("suspend"))
     template, old_template = (spec.get("template") or {} for spec in (new, old))
-    comparable_templates = (_without_scheduling_fields(each) if may_move else each for each in (template, old_template))
+    comparable_templates = (
+        _without_scheduling_fields(each) if may_change_scheduling else each for each in (template, old_template)
+    )
     if not field_equality.is_same(_POD_TEMPLATE_TYPE, *comparable_templates):
-        remedy = "recreate the Job" if may_move else "suspend the Job first; then its scheduling directives may change"
+        remedy = (
+            "recreate the Job"
+            if may_change_scheduling
+            else "suspend the Job first; then its scheduling directives may change"
+        )
         yield rules.immutable("spec.template", template, remedy)
 
 
@@ -473,7 +484,6 @@ def _without_scheduling_fields(template: Obj) -> Obj:
 
 
 def _annotation(job: Obj, name: str) -> str | None:
-    """Return the value of an annotation of a Job, or None."""
     value: str | None = (job["metadata"].get("annotations") or {}).get(name)
     return value
 
@@ -483,14 +493,14 @@ def _partial_admission_errors(job: Obj) -> Iterator[FieldError]:
     value, path = _annotation(job, well_known.MIN_PARALLELISM), f"metadata.annotations[{well_known.MIN_PARALLELISM}]"
     if value is None:
         return
-    maximum = pods_running_at_once(job.get("spec") or {}) - 1
+    maximum = parallel_pod_count(job.get("spec") or {}) - 1
     minimum_parallelism = parse_integer(value)
     if minimum_parallelism is None:
         message = f"strconv.Atoi: parsing {rules.format_json(value)}: invalid syntax"
-        yield rules.invalid(path, value, message, f"give an integer from 1 to {maximum}")
+        yield rules.invalid(path, value, message, f"use an integer from 1 to {maximum}")
     elif not 0 < minimum_parallelism <= maximum:
         message = f"should be between 0 and {maximum}"
-        remedy = f"give an integer from 1 to {maximum}" if maximum > 0 else "remove the field: pods run one at a time"
+        remedy = f"use an integer from 1 to {maximum}" if maximum > 0 else "remove the field: pods run one at a time"
         yield rules.invalid(path, minimum_parallelism, message, remedy)
     if is_elastic(job):
         message = "partial admission and elastic job cannot be used together"
@@ -506,7 +516,7 @@ def _equal_completions_errors(job: Obj) -> Iterator[FieldError]:
     requires_equal_completions, spec = parse_boolean(value), job.get("spec") or {}
     if requires_equal_completions is None:
         message = f"strconv.ParseBool: parsing {rules.format_json(value)}: invalid syntax"
-        yield rules.invalid(path, value, message, "give true or false")
+        yield rules.invalid(path, value, message, "use true or false")
     if not requires_equal_completions:
         return
     if spec.get("completionMode") != "Indexed":
@@ -538,5 +548,6 @@ def _topology_errors(job: Obj) -> Iterator[FieldError]:
     annotations = ((spec.get("template") or {}).get("metadata") or {}).get("annotations")
     if annotations:
         path = "spec.template.metadata.annotations"
-        elastic = is_elastic(job)
-        yield from topology.topology_request_errors(annotations, path, pods_running_at_once(spec), elastic=elastic)
+        yield from topology.topology_request_errors(
+            annotations, path, parallel_pod_count(spec), is_elastic_job=is_elastic(job)
+        )

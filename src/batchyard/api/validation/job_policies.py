@@ -16,11 +16,14 @@ _SUCCEEDED_INDEXES_BYTES_MAX: Final = 64 * 1024
 
 
 def failure_policy_errors(spec: Obj, policy_rules: Sequence[Obj], path: str) -> Iterator[FieldError]:
-    """Report too many rules of a podFailurePolicy, and rules without exactly one of exit codes and conditions."""
+    """Report too many rules of a podFailurePolicy, invalid rules, and rules with both or neither of their two criteria.
+
+    The criteria are onExitCodes and onPodConditions.
+    """
     if len(policy_rules) > _POLICY_RULES_MAX:
         yield rules.too_many(path, len(policy_rules), _POLICY_RULES_MAX, "merge some rules")
-    pod = (spec.get("template") or {}).get("spec") or {}
-    containers = [c.get("name") for field in ("containers", "initContainers") for c in pod.get(field) or ()]
+    pod_spec = (spec.get("template") or {}).get("spec") or {}
+    containers = [c.get("name") for field in ("containers", "initContainers") for c in pod_spec.get(field) or ()]
     for i, rule in enumerate(policy_rules):
         rule_path, exit_codes, conditions = f"{path}[{i}]", rule.get("onExitCodes"), rule.get("onPodConditions")
         yield from _rule_action_errors(rule.get("action"), spec, f"{rule_path}.action")
@@ -124,7 +127,7 @@ def _success_rule_errors(rule: Obj, completions: int, path: str) -> Iterator[Fie
         return
     count_path = f"{path}.succeededCount"
     if succeeded_count < 0:
-        yield rules.invalid(count_path, succeeded_count, rules.NEGATIVE_MESSAGE, "give 0 or more")
+        yield rules.invalid(count_path, succeeded_count, rules.NEGATIVE_MESSAGE, "use 0 or more")
     if succeeded_count > completions:
         message = f"must be less than or equal to {completions} (the number of specified completions)"
         yield rules.invalid(count_path, succeeded_count, message, f"use at most {completions}")

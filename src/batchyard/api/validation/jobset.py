@@ -14,7 +14,7 @@ from batchyard.api.meta import Obj, annotation, label
 from batchyard.api.schema import semantic_equality
 from batchyard.api.validation import job, pods, rules, topology
 from batchyard.api.validation import job as queued_jobs
-from batchyard.api.views.node import pods_running_at_once
+from batchyard.api.views.node import parallel_pod_count
 
 # Rules of a JobSet's success and failure policies, its coordinator and its volume claims.
 #
@@ -114,31 +114,34 @@ def _failure_rule_errors(rule: Obj, job_names: Sequence[str], path: str) -> Iter
 
 def _coordinator_errors(coordinator: Obj, job_by_name: Mapping[str, Obj]) -> Iterator[FieldError]:
     """Report a coordinator that is not a pod of an Indexed Job in the JobSet."""
-    name, index, pod = coordinator["replicatedJob"], coordinator.get("jobIndex", 0), coordinator.get("podIndex", 0)
+    name = coordinator["replicatedJob"]
+    job_index, pod_index = coordinator.get("jobIndex", 0), coordinator.get("podIndex", 0)
     job = job_by_name.get(name)
     if job is None:
         message = f"coordinator replicatedJob {name} does not exist"
         yield rules.invalid(f"{_COORDINATOR_PATH}.replicatedJob", name, message, f"use one of {', '.join(job_by_name)}")
         return
     replicas, spec = job.get("replicas", 1), job["template"].get("spec") or {}
-    if not 0 <= index < replicas:
-        message = f"coordinator job index {index} is invalid for replicatedJob {name}"
-        yield rules.invalid(f"{_COORDINATOR_PATH}.jobIndex", index, message, f"use an index from 0 to {replicas - 1}")
+    if not 0 <= job_index < replicas:
+        message = f"coordinator job index {job_index} is invalid for replicatedJob {name}"
+        remedy = f"use an index from 0 to {replicas - 1}"
+        yield rules.invalid(f"{_COORDINATOR_PATH}.jobIndex", job_index, message, remedy)
     completions = spec.get("completions")
     if spec.get("completionMode") != "Indexed" or completions is None:
         message = "job for coordinator pod must be indexed completion mode, and completions number must be set"
         remedy = f"set completionMode: Indexed and completions in replicatedJob {name}"
         yield rules.invalid(f"{_COORDINATOR_PATH}.replicatedJob", name, message, remedy)
-    elif not 0 <= pod < completions:
-        message = f"coordinator pod index {pod} is invalid for replicatedJob {name} job index {index}"
-        yield rules.invalid(f"{_COORDINATOR_PATH}.podIndex", pod, message, f"use an index from 0 to {completions - 1}")
+    elif not 0 <= pod_index < completions:
+        message = f"coordinator pod index {pod_index} is invalid for replicatedJob {name} job index {job_index}"
+        remedy = f"use an index from 0 to {completions - 1}"
+        yield rules.invalid(f"{_COORDINATOR_PATH}.podIndex", pod_index, message, remedy)
 
 
 def _coordinator_endpoint_errors(coordinator: Obj, spec: Obj, jobset_name: str) -> Iterator[FieldError]:
     """Report a coordinator whose host name is not a valid label value, because JobSet sets it as a label."""
-    job = f"{coordinator['replicatedJob']}-{coordinator.get('jobIndex', 0)}-{coordinator.get('podIndex', 0)}"
+    job_and_pod = f"{coordinator['replicatedJob']}-{coordinator.get('jobIndex', 0)}-{coordinator.get('podIndex', 0)}"
     subdomain = (spec.get("network") or {}).get("subdomain") or jobset_name
-    value = f"{jobset_name}-{job}.{subdomain}"
+    value = f"{jobset_name}-{job_and_pod}.{subdomain}"
     if messages := rules.label_value_errors(value):
         message = (
             f'spec will lead to invalid label value "{value}" for coordinator label "jobset.sigs.k8s.io/coordinator" '
@@ -171,8 +174,8 @@ def _volume_claim_errors(spec: Obj, jobset_name: str) -> Iterator[FieldError]:
 def _mounted_claim_errors(spec: Obj, name: str) -> Iterator[FieldError]:
     """Report a JobSet's volume claim that no container mounts, and pod volumes with the same name."""
     is_mounted = False
-    for i, replicated in enumerate(spec.get("replicatedJobs") or ()):
-        pod = ((replicated["template"].get("spec") or {}).get("template") or {}).get("spec") or {}
+    for i, replicated_job in enumerate(spec.get("replicatedJobs") or ()):
+        pod = ((replicated_job["template"].get("spec") or {}).get("template") or {}).get("spec") or {}
         for j, volume in enumerate(pod.get("volumes") or ()):
             if volume.get("name") == name:
                 path = f"spec.replicatedJobs[{i}].template.spec.template.spec.volumes[{j}].name"
@@ -208,11 +211,11 @@ def jobset_errors(jobset: Obj) -> Iterator[FieldError]:
     yield from job.managed_by_errors(spec.get("managedBy"), "spec.managedBy")
     yield from _startup_order_errors(spec)
     claim_template_names = claim_names(spec)
-    for i, replicated in enumerate(spec.get("replicatedJobs") or ()):
+    for i, replicated_job in enumerate(spec.get("replicatedJobs") or ()):
         path = f"{JOBS_PATH}[{i}]"
-        yield from _replicated_job_errors(replicated, _name_or_generated_name(jobset), path)
-        yield from _job_template_errors(replicated["template"], f"{path}.template.metadata")
-        yield from job.spec_errors(_job_spec(replicated), f"{path}.template.spec", claim_template_names)
+        yield from _replicated_job_errors(replicated_job, _name_or_generated_name(jobset), path)
+        yield from _job_template_errors(replicated_job["template"], f"{path}.template.metadata")
+        yield from job.spec_errors(_job_spec(replicated_job), f"{path}.template.spec", claim_template_names)
     yield from policy_errors(spec, _name_or_generated_name(jobset))
     yield from rules.mark_webhook(_JOBSET_WEBHOOK_NAME, queued_jobs.queue_settings_errors(jobset))
     if label(jobset, well_known.QUEUE_NAME):
@@ -230,11 +233,13 @@ def jobset_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
         if is_in_both and not equality.is_same_field("JobSet.spec", field, spec, old_spec):
             schema_type = "array" if isinstance(spec[field], list) else "object"
             yield rules.schema_rule_fault(f"spec.{field}", schema_type, "Value is immutable", "create another JobSet")
-    may_move = bool(spec.get("suspend") or old_spec.get("suspend"))
-    if not equality.is_same(_JOBS_TYPE, *(_comparable_jobs(each, may_move=may_move) for each in (spec, old_spec))):
+    may_change_scheduling = bool(spec.get("suspend") or old_spec.get("suspend"))
+    if not equality.is_same(
+        _JOBS_TYPE, *(_comparable_jobs(each, may_change_scheduling=may_change_scheduling) for each in (spec, old_spec))
+    ):
         remedy = (
             "create another JobSet"
-            if may_move
+            if may_change_scheduling
             else "suspend the JobSet first; then its scheduling directives may change"
         )
         yield rules.immutable(JOBS_PATH, spec.get("replicatedJobs"), remedy)
@@ -251,7 +256,7 @@ def _name_or_generated_name(jobset: Obj) -> str:
 
 
 def _job_spec(job: Obj) -> Obj:
-    """Return the Job spec in a replicated Job's template, with default completions and parallelism."""
+    """Return the Job spec in a replicated Job's template; with neither completions nor parallelism, both become 1."""
     spec: Obj = job["template"].get("spec") or {}
     if spec.get("completions") is None and spec.get("parallelism") is None:
         return {**spec, "completions": 1, "parallelism": 1}
@@ -279,20 +284,22 @@ def _startup_order_errors(spec: Obj) -> Iterator[FieldError]:
         message = "StartupPolicy and DependsOn APIs are mutually exclusive"
         yield rules.schema_rule_fault("spec", "object", message, "use dependsOn, and remove startupPolicy")
     seen_names: dict[str, None] = {}
-    for i, replicated in enumerate(jobs):
-        path, depends_on = f"{JOBS_PATH}[{i}]", replicated.get("dependsOn")
+    for i, replicated_job in enumerate(jobs):
+        path, depends_on = f"{JOBS_PATH}[{i}]", replicated_job.get("dependsOn")
         if i == 0 and depends_on is not None:
             message = "DependsOn can't be set for the first ReplicatedJob"
             remedy = "remove dependsOn, or move the replicatedJob that it depends on to the front"
             yield rules.forbidden(f"{path}.dependsOn", message, remedy)
-        if replicated["name"] in seen_names:
-            yield rules.duplicate(f"{path}.name", replicated["name"], "give each replicatedJob a unique name")
+        if replicated_job["name"] in seen_names:
+            yield rules.duplicate(f"{path}.name", replicated_job["name"], "give each replicatedJob a unique name")
         for j, dependency in enumerate(depends_on or () if i else ()):
             if dependency["name"] not in seen_names:
-                message = f"replicatedJob: {replicated['name']} cannot depend on replicatedJob: {dependency['name']}"
-                remedy = f"use the name of a replicatedJob that precedes {replicated['name']} in the list"
+                message = (
+                    f"replicatedJob: {replicated_job['name']} cannot depend on replicatedJob: {dependency['name']}"
+                )
+                remedy = f"use the name of a replicatedJob that precedes {replicated_job['name']} in the list"
                 yield rules.invalid(f"{path}.dependsOn[{j}].name", dependency["name"], message, remedy)
-        seen_names[replicated["name"]] = None
+        seen_names[replicated_job["name"]] = None
 
 
 def _replicated_job_errors(job: Obj, jobset_name: str, path: str) -> Iterator[FieldError]:
@@ -313,8 +320,8 @@ def _replicated_job_errors(job: Obj, jobset_name: str, path: str) -> Iterator[Fi
     completions = spec.get("completions")
     if not name_errors and spec.get("completionMode") == "Indexed" and completions is not None:
         too_long_message = "JobSet name is too long, pod names generated for this JobSet will exceed 63 characters"
-        pod = f"{longest_job_name}-{max(completions - 1, 0)}{_GENERATED_POD_SUFFIX}"
-        name_errors.extend(_name_label_errors(pod, too_long_message, f"{path}.name", _SHORTEN_NAME_REMEDY))
+        longest_pod_name = f"{longest_job_name}-{max(completions - 1, 0)}{_GENERATED_POD_SUFFIX}"
+        name_errors.extend(_name_label_errors(longest_pod_name, too_long_message, f"{path}.name", _SHORTEN_NAME_REMEDY))
     yield from name_errors
 
 
@@ -352,22 +359,22 @@ def _name_label_errors(name: str, too_long_message: str, path: str, remedy: str)
 def _topology_request_errors(spec: Obj) -> Iterator[FieldError]:
     """Validate the topology annotations of all pod templates of a JobSet, and their pod set groups."""
     pod_sets = []
-    for i, replicated in enumerate(spec.get("replicatedJobs") or ()):
-        job_spec = replicated["template"].get("spec") or {}
+    for i, replicated_job in enumerate(spec.get("replicatedJobs") or ()):
+        job_spec = replicated_job["template"].get("spec") or {}
         annotations = ((job_spec.get("template") or {}).get("metadata") or {}).get("annotations")
         if annotations:
             path = f"{JOBS_PATH}[{i}].template.spec.template.metadata.annotations"
-            pod_count = replicated.get("replicas", 1) * pods_running_at_once(job_spec)
+            pod_count = replicated_job.get("replicas", 1) * parallel_pod_count(job_spec)
             pod_sets.append(topology.PodSetTopology(annotations, path, pod_count))
     for pod_set in pod_sets:
         yield from topology.topology_request_errors(pod_set.annotations, pod_set.path, pod_set.count)
     yield from topology.pod_set_group_errors(pod_sets)
 
 
-def _comparable_jobs(spec: Obj, *, may_move: bool) -> list[Obj]:
-    """Return the replicated Jobs of a JobSet; without scheduling directives if these may change (`may_move`)."""
+def _comparable_jobs(spec: Obj, *, may_change_scheduling: bool) -> list[Obj]:
+    """Return the replicated Jobs of a JobSet; without scheduling directives if `may_change_scheduling`."""
     jobs: list[Obj] = spec.get("replicatedJobs") or []
-    return [_without_scheduling_fields(each) for each in jobs] if may_move else jobs
+    return [_without_scheduling_fields(each) for each in jobs] if may_change_scheduling else jobs
 
 
 def _without_scheduling_fields(job: Obj) -> Obj:

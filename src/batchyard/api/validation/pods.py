@@ -61,25 +61,25 @@ def _volume_source_errors(field: str, source: Mapping[str, Any], path: str) -> I
             name = "secretName" if field == "secret" else "name"
             if not source.get(name):
                 yield rules.required(
-                    f"{path}.{name}", "", f"give the name of a {'Secret' if field == 'secret' else 'ConfigMap'}"
+                    f"{path}.{name}", "", f"specify the name of a {'Secret' if field == 'secret' else 'ConfigMap'}"
                 )
             yield from rules.file_mode_errors(source.get("defaultMode"), f"{path}.defaultMode")
             yield from _key_to_path_errors(source.get("items") or (), f"{path}.items")
         case "downwardAPI":
             yield from rules.file_mode_errors(source.get("defaultMode"), f"{path}.defaultMode")
             for item in source.get("items") or ():
-                yield from _downward_file_errors(item, path)
+                yield from _volume_file_errors(item, path)
         case "projected":
             yield from rules.file_mode_errors(source.get("defaultMode"), f"{path}.defaultMode")
             yield from _projected_source_errors(source.get("sources") or (), path)
         case "persistentVolumeClaim" if not source.get("claimName"):
-            yield rules.required(f"{path}.claimName", "", "give the name of a PersistentVolumeClaim")
+            yield rules.required(f"{path}.claimName", "", "specify the name of a PersistentVolumeClaim")
 
 
 def _host_path_errors(source: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     host_path, kind = source.get("path") or "", source.get("type") or ""
     if not host_path:
-        yield rules.required(f"{path}.path", "", "give a path on the node, such as /var/data")
+        yield rules.required(f"{path}.path", "", "specify a path on the node, such as /var/data")
         return
     yield from rules.path_component_errors(host_path, f"{path}.path")
     if kind not in _HOST_PATH_TYPES:
@@ -91,11 +91,11 @@ def _key_to_path_errors(items: Sequence[Mapping[str, Any]], path: str) -> Iterat
     for i, item in enumerate(items):
         item_path = f"{path}[{i}]"
         if not item.get("key"):
-            yield rules.required(f"{item_path}.key", "", "give a key of the Secret or ConfigMap")
-        yield from _downward_file_errors(item, item_path)
+            yield rules.required(f"{item_path}.key", "", "specify a key of the Secret or ConfigMap")
+        yield from _volume_file_errors(item, item_path)
 
 
-def _downward_file_errors(item: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _volume_file_errors(item: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     if not item.get("path"):
         yield rules.required(f"{path}.path", "", _FILE_PATH_REMEDY)
     yield from rules.file_errors(item.get("path") or "", f"{path}.path")
@@ -117,8 +117,8 @@ def _projected_source_errors(sources: Sequence[Mapping[str, Any]], path: str) ->
             for j, item in enumerate(projection.get("items") or ()):
                 file_path = f"{item_path}.{field}" if field == "downwardAPI" else f"{item_path}.{field}.items[{j}]"
                 if field != "downwardAPI" and not item.get("key"):
-                    yield rules.required(f"{file_path}.key", "", "give a key of the Secret or ConfigMap")
-                yield from _downward_file_errors(item, file_path)
+                    yield rules.required(f"{file_path}.key", "", "specify a key of the Secret or ConfigMap")
+                yield from _volume_file_errors(item, file_path)
                 if (file := item.get("path") or "") and file in file_paths:
                     remedy = f"give the files different paths: {file} occurs twice"
                     yield rules.invalid(path, projection.get("name") or file, "conflicting duplicate paths", remedy)
@@ -131,7 +131,7 @@ def _service_account_token_errors(token: Mapping[str, Any], path: str, item_path
     expiration_seconds = token.get("expirationSeconds")
     if expiration_seconds is not None and expiration_seconds < _TOKEN_SECONDS_MIN:
         message = "may not specify a duration less than 10 minutes"
-        yield rules.invalid(f"{item_path}.expirationSeconds", expiration_seconds, message, "give 600 or more seconds")
+        yield rules.invalid(f"{item_path}.expirationSeconds", expiration_seconds, message, "use 600 seconds or more")
     if expiration_seconds is not None and expiration_seconds > _TOKEN_SECONDS_MAX:
         message = "may not specify a duration larger than 2^32 seconds"
         yield rules.invalid(f"{item_path}.expirationSeconds", expiration_seconds, message, "reduce expirationSeconds")
@@ -269,7 +269,7 @@ def spread_errors(constraints: Sequence[Mapping[str, Any]], path: str) -> Iterat
         item_path, unsatisfiable_action = f"{path}[{i}]", constraint.get("whenUnsatisfiable") or ""
         key, max_skew = constraint.get("topologyKey") or "", constraint.get("maxSkew", 0)
         if max_skew <= 0:
-            yield rules.invalid(f"{item_path}.maxSkew", max_skew, "must be greater than zero", "give 1 or more")
+            yield rules.invalid(f"{item_path}.maxSkew", max_skew, "must be greater than zero", "use 1 or more")
         if not key:
             remedy = "use the key of a node label, such as kubernetes.io/hostname"
             yield rules.required(f"{item_path}.topologyKey", "can not be empty", remedy)
@@ -277,7 +277,9 @@ def spread_errors(constraints: Sequence[Mapping[str, Any]], path: str) -> Iterat
             yield rules.unsupported(f"{item_path}.whenUnsatisfiable", unsatisfiable_action, _UNSATISFIABLE_ACTIONS)
         if (key, unsatisfiable_action) in seen_constraints:
             yield rules.duplicate(
-                f"{item_path}.{{topologyKey, whenUnsatisfiable}}", f"{{{key}, {unsatisfiable_action}}}", "remove one"
+                f"{item_path}.{{topologyKey, whenUnsatisfiable}}",
+                f"{{{key}, {unsatisfiable_action}}}",
+                "remove one of the two constraints",
             )
         seen_constraints[key, unsatisfiable_action] = None
         yield from rules.selector_errors(constraint.get("labelSelector"), f"{item_path}.labelSelector")
@@ -289,7 +291,7 @@ def _spread_domain_errors(constraint: Mapping[str, Any], unsatisfiable_action: s
     """Report minDomains that is invalid or set without DoNotSchedule, and unknown node inclusion policies."""
     min_domains = constraint.get("minDomains")
     if min_domains is not None and min_domains <= 0:
-        yield rules.invalid(f"{path}.minDomains", min_domains, "must be greater than zero", "give 1 or more")
+        yield rules.invalid(f"{path}.minDomains", min_domains, "must be greater than zero", "use 1 or more")
     if min_domains is not None and unsatisfiable_action != _UNSATISFIABLE_ACTIONS[0]:
         message = f"can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {unsatisfiable_action}"
         yield rules.invalid(f"{path}.minDomains", min_domains, message, "remove minDomains, or use DoNotSchedule")
@@ -337,11 +339,11 @@ def toleration_errors(tolerations: Sequence[Mapping[str, Any]], path: str) -> It
             yield rules.invalid(f"{item_path}.operator", operator, message, "set a key, or set the operator to Exists")
         if operator not in _TOLERATION_OPERATORS:
             yield rules.unsupported(f"{item_path}.operator", operator, _TOLERATION_OPERATORS)
-        yield from _value_errors(toleration, operator, item_path)
+        yield from _toleration_value_errors(toleration, operator, item_path)
         yield from _toleration_effect_errors(toleration, item_path)
 
 
-def _value_errors(toleration: Mapping[str, Any], operator: str, path: str) -> Iterator[FieldError]:
+def _toleration_value_errors(toleration: Mapping[str, Any], operator: str, path: str) -> Iterator[FieldError]:
     """Report a toleration whose value is not a label value, or is set with the operator Exists."""
     value = toleration.get("value") or ""
     if operator == "Exists" and value:
@@ -380,17 +382,19 @@ def pod_template_kind_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
     yield from pod_template_errors(obj.get("template") or {}, "template")
 
 
-def pod_template_errors(template: Mapping[str, Any], path: str, claims: Sequence[str] = ()) -> Iterator[FieldError]:
-    """Validate a pod template at a path of another object; `claims` are names of volumes that the object adds to it."""
+def pod_template_errors(
+    template: Mapping[str, Any], path: str, claim_names: Sequence[str] = ()
+) -> Iterator[FieldError]:
+    """Validate a pod template at a path of another object, which adds the volumes `claim_names` to the template."""
     template_metadata, spec = template.get("metadata") or {}, template.get("spec") or {}
     yield from rules.label_errors(template_metadata.get("labels"), f"{path}.metadata.labels")
     yield from rules.annotation_errors(template_metadata.get("annotations"), f"{path}.metadata.annotations")
-    yield from _pod_spec_errors(spec, f"{path}.spec", claims)
+    yield from _pod_spec_errors(spec, f"{path}.spec", claim_names)
 
 
-def _pod_spec_errors(spec: Mapping[str, Any], path: str, claims: Sequence[str]) -> Iterator[FieldError]:
-    """Validate the spec of a pod or pod template at a path."""
-    volumes = dict.fromkeys([*(volume.get("name") or "" for volume in spec.get("volumes") or ()), *claims])
+def _pod_spec_errors(spec: Mapping[str, Any], path: str, claim_names: Sequence[str]) -> Iterator[FieldError]:
+    """Validate the spec of a pod or pod template, to which its owner adds the volumes `claim_names`."""
+    volumes = dict.fromkeys([*(volume.get("name") or "" for volume in spec.get("volumes") or ()), *claim_names])
     yield from volume_errors(spec.get("volumes") or (), f"{path}.volumes")
     yield from containers.containers_errors(spec, volumes, path)
     yield from rules.pod_resources_errors(spec.get("resources") or {}, f"{path}.resources")
@@ -401,7 +405,7 @@ def _pod_spec_errors(spec: Mapping[str, Any], path: str, claims: Sequence[str]) 
     spread_constraints = spec.get("topologySpreadConstraints") or ()
     yield from spread_errors(spread_constraints, f"{path}.topologySpreadConstraints")
     yield from _scheduling_gate_errors(spec.get("schedulingGates") or (), f"{path}.schedulingGates")
-    yield from containers.host_alias_errors(spec, path)
+    yield from containers.host_alias_and_dns_errors(spec, path)
     yield from containers.pod_security_errors(spec.get("securityContext") or {}, f"{path}.securityContext")
     for i, gate in enumerate(spec.get("readinessGates") or ()):
         yield from rules.label_key_errors(gate.get("conditionType") or "", f"{path}.readinessGates[{i}].conditionType")
@@ -427,10 +431,10 @@ def _scalar_field_errors(spec: Mapping[str, Any], path: str) -> Iterator[FieldEr
     deadline_seconds = spec.get("activeDeadlineSeconds")
     if deadline_seconds is not None and not 1 <= deadline_seconds <= 2**31 - 1:
         message = "must be between 1 and 2147483647, inclusive"
-        yield rules.invalid(f"{path}.activeDeadlineSeconds", deadline_seconds, message, "give 1 or more seconds")
+        yield rules.invalid(f"{path}.activeDeadlineSeconds", deadline_seconds, message, "use 1 second or more")
     grace = spec.get("terminationGracePeriodSeconds")
     if grace is not None and grace < 0:
-        yield rules.invalid(f"{path}.terminationGracePeriodSeconds", grace, rules.NEGATIVE_MESSAGE, "give 0 or more")
+        yield rules.invalid(f"{path}.terminationGracePeriodSeconds", grace, rules.NEGATIVE_MESSAGE, "use 0 or more")
     for field, rule in (
         ("hostname", rules.dns_label_errors),
         ("subdomain", rules.dns_label_errors),
@@ -486,7 +490,7 @@ def _deadline_update_errors(new: int | None, old: int | None) -> Iterator[FieldE
             yield rules.invalid(path, new, "must not update from a positive integer to nil value", f"keep {old}")
     elif not 0 <= new <= _INT32_MAX:
         message = f"must be between 0 and {_INT32_MAX}, inclusive"
-        yield rules.invalid(path, new, message, "give 0 or more seconds")
+        yield rules.invalid(path, new, message, "use 0 seconds or more")
     elif old is not None and new > old:
         message = "must be less than or equal to previous value"
         yield rules.invalid(path, new, message, f"use at most {old}")

@@ -70,32 +70,37 @@ def _limit_field_errors(limit: Mapping[str, Any], path: str) -> Iterator[FieldEr
 def _limit_amount_errors(limit: Mapping[str, Any], name: str, path: str) -> Iterator[FieldError]:
     """Report a LimitRange's minimum, maximum and default amounts of a resource that contradict each other."""
     amounts = {field: limit[field][name] for field in _LIMIT_RANGE_FIELDS if name in (limit.get(field) or ())}
-    for smaller, larger, reported, smaller_name, larger_name in _ORDERED_FIELD_PAIRS:
+    for smaller, larger, reported_field, smaller_name, larger_name in _ORDERED_FIELD_PAIRS:
         if smaller in amounts and larger in amounts and rules.exceeds_limit(amounts[smaller], amounts[larger]):
-            minimum, maximum = rules.canonical_or_text(amounts[smaller]), rules.canonical_or_text(amounts[larger])
-            value = rules.canonical_or_text(amounts[_REPORTED_FIELD_BY_PAIR.get((smaller, larger), reported)])
+            minimum, maximum = (
+                rules.canonical_quantity_or_text(amounts[smaller]),
+                rules.canonical_quantity_or_text(amounts[larger]),
+            )
+            value = rules.canonical_quantity_or_text(
+                amounts[_REPORTED_FIELD_BY_PAIR.get((smaller, larger), reported_field)]
+            )
             message = f"{smaller_name} {minimum} is greater than {larger_name} {maximum}"
-            yield rules.invalid(f"{path}.{reported}[{name}]", value, message, f"use at most {maximum}")
+            yield rules.invalid(f"{path}.{reported_field}[{name}]", value, message, f"use at most {maximum}")
     yield from _limit_ratio_errors(amounts, name, path)
     can_overcommit = not is_extended(name) and not name.startswith("hugepages-")
     if not can_overcommit and "default" in amounts and "defaultRequest" in amounts:
-        default, request = (rules.canonical_or_text(amounts[field]) for field in ("default", "defaultRequest"))
-        if rules.parse_nano(amounts["default"]) != rules.parse_nano(amounts["defaultRequest"]):
+        default, request = (rules.canonical_quantity_or_text(amounts[field]) for field in ("default", "defaultRequest"))
+        if rules.parse_nano_amount(amounts["default"]) != rules.parse_nano_amount(amounts["defaultRequest"]):
             message = f"default value {default} must equal to defaultRequest value {request} in {name}"
             yield rules.invalid(f"{path}.defaultRequest[{name}]", request, message, f"use {default}")
 
 
 def _limit_ratio_errors(amounts: Mapping[str, Any], name: str, path: str) -> Iterator[FieldError]:
-    maximum_ratio = rules.parse_nano(amounts.get("maxLimitRequestRatio", ""))
+    maximum_ratio = rules.parse_nano_amount(amounts.get("maxLimitRequestRatio", ""))
     if maximum_ratio is None:
         return
     ratio_path, text = (
         f"{path}.maxLimitRequestRatio[{name}]",
-        rules.canonical_or_text(amounts["maxLimitRequestRatio"]),
+        rules.canonical_quantity_or_text(amounts["maxLimitRequestRatio"]),
     )
     if maximum_ratio < NANO:
-        yield rules.invalid(ratio_path, text, f"ratio {text} is less than 1", "give 1 or more")
-    minimum, maximum = rules.parse_nano(amounts.get("min", "")), rules.parse_nano(amounts.get("max", ""))
+        yield rules.invalid(ratio_path, text, f"ratio {text} is less than 1", "use 1 or more")
+    minimum, maximum = rules.parse_nano_amount(amounts.get("min", "")), rules.parse_nano_amount(amounts.get("max", ""))
     if minimum and maximum is not None and maximum_ratio * minimum > maximum * NANO:
         message = f"ratio {text} is greater than max/min = {maximum / minimum:f}"
         yield rules.invalid(ratio_path, text, message, "reduce the ratio, or change min and max")
@@ -133,8 +138,8 @@ def resource_quota_errors(quota: Mapping[str, Any]) -> Iterator[FieldError]:
         path = f"spec.hard[{name}]"
         yield from _quota_resource_name_errors(name, path)
         yield from rules.amount_errors(value, path)
-        if name in _OBJECT_COUNT_RESOURCES and (rules.parse_nano(value) or 0) % 10**9:
-            yield rules.invalid(path, rules.canonical_or_text(value), "must be an integer", "use an integer")
+        if name in _OBJECT_COUNT_RESOURCES and (rules.parse_nano_amount(value) or 0) % 10**9:
+            yield rules.invalid(path, rules.canonical_quantity_or_text(value), "must be an integer", "use an integer")
     standard_names = [name for name in sorted(hard_limits) if _is_standard_resource(name)]
     yield from _scopes_errors(spec.get("scopes") or (), standard_names)
     yield from _scope_selector_errors(spec.get("scopeSelector"), standard_names)
@@ -295,7 +300,7 @@ def binding_errors(binding: Mapping[str, Any]) -> Iterator[FieldError]:
     if role_reference["kind"] not in role_kinds:
         yield rules.unsupported("roleRef.kind", role_reference["kind"], role_kinds)
     if not role_reference["name"]:
-        yield rules.required("roleRef.name", "", "give the name of the role to bind")
+        yield rules.required("roleRef.name", "", "specify the name of the role to bind")
     for message in rules.path_segment_errors(role_reference["name"]):
         yield rules.invalid("roleRef.name", role_reference["name"], message, "use the name of a role")
     for i, subject in enumerate(binding.get("subjects") or ()):
@@ -336,7 +341,7 @@ def _subject_errors(subject: Mapping[str, Any], path: str, *, is_namespaced: boo
     """Report a role binding's subject that is not a valid User or Group, or a ServiceAccount with its namespace."""
     kind, name, group = subject["kind"], subject["name"], subject.get("apiGroup", "")
     if not name:
-        yield rules.required(f"{path}.name", "", f"give the name of the {kind}")
+        yield rules.required(f"{path}.name", "", f"specify the name of the {kind}")
     if kind not in _SUBJECT_KINDS:
         yield rules.unsupported(f"{path}.kind", kind, _SUBJECT_KINDS)
     elif kind != "ServiceAccount":
@@ -348,4 +353,4 @@ def _subject_errors(subject: Mapping[str, Any], path: str, *, is_namespaced: boo
         if group:
             yield rules.unsupported(f"{path}.apiGroup", group, ("",))
         if not is_namespaced and not subject.get("namespace"):
-            yield rules.required(f"{path}.namespace", "", "give the namespace of the ServiceAccount")
+            yield rules.required(f"{path}.namespace", "", "specify the namespace of the ServiceAccount")

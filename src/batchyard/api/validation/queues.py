@@ -23,11 +23,11 @@ def resource_group_errors(groups: ResourceGroups, *, kind: str, parent: str) -> 
 
     `parent` is the name of the ClusterQueue's cohort or of the Cohort's parent, '' if it has none.
     """
-    resources: dict[str, str] = {}
+    path_by_resource: dict[str, str] = {}
     path_by_flavor: dict[str, str] = {}
     for i, group in enumerate(groups):
         path = f"{_GROUPS_PATH}[{i}]"
-        yield from _covered_resources_errors(group["coveredResources"], path, resources)
+        yield from _covered_resources_errors(group["coveredResources"], path, path_by_resource)
         if any(len(flavor["resources"]) != len(group["coveredResources"]) for flavor in group["flavors"]):
             message = "flavors must have the same number of resources as the coveredResources"
             remedy = f"give each flavor exactly these resources: {', '.join(group['coveredResources'])}"
@@ -40,20 +40,28 @@ def resource_group_errors(groups: ResourceGroups, *, kind: str, parent: str) -> 
             )
 
 
-def _covered_resources_errors(resources: Sequence[str], path: str, paths: dict[str, str]) -> Iterator[FieldError]:
+def _covered_resources_errors(
+    resources: Sequence[str], path: str, path_by_name: dict[str, str]
+) -> Iterator[FieldError]:
     """Report a resource group's covered resources that are no valid resource names, or are in another group too."""
     for j, resource in enumerate(resources):
         item_path = f"{path}.coveredResources[{j}]"
         yield from rules.label_key_errors(resource, item_path)
-        yield from _duplicate_name_errors(item_path, resource, paths, "a resource can be in one resource group only")
+        yield from _duplicate_name_errors(
+            item_path, resource, path_by_name, "a resource can be in one resource group only"
+        )
 
 
-def _duplicate_name_errors(path: str, name: str, paths: dict[str, str], uniqueness_rule: str) -> Iterator[FieldError]:
-    """Report a flavor or resource name that was used before (`paths`: paths by name); else add it to `paths`."""
-    if name in paths:
-        yield rules.duplicate(path, name, f"remove this one: {uniqueness_rule}, and {name} is already at {paths[name]}")
+def _duplicate_name_errors(
+    path: str, name: str, path_by_name: dict[str, str], uniqueness_rule: str
+) -> Iterator[FieldError]:
+    """Report a flavor or resource name that is already in `path_by_name`; else add it."""
+    if name in path_by_name:
+        yield rules.duplicate(
+            path, name, f"remove this one: {uniqueness_rule}, and {name} is already at {path_by_name[name]}"
+        )
     else:
-        paths[name] = path
+        path_by_name[name] = path
 
 
 def _flavor_errors(flavor: Obj, resources: Sequence[str], path: str, *, kind: str, parent: str) -> Iterator[FieldError]:
@@ -81,7 +89,7 @@ def _quota_limit_errors(quota: Mapping[str, Any], path: str, kind: str) -> Itera
     for field in ("borrowingLimit", "lendingLimit"):
         if (value := quota.get(field)) is not None:
             message = f"must be nil when {absent_lender} is empty"
-            yield rules.invalid(f"{path}.{field}", rules.canonical_or_text(value), message, remedy)
+            yield rules.invalid(f"{path}.{field}", rules.canonical_quantity_or_text(value), message, remedy)
 
 
 def _lending_limit_errors(quota: Mapping[str, Any], path: str, kind: str) -> Iterator[FieldError]:
@@ -89,8 +97,8 @@ def _lending_limit_errors(quota: Mapping[str, Any], path: str, kind: str) -> Ite
     limit, nominal_quota = quota.get("lendingLimit"), quota.get("nominalQuota", 0)
     if kind == "ClusterQueue" and limit is not None and rules.exceeds_limit(limit, nominal_quota):
         message = "must be less than or equal to the nominalQuota"
-        remedy = f"use at most {rules.canonical_or_text(nominal_quota)}"
-        yield rules.invalid(f"{path}.lendingLimit", rules.canonical_or_text(limit), message, remedy)
+        remedy = f"use at most {rules.canonical_quantity_or_text(nominal_quota)}"
+        yield rules.invalid(f"{path}.lendingLimit", rules.canonical_quantity_or_text(limit), message, remedy)
 
 
 def quota_count_errors(groups: ResourceGroups) -> Iterator[FieldError]:
@@ -117,9 +125,11 @@ def fair_sharing_errors(fair_sharing: Mapping[str, Any] | None) -> Iterator[Fiel
     if weight is None:
         return
     yield from rules.amount_errors(weight, "spec.fairSharing")
-    if rules.parse_nano(weight) == 1:
+    if rules.parse_nano_amount(weight) == 1:
         message = "When not 0, weight must be > 10e-9"
-        yield rules.invalid("spec.fairSharing", rules.canonical_or_text(weight), message, "use 0 or more than 1n")
+        yield rules.invalid(
+            "spec.fairSharing", rules.canonical_quantity_or_text(weight), message, "use 0 or more than 1n"
+        )
 
 
 # Rules of ClusterQueues.

@@ -28,7 +28,7 @@ _SHOWN_VALUE_LENGTH_MAX: Final = 200
 
 
 def format_json(value: Any) -> str:
-    """Format a value for an error message as JSON, truncated if it is long."""
+    """Format a value for an error message as JSON, cut after 200 characters."""
     text = msgspec.json.encode(value).decode()
     return text if len(text) <= _SHOWN_VALUE_LENGTH_MAX else f"{text[:_SHOWN_VALUE_LENGTH_MAX]}..."
 
@@ -40,22 +40,22 @@ def mark_webhook(webhook: str, errors: Iterable[FieldError]) -> Iterator[FieldEr
 
 
 def invalid(path: str, value: Any, message: str, remedy: str) -> FieldError:
-    """Return the FieldError for an invalid value, which the message contains."""
+    """Return the FieldError for an invalid value, which the problem text shows."""
     return FieldError(path, f"Invalid value: {format_json(value)}: {message}", remedy)
 
 
 def invalid_without_value(path: str, message: str, remedy: str) -> FieldError:
-    """Return the FieldError for an invalid value, which the message does not contain."""
+    """Return the FieldError for an invalid value, which the problem text does not show."""
     return FieldError(path, f"Invalid value: {message}", remedy)
 
 
 def schema_rule_fault(path: str, schema_type: str, message: str, remedy: str) -> FieldError:
-    """Return the FieldError for a violated x-kubernetes-validations rule; it shows the value's type, not the value."""
+    """Return the FieldError for a violated x-kubernetes-validations rule; it shows the type of the value instead."""
     return invalid(path, schema_type, message, remedy)
 
 
 def immutable(path: str, value: Any, remedy: str = "") -> FieldError:
-    """Return the FieldError for a change of an immutable field."""
+    """Return the FieldError for a change of an immutable field; `value` is the new value."""
     return invalid(path, value, IMMUTABLE_MESSAGE, remedy or "keep the old value, or delete the object and recreate it")
 
 
@@ -101,13 +101,15 @@ def too_many(path: str, count: int, count_max: int, remedy: str) -> FieldError:
 # Rules of quantities.
 
 
-def parse_nano(value: str | int | float) -> int | None:
+def parse_nano_amount(value: str | int | float) -> int | None:
     """Parse a resource quantity to an integer in billionths; None if it is malformed."""
-    return None if isinstance(value, str) and len(value) > meta.QUANTITY_LENGTH_MAX else _parse_nano_cached(value)
+    return (
+        None if isinstance(value, str) and len(value) > meta.QUANTITY_LENGTH_MAX else _parse_nano_amount_cached(value)
+    )
 
 
 @lru_cache(maxsize=65536)
-def _parse_nano_cached(value: str | int | float) -> int | None:
+def _parse_nano_amount_cached(value: str | int | float) -> int | None:
     try:
         return meta.parse_quantity(value)
     except ValueError:
@@ -116,23 +118,23 @@ def _parse_nano_cached(value: str | int | float) -> int | None:
 
 def amount_errors(value: Any, path: str) -> Iterator[FieldError]:
     """Report a value that is not a resource quantity, or is negative."""
-    nano_amount = parse_nano(value)
+    nano_amount = parse_nano_amount(value)
     if nano_amount is None:
         message = "must be a quantity: a number with an optional suffix"
         yield invalid(path, value, message, "write it as 500m, 2, 1.5, 10Gi or 1e3")
     elif nano_amount < 0:
-        yield invalid(path, meta.canonical_quantity(value), NEGATIVE_MESSAGE, "give 0 or more")
+        yield invalid(path, meta.canonical_quantity(value), NEGATIVE_MESSAGE, "use 0 or more")
 
 
 def exceeds_limit(value: Any, limit: Any) -> bool:
     """Return whether a resource quantity exceeds a limit; False if one of them is malformed."""
-    nano_amount, nano_limit = parse_nano(value), parse_nano(limit)
+    nano_amount, nano_limit = parse_nano_amount(value), parse_nano_amount(limit)
     return nano_amount is not None and nano_limit is not None and nano_amount > nano_limit
 
 
-def canonical_or_text(value: Any) -> str:
+def canonical_quantity_or_text(value: Any) -> str:
     """Return a resource quantity in Kubernetes's canonical form; a malformed one is returned as it is."""
-    return str(value) if parse_nano(value) is None else meta.canonical_quantity(value)
+    return str(value) if parse_nano_amount(value) is None else meta.canonical_quantity(value)
 
 
 # Validation of names, label keys and label values: each function returns Kubernetes's messages, none if valid.
@@ -194,12 +196,12 @@ def _compile_pattern(pattern: str) -> re.Pattern[str]:
 
 
 def _check_length(text: str, length_max: int) -> MessageTuple:
-    """Return an error message if a text has more than `length_max` bytes."""
+    """Return an error message if a text has more than `length_max` bytes, else ()."""
     return (f"must be no more than {length_max} characters",) if len(text.encode()) > length_max else ()
 
 
 def _check_pattern(text: str, pattern: str, rule_text: str, *examples: str) -> MessageTuple:
-    """Return an error message, with valid examples, if a text does not match a regular expression."""
+    """Return an error message, with valid examples, if a text does not match a regular expression, else ()."""
     if _matches(pattern, text):
         return ()
     shown_examples = ",  or ".join(f"'{example}'" for example in examples)
@@ -260,7 +262,7 @@ def dns1035_label_errors(text: str) -> MessageTuple:
 
 @memoized_if_short(maxsize=65536)
 def gke_name_errors(text: str) -> MessageTuple:
-    """Return the errors of the name of a GKE cluster or node pool: an RFC 1035 label of at most 40 characters."""
+    """Return the errors of a GKE cluster or node pool name: an RFC 1035 label of at most 40 characters; () if valid."""
     return _check_length(text, GKE_LENGTH_MAX) + _check_pattern(
         text, _DNS1035_LABEL_PATTERN, _DNS1035_RULE, "my-name", "abc-123"
     )
@@ -268,7 +270,7 @@ def gke_name_errors(text: str) -> MessageTuple:
 
 @memoized_if_short(maxsize=65536)
 def qualified_name_errors(text: str) -> MessageTuple:
-    """Return the errors of a label key, annotation key or resource name: a name with an optional prefix and '/'."""
+    """Return the errors of a label key, annotation key or resource name: `[prefix/]name`; () if valid."""
     domain_prefix, slash, name = text.rpartition("/")
     if "/" in domain_prefix:
         rule_text = f"a qualified name {_QUALIFIED_NAME_RULE}"
@@ -309,7 +311,7 @@ def env_name_errors(text: str) -> MessageTuple:
 
 
 def domain_path_errors(text: str) -> MessageTuple:
-    """Return the errors of a domain-prefixed path such as `acme.io/foo`, for `managedBy` and admission gates."""
+    """Return the errors of a domain-prefixed path such as `acme.io/foo` (`managedBy`, admission gates); () if valid."""
     domain, slash, path = text.partition("/")
     if not slash or not domain or not path:
         return ('must be a domain-prefixed path (such as "acme.io/foo")',)
@@ -317,7 +319,7 @@ def domain_path_errors(text: str) -> MessageTuple:
 
 
 def path_segment_errors(text: str) -> MessageTuple:
-    """Return the errors of the name of an RBAC role or binding, which must be a single URL path segment."""
+    """Return the errors of an RBAC role or binding name, which must be a single URL path segment; () if valid."""
     if text in {".", ".."}:
         return (f"may not be '{text}'",)
     return tuple(f"may not contain '{character}'" for character in "/%" if character in text)
@@ -347,7 +349,7 @@ def path_component_errors(path: str, field_path: str) -> Iterator[FieldError]:
 
 
 def file_errors(path: str, field_path: str) -> Iterator[FieldError]:
-    """Report a path of a file in a volume that is not relative, or starts with '..'."""
+    """Report a path of a file in a volume that is not relative, starts with '..', or contains NUL or '..'."""
     yield from local_path_errors(path, field_path)
     if path.startswith("..") and not path.startswith("../"):
         yield invalid(field_path, path, "must not start with '..'", "use a name that does not start with '..'")
@@ -373,7 +375,7 @@ _NAME_RULES: Final[Mapping[str, NameRule]] = {
 }
 ANNOTATIONS_BYTES_MAX: Final = 256 * 1024
 #: Kubernetes's own kinds, whose finalizers have stricter rules than those of custom kinds.
-_NATIVE_KINDS: Final = frozenset(info.constant for info in scheme.KINDS if is_native(info))
+_NATIVE_KINDS: Final = frozenset(served_kind.constant for served_kind in scheme.KINDS if is_native(served_kind))
 #: The kind Event: Events must not be owners of objects.
 _EVENT_KIND: Final = scheme.kind_info(scheme.EVENT)
 #: The finalizers without a prefix.
@@ -413,7 +415,7 @@ def _name_errors(metadata: Mapping[str, Any], name_rule: NameRule) -> Iterator[F
 
 
 def name_remedy(name: Any, name_rule: NameRule) -> str:
-    """Return the remedy for an invalid object name: a similar valid name."""
+    """Return the remedy for an invalid object name: a similar valid name, or the example `my-name`."""
     similar = re.sub(r"[^a-z0-9]+", "-", str(name).lower()).strip("-")[:GKE_LENGTH_MAX].rstrip("-")
     return f"use a name such as {format_json(similar if similar and not name_rule(similar) else 'my-name')}"
 
@@ -553,7 +555,6 @@ def is_extended(name: str) -> bool:
 
 
 def _has_hugepages(*amounts: Mapping[str, Any]) -> bool:
-    """Return whether any of the given requests or limits contains hugepages."""
     return any(name.startswith("hugepages-") for each in amounts for name in each)
 
 
@@ -571,9 +572,9 @@ def resource_name_errors(name: str, path: str) -> Iterator[FieldError]:
 def _resource_value_errors(name: str, value: Any, path: str) -> Iterator[FieldError]:
     """Report a resource amount that is malformed or negative, or a fraction of an extended resource."""
     yield from amount_errors(value, path)
-    amount = parse_nano(value)
+    amount = parse_nano_amount(value)
     if amount is not None and amount % 10**9 and is_extended(name):
-        yield invalid(path, canonical_or_text(value), "must be an integer", "use an integer")
+        yield invalid(path, canonical_quantity_or_text(value), "must be an integer", "use an integer")
 
 
 def _resource_limit_errors(name: str, value: Any, limits: Mapping[str, Any], path: str) -> Iterator[FieldError]:
@@ -583,12 +584,12 @@ def _resource_limit_errors(name: str, value: Any, limits: Mapping[str, Any], pat
     if limit is None:
         if not can_overcommit:
             message = "Limit must be set for non overcommitable resources"
-            yield required(f"{path}.limits", message, f"set the limit of {name} to {canonical_or_text(value)}")
+            yield required(f"{path}.limits", message, f"set the limit of {name} to {canonical_quantity_or_text(value)}")
         return
-    request_text, limit_text = canonical_or_text(value), canonical_or_text(limit)
+    request_text, limit_text = canonical_quantity_or_text(value), canonical_quantity_or_text(limit)
     if can_overcommit and exceeds_limit(value, limit):
         message = f"must be less than or equal to {name} limit of {limit_text}"
         yield invalid(f"{path}.requests", request_text, message, f"request at most {limit_text}, or raise the limit")
-    elif not can_overcommit and parse_nano(value) != parse_nano(limit):
+    elif not can_overcommit and parse_nano_amount(value) != parse_nano_amount(limit):
         message = f"must be equal to {name} limit of {limit_text}"
         yield invalid(f"{path}.requests", request_text, message, f"set request and limit of {name} to the same amount")

@@ -32,7 +32,7 @@ _POD_SET_ANNOTATION_PREFIX: Final = "kueue.x-k8s.io/podset-"
 
 @dataclass(frozen=True, slots=True)
 class PodSetTopology:
-    """The topology annotations of one pod set, where they are (for error messages), and the pod count."""
+    """The topology annotations of one pod set, their path in the object (for error messages), and the pod count."""
 
     annotations: AnnotationMap
     path: str
@@ -40,9 +40,12 @@ class PodSetTopology:
 
 
 def topology_request_errors(
-    annotations: AnnotationMap, path: str, pod_count: int, *, elastic: bool = False
+    annotations: AnnotationMap, path: str, pod_count: int, *, is_elastic_job: bool = False
 ) -> Iterator[FieldError]:
-    """Validate the topology annotations of a pod template, from which `pod_count` pods are created."""
+    """Validate the topology annotations of a pod template, from which `pod_count` pods are created.
+
+    `is_elastic_job` is true if the template belongs to an elastic Job.
+    """
     if not any(name.startswith(_POD_SET_ANNOTATION_PREFIX) for name in annotations):
         return
     yield from _topology_mode_errors(annotations, path)
@@ -50,7 +53,7 @@ def topology_request_errors(
     yield from _slice_layers_annotation_errors(annotations, path, pod_count)
     yield from _pod_set_group_name_errors(annotations, path)
     for mode, name in (("required", REQUIRED_TOPOLOGY), ("preferred", PREFERRED_TOPOLOGY)):
-        if elastic and name in annotations:
+        if is_elastic_job and name in annotations:
             message = f"{mode} topology is not supported with elastic jobs"
             remedy = f"use {UNCONSTRAINED_TOPOLOGY}, or remove the annotation {well_known.ELASTIC_JOB}"
             yield rules.forbidden(f"{path}.{name}", message, remedy)
@@ -78,7 +81,7 @@ def _slice_annotation_errors(annotations: AnnotationMap, path: str, count: int) 
     value, item_path = annotations.get(SLICE_SIZE), f"{path}[{SLICE_SIZE}]"
     if value is None:
         if SLICE_TOPOLOGY in annotations:
-            remedy = "give the number of pods in a slice"
+            remedy = "specify the number of pods in a slice"
             yield rules.required(item_path, f"must be set when '{SLICE_TOPOLOGY}' is specified", remedy)
         return
     slice_size = parse_integer(value, bits=32)
@@ -205,7 +208,7 @@ def topology_errors(topology: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def topology_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate an update of a Topology: its levels may change only if both lowest levels are the host name."""
+    """Validate an update of a Topology: its levels may change only if the host name stays the lowest one."""
     yield from topology_errors(new)
     old_levels, new_levels, hostname_label = _level_labels(old), _level_labels(new), well_known.HOSTNAME
     if old_levels != new_levels and not (hostname_label in old_levels[-1:] and hostname_label in new_levels[-1:]):

@@ -59,10 +59,10 @@ def status_errors(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
         message = "clusterName and nominatedClusterNames are mutually exclusive"
         yield rules.schema_rule_fault("status", "object", message, "remove nominatedClusterNames: clusterName is set")
     if old is not None and old.get("status"):
-        yield from _update_errors(workload, old)
+        yield from _status_transition_errors(workload, old)
 
 
-def _update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
+def _status_transition_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Report forbidden changes of a Workload's status: reclaimable pods, admission, and pod set updates of checks."""
     if is_true(new, "QuotaReserved") and is_true(old, "QuotaReserved"):
         yield from _reclaimable_update_errors(new, old)
@@ -112,16 +112,18 @@ def _pod_set_assignment_errors(assignment: Obj, count_by_pod_set: Mapping[str, i
     if name not in count_by_pod_set:
         yield rules.not_found(f"{path}.name", name, f"use the name of a podSet: {', '.join(count_by_pod_set)}")
     for resource, value in (assignment.get("resourceUsage") or {}).items():
-        if count > 0 and rules.parse_nano(value) is not None and quantity.amount(resource, value) % count:
+        if count > 0 and rules.parse_nano_amount(value) is not None and quantity.amount(resource, value) % count:
             item_path = f"{path}.resourceUsage[{resource}]"
-            remedy = "give the amount that one pod uses times the count"
-            yield rules.invalid(item_path, rules.canonical_or_text(value), f"is not a multiple of {count}", remedy)
+            remedy = "specify the amount that one pod uses times the count"
+            yield rules.invalid(
+                item_path, rules.canonical_quantity_or_text(value), f"is not a multiple of {count}", remedy
+            )
     if topology := assignment.get("topologyAssignment"):
         yield from topology_assignment.assignment_errors(topology, f"{path}.topologyAssignment")
 
 
 def _reclaimable_pods_errors(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
-    """Report reclaimable pods of unknown pod sets, and counts above the pod set's.
+    """Report reclaimable pods of unknown pod sets, and more reclaimable pods than the pod set has.
 
     A larger count is valid if it is unchanged since before an elastic Workload shrank.
     """
@@ -242,7 +244,7 @@ def admission_gate_update_errors(new: Mapping[str, Any], old: Mapping[str, Any])
         yield rules.forbidden(_GATES_PATH, "cannot add admission gate after creation", remedy)
     elif any(gate not in old_gates for gate in new_gates):
         yield rules.forbidden(
-            _GATES_PATH, "can only remove gates, not add new ones", f"use only gates from {old_gates}"
+            _GATES_PATH, "can only remove gates, not add new ones", f"use only the gates {', '.join(old_gates)}"
         )
 
 
@@ -253,7 +255,6 @@ def _gate_annotation(obj: Mapping[str, Any]) -> str:
 
 
 def _parse_admission_gates(value: str) -> list[str]:
-    """Parse the value of the annotation for admission gates to a list of names."""
     return [gate.strip() for gate in value.split(",")] if value.strip() else []
 
 
@@ -275,7 +276,7 @@ def workload_errors(workload: Mapping[str, Any]) -> Iterator[FieldError]:
 def workload_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a Workload: most spec fields are immutable while quota is reserved."""
     yield from rules.metadata_errors(new)
-    yield from rules.mark_webhook(_WORKLOAD_WEBHOOK_NAME, _change_errors(new, old))
+    yield from rules.mark_webhook(_WORKLOAD_WEBHOOK_NAME, _webhook_update_errors(new, old))
 
 
 def workload_status_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -289,14 +290,16 @@ def _status_change_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Ite
     yield from cluster_name_update_errors(new, old, is_replacement=is_replacement)
 
 
-def _change_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+def _webhook_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a Workload by the rules of Kueue's webhook."""
     yield from _spec_errors(new)
     yield from _status_change_errors(new, old)
     yield from admission_gate_update_errors(new, old)
     if is_true(old, "QuotaReserved"):
         yield from _pod_set_update_errors(new["spec"].get("podSets") or (), old["spec"].get("podSets") or ())
-        yield from _class_update_errors(new["spec"].get("priorityClassRef"), old["spec"].get("priorityClassRef"))
+        yield from _priority_class_update_errors(
+            new["spec"].get("priorityClassRef"), old["spec"].get("priorityClassRef")
+        )
         if is_true(new, "QuotaReserved"):
             yield from _immutable_field_errors(new, old, "queueName", None)
     if is_true(old, "Admitted") and is_true(new, "Admitted"):
@@ -357,7 +360,7 @@ def _container_resources_errors(resources: Mapping[str, Any], path: str) -> Iter
                 yield rules.invalid(
                     f"{path}.{field}[{name}]", name, message, "remove the entry: Kueue counts pods itself"
                 )
-            amount = rules.parse_nano(value)
+            amount = rules.parse_nano_amount(value)
             if amount is None or amount < 0:
                 yield from rules.amount_errors(value, f"{path}.{field}[{name}]")
 
@@ -367,18 +370,18 @@ def _topology_request_errors(request: Mapping[str, Any], path: str) -> Iterator[
     slice_topology, slice_size = request.get("podSetSliceRequiredTopology"), request.get("podSetSliceSize")
     if slice_topology is not None and slice_size is None:
         message = "must be set when podSetSliceRequiredTopology is specified"
-        yield rules.required(f"{path}.podSetSliceSize", message, "give the number of pods in a slice")
+        yield rules.required(f"{path}.podSetSliceSize", message, "specify the number of pods in a slice")
     elif slice_topology is None and slice_size is not None:
         message = "may not be set when podSetSliceRequiredTopology is not specified"
         yield rules.forbidden(
             f"{path}.podSetSliceSize", message, "remove the field, or set podSetSliceRequiredTopology"
         )
     elif slice_size is not None and slice_size <= 0:
-        yield rules.invalid(f"{path}.podSetSliceSize", slice_size, "must be greater than 0", "give 1 or more")
+        yield rules.invalid(f"{path}.podSetSliceSize", slice_size, "must be greater than 0", "use 1 or more")
     for i, constraint in enumerate(request.get("podsetSliceRequiredTopologyConstraints") or ()):
         if constraint["size"] <= 0:
             item_path = f"{path}.podsetSliceRequiredTopologyConstraints[{i}].size"
-            yield rules.invalid(item_path, constraint["size"], "must be greater than 0", "give 1 or more")
+            yield rules.invalid(item_path, constraint["size"], "must be greater than 0", "use 1 or more")
 
 
 def _priority_class_errors(spec: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -409,7 +412,7 @@ def _pod_set_update_errors(new: Sequence[Any], old: Sequence[Any]) -> Iterator[F
             yield rules.immutable(f"{_POD_SETS_PATH}.{i}", new_pod_set, remedy)  # Kueue writes this one path with a dot
 
 
-def _class_update_errors(new: Mapping[str, Any] | None, old: Mapping[str, Any] | None) -> Iterator[FieldError]:
+def _priority_class_update_errors(new: Mapping[str, Any] | None, old: Mapping[str, Any] | None) -> Iterator[FieldError]:
     """Report changes of the priority class while quota is reserved; only a WorkloadPriorityClass's name may change."""
     remedy, reserved_message = "wait until the Workload is evicted", "is immutable while workload quota reserved"
     if new is None or old is None:
@@ -425,7 +428,7 @@ def _class_update_errors(new: Mapping[str, Any] | None, old: Mapping[str, Any] |
 
 
 def _immutable_field_errors(new: Obj, old: Obj, field: str, value_if_absent: object) -> Iterator[FieldError]:
-    """Report the change of a field of the spec, which is immutable while quota is reserved."""
+    """Report the change of a spec field that is immutable while quota is reserved; `value_if_absent` is its default."""
     old_value, new_value = old["spec"].get(field, value_if_absent), new["spec"].get(field, value_if_absent)
     if old_value != new_value:
         message = f"{field} is immutable while workload quota reserved"

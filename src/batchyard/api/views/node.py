@@ -35,7 +35,7 @@ class Taint(NamedTuple):
     effect: str
 
     def __str__(self) -> str:
-        """Return the taint as Kueue writes it in messages."""
+        """Return the taint as Kueue writes it in messages: `{key value NoSchedule <nil>}`."""
         return f"{{{self.key} {self.value} {self.effect} <nil>}}"
 
 
@@ -85,7 +85,7 @@ def grace_period(spec: Mapping[str, Any]) -> int:
 
 
 def order_requests(requests: Mapping[str, int]) -> Requests:
-    """Return resource requests as pairs, in the order in which Kueue iterates over the resources of a pod set."""
+    """Return resource requests as pairs of resource and amount, sorted as Kueue sorts those of a pod set."""
     return tuple(sorted(requests.items(), key=lambda item: resource_order(item[0])))
 
 
@@ -101,12 +101,12 @@ def parse_pod_template(spec: Mapping[str, Any]) -> PodTemplate:
 
 
 def parse_toleration(obj: Mapping[str, Any]) -> Toleration:
-    """Parse a toleration of a pod."""
+    """Parse a toleration of a pod; missing fields become ''."""
     return Toleration(obj.get("key") or "", obj.get("operator") or "", obj.get("value") or "", obj.get("effect") or "")
 
 
 def parse_taint(obj: Mapping[str, Any]) -> Taint:
-    """Parse a taint of a Node."""
+    """Parse a taint of a Node; missing fields become ''."""
     return Taint(obj.get("key") or "", obj.get("value") or "", obj.get("effect") or "")
 
 
@@ -144,7 +144,7 @@ def pod_total_amounts(spec: Obj, container_amounts: Callable[[Obj], dict[str, in
     """Return a pod's total resource requests or limits in billionths; `container_amounts` returns those of a container.
 
     The total is the sum of all containers and sidecars, or an init container with earlier sidecars if that is more.
-    Amounts for cpu, memory and hugepages that the pod itself sets replace it.
+    Amounts for cpu, memory and hugepages that the pod itself sets replace the total. Its overhead is not included.
     """
     total: dict[str, int] = {}
     for container in spec.get("containers") or ():
@@ -253,7 +253,7 @@ def _parse_node(obj: Obj) -> NodeView:
 # Values derived from a Job's spec.
 
 
-def pods_running_at_once(spec: Obj) -> int:
+def parallel_pod_count(spec: Obj) -> int:
     """Return the maximum number of pods of a Job that run at once: its parallelism, or its completions if fewer."""
     parallelism: int = spec.get("parallelism", 1)
     completions: int | None = spec.get("completions")

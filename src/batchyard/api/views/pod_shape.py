@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from batchyard.api import well_known
-from batchyard.api.meta import Obj, Requirement, Selector, selector
+from batchyard.api.meta import Obj, Requirement, Selector, parse_selector
 from batchyard.api.views.node import Requests, Toleration, parse_pod_template
 
 _EMPTY_OBJECT: Final[Mapping[str, Any]] = {}
@@ -48,7 +48,10 @@ class PodTerm(NamedTuple):
     namespace_selector: Selector | None
 
     def selects(self, namespace: str, labels: Mapping[str, str], namespaces: Mapping[str, Mapping[str, str]]) -> bool:
-        """Return whether this term selects a pod by namespace and labels; `namespaces` maps Namespaces to labels."""
+        """Return whether this term selects a pod by its namespace and labels.
+
+        `namespaces` contains the labels of each Namespace, by name.
+        """
         if namespace not in self.namespaces and (
             self.namespace_selector is None
             or not self.namespace_selector.matches(namespaces.get(namespace, _NO_LABELS))
@@ -87,7 +90,7 @@ class HostPort(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeRules:
-    """What a pod requires of its node or prefers: node selector, node affinity and tolerations."""
+    """The constraints and preferences of a pod for its node: node selector, node affinity and tolerations."""
 
     node_selector: tuple[tuple[str, str], ...]
     #: The required terms of node affinity, one of which must match; None: no restriction.
@@ -113,8 +116,8 @@ class PodShape:
     host_ports: tuple[HostPort, ...]
     affinity: tuple[PodTerm, ...]
     anti_affinity: tuple[PodTerm, ...]
-    preferred: tuple[WeightedTerm, ...]
-    spread: tuple[SpreadRule, ...]
+    preferred_terms: tuple[WeightedTerm, ...]
+    spread_rules: tuple[SpreadRule, ...]
     #: Whether required terms or spread constraints make the pod's placement depend on other pods.
     depends_on_pods: bool
 
@@ -143,11 +146,11 @@ def read_shape(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str
         host_ports=tuple(_host_ports(spec)),
         affinity=tuple(_pod_term(t, namespace, labels) for t in pod_affinity.get(well_known.REQUIRED) or ()),
         anti_affinity=anti_affinity,
-        preferred=(
+        preferred_terms=(
             *_weighted_terms(pod_affinity, 1, namespace, labels),
             *_weighted_terms(pod_anti_affinity, -1, namespace, labels),
         ),
-        spread=spread_rules,
+        spread_rules=spread_rules,
         depends_on_pods=bool(
             pod_affinity.get(well_known.REQUIRED) or anti_affinity or any(rule.is_hard for rule in spread_rules)
         ),
@@ -166,8 +169,8 @@ def _with_assumed_requests(spec: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _with_assumed_container_requests(container: Mapping[str, Any]) -> Mapping[str, Any]:
     resources = container.get("resources") or _EMPTY_OBJECT
-    given_requests = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-    requests = {"cpu": _ASSUMED_CPU_REQUEST, "memory": _ASSUMED_MEMORY_REQUEST, **given_requests}
+    set_requests = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+    requests = {"cpu": _ASSUMED_CPU_REQUEST, "memory": _ASSUMED_MEMORY_REQUEST, **set_requests}
     return {**container, "resources": {"requests": requests}}
 
 
@@ -203,7 +206,7 @@ def _requirements(expressions: Sequence[Mapping[str, Any]]) -> tuple[Requirement
 
 def _pod_term(obj: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> PodTerm:
     """Parse a pod affinity term; without namespaces, the term applies to the namespace of the pod itself."""
-    namespaces, namespace_selector = tuple(obj.get("namespaces") or ()), selector(obj.get("namespaceSelector"))
+    namespaces, namespace_selector = tuple(obj.get("namespaces") or ()), parse_selector(obj.get("namespaceSelector"))
     if not namespaces and namespace_selector is None:
         namespaces = (namespace,)
     return PodTerm(obj.get("topologyKey") or "", _selector_with_label_keys(obj, labels), namespaces, namespace_selector)
@@ -211,7 +214,7 @@ def _pod_term(obj: Mapping[str, Any], namespace: str, labels: Mapping[str, str])
 
 def _selector_with_label_keys(obj: Mapping[str, Any], labels: Mapping[str, str]) -> Selector | None:
     """Parse a pod affinity term's label selector, with requirements for its matchLabelKeys and mismatchLabelKeys."""
-    label_selector = selector(obj.get("labelSelector"))
+    label_selector = parse_selector(obj.get("labelSelector"))
     if label_selector is None:
         return None
     equal_requirements = [Requirement(k, "In", (labels[k],)) for k in obj.get("matchLabelKeys") or () if k in labels]

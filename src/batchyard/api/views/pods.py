@@ -330,10 +330,10 @@ def scheduled_at(pod: meta.Obj) -> Instant:
 
 
 def taint_eviction_time(pod: meta.Obj, taints: Sequence[Mapping[str, Any]]) -> Instant | None:
-    """Return when the NoExecute taints of its node evict a pod; None if the pod tolerates all of them forever.
+    """Return when `taints`, the NoExecute taints of a node, evict a pod; None if the pod tolerates them all forever.
 
-    The shortest tolerationSeconds counts, from the time of the first taint or, if later, of the binding to the node. A
-    time in the past means now. Source: pkg/controller/tainteviction.
+    The shortest tolerationSeconds counts (0 for a taint that is not tolerated), from the time of the first taint or, if
+    later, of the binding to the node. A time in the past means now. Source: pkg/controller/tainteviction.
     """
     tolerated_seconds: list[int] = []
     tolerations = [(parse_toleration(t), t.get("tolerationSeconds")) for t in pod["spec"].get("tolerations") or ()]
@@ -348,27 +348,31 @@ def taint_eviction_time(pod: meta.Obj, taints: Sequence[Mapping[str, Any]]) -> I
     return max(min(taint_added_times, default=0), scheduled_at(pod)) + min(tolerated_seconds) * SECOND
 
 
-def with_condition(pod: meta.Obj, kind: str, holds: bool, reason_pair: tuple[str, str], now: Instant) -> meta.Obj:
-    """Return the pod with a status condition set; `reason_pair` is its reason and message. Same object if unchanged."""
+def with_condition(
+    pod: meta.Obj, condition_type: str, holds: bool, reason_and_message: tuple[str, str], now: Instant
+) -> meta.Obj:
+    """Return the pod with a status condition set; the same object if the condition is unchanged."""
     status = pod.get("status") or {}
     conditions: list[Mapping[str, Any]] = status.get("conditions") or []
-    old = next((c for c in conditions if c["type"] == kind), None)
-    new = pod_condition(kind, holds, reason_pair, old, now)
+    old = next((c for c in conditions if c["type"] == condition_type), None)
+    new = pod_condition(condition_type, holds, reason_and_message, old, now)
     if new == old:
         return pod
     new_conditions = [*conditions, new] if old is None else [new if c is old else c for c in conditions]
     return meta.with_status(pod, {**status, "conditions": new_conditions})
 
 
-def pod_condition(kind: str, holds: bool, why: tuple[str, str], old: meta.Obj | None, now: Instant) -> dict[str, Any]:
-    """Build a status condition of a pod; `why` is its reason and message, which are left out if empty.
+def pod_condition(
+    condition_type: str, holds: bool, reason_and_message: tuple[str, str], old: meta.Obj | None, now: Instant
+) -> dict[str, Any]:
+    """Build a status condition of a pod; an empty reason or message is left out.
 
     If `old`, the previous condition, has the same status, its lastTransitionTime is kept.
     """
     status = "True" if holds else "False"
     transition_time = old["lastTransitionTime"] if old is not None and old["status"] == status else format_time(now)
-    new: dict[str, Any] = {"type": kind, "status": status, "lastTransitionTime": transition_time}
-    reason, message = why
+    new: dict[str, Any] = {"type": condition_type, "status": status, "lastTransitionTime": transition_time}
+    reason, message = reason_and_message
     if reason:
         new["reason"] = reason
     if message:
@@ -382,7 +386,10 @@ def with_disruption(pod: meta.Obj, disruption: Disruption, now: Instant) -> meta
 
 
 def with_ready_false(pod: meta.Obj, now: Instant) -> meta.Obj:
-    """Return the pod with the condition Ready set to False, as on an unreachable node; reason and message are kept."""
+    """Return the pod with its condition Ready set to False, as on an unreachable node; reason and message are kept.
+
+    A pod without this condition is returned unchanged.
+    """
     condition = meta.find_condition(pod, READY)
     if condition is None:
         return pod
@@ -390,7 +397,7 @@ def with_ready_false(pod: meta.Obj, now: Instant) -> meta.Obj:
 
 
 def with_failed_phase(pod: meta.Obj, disruption: Disruption | None, now: Instant) -> meta.Obj:
-    """Return the pod with the phase Failed and the disruption that caused the failure; a terminal pod is unchanged."""
+    """Return the pod with the phase Failed and the condition of the disruption, if any; a terminal pod is unchanged."""
     if is_terminal(pod):
         return pod
     disrupted_pod = pod if disruption is None else with_disruption(pod, disruption, now)
@@ -425,7 +432,7 @@ def checkpoint_interval(objects: Iterable[meta.Obj | None]) -> Duration | None:
 
 
 def running_since(pod: meta.Obj) -> Instant | None:
-    """Return when the running containers of a pod started; None if the pod does not run."""
+    """Return when the first running container in a pod's status started; None if none runs."""
     if phase(pod) != RUNNING:
         return None
     for container in pod["status"].get("containerStatuses") or ():
@@ -442,7 +449,7 @@ def lost_work(start_time: Instant | None, interval: Duration | None, now: Instan
 
 
 def kept_work(start_time: Instant | None, interval: Duration | None, now: Instant) -> Duration:
-    """Return the run time that a pod keeps if it stops now: from its start to its last checkpoint."""
+    """Return the run time that a pod keeps if it stops now: from its start to its last checkpoint, else 0."""
     run_time = 0 if start_time is None else max(0, now - start_time)
     return run_time - lost_work(start_time, interval, now)
 
@@ -467,7 +474,7 @@ def saved_work_key(pod: meta.Obj) -> str:
 
 
 def resumption(pod: meta.Obj) -> ResumedWork | None:
-    """Return the checkpointed work with which a pod resumes, from its condition Resumed; None if it has none."""
+    """Return the checkpointed work with which a pod resumes, from its condition Resumed; None without the condition."""
     resumed_condition = meta.find_condition(pod, RESUMED)
     if resumed_condition is None:
         return None
@@ -476,19 +483,25 @@ def resumption(pod: meta.Obj) -> ResumedWork | None:
 
 
 def resumed_work(pod: meta.Obj) -> Duration:
-    """Return the checkpointed work that was done before a pod's containers started; 0 if it started from zero."""
+    """Return the checkpointed work that was done before a pod's containers started; 0 if the pod resumes no work."""
     resumed_from = resumption(pod)
     return 0 if resumed_from is None else resumed_from.work
 
 
 def with_resumption(pod: meta.Obj, resumed_from: ResumedWork | None, now: Instant) -> meta.Obj:
-    """Return the pod with its condition Resumed set, or removed if `resumed_from` is None; the same pod if equal."""
+    """Return the pod with its condition Resumed set, or removed if `resumed_from` is None or contains no work.
+
+    Returns the same object if the condition already states this work.
+    """
     if resumption(pod) == resumed_from:
         return pod
     other_conditions = [c for c in pod["status"].get("conditions") or () if c["type"] != RESUMED]
     if resumed_from is not None and resumed_from.work:
-        why = (_RESUMED_REASON, f"{format_duration(resumed_from.work)}{_RESUMED_SEPARATOR}{resumed_from.pod_key}")
-        other_conditions.insert(0, pod_condition(RESUMED, True, why, None, now))
+        reason_and_message = (
+            _RESUMED_REASON,
+            f"{format_duration(resumed_from.work)}{_RESUMED_SEPARATOR}{resumed_from.pod_key}",
+        )
+        other_conditions.insert(0, pod_condition(RESUMED, True, reason_and_message, None, now))
     return meta.with_status(pod, {**pod["status"], "conditions": other_conditions})
 
 
@@ -498,7 +511,7 @@ def saved_work(job: meta.Obj, pod_key: str) -> Duration:
 
 
 def most_saved_work(job: meta.Obj, pod_keys: Iterable[str]) -> ResumedWork | None:
-    """Return the most checkpointed work that a Job or JobSet stores under any of the given pod keys, or None."""
+    """Return the most checkpointed work that a Job or JobSet stores under any of `pod_keys`; None if there is none."""
     saved_work = saved_work_by_pod_key(job)
     resumable_works = [
         ResumedWork(pod_key, work) for pod_key in pod_keys if (work := _parse_work_duration(saved_work.get(pod_key)))
@@ -513,7 +526,10 @@ def saved_work_by_pod_key(job: meta.Obj) -> Mapping[str, str]:
 
 
 def with_saved_work(job: meta.Obj, pod_key: str, work: Duration) -> meta.Obj:
-    """Return the Job or JobSet with the checkpointed work under a pod key replaced; the same object if unchanged."""
+    """Return the Job or JobSet with the checkpointed work under a pod key replaced, or removed if `work` is 0.
+
+    Returns the same object if the work is unchanged.
+    """
     saved_work = saved_work_by_pod_key(job)
     if _parse_work_duration(saved_work.get(pod_key)) == work:
         return job

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import msgspec
 
 from batchyard.api import meta, times, well_known
-from batchyard.api.meta import Obj, Selector, selector
+from batchyard.api.meta import Obj, Selector, parse_selector
 from batchyard.api.views import node
 from batchyard.base.instant import Instant
 
@@ -22,7 +22,7 @@ _NO_STATUS: Final[Obj] = {}
 _PRIORITY_BOOST_LENGTH_MAX: Final = 11
 _FAILED_CHECK_STATES: Final = ("Retry", "Rejected")
 #: The maximum sizes of the caches: admissions of equal pod sets, and pod sets by content and by value.
-_CACHED_HOLDINGS_MAX: Final = 16384
+_CACHED_ADMISSIONS_MAX: Final = 16384
 _POD_SET_CONTENTS_MAX: Final = 1024
 _POD_SET_VALUES_MAX: Final = 4096
 _WORKLOAD_VIEWS_MAX: Final = 262144
@@ -44,7 +44,7 @@ class PodSet:
     group: str | None
 
 
-class Holding(NamedTuple):
+class AdmittedPodSet(NamedTuple):
     """An admitted pod set: its number of pods, the flavor of each resource, and the quota that it uses."""
 
     name: str
@@ -93,23 +93,23 @@ class WorkloadView:
     requeue_blocked: bool
     requeue_at: Instant | None
     #: The reason of the condition QuotaReserved=False, which says why the Workload is pending; or None.
-    waits_for: str | None
+    pending_reason: str | None
     #: Whether Kueue is going to deactivate the Workload: the condition DeactivationTarget is True.
     deactivation_target: bool
     cluster_queue: str
     reserved_at: Instant | None
-    holdings: tuple[Holding, ...]
+    admitted_pod_sets: tuple[AdmittedPodSet, ...]
     #: Whether a pod set has requests above its limits.
     over_limit: bool
     #: Why LimitRanges would reject the Workload's pods; '' if they would not, or if that was not checked.
-    out_of_bounds: str
+    limit_range_violation: str
     #: Whether a pod set may run with fewer pods than its count.
     can_be_partially_admitted: bool
 
     _shared: "_SharedPodSets"
 
     def __init__(self, obj: Obj, old_view: "WorkloadView | None" = None) -> None:
-        """Parse a Workload. `old_view` is the view of an earlier revision with the same spec, which is then reused."""
+        """Parse a Workload. `old_view` is the view of an earlier revision with equal spec, if any, which saves work."""
         metadata, spec, status = obj["metadata"], obj["spec"], obj.get("status") or _NO_STATUS
         self.job_uid = (metadata.get("labels") or {}).get(well_known.JOB_UID, "")
         self.generation = metadata.get("generation", 0)
@@ -125,12 +125,12 @@ class WorkloadView:
         shared_pod_sets = self._shared
         self.pod_sets, self.pod_set_groups = shared_pod_sets.pod_sets, shared_pod_sets.groups
         self.over_limit, self.can_be_partially_admitted = shared_pod_sets.over_limit, shared_pod_sets.can_shrink
-        self.out_of_bounds = ""
+        self.limit_range_violation = ""
         self.counts = _unreclaimed_counts(shared_pod_sets, status)
         self.shape = shared_pod_sets.shape, self.priority, self.counts
         admission = status.get("admission")
         self.cluster_queue = admission.get("clusterQueue", "") if admission else ""
-        self.holdings = shared_pod_sets.holdings_of(admission, self.counts) if admission else ()
+        self.admitted_pod_sets = shared_pod_sets.admitted_pod_sets_of(admission, self.counts) if admission else ()
         self._read_conditions(metadata, status)
 
     def _read_identity(self, metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> None:
@@ -151,14 +151,16 @@ class WorkloadView:
         checks = status.get("admissionChecks") or ()
         self.has_failed_check = any(check["state"] in _FAILED_CHECK_STATES for check in checks) if checks else False
         self.quota_reserved = "QuotaReserved" in true_conditions
-        self.reserved_at = self.waits_for = None
+        self.reserved_at = self.pending_reason = None
         reserved_condition = conditions.get("QuotaReserved")
         if reserved_condition is not None:
             if self.quota_reserved:
                 self.reserved_at = times.parse_time(reserved_condition["lastTransitionTime"])
             elif reserved_condition["status"] == "False":
-                self.waits_for = reserved_condition["reason"]
-        is_on_hold = self.waits_for == "OnHold" or "WaitingForReplacementPods" in true_conditions or _has_gate(metadata)
+                self.pending_reason = reserved_condition["reason"]
+        is_on_hold = (
+            self.pending_reason == "OnHold" or "WaitingForReplacementPods" in true_conditions or _has_gate(metadata)
+        )
         self.admissible = self.active and not self.finished and not self.quota_reserved and not is_on_hold
         self.queued = _queue_timestamp(conditions, self.created)
         requeued_condition = conditions.get("Requeued")
@@ -196,7 +198,7 @@ def forget_workload_view(uid: str) -> None:
 
 
 def view_by_creation(obj: Obj) -> WorkloadView:
-    """Return a Workload's view with its creation as queue time, even after an eviction by PodsReadyTimeout."""
+    """Return a Workload's view; if PodsReadyTimeout evicted the Workload, its queue time is still its creation."""
     view = workload_view(obj)
     if view.queued == view.created or not _has_pods_ready_timeout(obj):
         return view
@@ -236,7 +238,7 @@ def _queue_timestamp(conditions: Mapping[str, Mapping[str, Any]], creation_time:
 class _SharedPodSets:
     """The parsed pod sets of all Workloads with equal pod sets, and a cache of these Workloads' parsed admissions."""
 
-    __slots__ = ("_holdings", "can_shrink", "counts", "groups", "over_limit", "pod_sets", "shape")
+    __slots__ = ("_admitted_pod_sets", "can_shrink", "counts", "groups", "over_limit", "pod_sets", "shape")
 
     def __init__(self, pod_set_objs: Sequence[Mapping[str, Any]]) -> None:
         self.pod_sets = tuple(map(_pod_set, pod_set_objs))
@@ -245,9 +247,11 @@ class _SharedPodSets:
         self.can_shrink = any(p.min_count is not None and p.count > p.min_count for p in self.pod_sets)
         self.over_limit = any(p.template.over_limit for p in self.pod_sets)
         self.shape = _encode_json([_scheduling_fields(o) for o in pod_set_objs])
-        self._holdings: dict[tuple[bytes, tuple[int, ...]], tuple[Holding, ...]] = {}
+        self._admitted_pod_sets: dict[tuple[bytes, tuple[int, ...]], tuple[AdmittedPodSet, ...]] = {}
 
-    def holdings_of(self, admission: Mapping[str, Any], counts_per_pod_set: tuple[int, ...]) -> tuple[Holding, ...]:
+    def admitted_pod_sets_of(
+        self, admission: Mapping[str, Any], counts_per_pod_set: tuple[int, ...]
+    ) -> tuple[AdmittedPodSet, ...]:
         """Parse a Workload's admission: the number of pods, flavors and quota usage of each pod set.
 
         Reclaimable pods reduce the usage: `counts_per_pod_set` are the numbers of pods that still need quota. If fewer
@@ -255,15 +259,17 @@ class _SharedPodSets:
         """
         assignments = admission.get("podSetAssignments") or ()
         cache_key = _encode_json(assignments), counts_per_pod_set
-        cached_holdings = self._holdings.get(cache_key)
-        if cached_holdings is None:
-            if len(self._holdings) >= _CACHED_HOLDINGS_MAX:
-                self._holdings.clear()
+        cached_pod_sets = self._admitted_pod_sets.get(cache_key)
+        if cached_pod_sets is None:
+            if len(self._admitted_pod_sets) >= _CACHED_ADMISSIONS_MAX:
+                self._admitted_pod_sets.clear()
             totals = {p.name: p.count for p in self.pod_sets}
             remaining_counts = {p.name: count for p, count in zip(self.pod_sets, counts_per_pod_set, strict=True)}
-            cached_holdings = tuple(_read_holding(a, totals.get(a["name"], 0), remaining_counts) for a in assignments)
-            self._holdings[cache_key] = cached_holdings
-        return cached_holdings
+            cached_pod_sets = tuple(
+                _read_assignment(a, totals.get(a["name"], 0), remaining_counts) for a in assignments
+            )
+            self._admitted_pod_sets[cache_key] = cached_pod_sets
+        return cached_pod_sets
 
 
 def _shared_pod_sets_of(objs: Sequence[Mapping[str, Any]]) -> _SharedPodSets:
@@ -272,12 +278,12 @@ def _shared_pod_sets_of(objs: Sequence[Mapping[str, Any]]) -> _SharedPodSets:
     if shared_pod_sets is None:
         if len(_pod_sets_by_content) >= _POD_SET_CONTENTS_MAX:
             _pod_sets_by_content.clear()
-        shared_pod_sets = _pod_sets_by_content[encoded_content] = _shared_pod_sets(_SharedPodSets(objs))
+        shared_pod_sets = _pod_sets_by_content[encoded_content] = _deduplicate_pod_sets(_SharedPodSets(objs))
     return shared_pod_sets
 
 
-def _shared_pod_sets(parsed_pod_sets: _SharedPodSets) -> _SharedPodSets:
-    """Return the cached pod sets equal to the given ones; if there are none, cache the given ones and return them."""
+def _deduplicate_pod_sets(parsed_pod_sets: _SharedPodSets) -> _SharedPodSets:
+    """Return the cached pod sets equal to `parsed_pod_sets`; if there are none, cache and return `parsed_pod_sets`."""
     if len(_pod_sets_by_value) >= _POD_SET_VALUES_MAX:
         _pod_sets_by_value.clear()
     return _pod_sets_by_value.setdefault((parsed_pod_sets.shape, parsed_pod_sets.pod_sets), parsed_pod_sets)
@@ -333,13 +339,15 @@ def _unreclaimed_counts(shared_pod_sets: _SharedPodSets, status: Mapping[str, An
     return tuple(p.count - min(p.count, reclaimable_counts.get(p.name, 0)) for p in shared_pod_sets.pod_sets)
 
 
-def _read_holding(assignment: Mapping[str, Any], pod_count: int, remaining_counts: Mapping[str, int]) -> Holding:
+def _read_assignment(
+    assignment: Mapping[str, Any], pod_count: int, remaining_counts: Mapping[str, int]
+) -> AdmittedPodSet:
     name, assigned_count = assignment["name"], assignment.get("count", pod_count)
     resource_usage = {r: meta.amount(r, q) for r, q in (assignment.get("resourceUsage") or {}).items()}
     if remaining_counts.get(name, assigned_count) < assigned_count:
         resource_usage = {r: amount // assigned_count * remaining_counts[name] for r, amount in resource_usage.items()}
         assigned_count = remaining_counts[name]
-    return Holding(name, assigned_count, assignment.get("flavors") or {}, node.order_requests(resource_usage))
+    return AdmittedPodSet(name, assigned_count, assignment.get("flavors") or {}, node.order_requests(resource_usage))
 
 
 # The views of ClusterQueues, Cohorts, LocalQueues and ResourceFlavors.
@@ -453,7 +461,7 @@ def cluster_queue_view(obj: Obj) -> ClusterQueueView:
         cohort=spec.get("cohortName") or "",
         groups=groups,
         strict_fifo=spec.get("queueingStrategy") == "StrictFIFO",
-        namespaces=selector(spec.get("namespaceSelector")),
+        namespaces=parse_selector(spec.get("namespaceSelector")),
         preemption=_preemption_rules(spec.get("preemption") or {}),
         fungibility=_flavor_fungibility(spec.get("flavorFungibility") or {}),
         stop_policy=spec.get("stopPolicy") or "None",

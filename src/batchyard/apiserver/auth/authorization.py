@@ -61,13 +61,15 @@ def attributes_of(request: ApiRequest, path: ResourcePath | None) -> RequestAttr
     """Return the authorization attributes of a request."""
     if path is None:
         return RequestAttributes(request.user, verb_of(request, path), path=request.path)
-    info, verb = path.info, verb_of(request, path)
-    is_namespace = info.plural == "namespaces" and not info.group
-    namespace = path.name if is_namespace else path.namespace  # as readers of a namespace may read its object
+    served_kind, verb = path.served_kind, verb_of(request, path)
+    is_namespace = served_kind.plural == "namespaces" and not served_kind.group
+    namespace = path.name if is_namespace else path.namespace  # readers of a namespace may read its Namespace object
     name = path.name
     if not name and verb in {"list", "watch"}:
         name = selected_name(request)
-    return RequestAttributes(request.user, verb, info.group, info.plural, path.subresource, namespace, name)
+    return RequestAttributes(
+        request.user, verb, served_kind.group, served_kind.plural, path.subresource, namespace, name
+    )
 
 
 def forbidden_error(attributes: RequestAttributes, reason: str = "") -> StatusError:
@@ -96,7 +98,7 @@ def verb_of(request: ApiRequest, path: ResourcePath | None) -> str:
         return request.method.lower()
     verb = _VERBS.get(request.method, "")
     if verb == "get" and not path.name:
-        return "watch" if request.flag("watch") else "list"
+        return "watch" if request.has_flag("watch") else "list"
     return "deletecollection" if verb == "delete" and not path.name else verb
 
 
@@ -155,14 +157,14 @@ def rules_of(role: Obj) -> tuple[RbacRule, ...]:
 
 
 def missing_rules(required_rules: Iterable[RbacRule], granted_rules: Sequence[RbacRule]) -> list[RbacRule]:
-    """Return the required permissions that the granted rules do not include, merged into few rules."""
+    """Return the required permissions that the granted rules do not include, one rule for each resource or URL."""
     single_rules = (single_rule for rule in required_rules for single_rule in _split_rule(rule))
     lacking_rules = [rule for rule in single_rules if not any(_covers(each, rule) for each in granted_rules)]
-    target_rules: dict[tuple[tuple[str, ...], ...], RbacRule] = {}
+    merged_rules: dict[tuple[tuple[str, ...], ...], RbacRule] = {}
     for rule in lacking_rules:
-        target_rule = target_rules.get(rule[1:])
-        target_rules[rule[1:]] = rule if target_rule is None else rule._replace(verbs=(*target_rule.verbs, *rule.verbs))
-    return list(target_rules.values())
+        merged_rule = merged_rules.get(rule[1:])
+        merged_rules[rule[1:]] = rule if merged_rule is None else rule._replace(verbs=(*merged_rule.verbs, *rule.verbs))
+    return list(merged_rules.values())
 
 
 def _split_rule(rule: RbacRule) -> Iterator[RbacRule]:
@@ -247,7 +249,7 @@ class RbacAuthorizer:
         return AuthorizationDecision(False)
 
     def rules_for(self, user: UserInfo, namespace: str) -> list[RbacRule]:
-        """Return all rules granted to a user in a namespace; for '' only the cluster-wide ones."""
+        """Return all rules that bindings grant to a user cluster-wide and in a namespace; for '' only cluster-wide."""
         return [rule for grant in self._grants_for(user, namespace) for rule in self._rules.get(grant.role, ())]
 
     def rules_of(self, role: Key) -> Sequence[RbacRule] | None:
@@ -491,7 +493,7 @@ def _kueue_roles() -> Iterator[Obj]:
 
 
 def _aggregation_labels(aggregating_roles: Sequence[str]) -> dict[str, str]:
-    """Return the labels that aggregate a role into the given roles; Kueue's `batch-` roles have their own prefix."""
+    """Return the labels that aggregate a role into other roles; Kueue's `batch-` roles have their own prefix."""
     labels = (
         f"rbac.kueue.x-k8s.io/{role}" if role.startswith("batch-") else f"{_AGGREGATE_LABEL_PREFIX}{role}"
         for role in aggregating_roles

@@ -22,7 +22,7 @@ from batchyard.apiserver.request import (
     UserInfo,
     bad_request,
     causes_of,
-    method_not_allowed,
+    method_not_allowed_error,
 )
 from batchyard.apiserver.resources import EndpointHandlers, Resource
 from batchyard.apiserver.serialization import read_body
@@ -49,12 +49,14 @@ class AccessReviews:
     def resources(self) -> list[Resource]:
         """Return the review kinds as create-only resources."""
         return [
-            _resource(AUTHORIZATION, "SelfSubjectAccessReview", self._self_subject_access_review),
-            _resource(AUTHORIZATION, "SubjectAccessReview", self._subject_access_review),
-            _resource(AUTHORIZATION, "LocalSubjectAccessReview", self._local_subject_access_review, namespaced=True),
-            _resource(AUTHORIZATION, "SelfSubjectRulesReview", self._self_subject_rules_review),
-            _resource(AUTHENTICATION, "TokenReview", self._token_review),
-            _resource(AUTHENTICATION, "SelfSubjectReview", self._self_subject_review),
+            _review_resource(AUTHORIZATION, "SelfSubjectAccessReview", self._self_subject_access_review),
+            _review_resource(AUTHORIZATION, "SubjectAccessReview", self._subject_access_review),
+            _review_resource(
+                AUTHORIZATION, "LocalSubjectAccessReview", self._local_subject_access_review, namespaced=True
+            ),
+            _review_resource(AUTHORIZATION, "SelfSubjectRulesReview", self._self_subject_rules_review),
+            _review_resource(AUTHENTICATION, "TokenReview", self._token_review),
+            _review_resource(AUTHENTICATION, "SelfSubjectReview", self._self_subject_review),
         ]
 
     def _self_subject_access_review(self, request: ApiRequest, spec: Obj, _namespace: str) -> Obj:
@@ -69,12 +71,14 @@ class AccessReviews:
         user = _reviewed_user(kind, spec)
         if spec.get("nonResourceAttributes"):
             message = "disallowed on this kind of request"
-            raise _invalid_review(kind, rules.invalid("spec.nonResourceAttributes", {}, message, _ATTRIBUTES_REMEDY))
+            raise _invalid_review_error(
+                kind, rules.invalid("spec.nonResourceAttributes", {}, message, _ATTRIBUTES_REMEDY)
+            )
         requested_namespace = _string_field(_object_field(spec, "resourceAttributes"), "namespace")
         if requested_namespace != namespace:
             message = f"must match metadata.namespace: {namespace}"
             path = "spec.resourceAttributes.namespace"
-            raise _invalid_review(kind, rules.invalid(path, requested_namespace, message, "leave the field out"))
+            raise _invalid_review_error(kind, rules.invalid(path, requested_namespace, message, "leave the field out"))
         return self._decide_access(kind, user, spec)
 
     def _self_subject_rules_review(self, request: ApiRequest, spec: Obj, _namespace: str) -> Obj:
@@ -92,18 +96,20 @@ class AccessReviews:
         token = _string_field(spec, "token")
         if not token:
             raise bad_request("token is required for TokenReview in authentication")
-        token_info = self._tokens.verify_token(token)
+        verified_token = self._tokens.verify_token(token)
         requested_audiences = _string_list_field(spec, "audiences") or (ISSUER,)
-        audiences = [] if token_info is None else [each for each in requested_audiences if each in token_info.audiences]
-        if token_info is None or not audiences:
+        audiences = (
+            [] if verified_token is None else [each for each in requested_audiences if each in verified_token.audiences]
+        )
+        if verified_token is None or not audiences:
             return {"error": "the token is invalid or has none of the requested audiences"}
-        return {"authenticated": True, "user": token_info.user.to_json(), "audiences": audiences}
+        return {"authenticated": True, "user": verified_token.user.to_json(), "audiences": audiences}
 
     def _self_subject_review(self, request: ApiRequest, _spec: Mapping[str, Any], _namespace: str) -> Mapping[str, Any]:
         return {"userInfo": request.user.to_json()}
 
     def _decide_access(self, kind: str, user: UserInfo, spec: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Decide whether a user may perform the request that the spec of a review describes."""
+        """Return the status of an access review: whether a user may perform the request that the spec describes."""
         resource_attributes = _object_field(spec, "resourceAttributes")
         path_attributes = _object_field(spec, "nonResourceAttributes")
         is_path_review = spec.get("nonResourceAttributes") is not None
@@ -114,7 +120,7 @@ class AccessReviews:
                 else "exactly one of nonResourceAttributes or resourceAttributes must be specified"
             )
             field = "spec.nonResourceAttributes" if is_path_review else "spec.resourceAttributes"
-            raise _invalid_review(kind, rules.invalid(field, path_attributes, message, _ATTRIBUTES_REMEDY))
+            raise _invalid_review_error(kind, rules.invalid(field, path_attributes, message, _ATTRIBUTES_REMEDY))
         if is_path_review:
             verb, url_path = (_string_field(path_attributes, field) for field in ("verb", "path"))
             attributes = RequestAttributes(user, verb, path=url_path)
@@ -125,12 +131,12 @@ class AccessReviews:
         return {"allowed": is_allowed, "reason": reason} if reason else {"allowed": is_allowed}
 
 
-def _resource(group: str, kind: str, review_handler: ReviewHandler, *, namespaced: bool = False) -> Resource:
+def _review_resource(group: str, kind: str, review_handler: ReviewHandler, *, namespaced: bool = False) -> Resource:
     """Return a review kind as a create-only resource without stored objects; `review_handler` computes the status."""
 
     def create(request: ApiRequest, namespace: str, name: str) -> Response:
         if name:
-            raise method_not_allowed()
+            raise method_not_allowed_error()
         body = read_body(request).value
         if not isinstance(body, Mapping):
             raise bad_request("the request body is not an object")
@@ -153,11 +159,13 @@ def _check_metadata(kind: str, metadata: Mapping[str, Any], *, is_namespaced: bo
     forbidden_fields = {field: value for field, value in metadata.items() if value and field not in ignored_fields}
     if forbidden_fields:
         problem_text = "must be empty except for namespace" if is_namespaced else "must be empty"
-        raise _invalid_review(kind, rules.invalid("metadata", forbidden_fields, problem_text, "leave the field out"))
+        raise _invalid_review_error(
+            kind, rules.invalid("metadata", forbidden_fields, problem_text, "leave the field out")
+        )
 
 
 def check_kind(body: Mapping[str, Any], api_version: str, kind: str) -> None:
-    """Raise StatusError if a request body has another kind or API version."""
+    """Raise StatusError if a request body names another kind or API version."""
     version_and_kind = (body.get("apiVersion") or api_version, body.get("kind") or kind)
     if version_and_kind != (api_version, kind):
         raise bad_request(f'{version_and_kind[1]} in version "{version_and_kind[0]}" cannot be handled as a {kind}')
@@ -168,11 +176,11 @@ def _reviewed_user(kind: str, spec: Mapping[str, Any]) -> UserInfo:
     user, groups, extra = _string_field(spec, "user"), _string_list_field(spec, "groups"), _object_field(spec, "extra")
     if not user and not groups:
         message = "at least one of user or group must be specified"
-        raise _invalid_review(kind, rules.invalid("spec.user", user, message, "set spec.user or spec.groups"))
+        raise _invalid_review_error(kind, rules.invalid("spec.user", user, message, "set spec.user or spec.groups"))
     return UserInfo(user, groups, _string_field(spec, "uid"), tuple((k, _string_list_field(extra, k)) for k in extra))
 
 
-def _invalid_review(kind: str, fault: FieldError) -> StatusError:
+def _invalid_review_error(kind: str, fault: FieldError) -> StatusError:
     details = {"group": AUTHORIZATION, "kind": kind, "causes": causes_of((fault,))}
     return StatusError(422, "Invalid", f'{kind}.{AUTHORIZATION} "" is invalid: {fault}', details)
 
@@ -235,7 +243,7 @@ class TokenRequestHandler:
         account = self._get_existing(Key(scheme.SERVICE_ACCOUNT, namespace, name), "serviceaccounts")
         bound_object = self._find_bound_object(spec.get("boundObjectRef"), namespace, name)
         expires_at = self._tokens.clock() + min(lifetime, TOKEN_LIFETIME_MAX) * SECOND
-        token = self._tokens.issue(account, bound_object, audiences, expires_at)
+        token = self._tokens.issue_account_token(account, bound_object, audiences, expires_at)
         expiration_time = format_time(expires_at // SECOND * SECOND)
         new_spec = {**spec, "audiences": list(audiences), "expirationSeconds": min(lifetime, TOKEN_LIFETIME_MAX)}
         status = {"token": token, "expirationTimestamp": expiration_time}
@@ -281,20 +289,25 @@ def _check_account_names(metadata: Any, namespace: str, name: str) -> None:
         value = metadata.get(field)
         if value and value != expected:
             message = f"must match the service account {field} if specified"
-            raise _invalid_token_request(
+            raise _invalid_token_request_error(
                 rules.invalid(f"metadata.{field}", value, message, "leave the field out"), name
             )
 
 
 def _requested_lifetime(spec: Mapping[str, Any]) -> int:
-    """Return the requested lifetime of a token in seconds."""
+    """Return the requested lifetime of a token in seconds, by default one hour.
+
+    Raises StatusError if the lifetime is not an integer from 600 to 2^32.
+    """
     lifetime = spec.get("expirationSeconds", _DEFAULT_LIFETIME_SECONDS)
     path, remedy = "spec.expirationSeconds", "request 10 minutes or more"
     if not isinstance(lifetime, int) or isinstance(lifetime, bool):
         raise bad_request(f"{path} must be an integer")
     if not _LIFETIME_SECONDS_MIN <= lifetime <= _REQUESTED_SECONDS_MAX:
         limit_text = "less than 10 minutes" if lifetime < _LIFETIME_SECONDS_MIN else "larger than 2^32 seconds"
-        raise _invalid_token_request(rules.invalid(path, lifetime, f"may not specify a duration {limit_text}", remedy))
+        raise _invalid_token_request_error(
+            rules.invalid(path, lifetime, f"may not specify a duration {limit_text}", remedy)
+        )
     return lifetime
 
 
@@ -306,7 +319,7 @@ def _requested_audiences(spec: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(audiences)
 
 
-def _invalid_token_request(fault: FieldError, name: str = "") -> StatusError:
+def _invalid_token_request_error(fault: FieldError, name: str = "") -> StatusError:
     name_detail = {"name": name} if name else {}
     details = {**name_detail, "group": _GROUP, "kind": _KIND, "causes": causes_of((fault,))}
     return StatusError(422, "Invalid", f'{_KIND}.{_GROUP} "{name}" is invalid: {fault}', details)

@@ -129,7 +129,7 @@ class AuthFilters:
                 user = self._dashboard_user(request, token.strip())
             if user is None:
                 raise unauthorized_error()
-            return request.made_by(user)
+            return request.with_user(user)
         if not _is_public_path(request):
             raise unauthorized_error()
         return request
@@ -142,7 +142,7 @@ class AuthFilters:
         user = self._tokens.dashboard_user_of(token)
         if user is not None and request.method == "POST" and api_request.has_read_only_token(user):
             raise api_request.StatusError(
-                403, "Forbidden", "this link is read-only: open a link of `batchyard page --actions`"
+                403, "Forbidden", "this link is read-only: open the link that `batchyard page --actions` prints"
             )
         return user
 
@@ -155,7 +155,7 @@ class AuthFilters:
             decision = self._authorizer.decide(attributes)
             if not decision.allowed:
                 raise authorization.forbidden_error(attributes, decision.reason)
-        return request.made_by(user)
+        return request.with_user(user)
 
     def authorize(self, request: api_request.ApiRequest, path: ResourcePath | None, verb: str = "") -> None:
         """Raise StatusError unless the user may perform the request; `verb` replaces the request's own verb."""
@@ -211,8 +211,11 @@ class EscalationGuard:
 
     def guards(self) -> Mapping[str, WriteGuard]:
         """Return by kind the function that rejects escalating writes of roles, ClusterRoles and their bindings."""
-        role_kinds, bindings = (scheme.ROLE, scheme.CLUSTER_ROLE), (scheme.ROLE_BINDING, scheme.CLUSTER_ROLE_BINDING)
-        return dict.fromkeys(role_kinds, self._check_role) | dict.fromkeys(bindings, self._check_binding)
+        role_kinds, binding_kinds = (
+            (scheme.ROLE, scheme.CLUSTER_ROLE),
+            (scheme.ROLE_BINDING, scheme.CLUSTER_ROLE_BINDING),
+        )
+        return dict.fromkeys(role_kinds, self._check_role) | dict.fromkeys(binding_kinds, self._check_binding)
 
     def _check_role(self, user: api_request.UserInfo, new: Obj, old: Obj | None) -> None:
         """Reject a role with rules that its writer does not hold, unless the user may `escalate`.
@@ -344,7 +347,7 @@ def build_security(
     """
     rbac_authorizer = authorization.RbacAuthorizer(objects)
     guards = EscalationGuard(rbac_authorizer).guards()
-    guarded_resources = [resource._replace(guard=guards.get(resource.info.constant)) for resource in resources]
+    guarded_resources = [resource._replace(guard=guards.get(resource.served_kind.constant)) for resource in resources]
     handlers = {"token": TokenRequestHandler(objects, tokens).handlers()}
     guarded_resources = with_subresource_handlers(guarded_resources, scheme.SERVICE_ACCOUNT, handlers)
     return ServerSecurity(

@@ -62,7 +62,7 @@ class VerifiedToken(NamedTuple):
 
 
 class TokenIssuer:
-    """Issues and verifies ServiceAccount tokens, and verifies dashboard tokens."""
+    """Issues and verifies ServiceAccount tokens and action tokens, and verifies dashboard tokens."""
 
     def __init__(self, objects: ObjectReader, signer: Signer, clock: Callable[[], Instant]) -> None:
         self._objects = objects
@@ -84,7 +84,10 @@ class TokenIssuer:
         return UserInfo(claims["sub"], (*claims["groups"], AUTHENTICATED_GROUP), extra=extra)
 
     def issue_action_token(self, user: UserInfo) -> str:
-        """Return an action token. It proves that a request comes from the dashboard, but is no credential."""
+        """Return an action token, valid for ACTION_TOKEN_SECONDS.
+
+        The token proves that a request comes from the dashboard, but is no credential.
+        """
         now = self.clock() // SECOND
         claims = {"iss": ACTION_ISSUER, "nbf": now, "exp": now + ACTION_TOKEN_SECONDS, "sub": user.name}
         return _sign_claims(self._signer, {**claims, "groups": list(user.groups)})
@@ -96,8 +99,13 @@ class TokenIssuer:
             return False
         return bool(claims["sub"] == user.name and claims["groups"] == list(user.groups))
 
-    def issue(self, account: Obj, bound_object: Obj | None, audiences: Sequence[str], expires_at: Instant) -> str:
-        """Issue a token for a ServiceAccount, valid while the object it is bound to exists."""
+    def issue_account_token(
+        self, account: Obj, bound_object: Obj | None, audiences: Sequence[str], expires_at: Instant
+    ) -> str:
+        """Return a signed token for a ServiceAccount, for some audiences and until `expires_at`.
+
+        The token is valid only while the ServiceAccount and `bound_object`, if any, exist.
+        """
         metadata, now = account["metadata"], self.clock() // SECOND
         object_references = {"namespace": metadata["namespace"], "serviceaccount": _object_reference(account)}
         if bound_object is not None:
@@ -162,10 +170,10 @@ class TokenIssuer:
         return kind == scheme.POD or "deletionTimestamp" not in obj["metadata"]
 
 
-def dashboard_token(
+def sign_dashboard_token(
     signer: Signer, user: UserInfo, now: Instant, expires_at: Instant, *, permits_actions: bool = False
 ) -> str:
-    """Return a dashboard token, with which a browser can only read the dashboard as a user, or also perform actions."""
+    """Return a signed dashboard token of a user: for reading the dashboard, and if `permits_actions` for actions."""
     claims: dict[str, Any] = {"iss": DASHBOARD_ISSUER, "sub": user.name, "groups": list(user.groups)}
     claims |= {"nbf": now // SECOND, "exp": expires_at // SECOND}
     return _sign_claims(signer, {**claims, "actions": True} if permits_actions else claims)

@@ -14,7 +14,7 @@ from batchyard.api.validation import rules
 from batchyard.api.validation.rules import forbidden, immutable, invalid, invalid_without_value, required, unsupported
 from batchyard.apiserver.crd import values
 from batchyard.apiserver.crd.json_path import InvalidJsonPath, parse_json_path
-from batchyard.apiserver.crd.rules import check_rule
+from batchyard.apiserver.crd.rules import find_compilation_problems
 
 _STRING_SCHEMA: Final[values.Schema] = {"type": "string"}
 _BOOLEAN: Final[values.Schema] = {"type": "boolean"}
@@ -151,14 +151,14 @@ def _rule_errors(schema: values.Schema, path: str) -> Iterator[FieldError]:
         rule_path = f"{path}.{values.VALIDATION_RULES}[{i}]"
         if not str(rule.get("rule", "")).strip():
             yield required(f"{rule_path}.rule", "rule is not specified", "")
-        elif problem := check_rule(rule)[0]:
+        elif problem := find_compilation_problems(rule)[0]:
             yield invalid(f"{rule_path}.rule", rule["rule"], problem, "")
 
 
 def rule_warnings(schema: values.Schema, path: str) -> Iterator[str]:
     """Yield a warning for each CEL validation rule that is not checked because it uses unimplemented functions."""
     for i, rule in enumerate(schema.get(values.VALIDATION_RULES) or ()):
-        if unsupported_functions := check_rule(rule)[1]:
+        if unsupported_functions := find_compilation_problems(rule)[1]:
             rule_path = f"{path}.{values.VALIDATION_RULES}[{i}]"
             yield f"{rule_path}: the rule is not checked: unsupported functions: {unsupported_functions}"
     for name, field_schema in values.properties(schema).items():
@@ -267,7 +267,7 @@ _SELECTABLE_FIELDS_MAX: Final = 8
 
 
 def definition_errors(definition: Obj) -> Iterator[FieldError]:
-    """Yield the errors of a CustomResourceDefinition beyond those of its structural schema."""
+    """Yield the errors of a CustomResourceDefinition that the structural schema of this kind cannot express."""
     spec, name = definition["spec"], definition["metadata"].get("name", "")
     if name != f"{spec['names']['plural']}.{spec['group']}":
         yield invalid("metadata.name", name, 'must be spec.names.plural+"."+spec.group', "")
@@ -283,10 +283,11 @@ def definition_errors(definition: Obj) -> Iterator[FieldError]:
 
 
 def definition_warnings(definition: Obj) -> list[str]:
-    """Return the warnings for the author of a CustomResourceDefinition."""
-    info = built_in_kind(definition)
-    if info is not None:
-        return [f"batchyard serves {info.kind}.{info.group} itself: this definition is stored but its schema is unused"]
+    """Return the warnings about a CustomResourceDefinition: that its schema is unused, or rules are not checked."""
+    served_kind = built_in_kind(definition)
+    if served_kind is not None:
+        title = f"{served_kind.kind}.{served_kind.group}"
+        return [f"batchyard serves {title} itself: this definition is stored but its schema is unused"]
     warnings: list[str] = []
     for i, version in enumerate(definition["spec"]["versions"]):
         warnings += rule_warnings(values.root_schema(version), f"spec.versions[{i}].schema.openAPIV3Schema")

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from batchyard.api.conversion import TimeLocations, metadata_time_locations
-from batchyard.api.custom_kinds import DEFINITION, is_definition_deleted, is_served, kind_from_definition
+from batchyard.api.custom_kinds import DEFINITION, is_definition_terminating, is_served, kind_from_definition
 from batchyard.api.errors import FieldError
 from batchyard.api.manifests import DecodedObject
 from batchyard.api.meta import Obj
@@ -202,7 +202,7 @@ class CustomObjectStore(ApiObjectStore, Protocol):
     """Read and write access to the API server's stored objects, with lists sorted by namespace and name."""
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """Return all objects of a kind, sorted by namespace and name."""
+        """Return the objects of a kind, of one namespace or of all, sorted by namespace and name."""
 
 
 class CustomResources:
@@ -212,7 +212,7 @@ class CustomResources:
         self._objects = objects
         self._now = now
         self._resources = resources
-        self._served: Mapping[tuple[Any, ...], Resource] = {}
+        self._resources_by_key: Mapping[tuple[Any, ...], Resource] = {}
         self._refresh_served_resources()
 
     def observe(self, event: WatchEvent) -> None:
@@ -223,13 +223,13 @@ class CustomResources:
     def _refresh_served_resources(self) -> None:
         definitions = [each for each in self._objects.list(DEFINITION) if is_served(each) and _serves_a_version(each)]
         served_resources = {
-            key: self._served.get(key) or _custom_resource(each, self._objects, self._now)
+            key: self._resources_by_key.get(key) or _custom_resource(each, self._objects, self._now)
             for each in definitions
             for key in [_resource_key(each)]
         }
-        if served_resources.keys() != self._served.keys():
+        if served_resources.keys() != self._resources_by_key.keys():
             self._resources.serve_additional(served_resources.values())
-        self._served = served_resources
+        self._resources_by_key = served_resources
 
 
 def _serves_a_version(definition: Obj) -> bool:
@@ -238,17 +238,19 @@ def _serves_a_version(definition: Obj) -> bool:
 
 
 def _resource_key(definition: Obj) -> tuple[Any, ...]:
-    """Return what the resource of a CustomResourceDefinition depends on; a changed key requires a new resource."""
+    """Return a key that changes if a CustomResourceDefinition requires a new Resource."""
     metadata = definition["metadata"]
-    return metadata["uid"], metadata.get("generation"), is_definition_deleted(definition)
+    return metadata["uid"], metadata.get("generation"), is_definition_terminating(definition)
 
 
 def _custom_resource(definition: Obj, objects: ApiObjectStore, now: Callable[[], Instant]) -> Resource:
     """Return the resource that serves the objects of a CustomResourceDefinition."""
-    info, versions = kind_from_definition(definition), definition["spec"]["versions"]
-    strategy = CustomStrategy(info, versions, is_terminating=is_definition_deleted(definition))
-    stored_subresources = ("status",) if info.has_status else ()
+    served_kind, versions = kind_from_definition(definition), definition["spec"]["versions"]
+    strategy = CustomStrategy(served_kind, versions, is_terminating=is_definition_terminating(definition))
+    stored_subresources = ("status",) if served_kind.has_status else ()
     scale_subresources = [(each.get("subresources") or {}).get("scale") for each in versions]
     scale_subresource = next(filter(None, scale_subresources), None)
-    resource = Resource(info, strategy, stored_subresources, merge_schema=strategy.merge_schema, prunes_unknown=True)
+    resource = Resource(
+        served_kind, strategy, stored_subresources, merge_schema=strategy.merge_schema, prunes_unknown=True
+    )
     return resource if scale_subresource is None else with_scale(resource, objects, scale_subresource, now)

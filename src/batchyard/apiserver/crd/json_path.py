@@ -39,10 +39,10 @@ def values_at(obj: Any, path: Sequence[Step]) -> list[Any]:
 
 
 def _parse_first_step(remaining_text: str, path: str) -> tuple[Step, int]:
-    for pattern, make in _STEP_MAKERS:
+    for pattern, make_step in _STEP_MAKERS:
         match = pattern.match(remaining_text)
         if match:
-            return make(match), match.end()
+            return make_step(match), match.end()
     raise InvalidJsonPath(f"cannot parse {remaining_text!r} in {path!r}")
 
 

@@ -51,7 +51,7 @@ _LIST: Final = _T.List(_T.DYN)
 
 
 def kubernetes_functions() -> Any:
-    """Return the CEL functions that Kubernetes adds to the language, as an extension for the CEL library."""
+    """Return the functions that Kubernetes adds to CEL, except UNIMPLEMENTED_FUNCTIONS, as an extension for CEL."""
     overloads_by_name: dict[str, list[Any]] = {}
     for name, is_member, parameters, result, implementation in _function_declarations():
         overloads = overloads_by_name.setdefault(name, [])
@@ -76,7 +76,7 @@ def _function_declarations() -> Iterator[tuple[str, bool, list[Any], Any, Callab
     yield "findAll", True, [text, text], _T.List(text), lambda value, pattern: list(find_matches(pattern, value))
     yield "findAll", True, [text, text, integer], _T.List(text), _first_matches
     yield "quantity", False, [text], text, _canonical_quantity
-    yield "isQuantity", False, [text], boolean, _is_parsed_by(_canonical_quantity)
+    yield "isQuantity", False, [text], boolean, _make_parse_check(_canonical_quantity)
     yield "isInteger", True, [text], boolean, lambda a: Fraction(a).denominator == 1
     yield "asInteger", True, [text], integer, int
     yield "asApproximateFloat", True, [text], double, lambda a: float(Fraction(a))
@@ -95,7 +95,7 @@ def _network_function_declarations() -> Iterator[tuple[str, bool, list[Any], Any
     """Yield the declarations of the CEL functions for URLs, IP addresses and networks."""
     text, integer, boolean = _T.STRING, _T.INT, _T.BOOL
     yield "url", False, [text], text, _checked_url
-    yield "isURL", False, [text], boolean, _is_parsed_by(_checked_url)
+    yield "isURL", False, [text], boolean, _make_parse_check(_checked_url)
     yield "getScheme", True, [text], text, lambda url: urlsplit(url).scheme
     yield "getHost", True, [text], text, lambda url: urlsplit(url).netloc.rpartition("@")[2]
     yield "getHostname", True, [text], text, lambda url: urlsplit(url).hostname or ""
@@ -103,19 +103,19 @@ def _network_function_declarations() -> Iterator[tuple[str, bool, list[Any], Any
     yield "getEscapedPath", True, [text], text, lambda url: urlsplit(url).path
     yield "getQuery", True, [text], _T.Map(text, _T.List(text)), lambda url: parse_qs(urlsplit(url).query)
     yield "ip", False, [text], text, lambda address: str(ipaddress.ip_address(address))
-    yield "isIP", False, [text], boolean, _is_parsed_by(ipaddress.ip_address)
+    yield "isIP", False, [text], boolean, _make_parse_check(ipaddress.ip_address)
     yield "family", True, [text], integer, lambda address: ipaddress.ip_address(address).version
     yield "isLoopback", True, [text], boolean, lambda address: ipaddress.ip_address(address).is_loopback
     yield "isUnspecified", True, [text], boolean, lambda address: ipaddress.ip_address(address).is_unspecified
     yield "cidr", False, [text], text, lambda network: str(ipaddress.ip_interface(network))
-    yield "isCIDR", False, [text], boolean, lambda cidr: "/" in cidr and _is_parsed_by(ipaddress.ip_interface)(cidr)
-    yield "containsIP", True, [text, text], boolean, lambda cidr, it: ipaddress.ip_address(it) in _parse_network(cidr)
+    yield "isCIDR", False, [text], boolean, lambda cidr: "/" in cidr and _make_parse_check(ipaddress.ip_interface)(cidr)
+    yield "containsIP", True, [text, text], boolean, lambda cidr, ip: ipaddress.ip_address(ip) in _parse_network(cidr)
     yield "containsCIDR", True, [text, text], boolean, _contains_network
     yield "prefixLength", True, [text], integer, lambda network: _parse_network(network).prefixlen
     yield "masked", True, [text], text, lambda network: str(_parse_network(network))
 
 
-def _is_parsed_by(parse: Callable[[str], object]) -> Callable[[str], bool]:
+def _make_parse_check(parse: Callable[[str], object]) -> Callable[[str], bool]:
     def check(text: str) -> bool:
         try:
             parse(text)
@@ -205,11 +205,14 @@ class NotCompiled(ValueError):  # noqa: N818 - named after the condition
 
     def __init__(self, message: str, unimplemented_names: str = "") -> None:
         super().__init__(message)
-        self.unimplemented = unimplemented_names
+        self.unimplemented_names = unimplemented_names
 
 
 def compile_cel_rule(text: str, *, is_old_self_optional: bool) -> CompiledExpression:
-    """Compile a CEL validation rule. Raises NotCompiled if it is invalid."""
+    """Compile a CEL validation rule. Raises NotCompiled if it is invalid or does not evaluate to a bool.
+
+    If `is_old_self_optional`, `oldSelf` is an optional value, as `optionalOldSelf` requires.
+    """
     compiled_rule = compile_expression(_bind_optional_old_self(text) if is_old_self_optional else text)
     if compiled_rule.program.return_type().name() not in _ALLOWED_RESULT_TYPES:
         raise NotCompiled("must evaluate to a bool")
@@ -270,7 +273,10 @@ _ESCAPED_CHARACTERS: Final = re.compile(r"__|[.\-/]")
 
 
 def cel_value(value: Any, schema: Schema) -> Any:
-    """Convert a value to its CEL form: escaped field names, and doubles for numbers."""
+    """Convert a value to its CEL form: escaped names of declared fields, and doubles for numbers.
+
+    Fields that the schema does not declare are left out, unless the object is a map.
+    """
     if not schema:
         return value
     if isinstance(value, Mapping):
@@ -374,7 +380,7 @@ class ValidationRule(NamedTuple):
     program: Any
     uses_old_self: bool
     #: The program of messageExpression; None without one.
-    message: Any
+    message_program: Any
     #: The maximum nesting of iterations.
     depth: int
 
@@ -414,8 +420,8 @@ class ValidationRules:
         """Yield the errors that the CEL rules report for an object; `old` is its previous value, or NO_OLD_VALUE."""
         try:
             yield from self._value_errors(value, old, "", RuleBudget())
-        except _BudgetExceeded as spent:
-            yield spent.args[0]
+        except _BudgetExceeded as error:
+            yield error.args[0]
 
     def _value_errors(self, value: Any, old: Any, path: str, budget: RuleBudget) -> Iterator[FieldError]:
         if value is None:
@@ -488,19 +494,19 @@ class ValidationRules:
         return format_json(self._schema.get("type", "object"))
 
 
-def check_rule(definition: Mapping[str, Any]) -> tuple[str, str]:
+def find_compilation_problems(definition: Mapping[str, Any]) -> tuple[str, str]:
     """Return (compilation error, unimplemented functions used) for a CEL validation rule; ('', '') if it is valid."""
     try:
         compile_cel_rule(definition["rule"], is_old_self_optional=bool(definition.get("optionalOldSelf")))
         if definition.get("messageExpression"):
             compile_expression(definition["messageExpression"])
     except NotCompiled as error:
-        return ("", error.unimplemented) if error.unimplemented else (str(error), "")
+        return ("", error.unimplemented_names) if error.unimplemented_names else (str(error), "")
     return "", ""
 
 
 def _compile_rule(definition: Mapping[str, Any]) -> ValidationRule | None:
-    """Compile a CEL validation rule; None if it uses functions that this platform does not implement."""
+    """Compile a CEL validation rule; return None if it does not compile, as with unimplemented functions."""
     try:
         cel_rule = compile_cel_rule(definition["rule"], is_old_self_optional=bool(definition.get("optionalOldSelf")))
         message_expression = definition.get("messageExpression")
@@ -512,9 +518,9 @@ def _compile_rule(definition: Mapping[str, Any]) -> ValidationRule | None:
 
 
 def _rule_message(rule: ValidationRule, variables: Mapping[str, Any]) -> str:
-    """Return the message of a failed CEL validation rule."""
-    if rule.message is not None:
-        evaluated_message, _ = evaluate_program(rule.message, variables)
+    """Return the message of a failed rule: `messageExpression` if that is one line, else `message` or a default."""
+    if rule.message_program is not None:
+        evaluated_message, _ = evaluate_program(rule.message_program, variables)
         if isinstance(evaluated_message, str) and evaluated_message.strip() and "\n" not in evaluated_message:
             return evaluated_message.strip()
     default_message: str = rule.definition.get("message") or f"failed rule: {rule.definition['rule'].strip()}"

@@ -55,7 +55,7 @@ class CustomColumns:
         self._paths: Sequence[Sequence[Step]] = [parse_json_path(each["jsonPath"]) for each in self._column_definitions]
 
     def columns(self) -> list[Column]:
-        """Return the table columns: the name, then the `additionalPrinterColumns` of the CustomResourceDefinition."""
+        """Return the table columns: the name, then `additionalPrinterColumns`, or if there are none the age."""
         return [_NAME_COLUMN, *map(_column_from_definition, self._column_definitions)]
 
     def cells(self, obj: Obj, now: Instant) -> list[str]:
@@ -73,7 +73,10 @@ def _column_from_definition(definition: Mapping[str, Any]) -> Column:
 
 
 def _format_cell(obj: Obj, column_type: str, path: Sequence[Step], now: Instant) -> str:
-    """Return the first value at a JSON path as text; '' if it does not have the type of the column."""
+    """Return the first value at a JSON path as text; '' if it is absent or not of the column's type.
+
+    An invalid date is `<invalid>`, as in kubectl.
+    """
     values = values_at(obj, path)
     if not values or values[0] is None:
         return ""
@@ -128,7 +131,7 @@ class CustomStrategy:
     """The kind-specific API logic of one custom kind, with schemas, table columns and validation rules by version."""
 
     def __init__(self, served_kind: ServedKind, versions: Sequence[Obj], *, is_terminating: bool = False) -> None:
-        self._info = served_kind
+        self._served_kind = served_kind
         self._is_terminating = is_terminating
         self._schemas = {served_kind.api_version_for(each["name"]): root_schema(each) for each in versions}
         self._deprecation_warnings = {
@@ -149,7 +152,9 @@ class CustomStrategy:
         schema = self._schemas[sent_object["apiVersion"]]
         obj = {
             **sent_object,
-            "metadata": _complete_metadata(sent_object.get("metadata"), namespace if self._info.namespaced else ""),
+            "metadata": _complete_metadata(
+                sent_object.get("metadata"), namespace if self._served_kind.namespaced else ""
+            ),
         }
         faults = [*_metadata_errors(obj)]
         complete_object = with_defaults(prune_unknown_fields(obj, schema), schema)
@@ -160,7 +165,9 @@ class CustomStrategy:
         warning = self._deprecation_warnings.get(sent_object["apiVersion"])
         warnings = [] if warning is None else [warning]
         return DecodedObject(
-            None if faults else self._convert_to_version(complete_object, self._info.api_version), faults, warnings
+            None if faults else self._convert_to_version(complete_object, self._served_kind.api_version),
+            faults,
+            warnings,
         )
 
     def prepare_update(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
@@ -188,7 +195,7 @@ class CustomStrategy:
 
     def check_update(self, new: Obj, old: Obj) -> list[FieldError]:
         """Return the validation errors of an update."""
-        return list(self._validation_rules.faults(new, self.render(old, self._info.api_version)))
+        return list(self._validation_rules.faults(new, self.render(old, self._served_kind.api_version)))
 
     def check_status(self, new: Obj, old: Obj) -> list[FieldError]:
         """Return the validation errors of a status update."""
@@ -204,28 +211,28 @@ class CustomStrategy:
 
     def merge_schema(self, version: str) -> MergeSchema:
         """Return the merge schema of objects in a version: how server-side apply merges and owns their fields."""
-        schema = self._schemas[self._info.api_version_for(version)]
+        schema = self._schemas[self._served_kind.api_version_for(version)]
         fields = {**(schema.get("properties") or {}), "apiVersion": _STRING_SCHEMA, "kind": _STRING_SCHEMA}
         return merge_schema_of_custom_kind({**schema, "properties": fields}, metadata_merge_schema())
 
     def schemas(self, version: str) -> Mapping[str, Any]:
         """Return the OpenAPI schemas of the kind in a version, including referenced ones, by name."""
         metadata = metadata_schemas()
-        schema = self._schemas[self._info.api_version_for(version)]
+        schema = self._schemas[self._served_kind.api_version_for(version)]
         fields = {
             "apiVersion": {"type": "string", "description": _API_VERSION_DESCRIPTION},
             "kind": {"type": "string", "description": _KIND_DESCRIPTION},
             **(schema.get("properties") or {}),
             "metadata": {"allOf": [{"$ref": REFERENCE + next(iter(metadata))}]},
         }
-        kind = {"group": self._info.group, "version": version, "kind": self._info.kind}
+        kind = {"group": self._served_kind.group, "version": version, "kind": self._served_kind.kind}
         object_schema = {**schema, "properties": fields, "x-kubernetes-group-version-kind": [kind]}
-        return {schema_name(self._info, version): object_schema, **metadata}
+        return {schema_name(self._served_kind, version): object_schema, **metadata}
 
     @cached_property
     def _validation_rules(self) -> ValidationRules:
         """The CEL validation rules of the storage version, compiled on first use."""
-        schema = self._schemas[self._info.api_version]
+        schema = self._schemas[self._served_kind.api_version]
         return ValidationRules({**schema, "properties": {**(schema.get("properties") or {}), **_ROOT_PROPERTIES}})
 
     def _upgrade_stored_object(self, stored_object: Obj) -> Obj:
@@ -234,7 +241,7 @@ class CustomStrategy:
         uid = metadata.get("uid", "")
         if self._conforming_metadata.get(uid) is metadata:
             return stored_object
-        schema = self._schemas[self._info.api_version]
+        schema = self._schemas[self._served_kind.api_version]
         current_object: Obj = with_defaults(prune_unknown_fields(stored_object, schema), schema)
         if uid and current_object == stored_object:
             if len(self._conforming_metadata) >= _CONFORMING_OBJECTS_MAX:

@@ -44,7 +44,7 @@ def properties(schema: Schema) -> Mapping[str, Schema]:
 
 
 def additional_properties_schema(schema: Schema) -> Schema | None:
-    """Return the schema for undeclared fields; None if they are not allowed."""
+    """Return the schema in `additionalProperties`; EMPTY if it is true, None if it is false or absent."""
     schema_or_flag = schema.get("additionalProperties")
     return schema_or_flag if isinstance(schema_or_flag, Mapping) else EMPTY if schema_or_flag is True else None
 
@@ -56,13 +56,13 @@ def items_schema(schema: Schema) -> Schema:
 
 
 def schema_of_field(schema: Schema, name: str) -> Schema:
-    """Return the schema of a field of an object schema; the empty schema EMPTY if the field is unknown."""
+    """Return the schema of a field of an object schema; for an undeclared field that of additional fields, or EMPTY."""
     field_schema = properties(schema).get(name)
     return (additional_properties_schema(schema) or EMPTY) if field_schema is None else field_schema
 
 
 def direct_subschemas(schema: Schema) -> Iterator[Schema]:
-    """Yield the schemas directly below a schema."""
+    """Yield the schemas of a schema's fields, additional properties and items."""
     yield from properties(schema).values()
     for subschema in (additional_properties_schema(schema), items_schema(schema)):
         if subschema:
@@ -70,13 +70,13 @@ def direct_subschemas(schema: Schema) -> Iterator[Schema]:
 
 
 def root_schema(version: Mapping[str, Any]) -> Schema:
-    """Return the schema of one version of a CustomResourceDefinition."""
+    """Return the schema of one version of a CustomResourceDefinition; EMPTY if it has none."""
     schema: Schema = (version.get("schema") or {}).get("openAPIV3Schema") or EMPTY
     return schema
 
 
 def uses_keyword(schema: Schema, keyword: str) -> bool:
-    """Return whether a keyword is set in a schema or anywhere below it."""
+    """Return whether a keyword is set in a schema or in that of a field or item at any depth."""
     return bool(schema.get(keyword)) or any(uses_keyword(each, keyword) for each in direct_subschemas(schema))
 
 
@@ -185,7 +185,7 @@ def _matches_pattern(pattern: re.Pattern[str]) -> Callable[[str], bool]:
     return lambda text: pattern.fullmatch(text) is not None
 
 
-def _is_parsed_by(parse: Callable[[str], object]) -> Callable[[str], bool]:
+def _make_parse_check(parse: Callable[[str], object]) -> Callable[[str], bool]:
     def check(text: str) -> bool:
         try:
             parse(text)
@@ -203,16 +203,16 @@ def _parse_date(text: str) -> object:
 
 
 _FORMAT_CHECKS: Final[Mapping[str, Callable[[str], bool]]] = {
-    "byte": _is_parsed_by(lambda text: base64.b64decode(text, validate=True)),
-    "cidr": _is_parsed_by(lambda text: ipaddress.ip_network(text, strict=False)),
-    "date": _is_parsed_by(_parse_date),
-    "date-time": _is_parsed_by(parse_time),
-    "datetime": _is_parsed_by(parse_time),
-    "duration": _is_parsed_by(parse_duration),
+    "byte": _make_parse_check(lambda text: base64.b64decode(text, validate=True)),
+    "cidr": _make_parse_check(lambda text: ipaddress.ip_network(text, strict=False)),
+    "date": _make_parse_check(_parse_date),
+    "date-time": _make_parse_check(parse_time),
+    "datetime": _make_parse_check(parse_time),
+    "duration": _make_parse_check(parse_duration),
     "email": _matches_pattern(_EMAIL_PATTERN),
     "hostname": _matches_pattern(_HOSTNAME),
-    "ipv4": _is_parsed_by(ipaddress.IPv4Address),
-    "ipv6": _is_parsed_by(ipaddress.IPv6Address),
+    "ipv4": _make_parse_check(ipaddress.IPv4Address),
+    "ipv6": _make_parse_check(ipaddress.IPv6Address),
     "mac": _matches_pattern(_MAC_PATTERN),
     "uri": _matches_pattern(_URI_PATTERN),
     "uuid": _matches_pattern(_UUID_PATTERN),
@@ -323,13 +323,13 @@ def _duplicate_errors(value: Sequence[Any], schema: Schema, path: str) -> Iterat
     if list_type not in ("set", "map"):
         return
     keys: Sequence[str] = schema.get(MAP_KEYS) or ()
-    seen_identities: dict[Any, None] = {}
+    item_identities: dict[Any, None] = {}
     for i, each in enumerate(value):
         item_identity = list_item_identity(each, keys, item_schema) if list_type == "map" else format_json(each)
-        if item_identity is not None and item_identity in seen_identities:
+        if item_identity is not None and item_identity in item_identities:
             reported_value = {key: each.get(key) for key in keys if key in each} if list_type == "map" else each
             yield FieldError(f"{path}[{i}]", f"Duplicate value: {format_json(reported_value)}")
-        seen_identities[item_identity] = None
+        item_identities[item_identity] = None
 
 
 def _object_errors(value: Mapping[str, Any], schema: Schema, path: str) -> Iterator[FieldError]:

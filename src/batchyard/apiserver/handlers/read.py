@@ -51,7 +51,7 @@ _EXPIRED_EVENT: Final = (
     },
 )
 _TypedObject: TypeAlias = tuple[str, Mapping[str, Any]]
-"""The type, and the stored object; for bookmarks and errors, the object as sent."""
+"""The type and the object of a watch event: the stored object, or for bookmarks and errors the object as sent."""
 _UNCONVERTED_EVENTS: Final = ("BOOKMARK", "ERROR")
 
 
@@ -70,12 +70,12 @@ class WatchStream:
         *,
         with_bookmarks: bool = False,
     ) -> None:
-        self._kind = path.info.constant
+        self._kind = path.served_kind.constant
         self._namespace = path.namespace
         self._selection = selection
-        self._show = render_object
+        self._render_object = render_object
         #: Renders an object with metadata only, for bookmarks.
-        self._bookmark = render_bookmark
+        self._render_bookmark = render_bookmark
         self._with_bookmarks = with_bookmarks
         self._buffered: list[_TypedObject] = []
         self._initial_count = 0
@@ -88,10 +88,10 @@ class WatchStream:
     def take(self) -> Sequence[Mapping[str, Any]]:
         """Return and remove all buffered events; each is converted when it is read."""
         events, self._buffered, self._initial_count = self._buffered, [], 0
-        return ConvertedItems(events, partial(_render_event, self._show))
+        return ConvertedItems(events, partial(_render_event, self._render_object))
 
     def feed(self, watch_events: Iterable[WatchEvent]) -> None:
-        """Buffer the changes that match the watch's selectors."""
+        """Buffer the changes that match the watch; if too many are buffered, end the watch with an Expired error."""
         if self.is_over:
             return
         kind, namespace, last_revision = self._kind, self._namespace, self._revision
@@ -123,11 +123,11 @@ class WatchStream:
             self.send_bookmark(self._revision)
 
     def send_bookmark(self, revision: int, *, is_initial: bool = False) -> None:
-        """Send a bookmark at a revision."""
+        """Send a bookmark at a revision; with `is_initial`, it marks the end of the initial events."""
         metadata: dict[str, Any] = {"resourceVersion": str(revision)}
         if is_initial:
             metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
-        self._buffered.append(("BOOKMARK", self._bookmark(metadata)))
+        self._buffered.append(("BOOKMARK", self._render_bookmark(metadata)))
         self.on_new_data()
 
     def _buffer_change(self, change: WatchEvent) -> None:
@@ -177,7 +177,7 @@ class ChangeHistory(Protocol):
     """The history of changes to the stored objects."""
 
     def changes_since(self, revision: int) -> Sequence[WatchEvent]:
-        """Return all changes after a revision, even if not yet on disk. Raises Expired if the history is too short."""
+        """Return all changes after a revision, even if not yet on disk. Raises ExpiredRevision if some are lost."""
 
 
 class ListPage(NamedTuple):
@@ -207,10 +207,10 @@ class PagedLists:
         self._history = history
         self._held_lists: OrderedDict[tuple[str, str, int], Sequence[Obj]] = OrderedDict()
 
-    def page(self, request: ApiRequest, path: ResourcePath) -> ListPage:
+    def get_page(self, request: ApiRequest, path: ResourcePath) -> ListPage:
         """Return the requested page of a list. Raises StatusError if it is not available."""
         check_list_options(request)
-        selection = parse_selection(request, path.info)
+        selection = parse_selection(request, path.served_kind)
         limit = limit_of(request)
         token = request.query.get("continue", "")
         revision, objs, start_key = self._continue_list(token, path) if token else self._start_list(request, path)
@@ -232,7 +232,7 @@ class PagedLists:
         match, revision_text = request.query.get("resourceVersionMatch", ""), request.query.get("resourceVersion", "")
         requested_revision = parse_resource_version(revision_text)
         check_revision_not_in_future(requested_revision, revision)
-        objs = sort_by_etcd_key(self._objects.list(path.info.constant, path.namespace or None))
+        objs = sort_by_etcd_key(self._objects.list(path.served_kind.constant, path.namespace or None))
         if match == "Exact" and requested_revision != revision:
             return requested_revision, self._list_at_revision(requested_revision, path, objs), ""
         return revision, objs, ""
@@ -245,7 +245,7 @@ class PagedLists:
             raise StatusError(410, "Expired", _LIST_EXPIRED) from expired
         objs_by_key = {_object_key(obj): obj for obj in objs}
         for change in reversed(changes):
-            if change.key.kind != path.info.constant or path.namespace not in ("", change.key.namespace):
+            if change.key.kind != path.served_kind.constant or path.namespace not in ("", change.key.namespace):
                 continue
             if change.old is None:
                 del objs_by_key[_object_key(change.obj)]
@@ -256,27 +256,27 @@ class PagedLists:
     def _continue_list(self, text: str, path: ResourcePath) -> tuple[int, Sequence[Obj], str]:
         """Return (revision, objects, start key) of the list in memory to which a continue token belongs."""
         token = _parse_token(text)
-        held_list = self._held_lists.get((path.info.constant, path.namespace, token.rv))
+        held_list = self._held_lists.get((path.served_kind.constant, path.namespace, token.rv))
         if held_list is None:
             raise StatusError(410, "Expired", _TOO_OLD_MESSAGE)
         return token.rv, held_list, token.start
 
     def _hold_list(self, path: ResourcePath, revision: int, objs: Sequence[Obj]) -> None:
-        key = (path.info.constant, path.namespace, revision)
+        key = (path.served_kind.constant, path.namespace, revision)
         self._held_lists[key] = objs
         self._held_lists.move_to_end(key)
         while len(self._held_lists) > HELD_LISTS_MAX:
             self._held_lists.popitem(last=False)
 
     def drop_expired(self) -> None:
-        """Drop the lists in memory that are older than the change history."""
+        """Drop lists in memory that are more than HELD_LIST_AGE_MAX revisions old."""
         oldest_revision = self._objects.revision - HELD_LIST_AGE_MAX
         while self._held_lists and next(iter(self._held_lists))[2] < oldest_revision:
             self._held_lists.popitem(last=False)
 
 
 def parse_resource_version(text: str) -> int:
-    """Parse a resourceVersion. Raises StatusError if it is not a number."""
+    """Return a resourceVersion as a number, 0 for ''. Raises StatusError if it is not a number."""
     if not text:
         return 0
     if not text.isdecimal() or not text.isascii() or len(text) > 18:
@@ -306,7 +306,7 @@ def _first_index_after(objs: Sequence[Obj], start_key: str) -> int:
 
 
 def sort_by_etcd_key(objs: Sequence[Obj]) -> Sequence[Obj]:
-    """Sort objects by their etcd key `namespace/name`; the input is sorted by the pair of namespace and name.
+    """Sort objects by their etcd key `namespace/name`; the input must be sorted by the pair of both.
 
     By etcd key, `team-a/x` precedes `team/x`. Lists that are already sorted by etcd key are returned unchanged.
     """
@@ -358,7 +358,7 @@ class ChangeFeed(ChangeHistory, Protocol):
     """The history of changes to stored objects, with a subscription to those that are on disk."""
 
     def events_since(self, revision: int) -> Sequence[WatchEvent]:
-        """Return the changes after a revision that are on disk. Raises Expired if the history is too short."""
+        """Return the changes after a revision that are on disk. Raises ExpiredRevision if some are lost."""
 
     def subscribe(self, watch: WatchStream) -> None:
         """Subscribe a watch to all later changes that are on disk."""
@@ -378,11 +378,11 @@ class ReadHandler:
         self._lists.drop_expired()
 
     def get(self, request: ApiRequest, path: ResourcePath) -> Response:
-        """Return one object."""
+        """Return one object. Raises StatusError if it does not exist."""
         representation = Representation(request, path, self._now())
         revision = parse_resource_version(request.query.get("resourceVersion", ""))
         check_revision_not_in_future(revision, self._objects.revision)
-        obj = self._objects.get(Key(path.info.constant, path.namespace, path.name))
+        obj = self._objects.get(Key(path.served_kind.constant, path.namespace, path.name))
         if obj is None:
             raise not_found_error(path)
         return Response(200, representation.render_object(obj))
@@ -390,24 +390,24 @@ class ReadHandler:
     def list(self, request: ApiRequest, path: ResourcePath) -> Response:
         """Return the objects of a resource, in pages if the request has a limit."""
         representation = Representation(request, path, self._now())
-        page = self._lists.page(request, path)
+        page = self._lists.get_page(request, path)
         return Response(200, representation.render_list(page.items, page.metadata))
 
     def watch(self, request: ApiRequest, path: ResourcePath) -> WatchStream:
-        """Start a watch at a revision; without a revision, the existing objects are sent first."""
+        """Start a watch at a revision; without a revision, or on request, the existing objects are sent first."""
         representation = Representation(request, path, self._now())
         representation.check_accepts_single_object()
-        with_bookmarks = request.flag("allowWatchBookmarks")
-        selection = parse_selection(request, path.info)
+        with_bookmarks = request.has_flag("allowWatchBookmarks")
+        selection = parse_selection(request, path.served_kind)
         watch = WatchStream(
             path, selection, representation.render_object, representation.render_bookmark, with_bookmarks=with_bookmarks
         )
         resource_version = request.query.get("resourceVersion", "")
         check_watch_options(request)
-        sends_initial_events = request.flag("sendInitialEvents") if "sendInitialEvents" in request.query else None
+        sends_initial_events = request.has_flag("sendInitialEvents") if "sendInitialEvents" in request.query else None
         check_revision_not_in_future(parse_resource_version(resource_version), self._objects.revision)
         if sends_initial_events or (resource_version in _UNSPECIFIC_VERSIONS and sends_initial_events is None):
-            objs = self._objects.list(path.info.constant, path.namespace or None)
+            objs = self._objects.list(path.served_kind.constant, path.namespace or None)
             watch.start(objs, self._objects.revision)
             if sends_initial_events and with_bookmarks:
                 watch.send_bookmark(self._objects.revision, is_initial=True)

@@ -31,10 +31,10 @@ from batchyard.apiserver.request import (
     UserInfo,
     WriteOptions,
     bad_request,
-    delete_options,
     limit_of,
-    method_not_allowed,
-    write_options,
+    method_not_allowed_error,
+    parse_delete_options,
+    parse_write_options,
 )
 from batchyard.apiserver.selection import parse_selection
 from batchyard.base.instant import SECOND, Instant
@@ -59,7 +59,7 @@ class PreparedWrite(NamedTuple):
     code: int
     warnings: tuple[str, ...]
     #: The resourceVersion of the stored object that the write is based on; '' for a create.
-    based_on: str
+    base_version: str
     #: The annotations of the audit event.
     annotations: Mapping[str, str] = {}
 
@@ -67,7 +67,9 @@ class PreparedWrite(NamedTuple):
 class WriteExecutor(Protocol):
     """Prepares large writes outside the API server's thread."""
 
-    def ask(self, user: UserInfo, work: Callable[[], bytes], on_result: Callable[[bytes | StatusError], None]) -> None:
+    def submit(
+        self, user: UserInfo, work: Callable[[], bytes], on_result: Callable[[bytes | StatusError], None]
+    ) -> None:
         """Run a function for a user; the API server's thread later calls `on_result` with its result.
 
         Raises StatusError if too many functions of that user are queued.
@@ -91,7 +93,7 @@ def encode_prepared_write(prepare: Callable[[], PreparedWrite]) -> bytes:
 
 
 def decode_prepared_write(encoded_write: bytes | StatusError) -> PreparedWrite:
-    """Decode a write that `encode_prepared_write` encoded. Raises StatusError if it is an error or empty."""
+    """Decode a write that `encode_prepared_write` encoded. Raises StatusError if the input is an error or empty."""
     if isinstance(encoded_write, StatusError):
         raise encoded_write
     if not encoded_write:
@@ -100,7 +102,7 @@ def decode_prepared_write(encoded_write: bytes | StatusError) -> PreparedWrite:
     fields = msgspec.json.decode(encoded_write)
     if "reason" in fields:
         raise StatusError(fields["code"], fields["reason"], fields["message"], fields["details"])
-    plain_fields = {field: fields[field] for field in ("name", "dry_run", "code", "based_on", "annotations")}
+    plain_fields = {field: fields[field] for field in ("name", "dry_run", "code", "base_version", "annotations")}
     return PreparedWrite(_decode_write(fields), warnings=tuple(fields["warnings"]), **plain_fields)
 
 
@@ -130,10 +132,10 @@ class WriteHandler:
 
     def handle(self, request: ApiRequest, path: resources.ResourcePath) -> Response:
         """Answer a write request for a resource. Raises StatusError on failure."""
-        if path.info.namespaced and not path.namespace:
-            raise method_not_allowed()  # a namespaced write needs a namespace
+        if path.served_kind.namespaced and not path.namespace:
+            raise method_not_allowed_error()  # a namespaced write needs a namespace
         if path.subresource and request.method == "DELETE":
-            raise method_not_allowed()  # subresources cannot be deleted
+            raise method_not_allowed_error()  # subresources cannot be deleted
         if request.method == "DELETE":
             return self._delete(request, path) if path.name else self._delete_all(request, path)
         return self.store_prepared(self.prepare(request, path), path)
@@ -153,7 +155,7 @@ class WriteHandler:
             case ["PATCH", True]:
                 prepared_write = self._patch(request, path)
             case _:
-                raise method_not_allowed()
+                raise method_not_allowed_error()
         if len(_encode_json(prepared_write.write.obj)) > OBJECT_SIZE_MAX:
             raise StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {OBJECT_SIZE_MAX}")
         return prepared_write
@@ -166,10 +168,10 @@ class WriteHandler:
         if isinstance(prepared_write.write, Create):
             self._check_namespace(path)
             return True
-        return bool(self._get_stored(path)["metadata"]["resourceVersion"] == prepared_write.based_on)
+        return bool(self._get_stored(path)["metadata"]["resourceVersion"] == prepared_write.base_version)
 
     def store_prepared(self, prepared_write: PreparedWrite, path: resources.ResourcePath) -> Response:
-        """Store a prepared write and return the response."""
+        """Store a prepared write and return the response. Raises StatusError if the store rejects the write."""
         with _annotate_rejection(prepared_write.annotations):
             stored_object = self._execute_write(
                 prepared_write.write, path, prepared_write.name, dry_run=prepared_write.dry_run
@@ -187,7 +189,7 @@ class WriteHandler:
     # --- preparation by verb ---
 
     def _create(self, request: ApiRequest, path: resources.ResourcePath) -> PreparedWrite:
-        options, body = write_options(request), serialization.read_body(request)
+        options, body = parse_write_options(request), serialization.read_body(request)
         sent_object = serialization.decode_body_object(_without_server_fields(body, path), path, options)
         if sent_object.obj["metadata"].get("resourceVersion") and not options.dry_run:
             raise bad_request("resourceVersion should not be set on objects to be created")
@@ -197,7 +199,7 @@ class WriteHandler:
         return self._prepare_creation(sent_object, path, options)
 
     def _update(self, request: ApiRequest, path: resources.ResourcePath) -> PreparedWrite:
-        options, body = write_options(request), serialization.read_body(request)
+        options, body = parse_write_options(request), serialization.read_body(request)
         stored_object = self._get_stored(path)
         return self._prepare_replacement(
             serialization.decode_body_object(body, path, options), stored_object, path, options
@@ -206,7 +208,7 @@ class WriteHandler:
     def _patch(self, request: ApiRequest, path: resources.ResourcePath) -> PreparedWrite:
         content_type = serialization.content_type_of(request)
         check_patch_media_type(content_type, allows_strategic=path.resource.is_native)
-        options = write_options(request, content_type)
+        options = parse_write_options(request, content_type)
         if content_type == APPLY_PATCH:
             return self._apply(serialization.read_yaml(request.body), path, options)
         body, stored_object = serialization.read_json(request.body), self._get_stored(path)
@@ -214,7 +216,7 @@ class WriteHandler:
         patched_value = apply_patch(served_object, content_type, body.value, path.resource.merge_schema(path.version))
         errors = json_patch_strict_errors(body.value, body.faults) if content_type == JSON_PATCH else body.faults
         patched_body = serialization.RequestBody(patched_value, errors)
-        sent_object = serialization.decode_body_object(patched_body, path, options, patched_from=served_object)
+        sent_object = serialization.decode_body_object(patched_body, path, options, unpatched_object=served_object)
         return self._prepare_replacement(sent_object, stored_object, path, options)
 
     def _apply(
@@ -227,9 +229,12 @@ class WriteHandler:
         if stored_object is None and path.subresource:
             raise resources.not_found_error(path)
         live_object = None if stored_object is None else _render(stored_object, path)
-        author, versions = self._field_manager(path, options), apply.versions_of(path.resource, path.namespace)
+        author, accessors = (
+            self._field_manager(path, options),
+            apply.version_accessors_of(path.resource, path.namespace),
+        )
         force = options.force or (stored_object is not None and _is_provided(stored_object, path))
-        result = apply.apply_configuration(live_object, _covered_fields(config, path), author, versions, force=force)
+        result = apply.apply_configuration(live_object, _covered_fields(config, path), author, accessors, force=force)
         if stored_object is None:
             decoded_object = serialization.decode_body_object(
                 _without_server_fields(serialization.RequestBody(result.obj, body.faults), path), path, options
@@ -244,7 +249,7 @@ class WriteHandler:
         return self._prepare_replacement(sent_object, stored_object, path, options, result.managed_fields)
 
     def _delete(self, request: ApiRequest, path: resources.ResourcePath) -> Response:
-        options = delete_options(request, serialization.read_body(request).value)
+        options = parse_delete_options(request, serialization.read_body(request).value)
         stored_object = self._get_stored(path)
         _check_preconditions(options, stored_object, path, path.name)
         result = self._execute_write(_delete_write(_key(path), options, path), path, path.name, dry_run=options.dry_run)
@@ -260,10 +265,10 @@ class WriteHandler:
 
     def _delete_all(self, request: ApiRequest, path: resources.ResourcePath) -> Response:
         if not path.resource.supports_deletecollection:
-            raise method_not_allowed()
-        options = delete_options(request, serialization.read_body(request).value)
-        selection = parse_selection(request, path.info)
-        objs = self._objects.list(path.info.constant, path.namespace or None)
+            raise method_not_allowed_error()
+        options = parse_delete_options(request, serialization.read_body(request).value)
+        selection = parse_selection(request, path.served_kind)
+        objs = self._objects.list(path.served_kind.constant, path.namespace or None)
         selected_objects = [obj for obj in sort_by_etcd_key(objs) if selection.accepts(obj)]
         deleted_objects = selected_objects[: limit_of(request) or None]
         for obj in deleted_objects:
@@ -289,11 +294,11 @@ class WriteHandler:
                 # The status of a new object is set by the server, so the author does not own its fields.
                 new = {field: value for field, value in new.items() if field != _STATUS}
             schema = path.resource.merge_schema(path.version)
-            managed_fields = apply.created_managed_fields(new, self._field_manager(path, options), schema)
+            managed_fields = apply.managed_fields_after_create(new, self._field_manager(path, options), schema)
         _check_write_guard(sent_object.obj, None, path, options)
         obj = with_metadata(sent_object.obj, managedFields=managed_fields or None)
         _check_valid(path.resource.strategy.check_create(obj), path, obj["metadata"].get("name", ""))
-        pod_review = review_security(path.info.constant, obj, None, self._objects)
+        pod_review = review_security(path.served_kind.constant, obj, None, self._objects)
         warnings, name = (*sent_object.warnings, *pod_review.warnings), obj["metadata"].get("name", "")
         return PreparedWrite(Create(obj), name, options.dry_run, 201, warnings, "", pod_review.annotations)
 
@@ -308,7 +313,7 @@ class WriteHandler:
         """Decode, complete and validate an update of a stored object or of its status, without storing it."""
         strategy, has_status = path.resource.strategy, _STATUS in path.resource.subresources
         obj = restore_stored_times(
-            sent_object.obj, strategy.render(stored_object, path.info.api_version), stored_object
+            sent_object.obj, strategy.render(stored_object, path.served_kind.api_version), stored_object
         )
         obj = _without_provided_annotation(obj) if _is_provided(stored_object, path) and not path.subresource else obj
         sent_object = serialization.SentObject(strategy.prepare_update(obj, stored_object), sent_object.warnings)
@@ -328,12 +333,15 @@ class WriteHandler:
             _check_write_guard(sent_object.obj, stored_object, path, options)
         new = {field: value for field, value in new.items() if value is not None}
         if managed_fields is None:
-            versions, author = apply.versions_of(path.resource, path.namespace), self._field_manager(path, options)
+            accessors, author = (
+                apply.version_accessors_of(path.resource, path.namespace),
+                self._field_manager(path, options),
+            )
             old_and_new = (
                 strategy.in_version(stored_object, path.api_version),
                 strategy.in_version(new, path.api_version),
             )
-            managed_fields = apply.updated_managed_fields(*old_and_new, stored_entries, author, versions)
+            managed_fields = apply.managed_fields_after_update(*old_and_new, stored_entries, author, accessors)
         is_status = path.subresource == _STATUS
         write = (
             UpdateStatus(sent_object.obj, managed_fields)
@@ -341,10 +349,15 @@ class WriteHandler:
             else Update(sent_object.obj, managed_fields, is_whole=not has_status)
         )
         pod_review = (
-            PodSecurityReview() if is_status else review_security(path.info.constant, new, stored_object, self._objects)
+            PodSecurityReview()
+            if is_status
+            else review_security(path.served_kind.constant, new, stored_object, self._objects)
         )
-        warnings, based_on = (*sent_object.warnings, *pod_review.warnings), stored_object["metadata"]["resourceVersion"]
-        return PreparedWrite(write, path.name, options.dry_run, 200, warnings, based_on, pod_review.annotations)
+        warnings, base_version = (
+            (*sent_object.warnings, *pod_review.warnings),
+            stored_object["metadata"]["resourceVersion"],
+        )
+        return PreparedWrite(write, path.name, options.dry_run, 200, warnings, base_version, pod_review.annotations)
 
     def _execute_write(self, write: Write, path: resources.ResourcePath, name: str, *, dry_run: bool) -> Obj:
         write_result = self._objects.attempt(write, dry_run=dry_run)
@@ -387,7 +400,7 @@ def _check_write_guard(obj: Obj, old: Obj | None, path: resources.ResourcePath, 
 
 
 def _key(path: resources.ResourcePath) -> Key:
-    return Key(path.info.constant, path.namespace, path.name)
+    return Key(path.served_kind.constant, path.namespace, path.name)
 
 
 def _check_valid(errors: Sequence[FieldError], path: resources.ResourcePath, name: str) -> None:
@@ -402,7 +415,7 @@ def _render(obj: Obj, path: resources.ResourcePath) -> dict[str, Any]:
 
 
 def _without_server_fields(body: serialization.RequestBody, path: resources.ResourcePath) -> serialization.RequestBody:
-    """Remove from a new object the metadata that the server sets, and the status if it is a subresource."""
+    """Return the body of a new object without the metadata and status that only the server sets."""
     if not isinstance(body.value, Mapping):
         return body
     obj = dict(body.value)
@@ -434,7 +447,10 @@ def _without_provided_annotation(obj: Obj) -> dict[str, Any]:
 
 
 def _managed_fields_before(sent_object: Obj, stored_object: Obj) -> Sequence[apply.ManagedFieldsJson]:
-    """Return the `managedFields` that an update starts from: the sent or else the stored ones, none after a reset."""
+    """Return the `managedFields` that an update starts from: the sent or else the stored ones.
+
+    If the client resets them with an empty list, return [].
+    """
     sent_entries = sent_object["metadata"].get("managedFields")
     if sent_entries is not None and (not sent_entries or sent_entries == [{}]):
         return []
@@ -485,7 +501,7 @@ def _check_preconditions(options: DeleteOptions, stored_object: Obj, path: resou
 
 
 def _delete_write(key: Key, options: DeleteOptions, path: resources.ResourcePath) -> Delete:
-    return Delete(key, options.grace, options.propagation or path.resource.propagation, options.uid)
+    return Delete(key, options.grace_seconds, options.propagation or path.resource.propagation, options.uid)
 
 
 def _propagation_warnings(options: DeleteOptions, path: resources.ResourcePath) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from batchyard.apiserver.subresources.pod_actions import BindingHandlers, Evicti
 from batchyard.apiserver.subresources.pod_streams import PodLogs, PodStreams
 from batchyard.apiserver.subresources.queueing import PendingQueues, VisibilityResources
 from batchyard.apiserver.subresources.scale import with_scales
-from batchyard.apiserver.virtual_resources import component_statuses
+from batchyard.apiserver.virtual_resources import component_status_resource
 from batchyard.base.instant import Instant
 from batchyard.interfaces.containers import Containers
 
@@ -32,5 +32,5 @@ def with_subresources(
     }
     served_resources = with_finalize(with_subresource_handlers(resources, scheme.POD, pod_handlers), objects)
     metrics, visibility = metrics_resources(objects, containers, now), VisibilityResources(pending_queues, objects)
-    virtual_resources = (binding_handlers.resource(), component_statuses(now), *visibility.resources(), *metrics)
+    virtual_resources = (binding_handlers.resource(), component_status_resource(now), *visibility.resources(), *metrics)
     return [*with_scales(served_resources, objects, now), *virtual_resources]

@@ -15,7 +15,7 @@ from batchyard.api.times import format_time
 from batchyard.api.views.pods import RUNNING, bound_node, phase
 from batchyard.apiserver.request import StatusError
 from batchyard.apiserver.resources import Resource
-from batchyard.apiserver.subresources.pod_actions import pod_not_found
+from batchyard.apiserver.subresources.pod_actions import pod_not_found_error
 from batchyard.apiserver.virtual_resources import ComputedStrategy, computed_resource, virtual_kind
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import ObjectReader
@@ -31,16 +31,18 @@ def metrics_resources(objects: ObjectReader, containers: Containers, now: Callab
     """Return the resources `pods` and `nodes` of the metrics API."""
     nodes = virtual_kind(GROUP, VERSION, "NodeMetrics", "nodes", "", namespaced=False)
     pods = virtual_kind(GROUP, VERSION, "PodMetrics", "pods", "", namespaced=True)
-    metrics = _MetricsInputs(objects, containers, now)
+    metrics_inputs = _MetricsInputs(objects, containers, now)
     window = (Column("Window", format="duration"), value_cell("window"))
     name = (Column("Name"), cells.name)
     node_columns = [(Column(each, format="quantity"), value_cell("usage", each)) for each in _MEASURED_RESOURCES]
     pod_columns = [(Column(each, format="quantity"), _pod_usage_cell(each)) for each in _MEASURED_RESOURCES]
     return [
         computed_resource(
-            ComputedStrategy(nodes, [name, *node_columns, window]), nodes, _NodeMetricsSource(metrics), now
+            ComputedStrategy(nodes, [name, *node_columns, window]), nodes, _NodeMetricsSource(metrics_inputs), now
         ),
-        computed_resource(ComputedStrategy(pods, [name, *pod_columns, window]), pods, _PodMetricsSource(metrics), now),
+        computed_resource(
+            ComputedStrategy(pods, [name, *pod_columns, window]), pods, _PodMetricsSource(metrics_inputs), now
+        ),
     ]
 
 
@@ -52,7 +54,7 @@ class _MetricsInputs:
         self.containers = containers
         self._now = now
 
-    def pods(self, namespace: str) -> Sequence[Obj]:
+    def running_pods(self, namespace: str) -> Sequence[Obj]:
         """Return the running pods of a namespace; of all namespaces for ''."""
         return [pod for pod in self.objects.list(scheme.POD, namespace or None) if phase(pod) == RUNNING]
 
@@ -70,65 +72,66 @@ class _PodMetricsSource:
     """Computes the PodMetrics of running pods."""
 
     def __init__(self, metrics_inputs: _MetricsInputs) -> None:
-        self._metrics = metrics_inputs
+        self._inputs = metrics_inputs
 
     def list_objects(self, namespace: str) -> Sequence[Obj]:
         """Return the metrics of all running pods of a namespace whose usage is known."""
-        return [metrics for pod in self._metrics.pods(namespace) if (metrics := self._pod_metrics(pod)) is not None]
+        return [
+            metrics for pod in self._inputs.running_pods(namespace) if (metrics := self._pod_metrics(pod)) is not None
+        ]
 
     def get_object(self, namespace: str, name: str) -> Obj | None:
         """Return the metrics of one pod. Raises StatusError if it does not exist or its usage is unknown."""
-        pod = self._metrics.objects.get(Key(scheme.POD, namespace, name))
+        pod = self._inputs.objects.get(Key(scheme.POD, namespace, name))
         if pod is None:
-            raise pod_not_found(name)
+            raise pod_not_found_error(name)
         pod_metrics = self._pod_metrics(pod) if phase(pod) == RUNNING else None
         if pod_metrics is None:
             raise _no_metrics_error("podmetrics", f"{namespace}/{name}")
         return pod_metrics
 
     def _pod_metrics(self, pod: Obj) -> Obj | None:
-        measurement = self._metrics.containers.usage(pod)
+        measurement = self._inputs.containers.usage(pod)
         if measurement is None:
             return None
         containers = [{"name": name, "usage": _format_usage(usage)} for name, usage in measurement.usage.items()]
-        return self._metrics.build_metrics_object(
+        return self._inputs.build_metrics_object(
             "PodMetrics", pod, measurement.window_microseconds, {"containers": containers}
         )
 
 
 class _NodeMetricsSource:
-    """Computes the NodeMetrics of all nodes."""
+    """Computes NodeMetrics: the measured usage, or for a simulated node the sum of its pods."""
 
     def __init__(self, metrics_inputs: _MetricsInputs) -> None:
-        self._metrics = metrics_inputs
+        self._inputs = metrics_inputs
 
     def list_objects(self, _namespace: str) -> Sequence[Obj]:
-        """Return the metrics of all nodes."""
         pods_by_node: dict[str, list[Obj]] = {}
-        for pod in self._metrics.pods(""):
+        for pod in self._inputs.running_pods(""):
             pods_by_node.setdefault(bound_node(pod), []).append(pod)
-        nodes = self._metrics.objects.list(scheme.NODE)
+        nodes = self._inputs.objects.list(scheme.NODE)
         return [self._node_metrics(node, pods_by_node.get(node["metadata"]["name"], ())) for node in nodes]
 
     def get_object(self, _namespace: str, name: str) -> Obj | None:
         """Return the metrics of one node. Raises StatusError if it does not exist."""
-        node = self._metrics.objects.get(Key(scheme.NODE, "", name))
+        node = self._inputs.objects.get(Key(scheme.NODE, "", name))
         if node is None:
             raise _no_metrics_error("nodemetrics", name)
-        return self._node_metrics(node, (pod for pod in self._metrics.pods("") if bound_node(pod) == name))
+        return self._node_metrics(node, (pod for pod in self._inputs.running_pods("") if bound_node(pod) == name))
 
     def _node_metrics(self, node: Obj, pods: Iterable[Obj]) -> Obj:
-        sample = self._metrics.containers.node_usage(node["metadata"]["name"])
+        sample = self._inputs.containers.node_usage(node["metadata"]["name"])
         usage, window = (
             (self._total_usage(pods), 0) if sample is None else (sample.usage[""], sample.window_microseconds)
         )
-        return self._metrics.build_metrics_object("NodeMetrics", node, window, {"usage": _format_usage(usage)})
+        return self._inputs.build_metrics_object("NodeMetrics", node, window, {"usage": _format_usage(usage)})
 
     def _total_usage(self, pods: Iterable[Obj]) -> ResourceUsage:
         """Return the total CPU and memory usage of pods."""
         total_usage = dict.fromkeys(_MEASURED_RESOURCES, 0)
         for pod in pods:
-            measurement = self._metrics.containers.usage(pod)
+            measurement = self._inputs.containers.usage(pod)
             for usage in () if measurement is None else measurement.usage.values():
                 for resource in _MEASURED_RESOURCES:
                     total_usage[resource] += usage.get(resource, 0)

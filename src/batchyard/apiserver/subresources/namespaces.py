@@ -11,7 +11,7 @@ from batchyard.api import scheme
 from batchyard.api.manifests import DecodedObject
 from batchyard.api.meta import Key, Obj, finalizers_of, with_finalizer, with_metadata, without_finalizer
 from batchyard.apiserver.built_in import BuiltInStrategy
-from batchyard.apiserver.request import ApiRequest, Response, StatusError, bad_request, write_options
+from batchyard.apiserver.request import ApiRequest, Response, StatusError, bad_request, parse_write_options
 from batchyard.apiserver.resources import ApiObjectStore, EndpointHandlers, Resource
 from batchyard.apiserver.serialization import read_body
 from batchyard.interfaces.client import Update
@@ -37,7 +37,7 @@ class NamespaceStrategy(BuiltInStrategy):
         return decoded_object._replace(obj={**object_with_finalizer, "spec": {**obj["spec"], "finalizers": finalizers}})
 
     def prepare_update(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
-        """Return the updated Namespace; its `kubernetes` finalizer is kept, because only `finalize` removes that."""
+        """Return the updated Namespace; its `kubernetes` finalizer is kept, because only `finalize` removes it."""
         return dict(with_finalizer(new, FINALIZER)) if FINALIZER in finalizers_of(old) else new
 
     def in_version(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class FinalizeHandler:
         return EndpointHandlers("", "v1", "Namespace", {"PUT": self._update})
 
     def _update(self, request: ApiRequest, _namespace: str, name: str) -> Response:
-        options, sent_object = write_options(request), read_body(request).value
+        options, sent_object = parse_write_options(request), read_body(request).value
         stored_object = self._objects.get(Key(scheme.NAMESPACE, "", name))
         details = {"name": name, "kind": "namespaces"}
         if stored_object is None:
@@ -91,7 +91,7 @@ def with_finalize(resources: Iterable[Resource], objects: ApiObjectStore) -> lis
         each._replace(
             strategy=strategy, handlers={**each.handlers, **finalize_handlers}, supports_deletecollection=False
         )
-        if each.info.constant == scheme.NAMESPACE
+        if each.served_kind.constant == scheme.NAMESPACE
         else each
         for each in resources
     ]

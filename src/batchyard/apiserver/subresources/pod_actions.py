@@ -35,15 +35,15 @@ class PodContainers:
         self._objects = objects
         self.runtime = runtime
 
-    def pod(self, namespace: str, name: str) -> Obj:
+    def get_pod(self, namespace: str, name: str) -> Obj:
         """Return a pod. Raises StatusError if it does not exist."""
         pod_object = self._objects.get(Key(scheme.POD, namespace, name))
         if pod_object is None:
-            raise pod_not_found(name)
+            raise pod_not_found_error(name)
         return pod_object
 
 
-def pod_not_found(name: str) -> api_request.StatusError:
+def pod_not_found_error(name: str) -> api_request.StatusError:
     """Return the 404 error of a missing pod."""
     return api_request.StatusError(404, "NotFound", f'pods "{name}" not found', {"name": name, "kind": "pods"})
 
@@ -96,7 +96,7 @@ class BindingHandlers:
     def _bind(self, request: api_request.ApiRequest, namespace: str, name: str) -> api_request.Response:
         """Bind the pod that has the name of the Binding."""
         if name:
-            raise api_request.method_not_allowed()
+            raise api_request.method_not_allowed_error()
         return self._bind_pod(request, namespace, _read_binding(request))
 
     def _bind_named(self, request: api_request.ApiRequest, namespace: str, name: str) -> api_request.Response:
@@ -109,7 +109,7 @@ class BindingHandlers:
         self, request: api_request.ApiRequest, namespace: str, binding: Mapping[str, Any]
     ) -> api_request.Response:
         options, metadata, target_reference = (
-            api_request.write_options(request),
+            api_request.parse_write_options(request),
             binding["metadata"],
             binding.get("target"),
         )
@@ -121,7 +121,7 @@ class BindingHandlers:
         node = _target_node_name(target_reference, name)
         pod = self._objects.get(Key(scheme.POD, namespace, name))
         if pod is None:
-            raise pod_not_found(name)
+            raise pod_not_found_error(name)
         _check_bindable(pod, metadata)
         bound_pod: Obj = with_path(pod, ("spec", "nodeName"), node)
         annotations = {**(pod["metadata"].get("annotations") or {}), **(metadata.get("annotations") or {})}
@@ -213,14 +213,14 @@ class EvictionHandler:
     def _create(self, request: api_request.ApiRequest, namespace: str, name: str) -> api_request.Response:
         eviction = _read_eviction(request, namespace, name)
         body_options = eviction.get("deleteOptions")
-        options = api_request.delete_options(request, {} if body_options is None else body_options)
+        options = api_request.parse_delete_options(request, {} if body_options is None else body_options)
         # A dry run in the query applies even if the body does not set it.
-        options = options._replace(dry_run=options.dry_run or api_request.write_options(request).dry_run)
+        options = options._replace(dry_run=options.dry_run or api_request.parse_write_options(request).dry_run)
         pod = self._objects.get(Key(scheme.POD, namespace, name))
         if pod is None:
-            raise pod_not_found(name)
+            raise pod_not_found_error(name)
         if unmet_precondition := options.unmet_precondition(pod):
-            raise _eviction_conflict(name, unmet_precondition)
+            raise _eviction_conflict_error(name, unmet_precondition)
         self._evict(pod, options)
         return api_request.Response(
             201, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
@@ -236,13 +236,13 @@ class EvictionHandler:
         if not pods.is_terminal(pod) and not pods.is_terminating(pod):
             pod_with_disruption_target = pods.with_disruption(pod, pods.DISRUPTION_BY_EVICTION, self._now())
             self._write(UpdateStatus(pod_with_disruption_target), name, dry_run=options.dry_run)
-        deletion = Delete(Key(scheme.POD, namespace, name), options.grace, Propagation.BACKGROUND, options.uid)
+        deletion = Delete(Key(scheme.POD, namespace, name), options.grace_seconds, Propagation.BACKGROUND, options.uid)
         self._write(deletion, name, dry_run=options.dry_run)
 
     def _write(self, write: Write, name: str, *, dry_run: bool) -> None:
         error = self._objects.attempt(write, dry_run=dry_run).error
         if error is not None:
-            raise _eviction_conflict(name, str(error))
+            raise _eviction_conflict_error(name, str(error))
 
 
 def _read_eviction(request: api_request.ApiRequest, namespace: str, name: str) -> Mapping[str, Any]:
@@ -277,5 +277,5 @@ def _refusal_error(refusal: EvictionRefusal) -> api_request.StatusError:
     return api_request.StatusError(refusal.code, refusal.reason, refusal.message, details)
 
 
-def _eviction_conflict(name: str, reason: str) -> api_request.StatusError:
+def _eviction_conflict_error(name: str, reason: str) -> api_request.StatusError:
     return api_request.StatusError(409, "Conflict", f'Operation cannot be fulfilled on pods "{name}": {reason}')

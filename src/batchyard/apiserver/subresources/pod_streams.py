@@ -37,7 +37,7 @@ _WEBSOCKET_VERSION: Final = "13"
 def negotiate_upgrade(
     request: api_request.ApiRequest, websocket_protocols: Sequence[str], spdy_protocols: Sequence[str]
 ) -> api_request.ProtocolUpgrade:
-    """Negotiate the protocol upgrade of a request. Raises StatusError if it requests no supported protocol."""
+    """Return the protocol upgrade of a request. Raises StatusError if the request names no supported protocol."""
     protocol = request.headers.get("upgrade", "").lower()
     if "upgrade" not in request.headers.get("connection", "").lower():
         raise api_request.bad_request("Upgrade request required")
@@ -46,7 +46,7 @@ def negotiate_upgrade(
     if SPDY.lower() in protocol:
         return api_request.ProtocolUpgrade(SPDY, _spdy_protocol(request, spdy_protocols))
     raise api_request.bad_request(
-        f"unable to upgrade: {protocol or 'nothing'} is not supported; use {WEBSOCKET} or {SPDY}"
+        f"unable to upgrade: {protocol or 'an empty protocol'} is not supported; use {WEBSOCKET} or {SPDY}"
     )
 
 
@@ -128,7 +128,7 @@ class PodStreams:
         }
 
     def _execute(self, request: api_request.ApiRequest, namespace: str, name: str) -> api_request.AnyResponse:
-        pod = self._pods.pod(namespace, name)
+        pod = self._pods.get_pod(namespace, name)
         container = select_container(pod, request.query.get("container", ""))
         self._check_has_process(pod)
         upgrade = negotiate_upgrade(request, (COMMAND_V5, COMMAND_V4), (COMMAND_V4,))
@@ -139,7 +139,7 @@ class PodStreams:
         return api_request.ExecResponse(upgrade, streams, open_session, partial(session_status, command))
 
     def _attach(self, request: api_request.ApiRequest, namespace: str, name: str) -> api_request.AnyResponse:
-        pod = self._pods.pod(namespace, name)
+        pod = self._pods.get_pod(namespace, name)
         container = select_container(pod, request.query.get("container", ""))
         self._check_has_process(pod)
         upgrade = negotiate_upgrade(request, (COMMAND_V5, COMMAND_V4), (COMMAND_V4,))
@@ -148,10 +148,10 @@ class PodStreams:
         return api_request.ExecResponse(upgrade, streams, open_session, partial(session_status, ()))
 
     def _forward_ports(self, request: api_request.ApiRequest, namespace: str, name: str) -> api_request.AnyResponse:
-        pod = self._pods.pod(namespace, name)
+        pod = self._pods.get_pod(namespace, name)
         self._check_has_process(pod)
         upgrade = negotiate_upgrade(request, (PORT_TUNNEL, COMMAND_V4, UNNAMED_PROTOCOL), (PORT_FORWARD,))
-        ports = requested_ports(request) if upgrade.protocol in _CHANNEL_PROTOCOLS else ()
+        ports = requested_ports(request) if upgrade.subprotocol in _CHANNEL_PROTOCOLS else ()
 
         def format_failure(port: int, session_end: SessionEnd) -> str:
             return f"error forwarding port {port} to pod {name}, uid {pod['metadata']['uid']}: {session_end.failure}"
@@ -161,15 +161,15 @@ class PodStreams:
     def _reject_proxy(self, _request: api_request.ApiRequest, namespace: str, name: str) -> api_request.Response:
         """Reject a proxy request; the pod name may include scheme and port: `https:NAME:443`."""
         segments = name.split(":")
-        raise self._unsupported_error(self._pods.pod(namespace, segments[0] if len(segments) < 3 else segments[1]))
+        raise self._unsupported_error(self._pods.get_pod(namespace, segments[0] if len(segments) < 3 else segments[1]))
 
     def _get_pod(self, _request: api_request.ApiRequest, namespace: str, name: str) -> api_request.Response:
-        return api_request.Response(200, self._pods.pod(namespace, name))
+        return api_request.Response(200, self._pods.get_pod(namespace, name))
 
     def _reject_ephemeral_containers(
         self, _request: api_request.ApiRequest, namespace: str, name: str
     ) -> api_request.Response:
-        raise self._unsupported_error(self._pods.pod(namespace, name))
+        raise self._unsupported_error(self._pods.get_pod(namespace, name))
 
     def _unsupported_error(self, pod: Obj) -> api_request.StatusError:
         self._check_has_process(pod)
@@ -207,7 +207,7 @@ def session_status(command: Sequence[str], session_end: SessionEnd) -> Mapping[s
 
 def _requested_streams(request: api_request.ApiRequest) -> Streams:
     """Return the standard streams of an exec or attach request; with a terminal there is no separate stderr."""
-    stdin, stdout, stderr, tty = (request.flag(name) for name in ("stdin", "stdout", "stderr", "tty"))
+    stdin, stdout, stderr, tty = (request.has_flag(name) for name in ("stdin", "stdout", "stderr", "tty"))
     streams = Streams(stdin, stdout, stderr and not tty, tty)
     if not any(streams[:3]):
         raise api_request.bad_request("you must specify at least 1 of stdin, stdout, stderr")
@@ -215,7 +215,10 @@ def _requested_streams(request: api_request.ApiRequest) -> Streams:
 
 
 def requested_ports(request: api_request.ApiRequest) -> Sequence[int]:
-    """Return the ports in a port-forward request; each query parameter is a port or a list of ports."""
+    """Return the ports in a port-forward request; each query parameter is a port or a list of ports.
+
+    Raises StatusError if there are none or too many, or one is invalid.
+    """
     port_parameters = request.query_values("ports")
     if not port_parameters:
         raise api_request.bad_request('query parameter "ports" is required')
@@ -255,7 +258,7 @@ class LogOptions(NamedTuple):
     follow: bool
     previous: bool
     timestamps: bool
-    #: The time of the first line to send.
+    #: Only lines from this time on are sent; 0 for all.
     since: Instant
     #: The maximum number of existing lines; the last ones are sent.
     tail_lines: int | None
@@ -274,8 +277,8 @@ class PodLogs:
         return EndpointHandlers("", "v1", "Pod", {"GET": self._get})
 
     def _get(self, request: api_request.ApiRequest, namespace: str, name: str) -> api_request.AnyResponse:
-        options = log_options(request, name, self._now())
-        pod = self._pods.pod(namespace, name)
+        options = parse_log_options(request, name, self._now())
+        pod = self._pods.get_pod(namespace, name)
         container = select_container(pod, options.container)
         if not has_host(pod):
             return api_request.Response(
@@ -347,9 +350,9 @@ class LogStream:
 
     def _format_lines(self, lines: Sequence[LogLine]) -> Iterator[bytes]:
         for line in lines:
-            at = f"{format_micro_time(line.at)[:-1]}000Z " if self._options.timestamps else ""
-            end = "\n" if line.is_whole else ""
-            yield f"{at}{line.text}{end}".encode()
+            time_prefix = f"{format_micro_time(line.at)[:-1]}000Z " if self._options.timestamps else ""
+            line_end = "\n" if line.is_whole else ""
+            yield f"{time_prefix}{line.text}{line_end}".encode()
 
     def _truncate_to_limit(self, text: bytes) -> bytes:
         if self._remaining_bytes is None:
@@ -362,7 +365,7 @@ class LogStream:
         self.on_new_data()
 
 
-def log_options(request: api_request.ApiRequest, name: str, now: Instant) -> LogOptions:
+def parse_log_options(request: api_request.ApiRequest, name: str, now: Instant) -> LogOptions:
     """Parse the options of a log request. Raises StatusError if they are invalid."""
     query = request.query
     tail_lines, limit_bytes = _integer_parameter(query, "tailLines"), _integer_parameter(query, "limitBytes")
@@ -373,7 +376,7 @@ def log_options(request: api_request.ApiRequest, name: str, now: Instant) -> Log
             422, "Invalid", f'PodLogOptions "{name}" is invalid: {InvalidObject(tuple(errors))}', details
         )
     start_time = now - seconds * SECOND if seconds is not None else _parse_since_time(since_time) if since_time else 0
-    follow, is_previous, timestamps = (request.flag(flag) for flag in ("follow", "previous", "timestamps"))
+    follow, is_previous, timestamps = (request.has_flag(flag) for flag in ("follow", "previous", "timestamps"))
     return LogOptions(query.get("container", ""), follow, is_previous, timestamps, start_time, tail_lines, limit_bytes)
 
 

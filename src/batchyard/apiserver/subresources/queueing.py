@@ -28,7 +28,7 @@ from batchyard.apiserver.request import (
     StatusError,
     UserInfo,
     bad_request,
-    method_not_allowed,
+    method_not_allowed_error,
 )
 from batchyard.apiserver.resources import (
     ApiObjectStore,
@@ -58,17 +58,19 @@ _DEFAULT_NAMESPACE: Final = "default"
 #: The field in decision details that names a Workload, as `namespace/name`.
 _WORKLOAD_FIELD: Final = "workload"
 _WORKLOADS: Final = scheme.kind_info(scheme.WORKLOAD)
-_KINDS_BY_CONSTANT: Final = {info.constant: info for info in scheme.KINDS}
+_KINDS_BY_CONSTANT: Final = {served_kind.constant: served_kind for served_kind in scheme.KINDS}
 
 
 def decisions_resource(ledger: DecisionLedger, authorizer: Authorizer, now: Callable[[], Instant]) -> Resource:
     """Return the resource `decisions`, which serves the recorded scheduling decisions (the decision ledger)."""
-    info = virtual_kind(DECISIONS_GROUP, DECISIONS_VERSION, _DECISION_KIND, "decisions", "decision", namespaced=True)
-    info = replace(info, selectable_fields=_SELECTABLE_FIELDS)
+    served_kind = virtual_kind(
+        DECISIONS_GROUP, DECISIONS_VERSION, _DECISION_KIND, "decisions", "decision", namespaced=True
+    )
+    served_kind = replace(served_kind, selectable_fields=_SELECTABLE_FIELDS)
 
     def get(request: ApiRequest, namespace: str, name: str) -> Response:
-        if request.flag("watch") and not name:
-            raise method_not_allowed()
+        if request.has_flag("watch") and not name:
+            raise method_not_allowed_error()
         path = ResourcePath(resource, DECISIONS_VERSION, namespace, name, "", _API_VERSION)
         representation = Representation(request, path, now())
         if name:
@@ -77,7 +79,7 @@ def decisions_resource(ledger: DecisionLedger, authorizer: Authorizer, now: Call
             if record is None or (record.regarding.namespace or _DEFAULT_NAMESPACE) != namespace:
                 raise not_found_error(path)
             return Response(200, representation.render_object(decision_object(request, record)))
-        selection = parse_selection(request, info)
+        selection = parse_selection(request, served_kind)
         with _ledger_errors_as_api_errors():
             records = ledger.find(_ledger_query(request, selection, namespace))
         objs = [decision_object(request, record) for record in records]
@@ -91,7 +93,9 @@ def decisions_resource(ledger: DecisionLedger, authorizer: Authorizer, now: Call
         return _decision_object(record, _hide_workload_names(record.details, is_namespace_hidden))
 
     handlers = EndpointHandlers(DECISIONS_GROUP, DECISIONS_VERSION, _DECISION_KIND, {"GET": get})
-    resource = virtual_resource(info, {"": handlers})._replace(strategy=ComputedStrategy(info, _DECISION_TABLE))
+    resource = virtual_resource(served_kind, {"": handlers})._replace(
+        strategy=ComputedStrategy(served_kind, _DECISION_TABLE)
+    )
     return resource
 
 
@@ -130,8 +134,8 @@ def _hide_workload_names(value: Any, is_namespace_hidden: Callable[[str], bool])
 def _decision_object(record: DecisionRecord, details: Mapping[str, Any]) -> Obj:
     """Return a recorded scheduling decision as an API object of the kind Decision."""
     key = record.regarding
-    info = _KINDS_BY_CONSTANT.get(key.kind)
-    api_version = "" if info is None else info.api_version
+    served_kind = _KINDS_BY_CONSTANT.get(key.kind)
+    api_version = "" if served_kind is None else served_kind.api_version
     object_reference = {"apiVersion": api_version, "kind": key.kind.partition(".")[0], "namespace": key.namespace}
     metadata = {"name": str(record.number), "namespace": key.namespace or _DEFAULT_NAMESPACE}
     event_time = format_time(record.at)
@@ -180,20 +184,22 @@ def _ledger_query(request: ApiRequest, selection: Selection, namespace: str) -> 
 def _keys_about_subject(subject: str, namespace: str) -> Iterator[Key]:
     """Yield the object keys that an `about` parameter such as `job/train` can mean, including the Workloads of jobs."""
     plural, separator, name = subject.partition("/")
-    info = next((info for info in scheme.KINDS if plural.lower() in _resource_names(info)), None)
-    if not separator or not name or info is None:
+    served_kind = next(
+        (served_kind for served_kind in scheme.KINDS if plural.lower() in _resource_names(served_kind)), None
+    )
+    if not separator or not name or served_kind is None:
         raise bad_request(f"about={subject}: name the object as KIND/NAME, such as workload/job-train-1f2e3")
     if set(name) & set("*?["):
         raise bad_request(f"about={subject}: {name} is not a valid name; wildcards are not supported")
-    if info.namespaced and not namespace:
+    if served_kind.namespaced and not namespace:
         raise bad_request(f"about={subject}: the kind is namespaced; send the query to a namespace")
-    yield Key(info.constant, namespace if info.namespaced else "", name)
-    if info.constant in {scheme.JOB, scheme.JOB_SET}:
-        yield Key(scheme.WORKLOAD, namespace, f"{info.kind.lower()}-{name}{_HASH_WILDCARD}")
+    yield Key(served_kind.constant, namespace if served_kind.namespaced else "", name)
+    if served_kind.constant in {scheme.JOB, scheme.JOB_SET}:
+        yield Key(scheme.WORKLOAD, namespace, f"{served_kind.kind.lower()}-{name}{_HASH_WILDCARD}")
 
 
-def _resource_names(info: ServedKind) -> Sequence[str]:
-    return (info.plural, info.singular or info.kind.lower(), *info.short_names)
+def _resource_names(served_kind: ServedKind) -> Sequence[str]:
+    return (served_kind.plural, served_kind.singular or served_kind.kind.lower(), *served_kind.short_names)
 
 
 def _time_parameter(request: ApiRequest, name: str) -> Instant | None:
@@ -232,40 +238,46 @@ class ForecastService(Protocol):
     """Computes start forecasts asynchronously."""
 
     def ask(self, forecast_request: ForecastRequest) -> DeferredResponse:
-        """Request a start forecast. Raises StatusError if too many are pending."""
+        """Start a forecast and return the deferred response with it. Raises StatusError if too many are pending."""
 
 
 def may_see_workloads(authorizer: Authorizer, user: UserInfo, namespace: str) -> bool:
     """Return whether a user may see the names of a namespace's Workloads."""
-    info = kind_info(scheme.WORKLOAD)
-    return authorizer.decide(RequestAttributes(user, "get", info.group, info.plural, namespace=namespace)).allowed
+    served_kind = kind_info(scheme.WORKLOAD)
+    return authorizer.decide(
+        RequestAttributes(user, "get", served_kind.group, served_kind.plural, namespace=namespace)
+    ).allowed
 
 
 def with_forecasts(resources: Iterable[Resource], objects: ApiObjectStore, service: ForecastService) -> list[Resource]:
     """Return the resources, with the subresource `eta` on Workloads, Jobs and JobSets."""
     served_resources = list(resources)
     for kind in FORECAST_KINDS:
-        info = kind_info(kind)
+        served_kind = kind_info(kind)
         methods = {"GET": _forecast_handler(kind, objects, service)}
         handlers = EndpointHandlers("batchyard.dev", "v1alpha1", "Forecast", methods)
-        served_resources = with_subresource_handlers(served_resources, info.constant, {ETA_SUBRESOURCE: handlers})
+        served_resources = with_subresource_handlers(
+            served_resources, served_kind.constant, {ETA_SUBRESOURCE: handlers}
+        )
     return served_resources
 
 
 def _forecast_handler(
     kind: str, objects: ApiObjectStore, forecaster: ForecastService
 ) -> Callable[[ApiRequest, str, str], DeferredResponse]:
-    def ask(request: ApiRequest, namespace: str, name: str) -> DeferredResponse:
-        subject_key, info = Key(kind, namespace, name), kind_info(kind)
+    def start_forecast(request: ApiRequest, namespace: str, name: str) -> DeferredResponse:
+        subject_key, served_kind = Key(kind, namespace, name), kind_info(kind)
         if objects.get(subject_key) is None:
-            title = f"{info.plural}.{info.group}"
-            raise StatusError(404, "NotFound", f'{title} "{name}" not found', {"name": name, "kind": info.plural})
+            title = f"{served_kind.plural}.{served_kind.group}"
+            raise StatusError(
+                404, "NotFound", f'{title} "{name}" not found', {"name": name, "kind": served_kind.plural}
+            )
         text = request.query.get("seed", "0")
         if not text.isdecimal() or not text.isascii() or len(text) > _SEED_DIGITS_MAX:
             raise bad_request(f"seed: {text!r} is not a number with at most {_SEED_DIGITS_MAX} digits")
         return forecaster.ask(ForecastRequest(subject_key, int(text), request.user))
 
-    return ask
+    return start_forecast
 
 
 # The `why` subresource of Workloads, jobs, pods and ClusterQueues: why they are pending or in their state.
@@ -304,7 +316,7 @@ class WhyHandler:
         """Return the resources, with the subresource `why` on the supported kinds."""
         return [
             each._replace(handlers={**each.handlers, WHY_SUBRESOURCE: self._handlers(each)})
-            if each.info.constant in _EXPLAINED_KINDS
+            if each.served_kind.constant in _EXPLAINED_KINDS
             else each
             for each in resources
         ]
@@ -313,10 +325,10 @@ class WhyHandler:
         return EndpointHandlers(_GROUP, _VERSION, _EXPLANATION_KIND, {"GET": partial(self._get, resource)})
 
     def _get(self, resource: Resource, request: ApiRequest, namespace: str, name: str) -> Response:
-        key = Key(resource.info.constant, namespace, name)
+        key = Key(resource.served_kind.constant, namespace, name)
         explanation = self._explanations.why(key, self._now(), partial(self._may_read, request.user))
         if explanation is None:
-            details = {"name": name, "group": resource.info.group, "kind": resource.info.plural}
+            details = {"name": name, "group": resource.served_kind.group, "kind": resource.served_kind.plural}
             raise StatusError(404, "NotFound", f'{resource.title} "{name}" not found', details)
         return Response(200, explanation)
 
@@ -360,7 +372,7 @@ class VisibilityResources:
         self._objects = objects
 
     def resources(self) -> list[Resource]:
-        """Return ClusterQueues and LocalQueues, which have only the subresource `pendingworkloads`."""
+        """Return `clusterqueues` and `localqueues` of each version, with only the subresource `pendingworkloads`."""
         return [resource for version in VISIBILITY_VERSIONS for resource in self._resources_of_version(version)]
 
     def _resources_of_version(self, version: str) -> list[Resource]:
@@ -425,7 +437,7 @@ class VisibilityResources:
 
 
 def _limit_and_offset(request: ApiRequest) -> tuple[int, int]:
-    """Return the `limit` and `offset` parameters of a visibility request, or their defaults."""
+    """Return `limit` and `offset` of a visibility request: 1000 and 0 by default, and limited to the allowed range."""
     limit, offset = (_integer_parameter(request, name) for name in ("limit", "offset"))
     return min(max(limit or _VISIBILITY_LIMIT, 0), _VISIBILITY_LIMIT_MAX), max(offset, 0)
 

@@ -14,7 +14,12 @@ from batchyard.api.errors import ApiError, FieldError, InvalidObject
 from batchyard.api.meta import Key, Obj, with_path
 from batchyard.api.printing.cells import format_selector
 from batchyard.api.times import format_time
-from batchyard.apiserver.apply import FieldManager, apply_configuration, updated_managed_fields, versions_of
+from batchyard.apiserver.apply import (
+    FieldManager,
+    apply_configuration,
+    managed_fields_after_update,
+    version_accessors_of,
+)
 from batchyard.apiserver.crd.json_path import parse_json_path, values_at
 from batchyard.apiserver.patch import UNSTRUCTURED, apply_patch, check_patch_media_type
 from batchyard.apiserver.request import (
@@ -25,7 +30,7 @@ from batchyard.apiserver.request import (
     WriteOptions,
     bad_request,
     causes_of,
-    write_options,
+    parse_write_options,
 )
 from batchyard.apiserver.resources import ApiObjectStore, EndpointHandlers, Resource
 from batchyard.apiserver.serialization import content_type_of, read_body, read_json, read_yaml
@@ -51,7 +56,7 @@ class ScaleHandler:
     ) -> None:
         self._objects = objects
         self._now = now
-        self._info = resource.info
+        self._served_kind = resource.served_kind
         self._strategy = resource.strategy
         self._resource = resource
         self._spec_replicas_fields = replica_paths["specReplicasPath"].strip(".").split(".")
@@ -69,12 +74,14 @@ class ScaleHandler:
         return Response(200, self._scale_of(self._get_object(namespace, name)))
 
     def _update(self, request: ApiRequest, namespace: str, name: str) -> Response:
-        return self._store_scale(read_body(request).value, self._get_object(namespace, name), write_options(request))
+        return self._store_scale(
+            read_body(request).value, self._get_object(namespace, name), parse_write_options(request)
+        )
 
     def _patch(self, request: ApiRequest, namespace: str, name: str) -> Response:
         stored_object, content_type = self._get_object(namespace, name), content_type_of(request)
         check_patch_media_type(content_type, allows_strategic=self._resource.is_native)
-        options = write_options(request, content_type)
+        options = parse_write_options(request, content_type)
         if content_type == APPLY_PATCH:
             return self._store_scale(read_yaml(request.body).value, stored_object, options, is_applied=True)
         scale = apply_patch(self._scale_of(stored_object), content_type, read_json(request.body).value, UNSTRUCTURED)
@@ -105,40 +112,43 @@ class ScaleHandler:
         return Response(200, self._scale_of(write_result.obj))
 
     def _managed_fields_after_update(self, stored_object: Obj, new: Obj, options: WriteOptions) -> list[dict[str, Any]]:
-        """Return the `managedFields` of an object after an update of its replicas."""
-        old, new = (self._strategy.in_version(obj, self._info.api_version) for obj in (stored_object, new))
+        old, new = (self._strategy.in_version(obj, self._served_kind.api_version) for obj in (stored_object, new))
         old_entries = stored_object["metadata"].get("managedFields") or []
-        versions = versions_of(self._resource, stored_object["metadata"].get("namespace", ""))
-        return updated_managed_fields(old, new, old_entries, self._field_manager(options), versions)
+        accessors = version_accessors_of(self._resource, stored_object["metadata"].get("namespace", ""))
+        return managed_fields_after_update(old, new, old_entries, self._field_manager(options), accessors)
 
     def _managed_fields_after_apply(
         self, stored_object: Obj, replicas: int, options: WriteOptions
     ) -> list[dict[str, Any]]:
         """Return the `managedFields` of an object after an apply of its replicas. Raises StatusError on a conflict."""
-        live_object = self._strategy.in_version(stored_object, self._info.api_version)
+        live_object = self._strategy.in_version(stored_object, self._served_kind.api_version)
         type_meta = {"apiVersion": live_object["apiVersion"], "kind": live_object["kind"]}
-        versions = versions_of(self._resource, stored_object["metadata"].get("namespace", ""))
+        accessors = version_accessors_of(self._resource, stored_object["metadata"].get("namespace", ""))
         config = with_path(type_meta, self._spec_replicas_fields, replicas)
         return apply_configuration(
-            live_object, config, self._field_manager(options), versions, force=options.force
+            live_object, config, self._field_manager(options), accessors, force=options.force
         ).managed_fields
 
     def _field_manager(self, options: WriteOptions) -> FieldManager:
         write_time = format_time(self._now() // SECOND * SECOND)
-        return FieldManager(options.manager, self._info.api_version, "scale", write_time)
+        return FieldManager(options.manager, self._served_kind.api_version, "scale", write_time)
 
     def _get_object(self, namespace: str, name: str) -> Obj:
-        info = self._info
-        obj = self._objects.get(Key(info.constant, namespace, name))
+        served_kind = self._served_kind
+        obj = self._objects.get(Key(served_kind.constant, namespace, name))
         if obj is None:
-            message = f'{info.plural}.{info.group} "{name}" not found'
-            raise StatusError(404, "NotFound", message, {"name": name, "group": info.group, "kind": info.plural})
+            message = f'{served_kind.plural}.{served_kind.group} "{name}" not found'
+            raise StatusError(
+                404, "NotFound", message, {"name": name, "group": served_kind.group, "kind": served_kind.plural}
+            )
         return obj
 
     def _conflict_error(self, name: str, error: ApiError | None) -> StatusError:
-        info = self._info
-        message = f'Operation cannot be fulfilled on {info.plural}.{info.group} "{name}": {error}'
-        return StatusError(409, "Conflict", message, {"name": name, "group": info.group, "kind": info.plural})
+        served_kind = self._served_kind
+        message = f'Operation cannot be fulfilled on {served_kind.plural}.{served_kind.group} "{name}": {error}'
+        return StatusError(
+            409, "Conflict", message, {"name": name, "group": served_kind.group, "kind": served_kind.plural}
+        )
 
     def _scale_of(self, stored_object: Obj) -> dict[str, Any]:
         """Return the Scale object of a stored object: its desired and current replicas, and its selector."""
@@ -166,7 +176,7 @@ def with_scale(
 def with_scales(resources: Iterable[Resource], objects: ApiObjectStore, now: Callable[[], Instant]) -> list[Resource]:
     """Return the resources, with the subresource `scale` on the native kinds that have replicas."""
     return [
-        with_scale(each, objects, _NATIVE_REPLICA_PATHS, now) if each.info.constant in _SCALABLE_KINDS else each
+        with_scale(each, objects, _NATIVE_REPLICA_PATHS, now) if each.served_kind.constant in _SCALABLE_KINDS else each
         for each in resources
     ]
 

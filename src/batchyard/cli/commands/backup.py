@@ -15,13 +15,15 @@ from batchyard.store.journal_file import JournalError
 
 
 def write_backup(file: Path, folder: Path) -> None:
-    """Write a backup of a platform's data directory, while it runs or is stopped; exit with 1 on failure."""
+    """Write a backup of the data directory of a running or stopped platform; exit with 1 on failure."""
     try:
         journal_contents = journal.back_up(folder / JOURNAL_FILE, file)
     except JournalError as error:
         output.fail(f"batchyard: {error}")
     except OSError as error:
-        output.fail(f"batchyard: cannot write the backup: {error.filename or file}: {error.strerror}")
+        output.fail(
+            f"batchyard: cannot write the backup: {error.filename or file}: {error.strerror}; choose another file"
+        )
     state = journal_contents.store
     objects_text = count_with_noun(len(state.objects), "object")
     output.report_line(f"batchyard: backup {file} written and verified: {objects_text} at revision {state.revision}")
@@ -35,7 +37,9 @@ def restore_backup(file: Path, folder: Path) -> None:
     except (DirectoryError, JournalError) as error:
         output.fail(f"batchyard: {error}")
     except OSError as error:
-        output.fail(f"batchyard: cannot restore the backup: {error.filename or folder}: {error.strerror}")
+        output.fail(
+            f"batchyard: cannot restore the backup: {error.filename or folder}: {error.strerror}; check its permissions"
+        )
     state = journal_contents.store
     objects_text = count_with_noun(len(state.objects), "object")
     output.report_line(f"batchyard: {folder}: {objects_text} restored; revisions continue from {state.revision}")

@@ -44,12 +44,14 @@ _WIDE_ONLY_SECTIONS: Final = frozenset({"quotaByQueue"})
 class CompareRequest:
     """The arguments of `batchyard compare`."""
 
-    a: str
-    b: str
+    #: The file or folder of each configuration.
+    path_a: str
+    path_b: str
+    #: The Cluster files of both configurations.
     clusters: tuple[Path | None, Path | None]
     loads: Sequence[str]
     #: The factor on the arrival rate of a trace's pods; None if not set.
-    factor: Fraction | None
+    load_factor: Fraction | None
     settings: ComparisonSettings
     output_format: Output
     html: Path | None
@@ -94,17 +96,17 @@ def format_comparison(comparison: ConfigurationComparison, output_format: Output
 
 
 def _display_names(request: CompareRequest) -> tuple[str, str]:
-    """Return display names of both configurations: the file names without suffix, or if equal, the full paths."""
-    a, b = Path(request.a).stem or request.a, Path(request.b).stem or request.b
+    """Return display names of both configurations: the file names without suffix, or the paths if these are equal."""
+    a, b = Path(request.path_a).stem or request.path_a, Path(request.path_b).stem or request.path_b
     if a != b:
         return a, b
-    return (request.a, request.b) if request.a != request.b else (f"{a} (first)", f"{a} (second)")
+    return (request.path_a, request.path_b) if request.path_a != request.path_b else (f"{a} (first)", f"{a} (second)")
 
 
 def _read_variants(request: CompareRequest, names: tuple[str, str]) -> ConfigurationPair:
     variants = [
         ComparedConfiguration(name, [path, *([str(cluster)] if cluster else [])])
-        for name, path, cluster in zip(names, (request.a, request.b), request.clusters, strict=True)
+        for name, path, cluster in zip(names, (request.path_a, request.path_b), request.clusters, strict=True)
     ]
     try:
         return read_pair(variants[0], variants[1], _read_loads(request, variants), request.settings.until)
@@ -113,13 +115,15 @@ def _read_variants(request: CompareRequest, names: tuple[str, str]) -> Configura
 
 
 def _read_loads(request: CompareRequest, variants: Sequence[ComparedConfiguration]) -> Sequence[Source]:
-    """Return the workloads that both simulations get: manifest files, and cluster traces converted to Jobs."""
+    """Return the sources of the load of both simulations: manifest files, and cluster traces converted to Jobs."""
     sources: list[Source] = []
     trace_paths = [path for path in request.loads if is_trace(Path(path))]
-    if request.factor is not None and not trace_paths:
+    if request.load_factor is not None and not trace_paths:
         output.fail("batchyard: --load scales a trace: set the folder of a trace with --trace")
     for path in request.loads:
-        sources += trace_as_jobs(Path(path), request.factor or Fraction(1), variants) if path in trace_paths else [path]
+        sources += (
+            trace_as_jobs(Path(path), request.load_factor or Fraction(1), variants) if path in trace_paths else [path]
+        )
     return sources
 
 

@@ -28,7 +28,7 @@ from batchyard.cli.cluster_access import (
     REQUEST_ERRORS,
     ClusterTarget,
     UnreachableError,
-    platform_time,
+    read_platform_time,
     request_document,
 )
 from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, select_kubeconfig
@@ -76,12 +76,12 @@ class CostQuery(NamedTuple):
 def print_costs(target: ClusterTarget, query: CostQuery, output_format: CostFormat) -> None:
     """Print the costs that a platform's CostRecords contain; exit with 1 if they cannot be read."""
     try:
-        now = platform_time(target)
+        now = read_platform_time(target)
         begin, end = _parse_instant(query.begin, now), _parse_instant(query.end, now) if query.end else now + HOUR
         cost_records, remark = _list_cost_records(target, query.namespace)
     except UnreachableError as error:
-        why = f"{error}; the cluster has no CostRecords" if error.code == _NOT_FOUND_CODE else str(error)
-        output.fail(f"batchyard: {why}")
+        message = f"{error}; the cluster has no CostRecords" if error.code == _NOT_FOUND_CODE else str(error)
+        output.fail(f"batchyard: {message}")
     except REQUEST_ERRORS as error:
         output.fail(f"batchyard: {error}")
     cost_report = make_cost_report(cost_records, query.by.value, begin, end)
@@ -149,7 +149,7 @@ def _cost_table(report: CostReport) -> str:
     if not report.rows:
         return _NO_COSTS_MESSAGE
     use_columns = [use.upper() for use in _USE_COLUMNS]
-    header = [report.by.upper(), "MACHINE-HOURS", "ACCELERATOR-HOURS", *use_columns, "COST", "SHARE"]
+    header = [report.dimension.upper(), "MACHINE-HOURS", "ACCELERATOR-HOURS", *use_columns, "COST", "SHARE"]
     total_cost = report.total.total
     rows = [[*_row_cells(row), f"{percentage(row.total, total_cost):.1f}%"] for row in (*report.rows, report.total)]
     return format_table([header, *rows])
@@ -162,13 +162,13 @@ def _row_cells(row: CostReportRow) -> list[str]:
 
 
 def _format_csv(cost_report: CostReport) -> str:
-    text = io.StringIO()
+    csv_buffer = io.StringIO()
     report_document: dict[str, Any] = cost_report_document(cost_report)
     column_names = ["name", "nodeHours", "acceleratorHours", *_USE_COLUMNS, "dollars", "sharePercent"]
-    csv_writer = csv.DictWriter(text, column_names, lineterminator="\n")
+    csv_writer = csv.DictWriter(csv_buffer, column_names, lineterminator="\n")
     csv_writer.writeheader()
     csv_writer.writerows([*report_document["rows"], report_document["total"]])
-    return text.getvalue()
+    return csv_buffer.getvalue()
 
 
 def cost(

@@ -14,7 +14,7 @@ from batchyard.cli.cluster_access import (
     REQUEST_ERRORS,
     ClusterTarget,
     UnreachableError,
-    platform_time,
+    read_platform_time,
     request_document,
 )
 from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, Output, select_kubeconfig
@@ -37,7 +37,7 @@ class DecisionQuery(NamedTuple):
 
 
 def print_decisions(target: ClusterTarget, query: DecisionQuery, output_format: Output) -> None:
-    """Print the selected decisions of a platform; exit with 1 if the cluster has no decision ledger."""
+    """Print the selected decisions of a platform; exit with 1 if its decision ledger is missing or cannot be read."""
     try:
         decision_list = _query_decisions(target, query)
     except UnreachableError as error:
@@ -80,7 +80,7 @@ def _parse_instant(target: ClusterTarget, text: str) -> Instant:
         time_before_now = parse_duration(text)
     except ValueError:
         output.fail(f"batchyard: {text!r} is not a time; use 2026-01-31T12:00:00Z, or 2h for two hours ago")
-    return platform_time(target) - time_before_now
+    return read_platform_time(target) - time_before_now
 
 
 def _format_decisions(decision_items: Sequence[Mapping[str, Any]], *, is_wide: bool) -> str:

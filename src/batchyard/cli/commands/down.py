@@ -12,23 +12,26 @@ import typer
 
 from batchyard.base.counts import count_with_noun, select_verb
 from batchyard.cli import output
-from batchyard.cli.background import END_TIMEOUT_SECONDS, running_platform
+from batchyard.cli.background import END_TIMEOUT_SECONDS, require_running_platform
 from batchyard.cli.options import DATA_DIR, PlatformDir
 from batchyard.server.platform.data_dir import JOURNAL_FILE, PlatformProcess, running_process_in
 from batchyard.store.journal_file import wait_until_journal_closed
 
 
 def stop_platform(folder: Path, *, end_pods: bool) -> None:
-    """Stop a platform and wait for its end; with `end_pods`, also end its pods, even if only the pods still run."""
+    """Stop a platform and wait for its end; with `end_pods`, also end its pods, even if only the pods still run.
+
+    The command exits if no platform runs, or if the platform or a pod does not end in time.
+    """
     if not (end_pods and _only_pods_run(folder)):
-        _end_platform(running_platform(folder), folder)
+        _end_platform(require_running_platform(folder), folder)
     _end_or_report_pods(folder, end_pods=end_pods)
 
 
 def _only_pods_run(folder: Path) -> bool:
     from batchyard.server.local_node.orphans import OrphanedPods  # noqa: PLC0415 - only for down
 
-    return running_process_in(folder) is None and bool(OrphanedPods(folder).pods())
+    return running_process_in(folder) is None and bool(OrphanedPods(folder).running_pod_uids())
 
 
 def _end_platform(process: PlatformProcess, folder: Path) -> None:
@@ -39,7 +42,7 @@ def _end_platform(process: PlatformProcess, folder: Path) -> None:
     if not _has_ended(folder / JOURNAL_FILE):
         message = f"batchyard: {process.url}, pid {process.pid}, did not end within {END_TIMEOUT_SECONDS} s"
         output.fail(f"{message}; end it with kill -9 {process.pid}, which loses no acknowledged writes")
-    output.report_line(f"batchyard: {process.url} has ended, its data is kept")
+    output.report_line(f"batchyard: {process.url} has ended; its data is kept")
 
 
 def _end_or_report_pods(folder: Path, *, end_pods: bool) -> None:
@@ -47,7 +50,7 @@ def _end_or_report_pods(folder: Path, *, end_pods: bool) -> None:
     from batchyard.server.local_node.orphans import GRACE_SECONDS, OrphanedPods  # noqa: PLC0415 - only for down
 
     orphaned_pods = OrphanedPods(folder)
-    pod_count = len(orphaned_pods.pods())
+    pod_count = len(orphaned_pods.running_pod_uids())
     if not pod_count and not end_pods:
         return
     pods_text = count_with_noun(pod_count, "pod")

@@ -20,7 +20,7 @@ from batchyard.cli.cluster_access import (
     ClusterTarget,
     ListPermissionError,
     access_reader_of_source,
-    listed_names,
+    list_existing_names,
     read_cluster_state,
     read_state_file,
 )
@@ -29,7 +29,7 @@ from batchyard.cli.missing_objects import NamespacedName, not_found_text
 from batchyard.cli.output import render_document
 from batchyard.client.transport import HttpRequest, decode_object, failure_reason, object_path
 from batchyard.server.operator.aiohttp_transport import HttpTransport
-from batchyard.sim.forecast import HORIZON, NO_START, ForecastOptions, forecasts
+from batchyard.sim.forecast import HORIZON, NO_START, ForecastOptions, forecast_workloads
 from batchyard.sim.state import State
 from batchyard.sim.whatif import SUBJECT_KINDS, subject_document, workload_of
 
@@ -69,7 +69,7 @@ def run(request: EtaRequest) -> None:
 
 
 def format_forecasts(documents: Sequence[Mapping[str, Any]], output_format: options.Output, *, is_one: bool) -> str:
-    """Format the forecasts as a table, JSON or YAML."""
+    """Format the forecasts as a table, JSON or YAML; with `is_one`, JSON and YAML have no List around the forecast."""
     if not output_format.is_table:
         list_document = {"apiVersion": "v1", "kind": "List", "items": list(documents)}
         value = documents[0] if is_one else list_document
@@ -127,7 +127,7 @@ def _forecast_locally(request: EtaRequest, subject: Key) -> Mapping[str, Any]:
     name = workload_of(state.objects, subject)
     if name is None:
         output.fail(_missing_workload_text(request, subject, state))
-    forecasts_by_name = forecasts(state, [name], request.forecast_options)
+    forecasts_by_name = forecast_workloads(state, [name], request.forecast_options)
     if name not in forecasts_by_name:
         output.fail(f"batchyard: {kind_info(subject.kind).singular} {subject} has ended: there is nothing to forecast")
     return forecasts_by_name[name].document(subject_document(subject))
@@ -144,18 +144,22 @@ def _missing_workload_text(request: EtaRequest, subject: Key, state: State) -> s
             text += f", because {file} holds manifests, not the state of a cluster"
             return f"batchyard: {text}; `{question} -f {file} --at 10m` simulates them, and explains it at that time"
         return f"batchyard: {text}; `{question}{f' -f {file}' if file else ''}` prints the reason"
-    existing = [NamespacedName(key.namespace, key.name) for key in state.objects if key.kind == subject.kind]
-    if is_manifests and not existing:
+    existing_names = [NamespacedName(key.namespace, key.name) for key in state.objects if key.kind == subject.kind]
+    if is_manifests and not existing_names:
         message = f"the file has no {info.singular}; write the state of a cluster with `batchyard snapshot FILE`"
-        return f"{file}: {message}, and give that file"
-    return f"batchyard: {not_found_text(info, NamespacedName(subject.namespace, subject.name), existing)}"
+        return f"{file}: {message}, and use that file"
+    return f"batchyard: {not_found_text(info, NamespacedName(subject.namespace, subject.name), existing_names)}"
 
 
 def _missing_object_text(source: ClusterTarget, subject: Key) -> str:
     """Return the message that the object does not exist, or '' if it exists or the user may not list such objects."""
-    info, wanted = kind_info(subject.kind), NamespacedName(subject.namespace, subject.name)
-    existing = listed_names(source, info, wanted)
-    return "" if existing is None or wanted in existing else not_found_text(info, wanted, existing)
+    info, subject_name = kind_info(subject.kind), NamespacedName(subject.namespace, subject.name)
+    existing_names = list_existing_names(source, info, subject_name)
+    return (
+        ""
+        if existing_names is None or subject_name in existing_names
+        else not_found_text(info, subject_name, existing_names)
+    )
 
 
 def _forecast_all_locally(request: EtaRequest) -> list[Mapping[str, Any]]:
@@ -166,7 +170,7 @@ def _forecast_all_locally(request: EtaRequest) -> list[Mapping[str, Any]]:
     except SOURCE_ERRORS as error:
         output.fail(f"batchyard: {error}")
     names = _pending_workload_keys(state.of_kind(scheme.WORKLOAD), request)
-    forecasts_by_name = forecasts(state, names, request.forecast_options)
+    forecasts_by_name = forecast_workloads(state, names, request.forecast_options)
     subject_by_name = {name: Key(scheme.WORKLOAD, *name.split("/", 1)) for name in forecasts_by_name}
     return [forecasts_by_name[name].document(subject_document(subject)) for name, subject in subject_by_name.items()]
 
@@ -174,7 +178,7 @@ def _forecast_all_locally(request: EtaRequest) -> list[Mapping[str, Any]]:
 def _forecast_namespace_on_server(request: EtaRequest, error: ListPermissionError) -> list[Mapping[str, Any]]:
     """Return the server's forecasts of the pending Workloads in one namespace, if the user may list no others.
 
-    Exit with the given error if the server does not return all forecasts, or the user may not list the Workloads.
+    Exit with `error` if the server does not return all forecasts, or the user may not list the Workloads.
     """
 
     async def ask(client: ClusterClient) -> list[Mapping[str, Any]] | None:
@@ -190,7 +194,9 @@ def _forecast_namespace_on_server(request: EtaRequest, error: ListPermissionErro
             if response.code != 200:
                 return None
             documents.append(decode_object(response.body))
-        output.report_line(f"batchyard: only namespace {namespace}: no permission to list other namespaces")
+        output.report_line(
+            f"batchyard: forecasts of namespace {namespace} only: no permission to list other namespaces"
+        )
         return documents
 
     documents = None if request.is_local else run_in_cluster(request.source, ask)
@@ -281,7 +287,7 @@ def eta(
     computed here, from all objects of the cluster.
     """
     if bool(subject) == all_:
-        raise typer.BadParameter("give one KIND/NAME, or use --all")
+        raise typer.BadParameter("add one KIND/NAME, or --all")
     if queue and not all_:
         raise typer.BadParameter("--queue requires --all")
 
@@ -290,5 +296,5 @@ def eta(
     source = ClusterTarget(
         options.select_kubeconfig(context, kubeconfig, data_dir), kube_context, data_dir or options.DATA_DIR
     )
-    is_local = any(options.is_given(context, name) for name in _LOCAL_PARAMETERS)
+    is_local = any(options.is_on_command_line(context, name) for name in _LOCAL_PARAMETERS)
     run(EtaRequest(subject, namespace, queue, state, source, forecast_options, output, is_local))

@@ -19,12 +19,12 @@ from batchyard.api.meta import Obj
 from batchyard.api.times import format_second, format_time
 from batchyard.base.instant import Instant
 from batchyard.cli import output
-from batchyard.cli.background import running_platform
-from batchyard.cli.commands.status import owner_connection, read_status
+from batchyard.cli.background import require_running_platform
+from batchyard.cli.commands.status import open_owner_connection, read_status
 from batchyard.cli.help import HELP_SETTINGS, HelpCommand, HelpGroup
 from batchyard.cli.options import DATA_DIR
 from batchyard.cloud.catalog import instances
-from batchyard.nodes.conditions import DrainOptions, drain
+from batchyard.nodes.conditions import DrainOptions, plan_drain
 from batchyard.server.kubeconfig.access import KubeconfigError
 
 _INSTANCES_PATH: Final = f"/apis/{scheme.kind_info(scheme.INSTANCE).api_version}/instances"
@@ -57,7 +57,6 @@ class _OwnerClient:
         return "" if status_code < http.client.BAD_REQUEST else str(response_document.get("message") or status_code)
 
     def now(self) -> Instant:
-        """Return the current time of the platform."""
         instant: Instant = read_status(self._connection)["instant"]
         return instant
 
@@ -71,7 +70,10 @@ class _OwnerClient:
 
 
 def break_machine(folder: Path, name: str, *, is_reclaimed: bool) -> None:
-    """Crash or reclaim (as a cloud would) the simulated machine of a node; exit if the node has no such machine."""
+    """Crash or reclaim (as a cloud would) the simulated machine of a node.
+
+    The command exits if the node has no running simulated machine, or if the machine to reclaim is no Spot machine.
+    """
     with _connect_as_owner(folder) as owner:
         instance = _running_instance(owner, name)
         now = owner.now()
@@ -79,9 +81,9 @@ def break_machine(folder: Path, name: str, *, is_reclaimed: bool) -> None:
         if is_reclaimed:
             if instance["spec"].get("provisioning") != "spot":
                 output.fail(f"batchyard: the machine of node {name} is not a Spot machine; use --crash, not --reclaim")
-            changed_instance = instances.in_phase(instance, instances.STOPPING, now, stopAt=format_time(stop_time))
+            changed_instance = instances.with_phase(instance, instances.STOPPING, now, stopAt=format_time(stop_time))
         else:
-            changed_instance = instances.in_phase(instance, instances.CRASHED, now)
+            changed_instance = instances.with_phase(instance, instances.CRASHED, now)
         owner.patch(f"{_INSTANCES_PATH}/{quote(name)}/status", {"status": changed_instance["status"]})
     message = f"is being reclaimed and stops at {format_second(stop_time)}"
     message = message if is_reclaimed else f"crashed at {format_second(now)}"
@@ -89,13 +91,13 @@ def break_machine(folder: Path, name: str, *, is_reclaimed: bool) -> None:
 
 
 def drain_node(folder: Path, name: str) -> None:
-    """Cordon a node and evict its pods; exit with 1 if an eviction is rejected."""
+    """Cordon a node and evict its pods; exit with 1 if the node does not exist or an eviction is rejected."""
     with _connect_as_owner(folder) as owner:
         if owner.get(f"{_NODES_PATH}/{quote(name)}") is None:
             output.fail(f"batchyard: node {name} not found; `kubectl get nodes` lists the nodes")
         owner.patch(f"{_NODES_PATH}/{quote(name)}", {"spec": {"unschedulable": True}})
         pod_list = owner.get(f"/api/v1/pods?fieldSelector={quote('spec.nodeName=' + name)}")
-        pods = [] if pod_list is None else drain(pod_list["items"], _DRAIN_OPTIONS).evicted_pods
+        pods = [] if pod_list is None else plan_drain(pod_list["items"], _DRAIN_OPTIONS).evicted_pods
         rejection_by_pod = {_pod_key(pod): message for pod in pods if (message := _evict_pod(owner, pod))}
     for pod, message in rejection_by_pod.items():
         output.report_line(f"batchyard: pod {pod} was not evicted: {message}")
@@ -109,9 +111,9 @@ def drain_node(folder: Path, name: str) -> None:
 @contextmanager
 def _connect_as_owner(folder: Path) -> Iterator[_OwnerClient]:
     """Yield a client with the owner's credentials for a data directory's platform; exit if it does not respond."""
-    platform_process = running_platform(folder)
+    platform_process = require_running_platform(folder)
     try:
-        with closing(owner_connection(platform_process, folder)) as connection:
+        with closing(open_owner_connection(platform_process, folder)) as connection:
             yield _OwnerClient(connection)
     except (KubeconfigError, OSError, http.client.HTTPException, ValueError) as error:
         output.fail(f"batchyard: request to {platform_process.url} failed: {error}")
@@ -176,9 +178,9 @@ def node(
     drain: Annotated[bool, typer.Option("--drain", help="Cordon it and evict its pods.")] = False,
     data_dir: Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="The data directory.")] = DATA_DIR,
 ) -> None:
-    """Crash, reclaim or drain a node, as its owner."""
+    """Crash, reclaim or drain a node, as the owner."""
     if crash + reclaim + drain != 1:
-        raise typer.BadParameter("give exactly one of --crash, --reclaim and --drain")
+        raise typer.BadParameter("use exactly one of --crash, --reclaim and --drain")
 
     if drain:
         drain_node(data_dir, name)

@@ -19,7 +19,7 @@ from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import Instant, format_age
 from batchyard.cli import output
 from batchyard.cli.commands.guide_story import format_next_steps, format_story
-from batchyard.cli.commands.live_guide import DifferentRow, LiveGuide, running_platform_context
+from batchyard.cli.commands.live_guide import DifferentRow, LiveGuide, run_platform_process
 from batchyard.cli.commands.simulate import write_report
 from batchyard.cli.manifest_warnings import print_warnings, remember_verbosity
 from batchyard.cli.options import GuideStepName, Output, Report, parse_speed
@@ -30,7 +30,7 @@ from batchyard.provision.model import PlatformModel
 from batchyard.provision.render import render
 from batchyard.sim.guide import Guide, GuideObservation, examples_folder, played_steps, pool_of, unfinished_of
 from batchyard.sim.recovery import RunAccounting
-from batchyard.sim.result import Reporter, rejected_write
+from batchyard.sim.result import Reporter, describe_rejected_write
 from batchyard.sim.scenario import InvalidScenario
 
 # The output rows of a guide by name, without object names and ages, which differ between runs.
@@ -40,11 +40,11 @@ class PlayedGuide(Protocol):
     """A run of the reference architecture's guide, in a simulation or on a live platform."""
 
     @property
-    def initial(self) -> Mapping[str, int]:
+    def initial_node_counts(self) -> Mapping[str, int]:
         """The number of nodes of each pool before the first step."""
 
     @property
-    def began(self) -> Instant:
+    def start_time(self) -> Instant:
         """The virtual time at which the guide's run began."""
 
     def now(self) -> Instant:
@@ -104,7 +104,7 @@ def run(
     try:
         guide = Guide(folder, played_steps(step), platform_dir)
     except InvalidScenario as invalid:
-        output.fail(f"{invalid}\nbatchyard: the guide cannot be played with invalid manifests")
+        output.fail(f"{invalid}\nbatchyard: the guide was not run; fix these manifests first")
     print_warnings(guide.warnings)
     reporter, accounting = Reporter(guide.world), RunAccounting(guide.world.client, guide.world.kernel)
     observations, preemption_totals = [], []
@@ -114,7 +114,7 @@ def run(
     if report is not None:
         write_report(report, reporter.html(guide.now(), accounting.cost_statement(guide.now())))
     if live_speed is None and output_format is Output.TABLE:
-        output.write(format_story(observations, preemption_totals, guide.initial, guide.began))
+        output.write(format_story(observations, preemption_totals, guide.initial_node_counts, guide.start_time))
         _report_run(observations, guide, is_complete=step is None)
         output.write(format_next_steps())
         return
@@ -123,7 +123,7 @@ def run(
         return
 
     _treat_signals_as_ctrl_c()
-    with running_platform_context(guide.cluster, live_speed) as live_platform:
+    with run_platform_process(guide.cluster, live_speed) as live_platform:
         live_guide = LiveGuide(guide, live_platform, stops_clock=live_speed != 1)
         live_observations = list(live_guide.play(played_steps(step)))
         simulated_rows = guide_rows(observations, guide)
@@ -146,17 +146,19 @@ def _print_guide(
     guide: PlayedGuide,
     step: str | None,
     output_format: Output,
-    live_doc: Mapping[str, Any] | None = None,
+    live_document: Mapping[str, Any] | None = None,
 ) -> None:
-    output.write(_format_guide(observations if step is None else observations[-1:], guide, output_format, live_doc))
+    output.write(
+        _format_guide(observations if step is None else observations[-1:], guide, output_format, live_document)
+    )
     _report_run(observations, guide, is_complete=step is None)
 
 
 def _report_run(observations: Sequence[GuideObservation], guide: PlayedGuide, *, is_complete: bool) -> None:
     """Print the rejected writes of a simulation, and how far the run agrees with the guide."""
     if isinstance(guide, Guide):
-        for write, error in guide.world.refused:
-            output.report_line(f"rejected write: {rejected_write(write, error)}")
+        for write, error in guide.world.rejected_writes:
+            output.report_line(f"rejected write: {describe_rejected_write(write, error)}")
     _report_agreement(observations, guide, is_complete=is_complete)
 
 
@@ -177,13 +179,15 @@ def _format_guide(
     observations: Sequence[GuideObservation],
     guide: PlayedGuide,
     output_format: Output,
-    live_doc: Mapping[str, Any] | None,
+    live_document: Mapping[str, Any] | None,
 ) -> str:
     """Format the results of all steps and the final Jobs; JSON and YAML also contain the report on the live run."""
     if output_format.is_table:
-        return "".join([*(_step_table(observation, guide.began) for observation in observations), _jobs_table(guide)])
+        return "".join(
+            [*(_step_table(observation, guide.start_time) for observation in observations), _jobs_table(guide)]
+        )
     document = _guide_document(observations, guide)
-    return render_document(document if live_doc is None else {**document, "live": live_doc}, output_format)
+    return render_document(document if live_document is None else {**document, "live": live_document}, output_format)
 
 
 def _step_table(observation: GuideObservation, began: Instant) -> str:
@@ -245,7 +249,7 @@ def _guide_document(observations: Sequence[GuideObservation], guide: PlayedGuide
     """Return the results of the steps and Jobs as a JSON document, in the format of the guide's published figures."""
     now = guide.now()
     return {
-        "initialNodes": guide.initial,
+        "initialNodes": guide.initial_node_counts,
         "steps": [
             {
                 "name": observation.step.name,
@@ -275,14 +279,14 @@ def _report_agreement(observations: Sequence[GuideObservation], guide: PlayedGui
 
     Also exit with 1 if the whole guide was played (`is_complete`) and a Job did not end.
     """
-    exact = sum(len(observation.exact_queues) for observation in observations)
+    exact_count = sum(len(observation.exact_queues) for observation in observations)
     wrong_rows = [f"{each.step.name}: {queue}" for each in observations for queue in each.wrong_queues]
     all_jobs = _jobs(guide)
     job_count, unfinished_jobs = len(all_jobs), len(unfinished_of(all_jobs))
     output.report_line(
-        f"batchyard: {exact - len(wrong_rows)} of {exact} rows that quota alone decides (exact) agree with the guide, "
-        f"the other rows depend on the reading time; {job_count - unfinished_jobs} of {job_count} Jobs are complete;"
-        " nodes after each "
+        f"batchyard: {exact_count - len(wrong_rows)} of {exact_count} rows that quota alone decides (exact) agree with "
+        f"the guide, the other rows depend on the reading time; {job_count - unfinished_jobs} of {job_count} Jobs are "
+        "complete; nodes after each "
         f"step: {', '.join(str(sum(observation.pools.values())) for observation in observations)}"
     )
     other_difference_count = sum(

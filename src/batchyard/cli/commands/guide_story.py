@@ -15,7 +15,7 @@ _OPENING: Final = (
     "Four teams share one GPU cluster: a few reserved nodes, and on-demand and Spot machines when they are needed. "
     "The steps are those of Google's guide to its batch reference architecture, simulated with the guide's times."
 )
-_NEXT: Final = """
+_NEXT_STEPS: Final = """
 Try next:
   {program} guide --verbose
       every queue and node after each step, beside the figures of Google's guide
@@ -76,17 +76,21 @@ def format_story(
     initial_nodes: Mapping[str, int],
     began: Instant,
 ) -> str:
-    """Return the story of the played steps; `preemption_totals` counts preemptions up to the end of each step."""
+    """Return the story of the played steps.
+
+    `preemption_totals` has the number of preemptions up to the end of each step, `initial_nodes` the number of nodes by
+    pool before the first step, and `began` the start of the run.
+    """
     parts = [textwrap.fill(_OPENING, _WIDTH)]
     pools, preemptions = initial_nodes, 0
     for number, (observation, total) in enumerate(zip(observations, preemption_totals, strict=True), 1):
-        words = _STEP_TEXTS[observation.step.name]
-        heading = f"{number}. {words.title}"
+        step_text = _STEP_TEXTS[observation.step.name]
+        heading = f"{number}. {step_text.title}"
         time = f"after {format_age(observation.nodes_now - began)}"
         lines = [
             f"{heading}{time:>{_WIDTH - len(heading)}}",
-            _fill(words.event),
-            _fill(f"Why it matters: {words.reason}"),
+            _fill(step_text.event),
+            _fill(f"Why it matters: {step_text.reason}"),
             _fill(
                 f"Shown by: {_workload_counts(observation, total - preemptions)};",
                 f"{_node_counts(observation, pools)}.",
@@ -100,7 +104,7 @@ def format_story(
 def format_next_steps() -> str:
     """Return suggestions for what to try after the guide, with the program name that the user typed."""
     program = sys.argv[0] if sys.argv[0].endswith("/batchyard") else "batchyard"
-    return _NEXT.format(program=program)
+    return _NEXT_STEPS.format(program=program)
 
 
 def _fill(*sentences: str) -> str:
@@ -109,19 +113,19 @@ def _fill(*sentences: str) -> str:
     )
 
 
-def _workload_counts(observation: GuideObservation, preempted: int) -> str:
+def _workload_counts(observation: GuideObservation, preemptions: int) -> str:
     """Return how many Workloads have quota, wait, and were preempted since the previous step."""
     rows = observation.rows.values()
-    admitted, pending = sum(row.admitted for row in rows), sum(row.pending for row in rows)
-    waiting_text = f", {pending} {select_verb(pending, 'waits', 'wait')}" if pending else ""
-    preempted_text = f", {preempted} {select_verb(preempted, 'was', 'were')} preempted" if preempted else ""
-    admitted_text = f"{count_with_noun(admitted, 'Workload')} {select_verb(admitted, 'has', 'have')} quota"
+    admitted_count, pending_count = sum(row.admitted for row in rows), sum(row.pending for row in rows)
+    waiting_text = f", {pending_count} {select_verb(pending_count, 'waits', 'wait')}" if pending_count else ""
+    preempted_text = f", {preemptions} {select_verb(preemptions, 'was', 'were')} preempted" if preemptions else ""
+    admitted_text = f"{count_with_noun(admitted_count, 'Workload')} {select_verb(admitted_count, 'has', 'have')} quota"
     return f"{admitted_text}{waiting_text}{preempted_text}"
 
 
-def _node_counts(observation: GuideObservation, earlier: Mapping[str, int]) -> str:
+def _node_counts(observation: GuideObservation, old_pools: Mapping[str, int]) -> str:
     """Return the number of nodes and the changes since the previous step, by pool."""
     pools = observation.pools
-    changes = {pool: pools.get(pool, 0) - earlier.get(pool, 0) for pool in dict.fromkeys([*earlier, *pools])}
+    changes = {pool: pools.get(pool, 0) - old_pools.get(pool, 0) for pool in dict.fromkeys([*old_pools, *pools])}
     texts = [f"{change:+} {pool}" for pool, change in changes.items() if change]
     return f"{count_with_noun(sum(pools.values()), 'node')} ({', '.join(texts) or 'as before'})"

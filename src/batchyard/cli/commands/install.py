@@ -25,7 +25,7 @@ class _AliasFreeDumper(yaml.SafeDumper):
 
 
 def option_problems(settings: InstallSettings) -> Iterator[tuple[str, Sequence[str]]]:
-    """Yield each invalid option with its problems: an invalid namespace or name, or a missing image."""
+    """Yield the names of invalid options with their problems: an invalid namespace, name or image."""
     if problems := rules.dns_label_errors(settings.namespace):
         yield "namespace", problems
     if problems := rules.dns1035_label_errors(settings.name) or rules.dns1035_label_errors(settings.webhook_service):

@@ -56,7 +56,7 @@ def run(request: LintRequest) -> None:
 
 
 def summary(report: LintReport) -> str:
-    """Return the numbers of linted documents and of findings as one line."""
+    """Return the number of linted documents and the number of findings of each severity as one line."""
     document_count = count_with_noun(report.document_count, "document")
     if not report.findings:
         return f"batchyard: no findings in {document_count}"
@@ -81,7 +81,6 @@ def _finding_lines(finding: LintFinding) -> Iterator[str]:
 
 
 def _report_document(findings: Sequence[LintFinding], report: LintReport) -> dict[str, Any]:
-    """Return the lint report as a JSON document."""
     return {
         "apiVersion": "batchyard.dev/v1alpha1",
         "kind": "LintReport",

@@ -32,12 +32,12 @@ from batchyard.api.times import parse_time
 from batchyard.base.instant import MINUTE, SECOND, Duration, Instant, format_age, parse_duration
 from batchyard.cli import output
 from batchyard.cli.background import END_TIMEOUT_SECONDS, UpOptions, start_in_background
-from batchyard.cli.commands.status import owner_connection, request_as_owner
+from batchyard.cli.commands.status import open_owner_connection, request_as_owner
 from batchyard.controller_groups import GROUPS
 from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.platform.data_dir import KUBECONFIG_FILE, LOG_FILE, PlatformOptions, prepare_data_dir
-from batchyard.server.platform.platform import CLOCK_PATH as CLOCK
-from batchyard.server.platform.status_report import STATUS_REPORT_PATH as STATUS
+from batchyard.server.platform.platform import CLOCK_PATH
+from batchyard.server.platform.status_report import STATUS_REPORT_PATH
 from batchyard.sim.guide import (
     PLATFORM_FILES,
     RUN_LENGTH_MAX,
@@ -45,7 +45,7 @@ from batchyard.sim.guide import (
     Guide,
     GuideObservation,
     GuideStep,
-    is_timed,
+    has_run_time,
     ready_by_pool,
     unfinished_of,
 )
@@ -131,7 +131,7 @@ UNEXPLAINED_REASON: Final = "no Job or reading was late, so this is a bug in bat
 
 
 class Timing(NamedTuple):
-    """How late a Job was created, or queues or nodes were read, in a step of the guide (in virtual time)."""
+    """The lateness, in virtual time, of an event in a step: the creation of a Job, or a reading of queues or nodes."""
 
     step: str
     event_kind: str
@@ -253,7 +253,7 @@ class GuideMoment(NamedTuple):
 
 
 @contextmanager
-def running_platform_context(
+def run_platform_process(
     cluster: Obj | None, speed: float, controllers: Sequence[str] = GROUPS, audit_log: Path | None = None
 ) -> Iterator[StartedPlatform]:
     """Run a platform in its own process, with a temporary data directory, until the end of the `with` block."""
@@ -266,7 +266,7 @@ def running_platform_context(
         options = PlatformOptions(folder, sync=SyncMode.PROCESS, audit_log=audit_log, controllers=controllers)
         process, platform_process = start_in_background(UpOptions(options, cluster_file, speed))
         try:
-            with closing(owner_connection(platform_process, folder)) as connection:
+            with closing(open_owner_connection(platform_process, folder)) as connection:
                 yield StartedPlatform(folder, process, connection, speed)
         finally:
             process.terminate()
@@ -288,9 +288,9 @@ class LiveGuide:
         self._stops_clock = stops_clock
         #: The moment of the latest reading.
         self._last_reading = self._current_moment()
-        self.initial: Mapping[str, int] = {}
+        self.initial_node_counts: Mapping[str, int] = {}
         #: The instant at which the guide began; the times of the steps are relative to it.
-        self.began: Instant = 0
+        self.start_time: Instant = 0
         #: The lateness of all Jobs and readings.
         self.timings = Timings([])
 
@@ -299,7 +299,7 @@ class LiveGuide:
         self.timings = Timings([step.name for step in steps])
         self._kubectl.run("apply", "-f", "-", input_text="\n".join(map(json.dumps, self._documents_of(PLATFORM_FILES))))
         kubectl_stream = self._prepare_step(steps[0])
-        self.began = self._start_instant()
+        self.start_time = self._start_instant()
         for step, next_step in zip_longest(steps, steps[1:]):
             finished_at = self._create_jobs_or_wait(step, kubectl_stream)
             now, queues = self._read_settled_queues(step, finished_at + parse_duration(step.looks.queues))
@@ -320,7 +320,7 @@ class LiveGuide:
     def _start_instant(self) -> Instant:
         """Record the initial ready nodes of each pool; return the next whole minute since the Cluster's creation."""
         self._last_reading = self._current_moment()
-        self.initial = ready_by_pool(self.objects(scheme.NODE))
+        self.initial_node_counts = ready_by_pool(self.objects(scheme.NODE))
         (cluster,) = self.objects(scheme.CLUSTER)
         created_at = parse_time(cluster["metadata"]["creationTimestamp"])
         return created_at - (created_at - self._current_moment().now) // MINUTE * MINUTE
@@ -338,7 +338,7 @@ class LiveGuide:
         self.timings.note(Timing(step.name, "reading of", f"the {subject}", lateness))
 
     def _read_settled_queues(self, step: GuideStep, due_at: Instant) -> tuple[Instant, Sequence[Obj]]:
-        """Read the ClusterQueues from `due_at` on until they count every Workload; return the time and the queues."""
+        """Read the queues from `due_at` on until they count all Workloads, at most 50 times; return time and queues."""
         for attempt in range(_QUEUE_READINGS_MAX):
             moment = self._wait_for_moment(due_at + attempt * SECOND)
             queues = self._objects_at(moment, scheme.CLUSTER_QUEUE)
@@ -367,7 +367,7 @@ class LiveGuide:
             return self._wait_until_idle(step)
         manifest_files = self._files[step.name]
         due_jobs = [
-            (self.began + instant, document)
+            (self.start_time + instant, document)
             for path, instant in manifest_files
             for document in _read_documents(path)
             if document["kind"] in _JOB_KINDS
@@ -385,7 +385,7 @@ class LiveGuide:
         self, step: GuideStep, due_jobs: Sequence[_DueJob], kubectl_stream: KubectlStream
     ) -> Sequence[Instant]:
         """Create each Job while the clock is stopped at the Job's due time; return the creation times."""
-        self._request(CLOCK, {"until": due_jobs[0][0]})
+        self._request(CLOCK_PATH, {"until": due_jobs[0][0]})
         for _ in range(len(self._documents_of(step.name)) - len(due_jobs)):
             kubectl_stream.next_line()  # the objects that the Jobs need
         creation_times = []
@@ -400,7 +400,7 @@ class LiveGuide:
         self, step: GuideStep, due_jobs: Sequence[_DueJob], kubectl_stream: KubectlStream
     ) -> Sequence[Instant]:
         """Create each Job at its due time without stopping the clock; return the creation times."""
-        started_at, wall_started_at = self._wait_for_moment(self.began + step.starts_at).now, wall_clock()
+        started_at, wall_started_at = self._wait_for_moment(self.start_time + step.starts_at).now, wall_clock()
         for due_at, document in due_jobs:
             self._wait_for_duration(due_at - started_at - int((wall_clock() - wall_started_at) * self._platform.speed))
             kubectl_stream.write_document(_with_run_time(document, step.runtime, self._cluster))
@@ -413,15 +413,15 @@ class LiveGuide:
 
     def _wait_until_idle(self, step: GuideStep) -> Instant:
         """Wait until all Jobs have ended and the added nodes are removed, or a limit; return the virtual time."""
-        instant = started_at = self.began + step.starts_at
+        instant = started_at = self.start_time + step.starts_at
         while (
             unfinished_jobs := unfinished_of(self._objects_at(self._wait_for_moment(instant), scheme.JOB))
-        ) and instant < self.began + RUN_LENGTH_MAX:
+        ) and instant < self.start_time + RUN_LENGTH_MAX:
             instant += MINUTE
         for job in unfinished_jobs:
             name = job["metadata"]["name"]
             self.timings.note(Timing(step.name, "end of Job", name, instant - started_at, is_reached=False))
-        deadline, initial_node_count = instant + SHRINKING_TIME_MAX, sum(self.initial.values())
+        deadline, initial_node_count = instant + SHRINKING_TIME_MAX, sum(self.initial_node_counts.values())
         started_at = instant
         while (
             count := len(self._objects_at(self._wait_for_moment(instant), scheme.NODE))
@@ -435,15 +435,15 @@ class LiveGuide:
     def _wait_for_moment(self, instant: Instant) -> GuideMoment:
         """Wait for a virtual time; return the time reached (later if the clock runs on) and the objects' revision."""
         if self._stops_clock:
-            self._request(CLOCK, {"until": instant})
+            self._request(CLOCK_PATH, {"until": instant})
         while (moment := self._current_moment()).now < instant:
             self._wait_for_duration(instant - moment.now)
-        while self._stops_clock and not self._request(CLOCK)["hasStopped"]:
+        while self._stops_clock and not self._request(CLOCK_PATH)["hasStopped"]:
             self._wait_for_duration(int(_CLOCK_POLL_INTERVAL * SECOND * self._platform.speed))
         return self._current_moment() if self._stops_clock else moment
 
     def _current_moment(self) -> GuideMoment:
-        status = self._request(STATUS)
+        status = self._request(STATUS_REPORT_PATH)
         return GuideMoment(status["instant"], status["revision"])
 
     def _request(self, path: str, put: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
@@ -480,7 +480,7 @@ def _read_documents(path: Path) -> Sequence[dict[str, Any]]:
 
 def _with_run_time(document: dict[str, Any], runtime: str, cluster: Obj | None) -> dict[str, Any]:
     """Return a Job manifest with this run time, unless the manifest or the Cluster already sets a run time."""
-    if is_timed(document, cluster):
+    if has_run_time(document, cluster):
         return document
     metadata = document["metadata"]
     annotations = {**(metadata.get("annotations") or {}), well_known.RUNTIME: runtime}

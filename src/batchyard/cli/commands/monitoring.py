@@ -21,7 +21,7 @@ import yaml
 
 from batchyard.base.instant import HOUR, Duration
 from batchyard.cli import output
-from batchyard.cli.background import running_platform
+from batchyard.cli.background import require_running_platform
 from batchyard.cli.options import DATA_DIR, DocumentFormat
 from batchyard.cli.output import render_document
 from batchyard.package_data import read_folder
@@ -105,7 +105,7 @@ def monitoring_folder(data_dir: Path) -> MonitoringFolder:
 
 
 def write_prometheus_files(folder: MonitoringFolder, data_dir: Path, url: str) -> None:
-    """Write Prometheus' rules, its configuration for the platform at `url`, and its client certificate."""
+    """Write Prometheus' rules, its configuration for the platform at `url`, and for https its client certificate."""
     prometheus_folder = folder.prometheus
     prometheus_folder.mkdir(parents=True, exist_ok=True)
     is_secure = url.startswith("https:")
@@ -181,7 +181,7 @@ class HttpProgram(NamedTuple):
     command: Sequence[str]
     port: int
     #: The URL path that returns status 200 once the program is ready.
-    ready: str
+    ready_path: str
     log: Path
 
     @property
@@ -204,8 +204,8 @@ def url_of(port: int) -> str:
     return f"http://{LOOPBACK}:{port}"
 
 
-def free_port(port: int, option: str) -> int:
-    """Return `port`, or any free port for 0; raise ProgramError if the port is in use. The error names `option`."""
+def find_free_port(port: int, option: str) -> int:
+    """Return `port`, or any free port for 0; raise ProgramError, which names `option`, if the port is in use."""
     try:
         with socket.create_server((LOOPBACK, port)) as server_socket:
             bound_port: int = server_socket.getsockname()[1]
@@ -232,11 +232,11 @@ def wait_until_ready(program: HttpProgram, process: "subprocess.Popen[bytes]") -
             process.wait(_READY_POLL_INTERVAL)
         except subprocess.TimeoutExpired:
             continue
-        raise ended_error(program, process.returncode)
+        raise make_ended_error(program, process.returncode)
     raise ProgramError(f"{program.name} was not ready within {READY_TIMEOUT} s; read its log {program.log}")
 
 
-def ended_error(program: HttpProgram, exit_code: int) -> ProgramError:
+def make_ended_error(program: HttpProgram, exit_code: int) -> ProgramError:
     """Return the error for a program that ended unexpectedly, with its last log lines."""
     lines = program.log.read_text("utf-8", "replace").splitlines()[-_LOG_TAIL_LINES:]
     message = "".join(f"\n  {line}" for line in lines)
@@ -246,7 +246,7 @@ def ended_error(program: HttpProgram, exit_code: int) -> ProgramError:
 def _is_program_ready(program: HttpProgram) -> bool:
     connection = http.client.HTTPConnection(LOOPBACK, program.port, timeout=END_TIMEOUT)
     try:
-        connection.request("GET", program.ready)
+        connection.request("GET", program.ready_path)
         return connection.getresponse().status == http.client.OK
     except (OSError, http.client.HTTPException):
         return False
@@ -275,7 +275,7 @@ def write_served_processes(state: Path, processes: Mapping[str, ServedProcess]) 
 
 
 def read_served_processes(state: Path) -> Mapping[str, ServedProcess]:
-    """Return the processes that the state file records and that still run, by program name."""
+    """Return the recorded processes that still run, by program name; none without a valid state file."""
     try:
         rows: Mapping[str, Mapping[str, Any]] = json.loads(state.read_text("utf-8"))
         process_fields = {name: (int(row["pid"]), str(row["url"]), str(row["began"])) for name, row in rows.items()}
@@ -333,8 +333,11 @@ _ProgramProcesses = list[tuple[HttpProgram, "subprocess.Popen[bytes]"]]
 
 
 def start_monitoring(request: MonitoringRequest) -> None:
-    """Configure and start Prometheus and Grafana; return when one ends, or with `detach` once both are ready."""
-    platform_process = running_platform(request.data_dir)
+    """Configure and start Prometheus and Grafana; return after a termination signal, with `detach` once both are ready.
+
+    The command exits with 1 if one of the programs cannot be started or ends.
+    """
+    platform_process = require_running_platform(request.data_dir)
     prometheus_path = shutil.which("prometheus")
     if prometheus_path is None:
         output.fail(_PROMETHEUS_MISSING_MESSAGE)
@@ -342,10 +345,10 @@ def start_monitoring(request: MonitoringRequest) -> None:
     _fail_if_running(folder, request.data_dir)
     os.umask(0o077)
     try:
-        port = free_port(request.port, "--port")
+        port = find_free_port(request.port, "--port")
         grafana_port = request.grafana_port
         if _starts_grafana(request):
-            grafana_port = free_port(grafana_port, "--grafana-port")
+            grafana_port = find_free_port(grafana_port, "--grafana-port")
         write_prometheus_files(folder, request.data_dir, platform_process.url)
         write_grafana_files(folder, url_of(port), grafana_port)
         programs = [_prometheus_program(prometheus_path, folder, port)]
@@ -358,7 +361,7 @@ def start_monitoring(request: MonitoringRequest) -> None:
 
 
 def end_monitoring(data_dir: Path) -> None:
-    """End the Prometheus and Grafana processes that another `batchyard monitoring` command started."""
+    """End the Prometheus and Grafana that another `batchyard monitoring` started; exit with 1 if none run."""
     folder = monitoring_folder(data_dir)
     processes = read_served_processes(folder.state)
     if not processes:
@@ -366,7 +369,7 @@ def end_monitoring(data_dir: Path) -> None:
     for name, process in processes.items():
         if not end_served_process(process):
             output.fail(f"batchyard: {name}, pid {process.pid}, did not end; kill it with: kill -9 {process.pid}")
-        output.report_line(f"batchyard: {name} at {process.url} has ended, its data is kept in {folder.path}")
+        output.report_line(f"batchyard: {name} at {process.url} has ended; its data is kept in {folder.path}")
     folder.state.unlink(missing_ok=True)
 
 
@@ -377,8 +380,12 @@ def _fail_if_running(folder: MonitoringFolder, data_dir: Path) -> None:
 
 
 def _prometheus_program(program_path: str, folder: MonitoringFolder, port: int) -> HttpProgram:
-    data, listen_address = folder.prometheus / "data", f"{LOOPBACK}:{port}"
-    options = {"config.file": folder.configuration, "storage.tsdb.path": data, "web.listen-address": listen_address}
+    data_folder, listen_address = folder.prometheus / "data", f"{LOOPBACK}:{port}"
+    options = {
+        "config.file": folder.configuration,
+        "storage.tsdb.path": data_folder,
+        "web.listen-address": listen_address,
+    }
     arguments = [f"--{name}={value}" for name, value in options.items()]
     return HttpProgram(_PROMETHEUS, [program_path, *arguments], port, "/-/ready", folder.prometheus / "prometheus.log")
 
@@ -423,8 +430,8 @@ def _run_programs(
             write_served_processes(
                 folder.state,
                 {
-                    started_program.name: served_process(running, started_program)
-                    for started_program, running in processes
+                    started_program.name: served_process(started_process, started_program)
+                    for started_program, started_process in processes
                 },
             )
         _print_result(_monitoring_document(processes, folder, platform), request)
@@ -449,7 +456,7 @@ def _raise_on_signal() -> Iterator[None]:
     try:
         yield
     except _TerminationRequested:
-        output.report_line("batchyard: monitoring has ended, its data is kept")
+        output.report_line("batchyard: monitoring has ended; its data is kept")
     finally:
         for number, handler in previous_handlers.items():
             signal.signal(number, handler)
@@ -478,7 +485,7 @@ def _wait_until_one_ends(processes: _ProgramProcesses) -> None:
                 process.wait(_WATCH_INTERVAL)
             except subprocess.TimeoutExpired:
                 continue
-            raise ended_error(program, process.returncode)
+            raise make_ended_error(program, process.returncode)
 
 
 def _monitoring_document(processes: _ProgramProcesses, folder: MonitoringFolder, platform: str) -> Mapping[str, Any]:
@@ -515,11 +522,15 @@ def _print_result(document: Mapping[str, Any], request: MonitoringRequest) -> No
         output.report_line(f"batchyard: Grafana listening on {url}, pid {pid}; log in as admin, admin")
     else:
         grafana_state = "is not started" if _grafana_program_command() else "is not installed"
-        output.report_line(f"batchyard: Grafana {grafana_state}; start Grafana with our data source and dashboards:")
+        output.report_line(
+            f"batchyard: Grafana {grafana_state}; this command starts it with the data source and dashboards:"
+        )
         output.report_line(f"  {join(grafana['command'])}")
     if request.detach:
         folder = quote(str(request.data_dir))
-        output.report_line(f"batchyard: in the background; end it with: batchyard monitoring --end --data-dir {folder}")
+        output.report_line(
+            f"batchyard: running in the background; end it with: batchyard monitoring --end --data-dir {folder}"
+        )
     if request.output_format is not None:
         output.write(render_document(document, request.output_format))
 

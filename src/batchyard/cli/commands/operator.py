@@ -23,14 +23,13 @@ from batchyard.cli import options as cli_options
 from batchyard.cli import output
 from batchyard.cli.kueue_configuration import read_kueue_settings, read_shadow_settings
 from batchyard.client.leader_election import LeaseSettings
-from batchyard.operator_manifests.deployment import InstallSettings as Installed
+from batchyard.operator_manifests.deployment import InstallSettings
 from batchyard.operator_manifests.rights import crd_names
 from batchyard.scheduling.kueue_configuration import KueueSettings
 from batchyard.scheduling.queue_manager import KUEUE_REQUEUE_BATCH_PERIOD
 from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.kubeconfig.access import KubeconfigError, KubeconfigSource
-from batchyard.server.logging.logs import LogSettings
-from batchyard.server.logging.logs import configure_logging as begin_logs
+from batchyard.server.logging.logs import LogSettings, configure_logging
 from batchyard.server.operator.operator import ClientRateLimits, OperatorConfig, OperatorError, run_operator
 from batchyard.server.operator.shadow import ShadowConfig, compare_with_kueue
 from batchyard.server.operator.webhooks import WebhookTerms
@@ -93,7 +92,7 @@ def _write_text(divergence: Divergence) -> None:
 Shadow: TypeAlias = Annotated[
     bool, typer.Option("--shadow", help="Observe only: report where the cluster's Kueue decides differently.")
 ]
-Lasts: TypeAlias = Annotated[
+ShadowDuration: TypeAlias = Annotated[
     Duration | None,
     typer.Option(
         "--for", parser=cli_options.to_duration, metavar="DURATION", help="With --shadow: end after this duration."
@@ -115,10 +114,10 @@ Output: TypeAlias = Annotated[
 
 
 def is_shadow(
-    shadow: bool, lasts: Duration | None, patience: Duration | None, output_format: cli_options.ProgressFormat | None
+    shadow: bool, duration: Duration | None, patience: Duration | None, output_format: cli_options.ProgressFormat | None
 ) -> bool:
     """Return whether shadow mode is on; raise BadParameter if an option of shadow mode is set without `--shadow`."""
-    if not shadow and any(option is not None for option in (lasts, patience, output_format)):
+    if not shadow and any(option is not None for option in (duration, patience, output_format)):
         raise typer.BadParameter("--for, --patience and --output require --shadow")
     return shadow
 
@@ -126,22 +125,27 @@ def is_shadow(
 def run_shadow(
     kubeconfig_and_context: tuple[str, str],
     address_and_port: tuple[str, int],
-    lasts: Duration | None,
+    duration: Duration | None,
     patience: Duration | None,
     *,
     kueue: tuple[Path | None, bool],
-    form: cli_options.ProgressFormat | None,
+    output_format: cli_options.ProgressFormat | None,
 ) -> None:
-    """Compare a running Kueue's decisions with batchyard's; `kueue` is its Configuration file and fair sharing flag."""
+    """Run shadow mode with the options of the command; `kueue` is Kueue's Configuration file and fair sharing flag."""
     defaults = ShadowSettings()
     settings = defaults if patience is None else ShadowSettings(min(defaults.settle, patience // 2), patience)
     config, fair_sharing = kueue
     kueue_settings = None if config is None else read_shadow_settings(config)
     shadow(
         ShadowConfig(
-            KubeconfigSource(*kubeconfig_and_context), kueue_settings, fair_sharing, settings, lasts, *address_and_port
+            KubeconfigSource(*kubeconfig_and_context),
+            kueue_settings,
+            fair_sharing,
+            settings,
+            duration,
+            *address_and_port,
         ),
-        form or cli_options.ProgressFormat.JSON,
+        output_format or cli_options.ProgressFormat.JSON,
     )
 
 
@@ -167,7 +171,8 @@ class OperatorOptions(NamedTuple):
     #: The file with Kueue's Configuration.
     config: Path | None = None
     fair_sharing: bool = False
-    installs: bool = False
+    #: Whether missing CRDs are installed first.
+    installs_definitions: bool = False
     address: str = ""
     port: int = 0
     logs: LogSettings = LogSettings()
@@ -177,8 +182,8 @@ class OperatorOptions(NamedTuple):
 
 
 def start(options: OperatorOptions) -> None:
-    """Run the operator until a termination signal."""
-    begin_logs(options.logs)
+    """Run the operator until a termination signal; exit with 1 on failure."""
+    configure_logging(options.logs)
     try:
         uvloop.run(_run_operator_until_signal(_operator_config(options)))
     except (OperatorError, KubeconfigError, OSError) as error:
@@ -187,7 +192,7 @@ def start(options: OperatorOptions) -> None:
 
 
 def _operator_config(options: OperatorOptions) -> OperatorConfig:
-    installed_controllers = Installed(controllers=options.controllers)
+    install_settings = InstallSettings(controllers=options.controllers)
     settings = PlatformSettings(
         _kueue_settings(options), controllers=options.controllers, requeue_batch_period=KUEUE_REQUEUE_BATCH_PERIOD
     )
@@ -196,11 +201,11 @@ def _operator_config(options: OperatorOptions) -> OperatorConfig:
         replace(settings, with_nodes=True, with_costs=True, is_endless=True),
         None if options.lease is None else _lease_settings(options.lease),
         ClientRateLimits(options.qps, options.burst),
-        options.installs,
+        options.installs_definitions,
         options.address,
         options.port,
         options.traces_to,
-        options.webhooks._replace(definitions=crd_names(installed_controllers, converted=True)),
+        options.webhooks._replace(definitions=crd_names(install_settings, only_converted=True)),
         options.beside_upstream,
     )
 
@@ -303,7 +308,7 @@ def operator(
     listen: Annotated[str, typer.Option(metavar="ADDRESS", help="The address of health and metrics.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port of health and metrics; 0: none.")] = 0,
     log_level: cli_options.LogLevelOption = cli_options.LogLevel.WARNING,
-    log_form: cli_options.LogFormatOption = cli_options.LogFormat.TEXT,
+    log_format: cli_options.LogFormatOption = cli_options.LogFormat.TEXT,
     otlp: cli_options.Otlp = "",
     beside_upstream: Annotated[
         bool, typer.Option("--beside-upstream", help="Run even if Kueue's or JobSet's own controllers run.")
@@ -313,14 +318,14 @@ def operator(
     webhook_certificates: _WebhookSecret = "batchyard-operator-webhook-certificates",
     webhook_lifetime: _WebhookLifetime = 365 * 24 * HOUR,
     shadow: Shadow = False,
-    lasts: Lasts = None,
+    duration: ShadowDuration = None,
     patience: Patience = None,
-    form: Output = None,
+    output_format: Output = None,
 ) -> None:
     """Run controllers against an external Kubernetes API server until a termination signal."""
-    if is_shadow(shadow, lasts, patience, form):
+    if is_shadow(shadow, duration, patience, output_format):
         kubeconfig_and_context, kueue = (kubeconfig, context), (config, fair_sharing)
-        run_shadow(kubeconfig_and_context, (listen, port), lasts, patience, kueue=kueue, form=form)
+        run_shadow(kubeconfig_and_context, (listen, port), duration, patience, kueue=kueue, output_format=output_format)
         return
     if not lease_duration > renew_deadline > retry_period * 6 // 5 > 0:
         raise typer.BadParameter(
@@ -330,11 +335,11 @@ def operator(
     chosen_controllers = cli_options.parse_operator_controllers(controllers)
     lease = LeaseOptions(lease_name, lease_namespace, lease_duration, renew_deadline, retry_period)
     options = OperatorOptions(kubeconfig, context, chosen_controllers, lease if leader_elect else None, qps, burst)
-    is_json_log = log_form is cli_options.LogFormat.JSON
+    is_json_log = log_format is cli_options.LogFormat.JSON
     options = options._replace(logs=LogSettings(log_level.value, is_json_log), traces_to=otlp)
     options = options._replace(
         beside_upstream=beside_upstream,
         webhooks=WebhookTerms(webhook_port, webhook_service, webhook_certificates, webhook_lifetime),
     )
-    options = options._replace(config=config, fair_sharing=fair_sharing, installs=install_crds)
+    options = options._replace(config=config, fair_sharing=fair_sharing, installs_definitions=install_crds)
     start(options._replace(address=listen, port=port))

@@ -7,19 +7,19 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from batchyard.apiserver.auth.tokens import dashboard_token
+from batchyard.apiserver.auth.tokens import sign_dashboard_token
 from batchyard.apiserver.dashboard import DASHBOARD_FILES_PATH
 from batchyard.apiserver.request import MASTERS_GROUP, UserInfo
 from batchyard.base.instant import HOUR
 from batchyard.cli import output
-from batchyard.cli.background import running_platform
+from batchyard.cli.background import require_running_platform
 from batchyard.cli.options import DATA_DIR
 from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.platform.credentials import ADMIN_USER, CredentialsError, SigningKey
 
 
 class PageViewer(NamedTuple):
-    """The user of the dashboard link: name ('' for the platform's owner), groups, hours of validity, permissions."""
+    """The user of a dashboard link: name ('' for the platform's owner) and groups; and the link's hours of validity."""
 
     name: str
     groups: Sequence[str]
@@ -28,9 +28,9 @@ class PageViewer(NamedTuple):
     permits_actions: bool = False
 
 
-def print_link(folder: Path, viewer: PageViewer, *, open_it: bool) -> None:
-    """Print the link to the dashboard; with `open_it`, open it in a browser instead if possible."""
-    platform_process = running_platform(folder)
+def print_link(folder: Path, viewer: PageViewer, *, opens_browser: bool) -> None:
+    """Print the link to the dashboard; with `opens_browser`, open the link in a browser instead if possible."""
+    platform_process = require_running_platform(folder)
     page_url = f"{platform_process.url}{DASHBOARD_FILES_PATH}/"
     if platform_process.url.startswith("https:"):
         name, groups = (viewer.name, viewer.groups) if viewer.name else (ADMIN_USER, (MASTERS_GROUP,))
@@ -40,13 +40,15 @@ def print_link(folder: Path, viewer: PageViewer, *, open_it: bool) -> None:
         except CredentialsError as error:
             output.fail(f"batchyard: {error}")
         user, expires_at = UserInfo(name, tuple(groups)), now + viewer.hours * HOUR
-        page_url += f"#token={dashboard_token(key, user, now, expires_at, permits_actions=viewer.permits_actions)}"
+        page_url += f"#token={sign_dashboard_token(key, user, now, expires_at, permits_actions=viewer.permits_actions)}"
         permission = "with actions" if viewer.permits_actions else "read-only"
-        message = f"valid for {viewer.hours} h as {name}, {permission}; treat the link like a password"
+        message = f"the link is valid for {viewer.hours} h as {name}, {permission}; treat it like a password"
         output.report_line(f"batchyard: {message}")
     elif viewer.name:
-        output.fail("batchyard: --user has no effect with --insecure-loopback: all users of this machine are the owner")
-    if open_it and webbrowser.open(page_url):
+        output.fail(
+            "batchyard: remove --user: with --insecure-loopback, every user of this machine has the owner's permissions"
+        )
+    if opens_browser and webbrowser.open(page_url):
         return
     output.write(f"{page_url}\n")
 
@@ -71,4 +73,4 @@ def page(
     if group and not user:
         raise typer.BadParameter("--group requires --user")
 
-    print_link(data_dir, PageViewer(user or "", group or (), hours, actions), open_it=open_it)
+    print_link(data_dir, PageViewer(user or "", group or (), hours, actions), opens_browser=open_it)

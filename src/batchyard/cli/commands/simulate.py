@@ -45,14 +45,14 @@ from batchyard.sim.compare.result_view import (
 from batchyard.sim.event_log import Record
 from batchyard.sim.result import Reporter, Result, RunEnding
 from batchyard.sim.run_time_rules import parse_run_time_rules, unknown_run_times, with_run_times
-from batchyard.sim.scenario import FileFault, InvalidScenario, Scenario, make_scenario, run_length
+from batchyard.sim.scenario import FileFault, InvalidScenario, Scenario, make_scenario, parse_run_duration
 from batchyard.sim.simulate import OnLoop as WhenLooping
 from batchyard.sim.simulate import Simulation, SimulationOptions
 from batchyard.sim.state import State
 from batchyard.sim.summary.run_summary import SummaryGrouping, summarize_run
 from batchyard.sim.summary.run_watch import RunWatch, WatchedSimulation
 from batchyard.sim.trace_report import TraceReport, TraceRun
-from batchyard.sim.traces import NAMESPACE, Trace, add_manifests, parse_load, read_trace
+from batchyard.sim.traces import NAMESPACE, Trace, merge_trace, parse_load, read_trace
 from batchyard.sim.whatif import start_from_state
 from batchyard.sim.world import ignore_record, undefined_namespaces
 
@@ -90,7 +90,7 @@ class SimulateRequest:
 
 @dataclass(frozen=True, slots=True)
 class SimulationInput:
-    """What a simulation runs: the scenario, the state that it starts from, and the manifests as they were read."""
+    """The input of a simulation: the scenario, the initial cluster state (None for an empty one), and the manifests."""
 
     scenario: Scenario
     state: State | None
@@ -104,7 +104,7 @@ def run(request: SimulateRequest) -> None:
     scenario, state = simulation_input.scenario, simulation_input.state
     for line in input_remarks(simulation_input, request):
         output.report_line(line)
-    with options_of(request, state) as options:
+    with open_options(request, state) as options:
         simulation = Simulation(scenario, options)
         earlier_events = () if state is None else state.added_events()
         watch = RunWatch(simulation.world, earlier_events)
@@ -121,7 +121,7 @@ def run(request: SimulateRequest) -> None:
 
 def _read_earlier_totals(path: Path) -> Mapping[str, float]:
     """Return the totals of an earlier run from its report or JSON output; the command exits if the file is neither."""
-    remedy = "give a file of --report, or of --output json, with --compare-with"
+    remedy = "--compare-with needs a file written by --report or --output json"
     try:
         if path.stat().st_size > EARLIER_RESULT_LENGTH_MAX:
             output.fail(f"{path}: the file is larger than {EARLIER_RESULT_LENGTH_MAX >> 20} MiB; {remedy}")
@@ -140,7 +140,7 @@ def write_report(path: Path, html: str, option: str = "--report") -> None:
         output.fail(f"{path}: cannot write the report: {error.strerror}; choose another file with {option}")
 
 
-def requested_scenario(request: SimulateRequest) -> Scenario:
+def read_requested_scenario(request: SimulateRequest) -> Scenario:
     """Return the scenario (the manifests to simulate) that the arguments name; exit with 1 if it is invalid."""
     return read_input(request).scenario
 
@@ -152,7 +152,7 @@ def read_scenario_and_state(request: SimulateRequest, texts: SourceTexts) -> tup
 
 
 def read_input(request: SimulateRequest, texts: SourceTexts | None = None) -> SimulationInput:
-    """Read the files that the arguments name, unless their texts are given; exit with 1 if they are invalid.
+    """Read the files that the arguments name, or use their `texts` if set; exit with 1 if the input is invalid.
 
     Manifests beside a state file are applied to that state.
     """
@@ -180,7 +180,7 @@ def read_scenario_or_exit(texts: SourceTexts) -> Scenario:
 def _read_manifests_or_exit(texts: SourceTexts) -> tuple[Manifests, Scenario]:
     manifests = read_manifests(texts.manifests)
     try:
-        scenario = make_scenario(manifests, texts.unread)
+        scenario = make_scenario(manifests, texts.file_faults)
     except InvalidScenario as invalid:
         _fail_with_faults(invalid.faults)
     print_warnings(manifests.warnings)
@@ -194,8 +194,8 @@ def _fail_with_faults(faults: Sequence[ManifestFault | FileFault], remedy: str =
 
 def _check_queue_names(manifests: Manifests, state: State | None) -> None:
     """Exit if the LocalQueue of a job, or the ClusterQueue of a LocalQueue, exists at no time of the run."""
-    existing = [] if state is None else [Manifest(dict(obj), "", 0) for obj in state.objects.values()]
-    configuration = build_configuration([*existing, *manifests.objects])
+    state_manifests = [] if state is None else [Manifest(dict(obj), "", 0) for obj in state.objects.values()]
+    configuration = build_configuration([*state_manifests, *manifests.objects])
     faults: dict[str, ManifestFault] = {}
     fault_count = 0
     for result in (*unknown_local_queue(configuration), *unknown_cluster_queue(configuration)):
@@ -227,14 +227,14 @@ def _with_requested_run_times(scenario: Scenario, request: SimulateRequest) -> S
     except OSError as error:
         output.fail(f"{path}: cannot be read: {error.strerror}; choose another file with --runtimes")
     timed_scenario, unused_rules = with_run_times(scenario, rules, request.seed)
-    unused_lines = [f"{rule.place}: {rule.pattern!r} is the first match of no job" for rule in unused_rules]
+    unused_lines = [f"{rule.location}: {rule.pattern!r} is the first match of no job" for rule in unused_rules]
     for line in first_lines(unused_lines, "runtimes"):
         output.report_line(line)
     return timed_scenario
 
 
 def input_remarks(simulation_input: SimulationInput, request: SimulateRequest) -> Iterator[str]:
-    """Yield remarks on the input of a run: lint findings, undefined Namespaces, and jobs without a run time."""
+    """Yield remarks on a run's input: undefined Namespaces, lint findings, missing jobs and unknown run times."""
     manifests = simulation_input.manifests
     yield from _namespace_remarks(simulation_input)
     if simulation_input.state is None:
@@ -252,9 +252,9 @@ def input_remarks(simulation_input: SimulationInput, request: SimulateRequest) -
 
 def _namespace_remarks(simulation_input: SimulationInput) -> Iterator[str]:
     """Yield a remark on the Namespaces that the run creates, because manifests use them and do not define them."""
-    existing = () if simulation_input.state is None else simulation_input.state.objects
+    state_objects = () if simulation_input.state is None else simulation_input.state.objects
     names = undefined_namespaces(simulation_input.scenario.steps)
-    names = [name for name in names if Key(scheme.NAMESPACE, "", name) not in existing]
+    names = [name for name in names if Key(scheme.NAMESPACE, "", name) not in state_objects]
     if names:
         more = f" and {len(names) - _NAMES_SHOWN_MAX} more" if len(names) > _NAMES_SHOWN_MAX else ""
         names_text = f"{select_verb(len(names), 'Namespace', 'Namespaces')} {', '.join(names[:_NAMES_SHOWN_MAX])}{more}"
@@ -265,7 +265,7 @@ def _namespace_remarks(simulation_input: SimulationInput) -> Iterator[str]:
 
 
 @contextmanager
-def options_of(request: SimulateRequest, state: State | None = None) -> Iterator[SimulationOptions]:
+def open_options(request: SimulateRequest, state: State | None = None) -> Iterator[SimulationOptions]:
     """Yield the options of a simulation run; the run's event log is open until the end of the `with` block."""
     run_length = DEFAULT_RUN_LENGTH if request.until is None and state is not None else request.until
     with _event_sink(request.events) as sink:
@@ -283,7 +283,7 @@ def report_remarks(result: Result) -> None:
 
 
 def run_to_end(simulation: Simulation) -> Result:
-    """Run a simulation to its end, or to an interrupt, with progress output, and return its result."""
+    """Run a simulation to its end or an interrupt with progress output; exit with 1 if time does not advance."""
     try:
         run_until_interrupted(simulation)
         return simulation.result()
@@ -319,8 +319,8 @@ def run_trace(folder: Path, load: Fraction, request: SimulateRequest) -> None:
     """Replay a cluster trace with its arrival rate times `load`, and print a report; exit with 1 on failure."""
     trace = _read_trace_or_exit(folder, load)
     has_manifests = bool(request.paths or request.cluster)
-    scenario = add_manifests(trace, requested_scenario(request)) if has_manifests else None
-    with options_of(request) as options:
+    scenario = merge_trace(trace, read_requested_scenario(request)) if has_manifests else None
+    with open_options(request) as options:
         replay = TraceRun(trace, options, scenario)
         result = run_to_end(replay.simulation)
     if request.events != "-":
@@ -361,7 +361,7 @@ def _without_trace(result: Result) -> Result:
 def parse_run_length(text: str) -> Duration:
     """Parse the maximum virtual time of a simulation run; raise BadParameter if the text is malformed."""
     try:
-        return run_length(text)
+        return parse_run_duration(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 
@@ -444,7 +444,7 @@ def simulate(
     if events == "-" and output_format is not None:
         raise typer.BadParameter("--events - writes the event log to standard output: remove --output")
     if not paths and trace is None:
-        raise typer.BadParameter("Missing argument 'PATH...'; give manifests, a trace with --trace DIR, or both")
+        raise typer.BadParameter("Missing argument 'PATH...'; add manifests, a trace with --trace DIR, or both")
     if load is not None and trace is None:
         raise typer.BadParameter("--load scales a trace: add --trace DIR")
     if trace is not None and (report is not None or compare_with is not None):

@@ -12,7 +12,7 @@ import typer
 from batchyard.api.meta import Obj
 from batchyard.base.counts import count_with_noun, select_verb
 from batchyard.cli import output
-from batchyard.cli.background import running_platform
+from batchyard.cli.background import require_running_platform
 from batchyard.cli.options import DATA_DIR, Output, PlatformDir
 from batchyard.cli.output import render_document
 from batchyard.server.kubeconfig.access import KubeconfigError, owner_tls_context
@@ -20,13 +20,13 @@ from batchyard.server.platform.data_dir import KUBECONFIG_FILE, PlatformProcess
 from batchyard.server.platform.status_report import STATUS_REPORT_PATH
 
 _RESPONSE_TIMEOUT: Final = 10  # seconds
-#: The kinds whose numbers of objects are shown without `-o wide`.
+#: The maximum number of kinds whose object counts are shown without `-o wide`.
 _KINDS_SHOWN_MAX: Final = 4
 
 
 def print_status(folder: Path, output_format: Output) -> None:
     """Print the status report; exit with 1 if no platform runs or it does not respond."""
-    platform_process = running_platform(folder)
+    platform_process = require_running_platform(folder)
     try:
         status_report = fetch_status(platform_process, folder)
     except KubeconfigError as error:
@@ -42,15 +42,15 @@ def print_status(folder: Path, output_format: Output) -> None:
 
 
 def fetch_status(platform_process: PlatformProcess, folder: Path) -> dict[str, Any]:
-    """Request a platform's status report over a new connection, with the owner's credentials."""
-    connection = owner_connection(platform_process, folder)
+    """Request a platform's status report over a new connection, as its owner; raise the errors of `read_status`."""
+    connection = open_owner_connection(platform_process, folder)
     try:
         return read_status(connection)
     finally:
         connection.close()
 
 
-def owner_connection(platform_process: PlatformProcess, folder: Path) -> http.client.HTTPConnection:
+def open_owner_connection(platform_process: PlatformProcess, folder: Path) -> http.client.HTTPConnection:
     """Return an HTTP connection to a platform with the owner's credentials, which reconnects if it was closed."""
     url_parts = urlsplit(platform_process.url)
     assert url_parts.hostname is not None, f"the platform URL {platform_process.url} has no host"
@@ -66,7 +66,7 @@ def read_status(connection: http.client.HTTPConnection) -> dict[str, Any]:
 
 
 def request_as_owner(connection: http.client.HTTPConnection, path: str, put: Obj | None = None) -> dict[str, Any]:
-    """GET a JSON document, or PUT `put` if set; raise OSError, HTTPException or ValueError if the request fails."""
+    """GET a path, or PUT `put` to it if set; return the JSON response. Raises OSError, HTTPException or ValueError."""
     connection.request("GET" if put is None else "PUT", path, None if put is None else json.dumps(put))
     response = connection.getresponse()
     content = response.read()
@@ -99,11 +99,11 @@ def format_status(status_report: Mapping[str, Any], *, is_wide: bool) -> str:
 
 def _describe_objects(counts: Mapping[str, int], *, is_wide: bool) -> str:
     """Describe how many objects are stored: the total, and those of the most frequent kinds (`is_wide`: all kinds)."""
-    shown = sorted(counts.items(), key=lambda each: -each[1])[: None if is_wide else _KINDS_SHOWN_MAX]
-    rest = len(counts) - len(shown)
-    rest_text = f" and {count_with_noun(rest, 'more kind')} (all: -o wide)" if rest else ""
-    names = [f"{count:,} {kind if is_wide else kind.partition('.')[0]}" for kind, count in shown]
-    return f"{sum(counts.values()):,} in all: {', '.join(names)}{rest_text}" if counts else "none"
+    shown_counts = sorted(counts.items(), key=lambda each: -each[1])[: None if is_wide else _KINDS_SHOWN_MAX]
+    omitted_count = len(counts) - len(shown_counts)
+    omission_text = f" and {count_with_noun(omitted_count, 'more kind')} (all: -o wide)" if omitted_count else ""
+    names = [f"{count:,} {kind if is_wide else kind.partition('.')[0]}" for kind, count in shown_counts]
+    return f"{sum(counts.values()):,} in all: {', '.join(names)}{omission_text}" if counts else "none"
 
 
 def _local_node_rows(node_status: Mapping[str, Any]) -> dict[str, str]:

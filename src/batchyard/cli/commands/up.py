@@ -22,6 +22,7 @@ from batchyard.scheduling.kueue_configuration import parse_kueue_settings
 from batchyard.server.forecasting.service import ForecastFunctions
 from batchyard.server.logging import logs
 from batchyard.server.logging.logs import LogSettings
+from batchyard.server.platform.cluster_option import ClusterConflictError
 from batchyard.server.platform.credentials import CredentialsError
 from batchyard.server.platform.data_dir import (
     KUBECONFIG_FILE,
@@ -32,10 +33,9 @@ from batchyard.server.platform.data_dir import (
     prepare_data_dir,
     running_process_in,
 )
-from batchyard.server.platform.given_cluster import ClusterConflictError
 from batchyard.server.platform.serve import PortError, serve_platform
 from batchyard.sim.forecast import ForecastAnswers
-from batchyard.store.journal import SyncMode as Promise
+from batchyard.store.journal import SyncMode as JournalSyncMode
 from batchyard.store.journal_file import JournalError
 
 _CONTAINER_ENGINES: Final = ("podman", "docker")
@@ -57,7 +57,7 @@ def start(options: UpOptions, *, detach: bool) -> None:
         _prepare_data_directory(options.platform_options.folder)
         _run_in_background(options)
         return
-    cluster, platform_options = requested_cluster(options), with_kueue_configuration(options)
+    cluster, platform_options = read_requested_cluster(options), with_kueue_configuration(options)
     _prepare_data_directory(options.platform_options.folder)
     logs.configure_logging(options.logs)
     run(platform_options, cluster, options.speed, partial(_print_ready_message, options.platform_options))
@@ -104,7 +104,7 @@ def run(options: PlatformOptions, cluster: Obj | None, speed: float, report_read
     except OSError as error:
         message = f"{error.filename or options.folder}: {error.strerror}"
         output.fail(f"batchyard: {message}; check its free disk space and permissions")
-    output.report_line("batchyard: the platform has ended, its data is kept")
+    output.report_line("batchyard: the platform has ended; its data is kept")
 
 
 def with_kueue_configuration(options: UpOptions) -> PlatformOptions:
@@ -116,8 +116,11 @@ def with_kueue_configuration(options: UpOptions) -> PlatformOptions:
     )
 
 
-def requested_cluster(options: UpOptions) -> Obj | None:
-    """Return the Cluster that `--cluster` names, None without the option; the command exits if it is invalid."""
+def read_requested_cluster(options: UpOptions) -> Obj | None:
+    """Return the Cluster that `--cluster` names, with images and folders from other options; None without `--cluster`.
+
+    The command exits if the Cluster is invalid, or if other options require this machine as a node and it is none.
+    """
     has_local_options = bool(options.images or options.host_paths or options.host_network)
     if options.cluster is None:
         if has_local_options:
@@ -151,7 +154,7 @@ def _parse_image(text: str) -> dict[str, object]:
     if path == Path("/"):
         return {"match": name, "machine": True}
     if not path.is_dir():
-        output.fail(f"batchyard: --image {text}: {path} is not a folder; give a virtualenv, a root folder, or /")
+        output.fail(f"batchyard: --image {text}: {path} is not a folder; use a virtualenv, a root folder, or /")
     return {"match": name, "environment" if (path / "pyvenv.cfg").exists() else "root": str(path)}
 
 
@@ -161,7 +164,7 @@ def _read_cluster(path: Path) -> Obj:
         text = _LOCAL_CLUSTER if path == _LOCAL_CLUSTER_NAME else path.read_text("utf-8")
         manifests = read_manifests([(str(path), text)])
     except OSError as error:
-        output.fail(f"batchyard: {path}: {error.strerror}; give a file with a Cluster to --cluster")
+        output.fail(f"batchyard: {path}: {error.strerror}; set --cluster to a file with a Cluster")
     except UnicodeDecodeError as error:
         output.fail(f"batchyard: {path}: {error}; save the file as UTF-8")
     cluster_manifests = [each for each in manifests.objects if each.obj["kind"] == kind_info(CLUSTER).kind]
@@ -170,7 +173,7 @@ def _read_cluster(path: Path) -> Obj:
     if faults := [*manifests.faults, *catalog_faults]:
         output.fail("\n".join(map(str, faults)))
     if len(clusters) != 1:
-        output.fail(f"batchyard: {path}: the file contains {len(clusters)} Clusters instead of exactly one")
+        output.fail(f"batchyard: {path}: the file must contain exactly one Cluster; it contains {len(clusters)}")
     return clusters[0]
 
 
@@ -237,7 +240,7 @@ def up(
     audit_log: _AuditLog = None,
     controllers: _Controllers = "*",
     log_level: cli_options.LogLevelOption = cli_options.LogLevel.WARNING,
-    log_form: cli_options.LogFormatOption = cli_options.LogFormat.TEXT,
+    log_format: cli_options.LogFormatOption = cli_options.LogFormat.TEXT,
     otlp: cli_options.Otlp = "",
     runtime: cli_options.Runtime = None,
 ) -> None:
@@ -251,12 +254,12 @@ def up(
         insecure_loopback,
         listen or LOOPBACK,
         audit_log,
-        Promise(sync.value),
+        JournalSyncMode(sync.value),
         accept_loss=accept_loss,
         controllers=cli_options.parse_platform_controllers(controllers),
         traces_to=otlp,
         runtime=runtime,
     )
-    logs = LogSettings(log_level.value, log_form is cli_options.LogFormat.JSON)
+    logs = LogSettings(log_level.value, log_format is cli_options.LogFormat.JSON)
     up_options = UpOptions(options, cluster, speed, image or (), host_path or (), logs, config, host_network)
     start(up_options, detach=detach)

@@ -34,49 +34,51 @@ class NewUser(NamedTuple):
     days: int
 
 
-def create_user(folder: Path, new: NewUser) -> None:
+def create_user(folder: Path, user: NewUser) -> None:
     """Write the kubeconfig of a new user and print how to use it; exit with 1 on failure."""
-    for name in (new.name, *new.groups):
+    for name in (user.name, *user.groups):
         if not name:
             output.fail("batchyard: the names of users and groups must not be empty")
         if not name.isprintable():
             output.fail(f"batchyard: {name!r} is not a valid name: it has unprintable characters")
         if name.startswith(_RESERVED_NAME_PREFIX):
             output.fail(f"batchyard: {name!r} is not a valid user name: the prefix {_RESERVED_NAME_PREFIX} is reserved")
-    if len(new.name) > COMMON_NAME_MAX:
-        output.fail(f"batchyard: {new.name!r} is not valid: certificates allow at most {COMMON_NAME_MAX} characters")
-    if "/" in new.name or new.name.startswith("."):
-        output.fail(f"batchyard: {new.name!r} is not a valid name: it contains / or starts with a dot")
+    if len(user.name) > COMMON_NAME_MAX:
+        output.fail(f"batchyard: {user.name!r} is too long: certificates allow at most {COMMON_NAME_MAX} characters")
+    if "/" in user.name or user.name.startswith("."):
+        output.fail(f"batchyard: {user.name!r} is not a valid name: it contains / or starts with a dot")
     platform_process = running_process_in(folder)
     if platform_process is None:
         output.fail(f"batchyard: no platform runs in {folder}; start one with `batchyard up` first")
     if platform_process.url.startswith("http:"):
-        output.fail("batchyard: the platform runs with --insecure-loopback, so every user of this machine is its owner")
+        output.fail(
+            "batchyard: every user of this machine has the owner's permissions; start the platform without "
+            "--insecure-loopback to create users"
+        )
     try:
-        path = _write_kubeconfig(folder, platform_process.url, new)
+        path = _write_kubeconfig(folder, platform_process.url, user)
     except CredentialsError as error:
         output.fail(f"batchyard: {error}")
     except OSError as error:
         output.fail(f"batchyard: {error.filename or folder}: {error.strerror}; make {folder / USERS_FOLDER} writable")
     output.report_line(
-        f"batchyard: {path.resolve()} is the kubeconfig of {new.name}, valid {count_with_noun(new.days, 'day')};"
+        f"batchyard: {path.resolve()} is the kubeconfig of {user.name}, valid {count_with_noun(user.days, 'day')};"
         " treat it like a password"
     )
-    output.report_line(f"batchyard: RoleBindings grant {new.name}'s permissions, for example:")
-    namespace = new.namespace or "NAMESPACE"
-    subject = f"--group={new.groups[0]}" if new.groups else f"--user={new.name}"
-    output.report_line(f"  kubectl create rolebinding {new.name} --clusterrole=edit {subject} --namespace={namespace}")
+    output.report_line(f"batchyard: RoleBindings grant {user.name}'s permissions, for example:")
+    namespace = user.namespace or "NAMESPACE"
+    subject = f"--group={user.groups[0]}" if user.groups else f"--user={user.name}"
+    output.report_line(f"  kubectl create rolebinding {user.name} --clusterrole=edit {subject} --namespace={namespace}")
 
 
-def _write_kubeconfig(folder: Path, url: str, new: NewUser) -> Path:
-    """Write the kubeconfig of a new user and return its path."""
+def _write_kubeconfig(folder: Path, url: str, user: NewUser) -> Path:
     os.umask(0o077)
     (folder / USERS_FOLDER).mkdir(exist_ok=True)
-    path = folder / USERS_FOLDER / f"{new.name}.kubeconfig"
+    path = folder / USERS_FOLDER / f"{user.name}.kubeconfig"
     certificate_authority = CertificateAuthority(folder, wall_clock())
-    client_identity = certificate_authority.issue_client_certificate(new.name, new.groups, new.days * 24 * HOUR)
+    client_identity = certificate_authority.issue_client_certificate(user.name, user.groups, user.days * 24 * HOUR)
     ca_certificate = certificate_authority.certificate_file.read_bytes()
-    write_private(path, kubeconfig_text(url, ca_certificate, new.name, client_identity, new.namespace).encode())
+    write_private(path, kubeconfig_text(url, ca_certificate, user.name, client_identity, user.namespace).encode())
     return path
 
 

@@ -16,8 +16,8 @@ from batchyard.cli import options, output
 from batchyard.cli.cluster_access import (
     DEFAULT_RUN_LENGTH,
     ClusterTarget,
+    read_requested_state,
     read_texts,
-    requested_state,
     with_explicit_runtimes,
 )
 from batchyard.cli.commands.simulate import read_scenario_or_exit
@@ -50,8 +50,10 @@ class WhatifRequest:
     """The arguments of `batchyard whatif`."""
 
     paths: Sequence[str]
+    #: The files with the manifests to apply.
     changes: Sequence[str]
-    deleted: Sequence[str]
+    #: The objects to delete, as KIND[/NAMESPACE]/NAME.
+    deletions: Sequence[str]
     at: Duration
     until: Duration | None
     state: str | None
@@ -65,7 +67,7 @@ def run(request: WhatifRequest) -> None:
     """Simulate the cluster with and without the change and print the differences; exit with 1 on failure."""
     run_start = _requested_run_start(request)
     try:
-        deleted_keys = [_parse_object_key(text) for text in request.deleted]
+        deleted_keys = [_parse_object_key(text) for text in request.deletions]
         change, warnings = read_change(request.changes, deleted_keys, run_start)
     except InvalidScenario as invalid:
         output.fail(f"{invalid}\nbatchyard: {count_with_noun(len(invalid.faults), 'fault')}; nothing was run")
@@ -76,7 +78,7 @@ def run(request: WhatifRequest) -> None:
         difference = difference_of(compare(run_start, change, run_length, request.seed), started_at)
     except EndlessInstant as error:
         output.fail(f"batchyard: {error}")
-    if missing := _missing_objects(difference.comparison, deleted_keys):
+    if missing := _missing_object_messages(difference.comparison, deleted_keys):
         output.fail("\n".join([*missing, "batchyard: nothing was compared"]))
     for rejection in difference.comparison.refused:
         output.report_line(f"rejected write: {rejection}")
@@ -85,17 +87,17 @@ def run(request: WhatifRequest) -> None:
         raise SystemExit(1)
 
 
-def _missing_objects(comparison: Comparison, deleted_keys: Sequence[Key]) -> list[str]:
+def _missing_object_messages(comparison: Comparison, deleted_keys: Sequence[Key]) -> list[str]:
     """Return a message for each object to delete that did not exist at the time of the change."""
     rejected_keys = [each.key for each in comparison.refused if each.reason == NotFound.reason]
     messages = []
     for key in deleted_keys:
         if key in rejected_keys:
             objects = comparison.without.result.objects.get(key.kind, ())
-            existing = [NamespacedName(*key_of(obj)[1:]) for obj in objects]
+            existing_names = [NamespacedName(*key_of(obj)[1:]) for obj in objects]
             info = kind_info(key.kind)
             option = f"--delete {info.singular}/{{namespace}}/{key.name}"
-            text = not_found_text(info, NamespacedName(key.namespace, key.name), existing, option)
+            text = not_found_text(info, NamespacedName(key.namespace, key.name), existing_names, option)
             messages.append(f"--delete: {text}")
     return messages
 
@@ -119,9 +121,11 @@ def _requested_run_start(request: WhatifRequest) -> RunStart:
     if request.paths:
         texts = read_texts(request.paths)
         if texts.states:
-            output.fail(f"batchyard: {texts.states[0][0]} is the state of a cluster: give it with --state")
+            output.fail(f"batchyard: {texts.states[0][0]} is the state of a cluster: use --state for it")
         return RunStart(read_scenario_or_exit(texts), at=request.at)
-    state = with_explicit_runtimes(requested_state(request.state, request.source), "they keep running in both runs")
+    state = with_explicit_runtimes(
+        read_requested_state(request.state, request.source), "they keep running in both runs"
+    )
     return start_from_state(state, fair_sharing=request.fair_sharing)
 
 
@@ -153,8 +157,8 @@ def _parse_object_key(text: str) -> Key:
 def _workload_row(row: WorkloadDifference) -> list[str]:
     timeline_without, timeline_with = row.without, row.changed
     effect = row.effect
-    if row.sooner and effect in {"sooner", "later"}:
-        effect = f"{format_go_duration(abs(row.sooner))} {effect}"
+    if row.sooner_by and effect in {"sooner", "later"}:
+        effect = f"{format_go_duration(abs(row.sooner_by))} {effect}"
     preemptor = (
         ""
         if timeline_with is None
@@ -237,13 +241,13 @@ def whatif(
 ) -> None:
     """Compare two simulated runs of the same state, with and without a change. The cluster is not changed."""
     if not change and not delete:
-        raise typer.BadParameter("give a change with -f FILE, or an object to delete with --delete KIND/NAME")
+        raise typer.BadParameter("add a change with -f FILE, or an object to delete with --delete KIND/NAME")
     if paths and state is not None:
-        raise typer.BadParameter("PATH and --state give two starting states: remove one of them")
+        raise typer.BadParameter("PATH and --state are two starting states: remove one of them")
     if at and not paths:
         raise typer.BadParameter(
             "--at needs the manifests of a scenario (PATH), because a state starts at its own time; "
-            "remove --at, or give PATH"
+            "remove --at, or add PATH"
         )
 
     source = ClusterTarget(

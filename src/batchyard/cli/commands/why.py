@@ -15,12 +15,18 @@ from batchyard.api.scheme import ServedKind, kind_info
 from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import Duration, format_age
 from batchyard.cli import output
-from batchyard.cli.cluster_access import REQUEST_ERRORS, ClusterTarget, UnreachableError, listed_names, request_document
+from batchyard.cli.cluster_access import (
+    REQUEST_ERRORS,
+    ClusterTarget,
+    UnreachableError,
+    list_existing_names,
+    request_document,
+)
 from batchyard.cli.missing_objects import NamespacedName, ask_for_role_text, not_found_text
 from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, Output, select_kubeconfig
 from batchyard.cli.output import render_document
 from batchyard.client.transport import object_path
-from batchyard.sim.scenario import run_length
+from batchyard.sim.scenario import parse_run_duration
 
 # The `why` document as text: summary, facts, quota table, quota holders, nodes, suggested changes.
 
@@ -48,7 +54,7 @@ _VERDICT_TEXTS: Final = {
 
 
 def document_text_lines(document: Document, *, is_wide: bool) -> Iterator[str]:
-    """Yield a `why` document (the explanation of an object) as text lines; with `is_wide`, with all quota levels."""
+    """Yield a `why` document (an object's explanation) as lines; with `is_wide`, with all rows of the quota table."""
     subject = document["subject"]
     name = "/".join(subject[field] for field in ("namespace", "name") if subject.get(field))
     yield f"{subject['kind']} {name}: {document['state']}"
@@ -145,11 +151,11 @@ def _quota_rows(document: Document) -> Iterator[tuple[str, ...]]:
         for flavor in pod_set.get("flavors") or ():
             verdict_text = _VERDICT_TEXTS.get(flavor["verdict"], flavor["verdict"])
             resources = flavor.get("resources") or ()
-            judged_resource = flavor.get("bindingResource") or next((each["resource"] for each in resources), "")
+            verdict_resource = flavor.get("bindingResource") or next((each["resource"] for each in resources), "")
             for resource in resources:
                 name = resource["resource"]
                 amounts = [readable_quantity(name, resource.get(field, "")) for field in ("asked", "missing")]
-                verdict_cell = verdict_text if name == judged_resource else ""
+                verdict_cell = verdict_text if name == verdict_resource else ""
                 leading_cells = (pod_set["name"], flavor["flavor"], name, *amounts, verdict_cell)
                 yield from _level_rows(leading_cells, resource.get("levels") or (), is_ruled_out="obstacle" in flavor)
 
@@ -261,7 +267,7 @@ class Subject(NamedTuple):
         return Subject(kind, namespace if kind_info(kind).namespaced else "", name)
 
     @property
-    def info(self) -> ServedKind:
+    def served_kind(self) -> ServedKind:
         """The registered API kind of the object."""
         return kind_info(self.kind)
 
@@ -275,8 +281,11 @@ class SimulatedQuestion(NamedTuple):
 
 
 def explain_in_cluster(subject: Subject, target: ClusterTarget, output_format: Output) -> None:
-    """Print the explanation of an object of a live cluster; exit with 1 on failure."""
-    served_kind = subject.info
+    """Print the explanation of an object of a live cluster; exit with 1 on failure.
+
+    If the server does not serve `why`, compute the explanation on this machine.
+    """
+    served_kind = subject.served_kind
     api_version = served_kind.versions[-1] if served_kind.group == "kueue.x-k8s.io" else served_kind.storage_version
     requested_namespaces: list[str] = []
 
@@ -290,22 +299,25 @@ def explain_in_cluster(subject: Subject, target: ClusterTarget, output_format: O
         if error.code not in _MISSING_SUBRESOURCE_CODES:
             output.fail(f"batchyard: {error}")
         namespace = requested_namespaces[-1] if served_kind.namespaced else ""
-        existing = listed_names(target, served_kind, NamespacedName(subject.namespace, subject.name)) or []
-        if NamespacedName(namespace, subject.name) in existing:
+        existing_names = list_existing_names(target, served_kind, NamespacedName(subject.namespace, subject.name)) or []
+        if NamespacedName(namespace, subject.name) in existing_names:
             _explain_locally(subject, target, output_format)
             return
         if error.code == _FORBIDDEN_CODE:
             output.fail(f"batchyard: {error}; {ask_for_role_text(served_kind, namespace)}")
-        output.fail(f"batchyard: {not_found_text(served_kind, NamespacedName(namespace, subject.name), existing)}")
+        output.fail(
+            f"batchyard: {not_found_text(served_kind, NamespacedName(namespace, subject.name), existing_names)}"
+        )
     except REQUEST_ERRORS as error:
         output.fail(f"batchyard: {error}")
     output.write(_format_answer(document, output_format))
 
 
 def explain_in_simulation(subject: Subject, question: SimulatedQuestion, output_format: Output) -> None:
-    """Simulate manifests up to a virtual time and print the explanation of an object; exit with 1 if it is missing.
+    """Simulate manifests up to a virtual time and print the explanation of an object.
 
-    The default time is the end of the run, or if the files contain a cluster state, the time of this state.
+    The default time is the end of the run, or if the files contain a cluster state, the time of this state. The command
+    exits with 1 if the object does not exist then.
     """
     from batchyard.cli.cluster_access import read_texts  # noqa: PLC0415 - loads the simulator
     from batchyard.cli.commands.simulate import SimulateRequest, read_scenario_and_state  # noqa: PLC0415 - loads the simulator
@@ -313,7 +325,7 @@ def explain_in_simulation(subject: Subject, question: SimulatedQuestion, output_
     from batchyard.sim.world import EPOCH  # noqa: PLC0415 - loads the simulator
 
     texts = read_texts(question.paths)
-    if question.at is None and not (texts.manifests or texts.unread):
+    if question.at is None and not (texts.manifests or texts.file_faults):
         state = texts.state()
         if state is not None:
             explain_in_state(subject, state, output_format)
@@ -325,11 +337,11 @@ def explain_in_simulation(subject: Subject, question: SimulatedQuestion, output_
     options = SimulationOptions(until, question.seed, sink=lambda _: None, state=state)
     simulation = Simulation(scenario, options)
     simulation.advance()
-    end = simulation.world.log.last - (EPOCH if state is None else state.at)
+    end = simulation.world.log.last_record_at - (EPOCH if state is None else state.at)
     simulation.result()
     if question.at is not None and simulation.world.kernel.next_instant() is None and end < question.at:
-        message = f"the run ends at {format_age(end)}, before --at {format_age(question.at)}: this is its end"
-        output.report_line(f"batchyard: {message}; give an earlier --at for an earlier state")
+        message = f"the run ends at {format_age(end)}, before --at {format_age(question.at)}: its end is explained"
+        output.report_line(f"batchyard: {message}; set an earlier --at for an earlier state")
     explain_in_world(simulation.world, subject, output_format)
 
 
@@ -360,23 +372,23 @@ def _resolve_key(world: "World", subject: Subject) -> Key:
     if same_named:
         namespaces = sorted(metadata.get("namespace", "") for metadata in same_named)
         output.fail(
-            f"batchyard: {subject.info.singular} {subject.name} is in {', '.join(namespaces)}: use --namespace"
+            f"batchyard: {subject.served_kind.singular} {subject.name} is in {', '.join(namespaces)}: use --namespace"
             f" {namespaces[0]}"
         )
-    existing = [NamespacedName(metadata.get("namespace", ""), metadata["name"]) for metadata in all_metadata]
-    wanted = NamespacedName(subject.namespace, subject.name)
-    return output.fail(f"batchyard: {not_found_text(subject.info, wanted, existing)}")
+    existing_names = [NamespacedName(metadata.get("namespace", ""), metadata["name"]) for metadata in all_metadata]
+    subject_name = NamespacedName(subject.namespace, subject.name)
+    return output.fail(f"batchyard: {not_found_text(subject.served_kind, subject_name, existing_names)}")
 
 
 def _explain_locally(subject: Subject, target: ClusterTarget, output_format: Output) -> None:
     """Print an explanation computed on this machine, from the objects of a server that does not serve `why`."""
-    from batchyard.cli.cluster_access import requested_state  # noqa: PLC0415 - loads the simulator
+    from batchyard.cli.cluster_access import read_requested_state  # noqa: PLC0415 - loads the simulator
 
-    explain_in_state(subject, requested_state(None, target), output_format)
+    explain_in_state(subject, read_requested_state(None, target), output_format)
 
 
 def _kinds_by_name() -> dict[str, str]:
-    """Return the supported kinds by their singular, plural and short names."""
+    """Return the kinds that the command explains by their singular, plural and short names."""
     kinds = dict(_SHORT_KIND_NAMES)
     for kind in EXPLAINED_KINDS:
         info = kind_info(kind)
@@ -392,7 +404,7 @@ def _format_answer(document: Mapping[str, Any], output_format: Output) -> str:
 
 def _parse_moment(text: str) -> Duration:
     try:
-        return run_length(text)
+        return parse_run_duration(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 

@@ -43,7 +43,7 @@ class CompletionAnswer(NamedTuple):
 
 
 def answer(arguments: Sequence[str]) -> str:
-    """Return the completions of the last word, as the completion scripts read them.
+    """Return the completions of the last word as the text that the completion scripts read.
 
     The arguments are the value of $KUBECONFIG, then the words after `batchyard` up to the current one.
     """
@@ -52,14 +52,14 @@ def answer(arguments: Sequence[str]) -> str:
 
 
 def complete(words: Sequence[str], kubeconfig: str = "") -> CompletionAnswer:
-    """Return the completions of the last word; `kubeconfig` is the value of the variable KUBECONFIG."""
+    """Return the completions of the last of `words`; `kubeconfig` is the value of the variable KUBECONFIG."""
     *complete_words, current = words
     line = _CommandLine(_load_table())
     for word in complete_words:
         line.read(word)
     value_prefix = ""
-    if line.pending is not None:
-        value_kind = line.pending["value"]
+    if line.pending_option is not None:
+        value_kind = line.pending_option["value"]
     elif current.startswith("-") and not line.is_past_dashes:
         name, separator, current_value = current.partition("=")
         if not separator:
@@ -75,22 +75,21 @@ def complete(words: Sequence[str], kubeconfig: str = "") -> CompletionAnswer:
 
 
 class _CommandLine:
-    """The words of a command line before the current one: the command, and the options and arguments given so far."""
+    """The words of a command line before the current one: the command, and the options and arguments so far."""
 
     def __init__(self, table: _Table) -> None:
         self.command = table
-        #: The option that the next word is the value of.
-        self.pending: Mapping[str, Any] | None = None
+        #: The option whose value is the next word.
+        self.pending_option: Mapping[str, Any] | None = None
         self.is_past_dashes = False
         self._argument_count = 0
         #: The values of the options so far, by all names of each option.
         self._values: dict[str, str] = {}
 
     def read(self, word: str) -> None:
-        """Read the next complete word."""
-        if self.pending is not None:
-            self._set(self.pending, word)
-            self.pending = None
+        if self.pending_option is not None:
+            self._set(self.pending_option, word)
+            self.pending_option = None
         elif self.is_past_dashes:
             self._argument_count += 1
         elif word == "--":
@@ -101,7 +100,7 @@ class _CommandLine:
             if option is not None and separator:
                 self._set(option, value)
             elif option is not None and option["value"]:
-                self.pending = option
+                self.pending_option = option
         elif self.command["commands"]:
             self.command = self.command["commands"].get(word, _UNKNOWN_COMMAND)
         else:
@@ -131,10 +130,10 @@ class _CommandLine:
         return kinds[-1].removesuffix("*") if kinds and kinds[-1].endswith("*") else "none"
 
     def name_query(self, kubeconfig: str) -> NameQuery:
-        """Return where to look for names, according to the options so far and the variable KUBECONFIG."""
+        """Return the cluster and namespace of the completed names, from the options so far and `kubeconfig`."""
         data_dir = self._values.get("--data-dir", "")
-        chosen = self._values.get("--kubeconfig", "") or (f"{data_dir}/kubeconfig" if data_dir else kubeconfig)
-        return NameQuery(chosen, self._values.get("--context", ""), self._values.get("--namespace", ""))
+        kubeconfig_path = self._values.get("--kubeconfig", "") or (f"{data_dir}/kubeconfig" if data_dir else kubeconfig)
+        return NameQuery(kubeconfig_path, self._values.get("--context", ""), self._values.get("--namespace", ""))
 
 
 _UNKNOWN_COMMAND: Final[_Table] = {"commands": {}, "options": [], "arguments": []}
@@ -173,13 +172,13 @@ def _rows_with_prefix(rows: Iterable[Row], prefix: str) -> CompletionAnswer:
 
 def _join_assignments(words: Sequence[str]) -> list[str]:
     """Drop the word `=` that bash splits off from `--output=json`; a final `=` becomes an empty word."""
-    joined: list[str] = []
+    joined_words: list[str] = []
     for index, word in enumerate(words):
-        if word != "=" or not joined or not joined[-1].startswith("--"):
-            joined.append(word)
+        if word != "=" or not joined_words or not joined_words[-1].startswith("--"):
+            joined_words.append(word)
         elif index == len(words) - 1:
-            joined.append("")
-    return joined
+            joined_words.append("")
+    return joined_words
 
 
 def _load_table() -> _Table:

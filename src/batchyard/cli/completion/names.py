@@ -39,7 +39,7 @@ NAME_KINDS: Final[Mapping[str, tuple[str, bool]]] = {
 
 
 class NameQuery(NamedTuple):
-    """Where to look for names: a kubeconfig (a path list), a context and a namespace; '' for the default of each."""
+    """The cluster and namespace of names: a kubeconfig (a path list), context and namespace; '' for each default."""
 
     kubeconfig: str = ""
     context: str = ""
@@ -60,7 +60,7 @@ class _TooSlowError(Exception):
 
 
 def list_names(plural: str, query: NameQuery) -> Sequence[str]:
-    """Return the names of a kind's objects in alphabetical order; an empty list if they cannot be read in time."""
+    """Return at most NAMES_MAX names of a kind's objects, sorted; an empty list if they cannot be read in time."""
     try:
         with _time_limit():
             return _request_names(plural, query)
@@ -120,9 +120,9 @@ def _read_access(query: NameQuery) -> _ServerAccess:
             kubeconfig = yaml.load(file.read(_KUBECONFIG_BYTES_MAX), Loader=yaml.CSafeLoader)
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
-    context = _named(kubeconfig["contexts"], query.context or kubeconfig["current-context"])["context"]
-    cluster = _named(kubeconfig["clusters"], context["cluster"])["cluster"]
-    user = _named(kubeconfig["users"], context["user"])["user"] if context.get("user") else {}
+    context = _find_entry(kubeconfig["contexts"], query.context or kubeconfig["current-context"])["context"]
+    cluster = _find_entry(kubeconfig["clusters"], context["cluster"])["cluster"]
+    user = _find_entry(kubeconfig["users"], context["user"])["user"] if context.get("user") else {}
     headers = {"Authorization": f"Bearer {user['token']}"} if user.get("token") else {}
     url = cluster["server"]
     tls = _tls_context(path.parent, cluster, user) if url.startswith("https:") else None
@@ -138,7 +138,7 @@ def _kubeconfig_path(path_list: str) -> Path:
     raise FileNotFoundError(path_list)
 
 
-def _named(entries: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, Any]:
+def _find_entry(entries: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, Any]:
     return next(entry for entry in [*entries, {}] if not entry or entry["name"] == name)
 
 

@@ -116,9 +116,10 @@ class ClusterClient:
         return ()
 
     async def list_pending(self, queue_path: str) -> tuple[Sequence[Obj], str]:
-        """Return a queue's pending Workloads in scheduling order, or why Kueue's visibility API does not list them.
+        """Return a queue's pending Workloads in scheduling order, and ''.
 
-        `queue_path` is the path of the queue in the API, such as `clusterqueues/NAME`.
+        If Kueue's visibility API does not list them, return no Workloads, and the reason. `queue_path` is the path of
+        the queue in the API, such as `clusterqueues/NAME`.
         """
         for version in self._visibility_versions:
             path = f"{_VISIBILITY_PATH}/{version}/{queue_path}/pendingworkloads"
@@ -140,7 +141,7 @@ class ClusterClient:
         """Send a GET request; raise ClusterRequestError if the server does not respond."""
         return await self._request(HttpRequest("GET", path, timeout=timeout_seconds * SECOND))
 
-    async def merge(self, path: str, patch: Mapping[str, Any]) -> None:
+    async def merge_patch(self, path: str, patch: Mapping[str, Any]) -> None:
         """Apply a JSON merge patch to the object at a path; raise ClusterRequestError if the server rejects it."""
         body = msgspec.json.encode(patch)
         response = await self._request(HttpRequest("PATCH", path, body, content_type=_MERGE_PATCH))
@@ -207,7 +208,7 @@ class ClusterClient:
 
 
 def run_in_cluster(target: ClusterTarget, work: Callable[[ClusterClient], Awaitable[T]]) -> T:
-    """Run a coroutine with a client of the target cluster; print an error and exit with 1 if a request fails."""
+    """Run the coroutine `work` with a client of the target cluster and return its result; exit with 1 on failure."""
 
     async def run() -> T:
         read_access = access_reader_of_target(target)

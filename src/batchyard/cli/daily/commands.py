@@ -28,7 +28,7 @@ from batchyard.cli.daily.cluster import (
     NamespaceOption,
     run_in_cluster,
 )
-from batchyard.cli.daily.jobs import JobEntry, JobState, find_job, find_jobs, required_entries
+from batchyard.cli.daily.jobs import JobEntry, JobState, find_job, find_jobs, read_required_entries
 from batchyard.cli.missing_objects import similar_names
 from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, Output, OutputOption, select_kubeconfig
 from batchyard.dashboard.models.reasons import shorten_reason
@@ -61,7 +61,7 @@ def shorten(text: str, length_max: int = REASON_LENGTH_MAX) -> str:
 
 
 def list_document(items: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return a list of rows as the document that JSON and YAML output shows."""
+    """Return rows as a document of kind List, for JSON and YAML output."""
     return {"apiVersion": "v1", "kind": "List", "items": list(items)}
 
 
@@ -124,7 +124,7 @@ def jobs(
     """List the jobs of the queues, of all kinds, with their state, ready pods, nodes and reason."""
 
     async def run(client: ClusterClient) -> str:
-        entries = await required_entries(client, "" if all_namespaces else namespace or client.namespace)
+        entries = await read_required_entries(client, "" if all_namespaces else namespace or client.namespace)
         queued_entries = [e for e in entries if (e.queue or e.workload is not None) and queue in ("", e.queue)]
         return format_jobs(queued_entries, client.now, output, with_namespace=all_namespaces)
 
@@ -134,10 +134,10 @@ def jobs(
 # `batchyard cancel`.
 
 
-async def _named_jobs(client: ClusterClient, namespace: str, names: Sequence[str]) -> Sequence[JobEntry]:
+async def _find_named_jobs(client: ClusterClient, namespace: str, names: Sequence[str]) -> Sequence[JobEntry]:
     """Return the jobs that the user names, each once; raise ClusterRequestError before any change if one is missing."""
     if len(names) > _JOBS_MAX:
-        raise ClusterRequestError(f"{len(names)} names are too many: give at most {_JOBS_MAX} at once")
+        raise ClusterRequestError(f"{len(names)} names are too many: use at most {_JOBS_MAX} at once")
     return await find_jobs(client, namespace or client.namespace, names)
 
 
@@ -174,12 +174,12 @@ async def _cancel(client: ClusterClient, entry: JobEntry, *, waits: bool) -> Non
     duration = format_age(client.now - entry.since)
     state_text = f"it had been {describe_state(entry)} for {duration}"
     summary = f"{entry.title} in namespace {entry.namespace} cancelled; {state_text}"
-    if waits and not await _is_gone(client, path, entry.uid):
+    if waits and not await _wait_until_gone(client, path, entry.uid):
         summary += "; its pods are still terminating: `kubectl get pods` shows them"
     terminal.write(f"{summary}\n")
 
 
-async def _is_gone(client: ClusterClient, path: str, uid: str) -> bool:
+async def _wait_until_gone(client: ClusterClient, path: str, uid: str) -> bool:
     for _ in range(_WAIT_POLLS_MAX):
         response = await client.get(path)
         if response.code == HTTPStatus.NOT_FOUND or uid.encode() not in response.body:
@@ -201,7 +201,7 @@ def cancel(
     """Delete jobs with their pods. Jobs that have ended are kept."""
 
     async def run(client: ClusterClient) -> None:
-        entries = await _named_jobs(client, namespace, names)
+        entries = await _find_named_jobs(client, namespace, names)
         for entry in entries:
             if entry.state.has_ended:
                 age = format_age(client.now - entry.since)
@@ -226,26 +226,26 @@ _SUSPEND_EFFECTS: Final[Mapping[JobState, str]] = {
 
 async def _set_active(client: ClusterClient, entry: JobEntry, *, is_active: bool) -> None:
     """Set `spec.active` of a job's Workload and print the effect, or that the value was set before."""
-    verb, place = ("resumed" if is_active else "suspended"), f"{entry.title} in namespace {entry.namespace}"
+    verb, job_text = ("resumed" if is_active else "suspended"), f"{entry.title} in namespace {entry.namespace}"
     if entry.state.has_ended:
-        raise ClusterRequestError(f"{place} has ended ({entry.state}), so it cannot be {verb}: submit it again")
+        raise ClusterRequestError(f"{job_text} has ended ({entry.state}), so it cannot be {verb}: submit it again")
     if entry.workload is None:
-        message = f"{place} has no Workload, so no queue manages it"
+        message = f"{job_text} has no Workload, so no queue manages it"
         raise ClusterRequestError(f"{message}: set its label {well_known.QUEUE_NAME} to a LocalQueue")
     if (entry.workload["spec"].get("active") is not False) is is_active:
         note = "is not suspended" if is_active else "is already suspended"
-        terminal.write(f"{place} {note} ({entry.state})\n")
+        terminal.write(f"{job_text} {note} ({entry.state})\n")
         return
     try:
-        await client.merge(await _workload_path(client, entry), {"spec": {"active": is_active}})
+        await client.merge_patch(await _workload_path(client, entry), {"spec": {"active": is_active}})
     except ClusterRequestError as error:
         raise ClusterRequestError(
-            f"Workload {entry.workload_name} of {place} cannot be {verb}: {error}: ask for the verb `patch` on it if it"
-            " is forbidden"
+            f"Workload {entry.workload_name} of {job_text} cannot be {verb}: {error}: ask for the verb `patch` on it if"
+            " it is forbidden"
         ) from None
     effect = "it is queued again" if is_active else _SUSPEND_EFFECTS.get(entry.state, "its pods are stopped")
     remedy = "" if is_active else f"; continue it with: batchyard resume {entry.title} -n {entry.namespace}"
-    terminal.write(f"{place} {verb}: {effect}{remedy}\n")
+    terminal.write(f"{job_text} {verb}: {effect}{remedy}\n")
 
 
 async def _workload_path(client: ClusterClient, entry: JobEntry) -> str:
@@ -256,7 +256,7 @@ async def _workload_path(client: ClusterClient, entry: JobEntry) -> str:
 
 def _set_active_by_name(target: ClusterTarget, namespace: str, names: Sequence[str], *, is_active: bool) -> None:
     async def run(client: ClusterClient) -> None:
-        for entry in await _named_jobs(client, namespace, names):
+        for entry in await _find_named_jobs(client, namespace, names):
             await _set_active(client, entry, is_active=is_active)
 
     run_in_cluster(target, run)
@@ -291,27 +291,26 @@ def resume(
 
 async def _set_priority(client: ClusterClient, entry: JobEntry, class_name: str) -> str:
     """Set the WorkloadPriorityClass of a job; return a line for the user. Raises ClusterRequestError if not allowed."""
-    place = f"{entry.title} in namespace {entry.namespace}"
+    job_text = f"{entry.title} in namespace {entry.namespace}"
     value = await _class_value(client, class_name)
     if entry.state.has_ended:
-        raise ClusterRequestError(f"{place} has ended ({entry.state}): its priority has no effect any more")
+        raise ClusterRequestError(f"{job_text} has ended ({entry.state}): its priority has no effect any more")
     if entry.job is None and entry.kind == "Workload":
-        raise ClusterRequestError(f"{place} has no job: set its spec.priorityClassRef with `kubectl edit`")
-    _check_class_change(entry, place)
+        raise ClusterRequestError(f"{job_text} has no job: set its spec.priorityClassRef with `kubectl edit`")
+    _check_class_change(entry, job_text)
     old_class = _class_of(entry)
     if old_class == class_name:
-        return f"{place} already has WorkloadPriorityClass {class_name}"
+        return f"{job_text} already has WorkloadPriorityClass {class_name}"
     path = await client.path_of(entry.api_version, entry.kind, entry.namespace, entry.name)
     try:
-        await client.merge(path, {"metadata": {"labels": {well_known.PRIORITY_CLASS: class_name}}})
+        await client.merge_patch(path, {"metadata": {"labels": {well_known.PRIORITY_CLASS: class_name}}})
     except ClusterRequestError as error:
-        raise ClusterRequestError(f"the priority of {place} cannot be changed: {error}") from None
-    before = f"{old_class}, " if old_class else ""
-    change = (
-        f"{place}: WorkloadPriorityClass {class_name}, priority {value} (before: {before}priority {entry.priority})"
-    )
+        raise ClusterRequestError(f"the priority of {job_text} cannot be changed: {error}") from None
+    old_text = f"{old_class}, " if old_class else ""
+    summary = f"{job_text}: WorkloadPriorityClass {class_name}, priority {value}"
+    summary += f" (before: {old_text}priority {entry.priority})"
     effect = "; it keeps running: the priority now counts in preemption" if entry.state.holds_quota else ""
-    return f"{change}{effect}"
+    return f"{summary}{effect}"
 
 
 async def _class_value(client: ClusterClient, class_name: str) -> int | str:
@@ -321,8 +320,8 @@ async def _class_value(client: ClusterClient, class_name: str) -> int | str:
         return "unknown"
     values: dict[str, int] = {each["metadata"]["name"]: each["value"] for each in classes}
     if class_name not in values:
-        similar = similar_names(class_name, list(values))
-        hint = f"; similar names: {', '.join(similar)}" if similar else ""
+        similar_classes = similar_names(class_name, list(values))
+        hint = f"; similar names: {', '.join(similar_classes)}" if similar_classes else ""
         available = ", ".join(f"{name} ({value})" for name, value in values.items()) or "none: create one first"
         raise ClusterRequestError(f"WorkloadPriorityClass {class_name} not found{hint}; available: {available}")
     return values[class_name]
@@ -336,13 +335,13 @@ def _class_of(entry: JobEntry) -> str:
     return str(reference["name"]) if reference.get("kind") == "WorkloadPriorityClass" else ""
 
 
-def _check_class_change(entry: JobEntry, place: str) -> None:
+def _check_class_change(entry: JobEntry, job_text: str) -> None:
     """Raise ClusterRequestError if Kueue rejects the change: a job with quota can change its class but not add one."""
     if entry.workload is None or not is_true(entry.workload, "QuotaReserved") or _class_of(entry):
         return
     names = f"{entry.title} -n {entry.namespace}"
     raise ClusterRequestError(
-        f"{place} holds quota and has no WorkloadPriorityClass, so Kueue rejects adding one: first run"
+        f"{job_text} holds quota and has no WorkloadPriorityClass, so Kueue rejects adding one: first run"
         f" `batchyard suspend {names}`, and afterwards `batchyard resume {names}`; this stops its pods"
     )
 

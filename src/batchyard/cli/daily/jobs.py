@@ -14,7 +14,7 @@ from batchyard.api import scheme, well_known
 from batchyard.api.amounts import readable_amount
 from batchyard.api.meta import Obj, controller_of, controlling_job_key, find_condition, is_true, label
 from batchyard.api.times import parse_time
-from batchyard.api.views.node import pods_running_at_once
+from batchyard.api.views.node import parallel_pod_count
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import Instant
 from batchyard.cli.daily.cluster import ClusterClient, ClusterRequestError
@@ -46,7 +46,7 @@ class JobState(StrEnum):
 
     @property
     def holds_quota(self) -> bool:
-        """Whether the job's Workload holds quota: it is admitted, or its pods are still being stopped."""
+        """Whether the job's Workload is admitted, or its pods are still being stopped."""
         return self in (JobState.RUNNING, JobState.STARTING, JobState.STOPPING)
 
 
@@ -55,7 +55,7 @@ class JobPods(NamedTuple):
 
     ready: int
     nodes: int
-    waits: str = ""
+    waiting_reason: str = ""
 
 
 class StateSince(NamedTuple):
@@ -100,7 +100,7 @@ class JobEntry:
         """The number of pods that run at once, as the Workload or the Job requests it; 0 if it is unknown."""
         if self.workload is not None:
             return sum(pod_set.get("count", 1) for pod_set in self.workload["spec"].get("podSets") or ())
-        return pods_running_at_once(self.job["spec"]) if self.job is not None and self.kind == "Job" else 0
+        return parallel_pod_count(self.job["spec"]) if self.job is not None and self.kind == "Job" else 0
 
     @property
     def priority(self) -> int:
@@ -114,7 +114,7 @@ class JobEntry:
 
 
 def requested_amounts(workload: Obj) -> Mapping[str, int]:
-    """Return the resources that all pods of a Workload request together, as integers in units of `meta.amount`."""
+    """Return the total requests of a Workload's pods by resource, sorted, as integers in units of `meta.amount`."""
     view = workload_view(workload)
     totals: dict[str, int] = defaultdict(int)
     for pod_set, count in zip(view.pod_sets, view.counts, strict=True):
@@ -187,8 +187,8 @@ def count_pods(pods: Sequence[Obj]) -> JobPods:
     """Count the ready pods of a job and the nodes that its pods use; add the reason of the first waiting pod."""
     live_pods = [pod for pod in pods if (pod.get("status") or {}).get("phase") not in _FINISHED_POD_PHASES]
     nodes = {node for pod in live_pods if (node := (pod.get("spec") or {}).get("nodeName"))}
-    waits = next((reason for pod in live_pods if (reason := _waiting_reason(pod))), "")
-    return JobPods(sum(is_true(pod, "Ready") for pod in live_pods), len(nodes), waits)
+    waiting_reason = next((reason for pod in live_pods if (reason := _waiting_reason(pod))), "")
+    return JobPods(sum(is_true(pod, "Ready") for pod in live_pods), len(nodes), waiting_reason)
 
 
 def _waiting_reason(pod: Obj) -> str:
@@ -197,9 +197,9 @@ def _waiting_reason(pod: Obj) -> str:
     if scheduled is not None and scheduled["status"] == "False":
         return scheduled.get("message") or scheduled.get("reason") or ""
     for status in (pod.get("status") or {}).get("containerStatuses") or ():
-        waiting = (status.get("state") or {}).get("waiting") or {}
-        if waiting:
-            return ": ".join(waiting[field] for field in ("reason", "message") if waiting.get(field))
+        waiting_state = (status.get("state") or {}).get("waiting") or {}
+        if waiting_state:
+            return ": ".join(waiting_state[field] for field in ("reason", "message") if waiting_state.get(field))
     return ""
 
 
@@ -236,7 +236,7 @@ def _workload_state(workload: Obj, pods: JobPods | None) -> StateSince:
     if admitted is not None and is_admitted:
         is_running = pods is None or pods.ready > 0
         state = JobState.RUNNING if is_running else JobState.STARTING
-        return StateSince(state, _changed_at(admitted), "" if is_running or pods is None else pods.waits)
+        return StateSince(state, _changed_at(admitted), "" if is_running or pods is None else pods.waiting_reason)
     if reserved is not None and reserved["status"] == "True":
         return StateSince(JobState.CHECKING, _changed_at(reserved), _check_messages(workload))
     reason = "the scheduler has not considered it yet" if reserved is None else reserved.get("message") or ""
@@ -274,14 +274,14 @@ async def read_entries(client: ClusterClient, namespace: str, *, with_pods: bool
     return job_entries(workloads, [*(jobs or ()), *(job_sets or ())], pods)
 
 
-def forbidden_error(client: ClusterClient, what: str, namespace: str) -> ClusterRequestError:
-    """Return the error for a list of `what` (such as pods) that the user may not read."""
-    place = f"namespace {namespace}" if namespace else "all namespaces"
-    remedy = "ask for the verb `list` on it" if namespace else "use -n NS, or ask for the verb `list` on it"
-    return ClusterRequestError(f"{client.url}: no permission to list {what} in {place}: {remedy}")
+def forbidden_error(client: ClusterClient, resources: str, namespace: str) -> ClusterRequestError:
+    """Return the error if the user may not list `resources` (such as pods) in a namespace ('' for all namespaces)."""
+    scope_text = f"namespace {namespace}" if namespace else "all namespaces"
+    remedy = "ask for the verb `list` on these" if namespace else "use -n NS, or ask for the verb `list` on these"
+    return ClusterRequestError(f"{client.url}: no permission to list {resources} in {scope_text}: {remedy}")
 
 
-async def required_entries(client: ClusterClient, namespace: str, *, with_pods: bool = True) -> list[JobEntry]:
+async def read_required_entries(client: ClusterClient, namespace: str, *, with_pods: bool = True) -> list[JobEntry]:
     """Return the jobs of a namespace ('' for all); raise ClusterRequestError if they may not be listed."""
     entries = await read_entries(client, namespace, with_pods=with_pods)
     if entries is None:
@@ -298,8 +298,8 @@ async def find_job(client: ClusterClient, namespace: str, text: str) -> JobEntry
 
 
 async def find_jobs(client: ClusterClient, namespace: str, texts: Sequence[str]) -> Sequence[JobEntry]:
-    """Return the jobs that the user names, each once; like `find_job`, but the namespace is read only once."""
-    entries = await required_entries(client, namespace)
+    """Return the jobs that the user names as for `find_job`, each job once; the namespace is read only once."""
+    entries = await read_required_entries(client, namespace)
     named_entries = [await _select_entry(client, namespace, text, entries) for text in texts]
     return list({entry.uid: entry for entry in named_entries}.values())
 
@@ -310,7 +310,7 @@ async def _select_entry(client: ClusterClient, namespace: str, text: str, entrie
         return matches[0]
     if matches:
         titles = ", ".join(entry.title for entry in matches)
-        raise ClusterRequestError(f"{text} is ambiguous in namespace {namespace}: give one of {titles}")
+        raise ClusterRequestError(f"{text} is ambiguous in namespace {namespace}: use one of {titles}")
     raise ClusterRequestError(await _not_found_message(client, namespace, text, entries))
 
 

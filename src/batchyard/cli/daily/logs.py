@@ -35,7 +35,7 @@ _POD_LABELS: Final[Mapping[str, str]] = {"Job": well_known.OLD_JOB_NAME, "JobSet
 
 @dataclass(frozen=True, slots=True)
 class LogRequest:
-    """Which logs to print: the pod or completion index ('' and None for all), the container, and how much of them."""
+    """The selection of logs: the pod or completion index ('' and None for all), the container, and the last lines."""
 
     pod: str
     index: int | None
@@ -106,7 +106,7 @@ class _JobLogs:
                 if response.code == HTTPStatus.NOT_FOUND and self._request.follow:
                     return  # the pod was deleted
                 raise ClusterRequestError(f"log of pod {name}, container {container}: {failure_reason(response)}")
-            if not response.trouble and (not self._request.follow or await self._has_pod_gone(path)):
+            if not response.trouble and (not self._request.follow or await self._is_pod_gone(path)):
                 return
             if not self._request.follow:
                 raise ClusterRequestError(f"log of pod {name} is incomplete: {response.trouble}: run the command again")
@@ -114,7 +114,7 @@ class _JobLogs:
             tail = ""
             await sleep_for(_RETRY_DELAY)
 
-    async def _has_pod_gone(self, path: str) -> bool:
+    async def _is_pod_gone(self, path: str) -> bool:
         response = await self._client.get(path)
         return response.code == HTTPStatus.NOT_FOUND or _has_pod_ended(decode_object(response.body))
 
@@ -149,8 +149,8 @@ class _JobLogs:
     def _missing_pod_message(self, pods: Sequence[Obj]) -> str:
         request, names = self._request, [pod["metadata"]["name"] for pod in pods]
         if request.pod:
-            similar = similar_names(request.pod, names) or names[:_NAMES_SHOWN_MAX]
-            return f"{self._entry.title} has no pod {request.pod}; it has: {', '.join(similar)}"
+            similar_pods = similar_names(request.pod, names) or names[:_NAMES_SHOWN_MAX]
+            return f"{self._entry.title} has no pod {request.pod}; it has: {', '.join(similar_pods)}"
         indexes = [str(index) for index in dict.fromkeys(map(_index_of, pods)) if index is not None]
         available = (
             f"it has {', '.join(indexes[:_NAMES_SHOWN_MAX])}" if indexes else "its pods have no index: use --pod"
@@ -162,10 +162,10 @@ class _JobLogs:
         entry = self._entry
         if not started_pods:
             state = f"{entry.state}: {entry.reason}" if entry.reason else str(entry.state)
-            what = "no pod that has started" if pods else "no pods"
+            pods_text = "no pod that has started" if pods else "no pods"
             raise ClusterRequestError(
-                f"{entry.title} in namespace {entry.namespace} has {what}; it is {state}; add -f to wait for its"
-                f" logs, or ask: batchyard why workload/{entry.workload_name} -n {entry.namespace}"
+                f"{entry.title} in namespace {entry.namespace} has {pods_text}; it is {state}; add -f to wait for its"
+                f" logs, or run: batchyard why workload/{entry.workload_name} -n {entry.namespace}"
             )
         if len(started_pods) < len(pods):
             missing_count = len(pods) - len(started_pods)

@@ -33,7 +33,7 @@ _WAITING_STATES: Final = frozenset({JobState.PENDING, JobState.CHECKING, JobStat
 
 @dataclass(frozen=True, slots=True)
 class PendingJob:
-    """A job in the line of a ClusterQueue; its places count from 1, and are 0 if they are unknown."""
+    """A pending job, with its places in its ClusterQueue and LocalQueue, which count from 1; 0 if they are unknown."""
 
     title: str
     namespace: str
@@ -48,7 +48,7 @@ class PendingJob:
     reason: str
 
     def document(self) -> Mapping[str, Any]:
-        """Return the row as a mapping for JSON and YAML output."""
+        """Return the fields of the job for JSON and YAML output."""
         return {
             "job": self.title,
             "namespace": self.namespace,
@@ -71,16 +71,17 @@ class QueueLine:
     jobs: Sequence[PendingJob]
     note: str = ""
 
-    def place_of(self, namespace: str, workload_name: str) -> PendingJob | None:
-        """Return the job with this Workload in the line; None if the line does not contain it."""
+    def find_pending_job(self, namespace: str, workload_name: str) -> PendingJob | None:
+        """Return the pending job that has this Workload; None if there is none."""
         return next((e for e in self.jobs if (e.namespace, e.workload_name) == (namespace, workload_name)), None)
 
 
 @dataclass(frozen=True, slots=True)
 class LineSources:
-    """The objects from which lines are read: the LocalQueues and the Workloads that the user may list."""
+    """The LocalQueues and Workloads that the user may list, by which jobs are assigned to ClusterQueues."""
 
     local_queues: Sequence[Obj]
+    #: By namespace and name of the Workload.
     entries: Mapping[tuple[str, str], JobEntry]
 
     def cluster_queue_of(self, namespace: str, queue: str) -> str:
@@ -91,8 +92,8 @@ class LineSources:
         return ""
 
 
-async def _line_sources(client: ClusterClient, namespace: str) -> LineSources:
-    """Read the LocalQueues and Workloads of all namespaces, or if that is forbidden, of the given namespace."""
+async def _read_line_sources(client: ClusterClient, namespace: str) -> LineSources:
+    """Read the LocalQueues and Workloads of all namespaces, or if that is forbidden, of `namespace`."""
     local_queues = await client.list_objects(scheme.LOCAL_QUEUE)
     if local_queues is None and namespace:
         local_queues = await client.list_objects(scheme.LOCAL_QUEUE, namespace)
@@ -108,9 +109,9 @@ async def _line_sources(client: ClusterClient, namespace: str) -> LineSources:
 
 
 async def read_line(client: ClusterClient, sources: LineSources, cluster_queue: str, namespace: str) -> QueueLine:
-    """Return the line of a ClusterQueue: of the visibility API if it is served and allowed, otherwise an estimate.
+    """Return the pending jobs of a ClusterQueue from the visibility API, or estimated if it is not served or allowed.
 
-    Without permission for the ClusterQueue, the line has only the Workloads of the namespace's LocalQueues.
+    Without permission for the ClusterQueue, only the Workloads in the namespace's LocalQueues are returned.
     """
     items, problem = await client.list_pending(f"clusterqueues/{cluster_queue}")
     if not problem:
@@ -168,7 +169,7 @@ def _requests_of(entry: JobEntry | None) -> str:
 
 
 def estimated_line(sources: LineSources, cluster_queue: str) -> Iterator[PendingJob]:
-    """Yield the pending jobs of a ClusterQueue by priority and age, as Kueue sorts them by default."""
+    """Yield the pending jobs of a ClusterQueue, higher priorities first, then older jobs, as Kueue does by default."""
     queued_views = []
     for entry in sources.entries.values():
         view = None if entry.workload is None else workload_view(entry.workload)
@@ -198,11 +199,12 @@ def _entry_in_line(entry: JobEntry, place: int, local_place: int) -> PendingJob:
 
 @dataclass(frozen=True, slots=True)
 class _PlaceAnswer:
-    """The place of one job: the line of its ClusterQueue, its place in the line, and the forecast of its start."""
+    """The answer about one job: the pending jobs of its ClusterQueue, its place, and the forecast of its start."""
 
     entry: JobEntry
     line: QueueLine
-    place: PendingJob | None
+    #: The job in the line; None if the line does not contain the job.
+    pending_job: PendingJob | None
     forecast: Mapping[str, Any] | None
     now: Instant
 
@@ -214,8 +216,8 @@ class _PlaceAnswer:
             "queue": self.entry.queue,
             "clusterQueue": self.line.cluster_queue,
             "state": str(self.entry.state),
-            "placeInClusterQueue": 0 if self.place is None else self.place.place,
-            "placeInLocalQueue": 0 if self.place is None else self.place.local_place,
+            "placeInClusterQueue": 0 if self.pending_job is None else self.pending_job.place,
+            "placeInLocalQueue": 0 if self.pending_job is None else self.pending_job.local_place,
             "pending": len(self.line.jobs),
             "ahead": ahead,
             "reason": self.entry.reason,
@@ -225,23 +227,23 @@ class _PlaceAnswer:
 
     @property
     def ahead(self) -> Sequence[PendingJob]:
-        """The pending jobs before this job in the line of its ClusterQueue."""
-        return [] if self.place is None else [each for each in self.line.jobs if each.place < self.place.place]
+        """The pending jobs before this job in its ClusterQueue."""
+        pending = self.pending_job
+        return [] if pending is None else [each for each in self.line.jobs if each.place < pending.place]
 
     def lines(self, *, is_wide: bool) -> Iterator[str]:
-        """Yield the lines of the text output."""
-        entry, place = self.entry, self.place
+        entry, pending_job = self.entry, self.pending_job
         if entry.state not in _WAITING_STATES:
             age = format_age(self.now - entry.since)
             yield f"{entry.title} in namespace {entry.namespace} does not wait: it has been {entry.state} for {age}"
             return
-        if place is None:
+        if pending_job is None:
             reason = f": {entry.reason}" if entry.reason else ""
             yield f"{entry.title} in namespace {entry.namespace} is not queued: it is {entry.state}{reason}"
             return
         total = f" of {len(self.line.jobs)}" if not self.line.note.startswith("no permission") else ""
-        local_place = f"position {place.local_place} in LocalQueue {entry.queue} of namespace {entry.namespace}"
-        queue_place = f"position {place.place}{total} in ClusterQueue {self.line.cluster_queue}"
+        local_place = f"position {pending_job.local_place} in LocalQueue {entry.queue} of namespace {entry.namespace}"
+        queue_place = f"position {pending_job.place}{total} in ClusterQueue {self.line.cluster_queue}"
         yield f"{entry.title} has {queue_place}, and {local_place}"
         if entry.reason:
             yield f"it waits: {entry.reason if is_wide else shorten(str(shorten_reason(entry.reason)), 100)}"
@@ -268,33 +270,33 @@ def _forecast_lines(entry: JobEntry, forecast: Mapping[str, Any] | None) -> Iter
 def _ahead_lines(ahead: Sequence[PendingJob], now: Instant, *, is_wide: bool) -> Iterator[str]:
     if not ahead:
         return
-    shown = ahead if is_wide else ahead[-_AHEAD_MAX:]
+    shown_jobs = ahead if is_wide else ahead[-_AHEAD_MAX:]
     header = ["POSITION", "JOB", "OWNER", "QUEUE", "PRIORITY", "REQUESTS", "AGE", *(["WORKLOAD"] if is_wide else [])]
     rows = [
         [
             *(str(each.place), each.title, each.namespace, each.queue, str(each.priority)),
             *(each.requests or "-", format_age(now - each.created), *([each.workload_name] if is_wide else [])),
         ]
-        for each in shown
+        for each in shown_jobs
     ]
     yield ""
     yield format_table([header, *rows]).rstrip("\n")
-    if len(shown) < len(ahead):
-        yield f"... and {len(ahead) - len(shown)} more ahead: -o wide"
+    if len(shown_jobs) < len(ahead):
+        yield f"... and {len(ahead) - len(shown_jobs)} more ahead: -o wide"
 
 
 async def _answer_place(client: ClusterClient, namespace: str, name: str, *, with_forecast: bool) -> _PlaceAnswer:
     entry = await find_job(client, namespace, name)
     if entry.state not in _WAITING_STATES or entry.workload is None:
         return _PlaceAnswer(entry, QueueLine(entry.cluster_queue, ()), None, None, client.now)
-    sources = await _line_sources(client, namespace)
+    sources = await _read_line_sources(client, namespace)
     cluster_queue = sources.cluster_queue_of(namespace, entry.queue)
     if not cluster_queue:
         return _PlaceAnswer(entry, QueueLine("", ()), None, None, client.now)
     line = await read_line(client, sources, cluster_queue, namespace)
-    place = line.place_of(namespace, entry.workload_name)
-    forecast = await _read_forecast(client, entry) if with_forecast and place is not None else None
-    return _PlaceAnswer(entry, line, place, forecast, client.now)
+    pending_job = line.find_pending_job(namespace, entry.workload_name)
+    forecast = await _read_forecast(client, entry) if with_forecast and pending_job is not None else None
+    return _PlaceAnswer(entry, line, pending_job, forecast, client.now)
 
 
 async def _read_forecast(client: ClusterClient, entry: JobEntry) -> Mapping[str, Any] | None:
@@ -309,19 +311,19 @@ async def _read_forecast(client: ClusterClient, entry: JobEntry) -> Mapping[str,
 
 
 async def _pending_jobs(client: ClusterClient, namespace: str) -> tuple[list[PendingJob], Mapping[str, QueueLine]]:
-    """Return the pending jobs of a namespace ('' for all) by namespace, queue and place, and their queue lines."""
-    sources = await _line_sources(client, namespace)
+    """Return the pending jobs of a namespace ('' for all), sorted by queue and place, and the lines by ClusterQueue."""
+    sources = await _read_line_sources(client, namespace)
     queues = [each for each in sources.local_queues if namespace in ("", each["metadata"]["namespace"])]
     names = dict.fromkeys(name for each in queues if (name := each["spec"].get("clusterQueue")))
     lines = {name: await read_line(client, sources, name, namespace) for name in names}
     pending = [job for line in lines.values() for job in line.jobs if namespace in ("", job.namespace)]
-    in_lines = {(job.namespace, job.workload_name) for job in pending}
-    outside = [
+    keys_in_lines = {(job.namespace, job.workload_name) for job in pending}
+    other_jobs = [
         _entry_in_line(entry, 0, 0)
         for key, entry in sources.entries.items()
-        if entry.state in _WAITING_STATES and key not in in_lines and namespace in ("", entry.namespace)
+        if entry.state in _WAITING_STATES and key not in keys_in_lines and namespace in ("", entry.namespace)
     ]
-    return sorted([*pending, *outside], key=lambda job: (job.namespace, job.queue, job.place == 0, job.place)), lines
+    return sorted([*pending, *other_jobs], key=lambda job: (job.namespace, job.queue, job.place == 0, job.place)), lines
 
 
 def _format_pending(jobs: Sequence[PendingJob], now: Instant, output_format: Output, *, with_namespace: bool) -> str:

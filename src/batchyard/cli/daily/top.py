@@ -57,7 +57,7 @@ class ViewRow(NamedTuple):
     cells: Sequence[str | UsageBar]
 
     def matches(self, filter_text: str) -> bool:
-        """Return whether a cell contains the text, ignoring case."""
+        """Return whether the cells, joined by spaces, contain the text, ignoring case."""
         texts = [cell.text if isinstance(cell, UsageBar) else cell for cell in self.cells]
         return filter_text.lower() in " ".join(texts).lower()
 
@@ -90,25 +90,26 @@ _WAITING_STATES: Final = frozenset({JobState.PENDING, JobState.CHECKING, JobStat
 
 
 def top_model(objects: ObjectCache, problems: Mapping[str, str], now: Instant) -> TopModel:
-    """Return the sections of the view; `problems` has the reason for each kind that cannot be read."""
+    """Return the sections of the view; `problems` has the reason by kind why objects are missing or not up to date."""
     pods = None if scheme.POD in problems else objects.list(scheme.POD)
     jobs = [*objects.list(scheme.JOB), *objects.list(scheme.JOB_SET)]
     entries = [e for e in job_entries(objects.list(scheme.WORKLOAD), jobs, pods) if e.workload is not None]
-    waiting = sorted((e for e in entries if e.state in _WAITING_STATES), key=_waiting_order)
-    running = [entry for entry in entries if entry.state.holds_quota]
+    waiting_jobs = sorted((e for e in entries if e.state in _WAITING_STATES), key=_waiting_order)
+    active_jobs = [entry for entry in entries if entry.state.holds_quota]
     nodes = objects.list(scheme.NODE)
     ready_count = sum(node_view(node).ready for node in nodes)
     queues = objects.list(scheme.CLUSTER_QUEUE)
     summary = (
-        f"{len(waiting)} waiting, {len(running)} running, {ready_count} of {count_with_noun(len(nodes), 'node')} ready"
+        f"{len(waiting_jobs)} waiting, {len(active_jobs)} running, "
+        f"{ready_count} of {count_with_noun(len(nodes), 'node')} ready"
     )
     sections = (
         TopSection("Queues", _QUEUE_COLUMNS, list(_queue_rows(queues)), problems.get(scheme.CLUSTER_QUEUE, "")),
         TopSection(
-            "Waiting", _WAITING_COLUMNS, [_waiting_row(e, now) for e in waiting], problems.get(scheme.WORKLOAD, "")
+            "Waiting", _WAITING_COLUMNS, [_waiting_row(e, now) for e in waiting_jobs], problems.get(scheme.WORKLOAD, "")
         ),
         TopSection(
-            "Running", _RUNNING_COLUMNS, [_running_row(e, now) for e in running], problems.get(scheme.WORKLOAD, "")
+            "Running", _RUNNING_COLUMNS, [_running_row(e, now) for e in active_jobs], problems.get(scheme.WORKLOAD, "")
         ),
         TopSection("Nodes", _NODE_COLUMNS, list(_node_rows(nodes, pods or ())), problems.get(scheme.NODE, "")),
     )
@@ -124,7 +125,7 @@ def _queue_rows(queues: Sequence[Obj]) -> Iterator[ViewRow]:
     """Yield a row for each flavor and resource of each ClusterQueue; only the first row of a queue has its counts."""
     for queue in queues:
         status, view = queue.get("status") or {}, cluster_queue_view(queue)
-        used = {
+        used_amounts = {
             (flavor["name"], each["name"]): amount(each["name"], each.get("total", 0))
             for flavor in status.get("flavorsUsage") or ()
             for each in flavor.get("resources") or ()
@@ -132,7 +133,7 @@ def _queue_rows(queues: Sequence[Obj]) -> Iterator[ViewRow]:
         counts = [str(status.get(field, 0)) for field in ("pendingWorkloads", "admittedWorkloads")]
         quotas = [quota for group in view.groups for quota in group.quotas]
         for number, quota in enumerate(quotas):
-            used_amount = used.get((quota.flavor, quota.resource), 0)
+            used_amount = used_amounts.get((quota.flavor, quota.resource), 0)
             texts = [readable_amount(quota.resource, value) for value in (used_amount, quota.nominal)]
             usage = UsageBar(used_amount, quota.nominal, "/".join(texts))
             row_counts = counts if number == 0 else ["", ""]
@@ -189,13 +190,13 @@ def _node_usage(resource: str, requests: Mapping[str, int], allocatable: Mapping
 
 
 class Keys:
-    """The names of keys: printable characters stand for themselves."""
+    """The names of the keys that are not printable characters."""
 
     LEFT, RIGHT, UP, DOWN, PAGE_UP, PAGE_DOWN = "left", "right", "up", "down", "page-up", "page-down"
     TAB, BACK_TAB, ENTER, ESCAPE, BACKSPACE = "tab", "back-tab", "enter", "escape", "backspace"
 
 
-_SEQUENCES: Final[Mapping[str, str]] = {
+_KEY_BY_SEQUENCE: Final[Mapping[str, str]] = {
     **{f"\x1b{start}A": Keys.UP for start in "[O"},
     **{f"\x1b{start}B": Keys.DOWN for start in "[O"},
     **{f"\x1b{start}C": Keys.RIGHT for start in "[O"},
@@ -210,7 +211,7 @@ _SEQUENCES: Final[Mapping[str, str]] = {
     "\x7f": Keys.BACKSPACE,
     "\b": Keys.BACKSPACE,
 }
-_SEQUENCE_LENGTH_MAX: Final = max(map(len, _SEQUENCES))
+_SEQUENCE_LENGTH_MAX: Final = max(map(len, _KEY_BY_SEQUENCE))
 _FILTER_LENGTH_MAX: Final = 60
 _PAGE_ROWS: Final = 10
 _TAB_COUNT: Final = 4
@@ -223,9 +224,9 @@ def parse_keys(data: bytes) -> Iterator[str]:
     text = data.decode("utf-8", "ignore")
     while text:
         lengths = range(min(_SEQUENCE_LENGTH_MAX, len(text)), 0, -1)
-        length = next((length for length in lengths if text[:length] in _SEQUENCES), 1)
+        length = next((length for length in lengths if text[:length] in _KEY_BY_SEQUENCE), 1)
         if text[0] != "\x1b" or length > 1 or len(text) == 1:
-            yield _SEQUENCES.get(text[:length], text[:length])
+            yield _KEY_BY_SEQUENCE.get(text[:length], text[:length])
             text = text[length:]
         else:
             end = next(
@@ -247,7 +248,7 @@ class ViewState:
     has_quit: bool = False
 
     def after_key(self, key: str) -> "ViewState":
-        """Return the choices after a key."""
+        """Return the choices after the user presses a key of `parse_keys`."""
         if self.is_typing:
             return self._after_typed_key(key)
         match key:
@@ -310,15 +311,15 @@ def draw_frame(model: TopModel, state: ViewState, size: ScreenSize) -> "Renderab
         body = Table.grid(expand=True, padding=(0, 2))
         body.add_column(ratio=1)
         body.add_column(ratio=1)
-        heights = body_height // 2
-        drawn = [
+        section_height = body_height // 2
+        drawn_sections = [
             _draw_section(
-                section, state if number == state.tab else replace(state, first_row=0), heights, has_title=True
+                section, state if number == state.tab else replace(state, first_row=0), section_height, has_title=True
             )
             for number, section in enumerate(model.sections)
         ]
-        body.add_row(*drawn[:2])
-        body.add_row(*drawn[2:])
+        body.add_row(*drawn_sections[:2])
+        body.add_row(*drawn_sections[2:])
     else:
         body = _draw_section(model.sections[state.tab], state, body_height, has_title=False)
     return Group(_summary_line(model, state), _tab_line(model, state), body, _key_line(model, state))
@@ -365,24 +366,24 @@ def _matching_rows(section: TopSection, state: ViewState) -> Sequence[ViewRow]:
 def _draw_section(section: TopSection, state: ViewState, height: int, *, has_title: bool) -> "RichTable":
     """Return a section as a table of exactly `height` lines, from the first row that the user scrolled to."""
     rows = _matching_rows(section, state)
-    room = max(1, height - 1 - has_title)
-    first_row = max(0, min(state.first_row, len(rows) - room))
-    shown_rows = list(rows[first_row : first_row + room])
+    row_limit = max(1, height - 1 - has_title)
+    first_row = max(0, min(state.first_row, len(rows) - row_limit))
+    shown_rows = list(rows[first_row : first_row + row_limit])
     hidden_count = len(rows) - first_row - len(shown_rows)
-    if hidden_count > 0 and room > 1:
+    if hidden_count > 0 and row_limit > 1:
         shown_rows = shown_rows[:-1]
     table = _new_table(section, section.title if has_title else None)
     for row in shown_rows:
         table.add_row(*map(_draw_cell, row.cells))
     line_count = len(shown_rows)
-    if hidden_count > 0 and room > 1:
+    if hidden_count > 0 and row_limit > 1:
         table.add_row(f"... {hidden_count + 1} more")
         line_count += 1
     if not rows:
         note = section.problem or ("nothing matches the filter" if state.filter_text else "none")
         table.add_row(note)
         line_count += 1
-    for _ in range(room - line_count):
+    for _ in range(row_limit - line_count):
         table.add_row()
     return table
 
@@ -409,17 +410,17 @@ def _draw_cell(cell: str | UsageBar) -> "Text":
     if not isinstance(cell, UsageBar):
         return _line(cell.replace("\n", " "), "")
     fraction = cell.used / cell.limit if cell.limit else float(cell.used > 0)
-    filled = min(_BAR_WIDTH, round(fraction * _BAR_WIDTH))
+    filled_width = min(_BAR_WIDTH, round(fraction * _BAR_WIDTH))
     style = "red" if fraction > 1 else "yellow" if fraction >= 0.9 else "green"
     text = _line("", "")
-    text.append("#" * filled, style)
-    text.append("." * (_BAR_WIDTH - filled), "dim")
+    text.append("#" * filled_width, style)
+    text.append("." * (_BAR_WIDTH - filled_width), "dim")
     text.append(f" {cell.text}")
     return text
 
 
 def format_once(model: TopModel, width: int) -> str:
-    """Return all sections below each other as plain text, without a limit on their rows."""
+    """Return the output of `--once`: all sections with all their rows as plain text."""
     from io import StringIO  # noqa: PLC0415 - only for this output
 
     from rich.console import Console  # noqa: PLC0415 - slow to load
@@ -436,7 +437,7 @@ def format_once(model: TopModel, width: int) -> str:
 # The live view: informers fill the cache, keys change the state, and each change is drawn at most four times a second.
 
 _FRAME_INTERVAL: Final = SECOND // 4
-#: The number of frame intervals after which the view is drawn without a change, so that ages grow.
+#: The number of frame intervals after which the view is drawn_sections without a change, so that ages grow.
 _IDLE_FRAMES: Final = 4
 _CLOCK_FRAMES: Final = 240
 #: The width of `--once` without a terminal.

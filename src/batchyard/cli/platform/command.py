@@ -9,7 +9,7 @@ import typer
 from batchyard.cli.help import HELP_SETTINGS, HelpCommand, HelpGroup
 from batchyard.cli.options import Output, ProgressFormat
 
-FILE = "platform.yaml"
+_FILE = "platform.yaml"
 
 app = typer.Typer(
     name="platform",
@@ -36,7 +36,7 @@ class Example(StrEnum):
 
 @app.command(cls=HelpCommand)
 def init(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write; it must not exist.")] = Path(FILE),
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write; it must not exist.")] = Path(_FILE),
     example: Annotated[
         Example, typer.Option(help="The reference architecture, slices of TPUs, queued GPUs, or TPUs with Hotswap.")
     ] = Example.REFARCH,
@@ -49,7 +49,7 @@ def init(
 
 @app.command(cls=HelpCommand)
 def plan(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The platform; - for stdin.")] = FILE,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The platform; - for stdin.")] = _FILE,
     project: _Project = "",
     output: Annotated[Output, typer.Option("--output", "-o", help="How to print it.")] = Output.TABLE,
     guide: Annotated[
@@ -65,7 +65,7 @@ def plan(
 @app.command(cls=HelpCommand)
 def render(
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write to; other files are kept.")],
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The platform; - for stdin.")] = FILE,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The platform; - for stdin.")] = _FILE,
     project: _Project = "",
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace also files that you wrote or changed.")
@@ -94,7 +94,7 @@ _ProgressFormat: TypeAlias = Annotated[ProgressFormat, typer.Option("--output", 
 
 @app.command(cls=HelpCommand)
 def create(
-    file: _File = FILE,
+    file: _File = _FILE,
     out: _Out = None,
     project: _Project = "",
     kubeconfig: _Kubeconfig = "",
@@ -112,7 +112,7 @@ def create(
     from batchyard.cli.platform.step_runner import StepRunnerSettings  # noqa: PLC0415 - loads the platform
     from batchyard.cli.platform.target import ClusterOptions  # noqa: PLC0415 - loads the platform
 
-    settings = StepRunnerSettings(skipped=frozenset(skip or ()))
+    settings = StepRunnerSettings(skipped_steps=frozenset(skip or ()))
     cluster = ClusterOptions(kubeconfig, context)
     request = drive.PlatformRequest(file, out, project, cluster, yes, dry_run, prune, output, settings)
     drive.run_create(drive.render_requested_platform(request), request)
@@ -120,7 +120,7 @@ def create(
 
 @app.command(cls=HelpCommand)
 def status(
-    file: _File = FILE,
+    file: _File = _FILE,
     out: _Out = None,
     project: _Project = "",
     kubeconfig: _Kubeconfig = "",
@@ -137,7 +137,7 @@ def status(
 
 @app.command(cls=HelpCommand)
 def destroy(
-    file: _File = FILE,
+    file: _File = _FILE,
     out: _Out = None,
     project: _Project = "",
     kubeconfig: _Kubeconfig = "",
@@ -153,7 +153,7 @@ def destroy(
     from batchyard.cli.platform.step_runner import StepRunnerSettings  # noqa: PLC0415 - loads the platform
     from batchyard.cli.platform.target import ClusterOptions  # noqa: PLC0415 - loads the platform
 
-    settings = StepRunnerSettings(skipped=frozenset(skip or ()))
+    settings = StepRunnerSettings(skipped_steps=frozenset(skip or ()))
     cluster = ClusterOptions(kubeconfig, context)
     request = drive.PlatformRequest(
         file, out, project, cluster, is_confirmed=yes, is_dry_run=dry_run, progress_format=output, settings=settings

@@ -40,7 +40,7 @@ from batchyard.cli.platform.target import (
 from batchyard.provision.model import PlatformModel
 from batchyard.provision.render import render
 from batchyard.provision.steps.cluster import ClusterConnection
-from batchyard.provision.steps.destroy import create, destroy, leftovers
+from batchyard.provision.steps.destroy import creation_steps, destruction_steps, leftovers
 from batchyard.provision.steps.model import Leftover, PlatformStep, StepCommand
 from batchyard.provision.system_pods import system_pod_errors
 
@@ -217,7 +217,10 @@ class TerminalConfirmation:
     is_confirmed: bool
 
     def confirm(self, question: str, destroys: bool) -> bool:
-        """Return whether the user confirms; a step that destroys data needs the platform's name as the answer."""
+        """Return whether the user confirms; a step that destroys data needs the platform's name as the answer.
+
+        Without a terminal, the answer is False. Raises KeyboardInterrupt after Ctrl-C.
+        """
         if self.is_confirmed:
             output.report_line(f"{question} (--yes)")
             return True
@@ -263,13 +266,13 @@ class RenderedPlatform:
     files: Mapping[str, str]
     folder: Path
 
-    def create(self, connection: ClusterConnection, is_pruning: bool = False) -> list[PlatformStep]:
-        """Return the steps that create the platform."""
-        return create(self.platform, self.files, connection, is_pruning=is_pruning)
+    def creation_steps(self, connection: ClusterConnection, is_pruning: bool = False) -> list[PlatformStep]:
+        """Return the steps that create the platform; with `is_pruning`, also remove objects no longer rendered."""
+        return creation_steps(self.platform, self.files, connection, is_pruning=is_pruning)
 
-    def destroy(self, connection: ClusterConnection, is_unprotecting: bool) -> list[PlatformStep]:
-        """Return the steps that destroy the platform."""
-        return destroy(self.platform, self.files, connection, is_unprotecting=is_unprotecting)
+    def destruction_steps(self, connection: ClusterConnection, is_unprotecting: bool) -> list[PlatformStep]:
+        """Return the steps that destroy the platform; `is_unprotecting` turns off deletion protection on GKE."""
+        return destruction_steps(self.platform, self.files, connection, is_unprotecting=is_unprotecting)
 
 
 def render_requested_platform(request: PlatformRequest) -> RenderedPlatform:
@@ -288,13 +291,13 @@ def run_create(rendered_platform: RenderedPlatform, request: PlatformRequest) ->
     is_pruning = request.is_pruning or (not request.is_confirmed and (request.is_dry_run or sys.stdin.isatty()))
     if request.is_dry_run:
         connection = requested_connection(rendered_platform.platform, request.cluster)
-        _print_dry_run(rendered_platform, request, rendered_platform.create(connection, is_pruning))
+        _print_dry_run(rendered_platform, request, rendered_platform.creation_steps(connection, is_pruning))
         return
     display = display_for(request.progress_format)
     with _lock_folder(rendered_platform, display) as (lock, journal):
         connection = _find_connection(rendered_platform, request, journal)
-        _write(rendered_platform)
-        steps = rendered_platform.create(connection, is_pruning)
+        _write_files(rendered_platform)
+        steps = rendered_platform.creation_steps(connection, is_pruning)
         outcomes = _run_steps(rendered_platform, request, (lock, journal, display), steps, "create")
     skipped_count = outcomes[ProgressKind.PASSED] + outcomes[ProgressKind.SKIPPED]
     steps_text = f"{count_with_noun(outcomes[ProgressKind.DONE], 'step')} done, {skipped_count} skipped"
@@ -307,38 +310,38 @@ def run_destroy(rendered_platform: RenderedPlatform, request: PlatformRequest, *
     """Destroy the platform and list the remaining resources; exit with 1 after a failed step, with 130 after Ctrl-C."""
     if request.is_dry_run:
         connection = requested_connection(rendered_platform.platform, request.cluster)
-        _print_dry_run(rendered_platform, request, rendered_platform.destroy(connection, is_unprotecting))
+        _print_dry_run(rendered_platform, request, rendered_platform.destruction_steps(connection, is_unprotecting))
         return
     display = display_for(request.progress_format)
     with _lock_folder(rendered_platform, display) as (lock, journal):
         connection = _find_connection(rendered_platform, request, journal)
-        _write(rendered_platform)
-        steps = rendered_platform.destroy(connection, is_unprotecting)
+        _write_files(rendered_platform)
+        steps = rendered_platform.destruction_steps(connection, is_unprotecting)
         _run_steps(rendered_platform, request, (lock, journal, display), steps, "destroy")
         runner = CommandRunner(rendered_platform.folder, lock, display.report)
-        remaining_leftovers = list(_found_leftovers(rendered_platform, connection, runner, display))
+        remaining_leftovers = list(_find_leftovers(rendered_platform, connection, runner, display))
     display.report(f"{rendered_platform.platform.name} is destroyed. Remaining resources:")
     if request.progress_format is ProgressFormat.JSON:
         leftover_rows = [
-            {"name": leftover.name, "what": leftover.purpose, "found": found_lines, "remove": leftover.removal}
-            for leftover, found_lines in remaining_leftovers
+            {"name": leftover.name, "what": leftover.purpose, "found": resource_lines, "remove": leftover.removal}
+            for leftover, resource_lines in remaining_leftovers
         ]
         output.write(json.dumps({"event": "stays", "leftovers": leftover_rows}) + "\n")
         return
-    for leftover, found_lines in remaining_leftovers:
+    for leftover, resource_lines in remaining_leftovers:
         output.write(f"{leftover.name}: {leftover.purpose}\n")
-        output.write("".join(f"    {line}\n" for line in found_lines))
+        output.write("".join(f"    {line}\n" for line in resource_lines))
         output.write(f"  to remove: {shlex.join(leftover.removal)}\n")
 
 
 def run_status(rendered_platform: RenderedPlatform, request: PlatformRequest) -> None:
-    """Print for each step of `create` whether its result exists; exit with 1 if a result is missing."""
+    """Print for each step of `create` whether its result exists; exit with 1 if a required result is missing."""
     display = LineDisplay()
     with _lock_folder(rendered_platform, display) as (lock, journal):
         connection = _find_connection(rendered_platform, request, journal)
-        _write(rendered_platform)
+        _write_files(rendered_platform)
         runner = CommandRunner(rendered_platform.folder, lock, display.report)
-        probe_results = probe_steps(runner, display, rendered_platform.create(connection))
+        probe_results = probe_steps(runner, display, rendered_platform.creation_steps(connection))
     is_present = all(result is not None and (result.is_satisfied or step.is_optional) for step, result in probe_results)
     if request.progress_format is ProgressFormat.JSON:
         step_rows = [
@@ -360,7 +363,7 @@ def run_status(rendered_platform: RenderedPlatform, request: PlatformRequest) ->
         raise SystemExit(1)
 
 
-def _write(rendered_platform: RenderedPlatform) -> None:
+def _write_files(rendered_platform: RenderedPlatform) -> None:
     """Write the rendered files to the folder; the command exits if they would overwrite files of the user."""
     paths, _ = write_platform_files(
         contents_by_path(rendered_platform.platform), rendered_platform.folder, overwrite=False
@@ -368,9 +371,9 @@ def _write(rendered_platform: RenderedPlatform) -> None:
     if paths:
         message = "".join(f"\n  {path}" for path in paths[:10])
         output.fail(
-            f"batchyard: would overwrite files in {rendered_platform.folder} that were not rendered:{message}\n"
-            "move those files, choose "
-            "another folder with --out DIR, or replace the files with `batchyard platform render --overwrite`"
+            f"batchyard: rendering would overwrite files in {rendered_platform.folder} that it did not write:"
+            f"{message}\nmove those files, choose another folder with --out DIR, or replace the "
+            "files with `batchyard platform render --overwrite`"
         )
 
 
@@ -409,9 +412,9 @@ def _run_steps(
     steps: Sequence[PlatformStep],
     verb: str,
 ) -> dict[ProgressKind, int]:
-    """Run the steps and return how many ended in each way; the command exits if a step is not completed."""
+    """Run the steps and return how many ended with each kind of event; the command exits if one is not completed."""
     lock, journal, display = lock_journal_display
-    unknown_steps = sorted(request.settings.skipped - {step.name for step in steps})
+    unknown_steps = sorted(request.settings.skipped_steps - {step.name for step in steps})
     if unknown_steps:
         output.fail(f"batchyard: unknown step {', '.join(unknown_steps)} in --skip; --dry-run lists all steps")
     unfinished_command = _unfinished_command(journal)
@@ -464,7 +467,7 @@ def _queue_commands(rendered_platform: RenderedPlatform, connection: ClusterConn
         yield _format_shell_command(connection.kubectl("get", "clusterqueues"))
 
 
-def _found_leftovers(
+def _find_leftovers(
     rendered_platform: RenderedPlatform, connection: ClusterConnection, command_runner: CommandRunner, display: Display
 ) -> Iterator[tuple[Leftover, list[str]]]:
     """Yield the resources that `destroy` keeps, with the output of the command that lists them; skip empty lists."""
@@ -473,9 +476,9 @@ def _found_leftovers(
             yield leftover, []
             continue
         command_output = command_runner.run_probe(leftover.list_command, display.show_progress)
-        found_lines = [line.strip() for line in command_output.stdout.splitlines() if line.strip()]
-        if found_lines:
-            yield leftover, found_lines
+        resource_lines = [line.strip() for line in command_output.stdout.splitlines() if line.strip()]
+        if resource_lines:
+            yield leftover, resource_lines
 
 
 def _print_dry_run(
@@ -492,7 +495,7 @@ def _print_dry_run(
     for number, step in enumerate(steps, 1):
         output.write(f"\n# {number}/{len(steps)} {step.name}: {step.purpose}\n")
         if step.consent is not None:
-            output.write(f"#   asks first: {step.consent.beforehand}\n")
+            output.write(f"#   asks first: {step.consent.preview}\n")
         if step.only_if is not None:
             output.write(f"#   only if this command confirms it: {_format_shell_command(step.only_if.command)}\n")
         for probe in step.probes:
@@ -507,7 +510,7 @@ def _dry_run_row(step: PlatformStep) -> dict[str, object]:
     return {
         "step": step.name,
         "tells": step.purpose,
-        "asks": step.consent.beforehand if step.consent else None,
+        "asks": step.consent.preview if step.consent else None,
         "probes": [list(probe.command.full_argv) for probe in step.probes],
         "commands": [list(command.full_argv) for command in step.commands],
     }

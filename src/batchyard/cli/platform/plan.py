@@ -19,11 +19,17 @@ from batchyard.cli.platform.target import document_lines, read_source, read_vali
 from batchyard.cloud.catalog.machine_types import MicroDollars
 from batchyard.lint.findings import LintFinding, Severity
 from batchyard.lint.registry import lint
-from batchyard.provision.google import google_resource_names
+from batchyard.provision.google import describe_google_resources
 from batchyard.provision.loading import PlatformSource
 from batchyard.provision.manifests import RenderedObject, platform_objects
 from batchyard.provision.model import PlatformModel
-from batchyard.provision.system_pods import ComputeQuota, MachineSupply, machine_supplies, quotas, system_pod_errors
+from batchyard.provision.system_pods import (
+    ComputeQuota,
+    MachineSupply,
+    machine_supplies,
+    required_quotas,
+    system_pod_errors,
+)
 
 # Lint findings for the objects of a platform, mapped to lines of its platform.yaml.
 
@@ -42,6 +48,7 @@ class MergedFinding(NamedTuple):
     finding: LintFinding
     #: The objects that have the finding, as `kind/name`.
     objects: Sequence[str]
+    #: The line in the platform file; 0 if no field causes the finding.
     line: int
 
 
@@ -61,11 +68,11 @@ def findings(source: PlatformSource, platform: PlatformModel) -> Sequence[Merged
         MergedFinding(group_findings[0], [_object_name(each) for each in group_findings], key[2])
         for key, group_findings in findings_by_key.items()
     ]
-    merged_findings += _room_findings(source, platform, lines)
+    merged_findings += _pod_findings(source, platform, lines)
     return sorted(merged_findings, key=lambda each: (_SEVERITY_ORDER.index(each.finding.severity), each.line))
 
 
-def _room_findings(source: PlatformSource, platform: PlatformModel, lines: DocumentLines) -> Iterator[MergedFinding]:
+def _pod_findings(source: PlatformSource, platform: PlatformModel, lines: DocumentLines) -> Iterator[MergedFinding]:
     """Yield a lint error if the pods of Kueue and other system components do not fit on the platform's nodes."""
     for fault in system_pod_errors(platform):
         finding = LintFinding(
@@ -80,7 +87,7 @@ def _room_findings(source: PlatformSource, platform: PlatformModel, lines: Docum
             problem=fault.problem,
             fix=fault.remedy,
         )
-        yield MergedFinding(finding, [_object_name(finding)], lines.of(fault.path))
+        yield MergedFinding(finding, [_object_name(finding)], lines.line_of(fault.path))
 
 
 def _is_idle(rendered_object: RenderedObject) -> bool:
@@ -101,13 +108,13 @@ def _line_of_finding(
     if rendered_object is None:
         return 0
     path = rendered_object.path
-    queue_class = next((queue.of_class for queue in platform.queues if queue.path == path), "")
+    queue_class = next((queue.class_name for queue in platform.queues if queue.path == path), "")
     if finding.kind == _CLUSTER_QUEUE_KIND and queue_class:
         path = _queue_class_path(queue_class, platform)
     field = finding.path.removeprefix("spec.")
     if finding.kind == _CLUSTER_KIND:
-        return lines.of(f"{path}.{field}")
-    return lines.of(f"{path}.{field.partition('.')[0]}") if field else lines.of(path)
+        return lines.line_of(f"{path}.{field}")
+    return lines.line_of(f"{path}.{field.partition('.')[0]}") if field else lines.line_of(path)
 
 
 def _queue_class_path(name: str, platform: PlatformModel) -> str:
@@ -140,7 +147,7 @@ class _Plan(NamedTuple):
 
 
 def run(file: str, project: str, output_format: Output, *, guide: bool = False) -> None:
-    """Print the plan of a platform file; with `guide`, also simulate the guide on it. Exit with 1 if either fails."""
+    """Print the plan of a platform file; with `guide`, also simulate the guide on it. Exit with 1 on failure."""
     source = read_source(file)
     platform = read_valid_platform(source, project)
     plan = _make_plan(source, platform)
@@ -164,8 +171,8 @@ def _make_plan(source: PlatformSource, platform: PlatformModel) -> _Plan:
             name = f"{metadata['namespace']}/{metadata['name']}" if "namespace" in metadata else metadata["name"]
             objects.setdefault(rendered_object.obj["kind"], []).append(name)
     merged_findings = findings(source, platform)
-    resource_names, supplies = google_resource_names(platform), machine_supplies(platform)
-    return _Plan(platform, resource_names, objects, supplies, quotas(platform), merged_findings, source.name)
+    resource_names, supplies = describe_google_resources(platform), machine_supplies(platform)
+    return _Plan(platform, resource_names, objects, supplies, required_quotas(platform), merged_findings, source.name)
 
 
 def _plan_sections(plan: _Plan, format_names: _NamesFormatter) -> Iterator[str]:
@@ -220,7 +227,7 @@ def _accelerators_cell(row: MachineSupply) -> str:
 
 
 def _quotas_table(rows: Sequence[ComputeQuota], format_names: _NamesFormatter) -> Table:
-    cells = [[row.region, row.metric, str(row.needed), format_names(row.used_by)] for row in rows]
+    cells = [[row.region, row.metric, str(row.needed_amount), format_names(row.pool_names)] for row in rows]
     return [["REGION", "QUOTA", "NEEDED", "FOR"], *cells]
 
 
@@ -271,7 +278,7 @@ def _plan_document(plan: _Plan) -> dict[str, Any]:
         "machines": [_supply_row(row) for row in plan.supplies],
         "dollarsAnHour": {"idle": _exact_dollars(idle_price), "full": _exact_dollars(full_price)},
         "quotas": [
-            {"region": row.region, "metric": row.metric, "needed": row.needed, "usedBy": list(row.used_by)}
+            {"region": row.region, "metric": row.metric, "needed": row.needed_amount, "usedBy": list(row.pool_names)}
             for row in plan.quotas
         ],
         "findings": [_finding_row(merged_finding) for merged_finding in plan.findings],

@@ -95,7 +95,7 @@ class CommandRunner:
             )
 
     def _enforce_time_limit(self, process: "Popen[bytes]", command: StepCommand, seconds: float, is_late: bool) -> bool:
-        """Send SIGINT at the command's time limit, SIGKILL some seconds later; return whether the limit has passed."""
+        """Send SIGINT at the command's time limit, SIGKILL a minute later; return whether the limit has passed."""
         if seconds > command.limit_seconds + _INTERRUPT_GRACE_SECONDS:
             _signal_process_group(process, signal.SIGKILL)
         elif seconds > command.limit_seconds and not is_late:
@@ -130,7 +130,6 @@ def _failure_message(exit_code: int, command: StepCommand) -> str:
 
 
 def _signal_process_group(process: "Popen[bytes]", signal_number: signal.Signals) -> None:
-    """Send a signal to the process group of a command."""
     try:
         os.killpg(process.pid, signal_number)
     except ProcessLookupError:

@@ -15,7 +15,7 @@ from batchyard.base.counts import count_with_noun
 from batchyard.cli import output
 from batchyard.cli.platform.target import read_source, read_valid_platform
 from batchyard.package_data import read_folder
-from batchyard.provision.images import SOURCES_FILE, builds_operator, source_archive
+from batchyard.provision.images import SOURCES_FILE, builds_operator_image, source_archive
 from batchyard.provision.model import PlatformModel
 from batchyard.provision.render import render
 
@@ -38,7 +38,7 @@ def run(file: str, out: Path, project: str, *, overwrite: bool) -> None:
         path_lines = "".join(f"\n  {path}" for path in conflicting_paths[:_PATHS_SHOWN_MAX])
         omitted_count = len(conflicting_paths) - _PATHS_SHOWN_MAX
         omitted_note = f"\n  and {omitted_count} more" if omitted_count > 0 else ""
-        message = f"would overwrite files in {out} that were not rendered:{path_lines}{omitted_note}"
+        message = f"rendering would overwrite files in {out} that it did not write:{path_lines}{omitted_note}"
         output.fail(f"batchyard: {message}\nnothing was written; move these files, or use --overwrite")
     removed_note = f"; {count_with_noun(removed_count, 'old file')} removed" if removed_count else ""
     output.report_line(f"batchyard: {count_with_noun(len(file_contents), 'file')} written to {out}{removed_note}")
@@ -49,14 +49,14 @@ def contents_by_path(platform: PlatformModel) -> Mapping[str, str | bytes]:
 
     Raises FileNotFoundError if this installation lacks the sources.
     """
-    source_files = {SOURCES_FILE: source_archive()} if builds_operator(platform) else {}
+    source_files = {SOURCES_FILE: source_archive()} if builds_operator_image(platform) else {}
     return {**render(platform), **source_files}
 
 
 def write_platform_files(files: Mapping[str, str | bytes], out: Path, *, overwrite: bool) -> tuple[list[str], int]:
-    """Write the files; return the user's files that would be overwritten, and the number of removed old files.
+    """Write the files; return the paths that would overwrite files of the user, and the number of removed old files.
 
-    If any file of the user would be overwritten, nothing is written unless `overwrite` is set. Raises OSError. The
+    Without `overwrite`, nothing is written if there are such paths; with it, none are returned. Raises OSError. The
     record of the files is written first, so the next run recognizes the files of an interrupted run.
     """
     contents = {path: file if isinstance(file, bytes) else file.encode() for path, file in files.items()}

@@ -96,7 +96,7 @@ class StepRunnerSettings:
     """The settings of a StepRunner: a factor on its pauses (`pace`, for tests), and the names of steps to skip."""
 
     pace: float = 1.0
-    skipped: frozenset[str] = frozenset()
+    skipped_steps: frozenset[str] = frozenset()
 
 
 class RunStoppedError(Exception):
@@ -124,7 +124,7 @@ class StepFailedError(Exception):
 
 @dataclass(slots=True)
 class StepRunner:
-    """Runs steps in a locked rendered folder; the outputs of probes in `only_if` are cached for the whole run."""
+    """Runs the steps of a platform in its locked folder; outputs of `only_if` probes are cached for the whole run."""
 
     folder: Path
     runner: CommandRunner
@@ -135,7 +135,7 @@ class StepRunner:
     _probe_outputs: dict[StepCommand, CommandOutput] = field(default_factory=dict)
 
     def run(self, steps: Sequence[PlatformStep]) -> dict[ProgressKind, int]:
-        """Run all steps; return how many ended in each way. Raise RunStoppedError if a step is not completed."""
+        """Run all steps; return how many ended with each event kind. Raise RunStoppedError if one is not completed."""
         outcome_counts = dict.fromkeys(ProgressKind, 0)
         for number, step in enumerate(steps, 1):
             outcome_counts[self._complete_step(step, number, len(steps))] += 1
@@ -154,11 +154,11 @@ class StepRunner:
         except StepDeclinedError:
             report_event(ProgressKind.REFUSED)
             raise RunStoppedError(ProgressKind.REFUSED, step.name) from None
-        except StepFailedError as unmet:
+        except StepFailedError as failure:
             if not step.is_optional:
-                report_event(ProgressKind.FAILED, unmet.description, unmet.tail, unmet.log)
+                report_event(ProgressKind.FAILED, failure.description, failure.tail, failure.log)
                 raise RunStoppedError(ProgressKind.FAILED, step.name) from None
-            kind, detail = ProgressKind.UNMET, unmet.description
+            kind, detail = ProgressKind.UNMET, failure.description
         except KeyboardInterrupt:
             report_event(ProgressKind.INTERRUPTED)
             raise RunStoppedError(ProgressKind.INTERRUPTED, step.name) from None
@@ -166,7 +166,7 @@ class StepRunner:
         return kind
 
     def _run_step(self, step: PlatformStep, report_event: Callable[..., None]) -> tuple[ProgressKind, str]:
-        if step.name in self.settings.skipped:
+        if step.name in self.settings.skipped_steps:
             return ProgressKind.SKIPPED, "skipped by option"
         if step.only_if is not None and not (probe_result := self._probe_once(step.only_if)).is_satisfied:
             return ProgressKind.SKIPPED, probe_result.description
@@ -191,9 +191,10 @@ class StepRunner:
         return ProgressKind.DONE, probe_result.description
 
     def _with_probed_input(self, step: PlatformStep) -> tuple[PlatformStep, str]:
-        """Return the step with the standard input of its commands, and this input as text.
+        """Return the step with the standard input of its commands set, and this input as text.
 
-        The input is computed from the outputs of the step's probes. Without such an input, it is ''.
+        The input is computed from the outputs of the step's probes. A step without such an input is returned unchanged,
+        with the text ''.
         """
         if step.stdin_from_probes is None:
             return step, ""
@@ -272,7 +273,11 @@ class StepRunner:
 def probe_steps(
     runner: CommandRunner, display: Display, steps: Sequence[PlatformStep]
 ) -> list[tuple[PlatformStep, ProbeResult | None]]:
-    """Run the probes of all steps that have probes; return the results, None for steps after a missing prerequisite."""
+    """Run the probes of the steps that have probes; return these steps with their results.
+
+    The result is that of the first probe that fails, or of the last one. Steps after a missing prerequisite are not
+    probed: their result is None.
+    """
     steps_with_results: list[tuple[PlatformStep, ProbeResult | None]] = []
     is_prerequisite_unmet = False
     for step in steps:

@@ -39,13 +39,13 @@ class _QueueFlavors(NamedTuple):
 
 
 class Cluster:
-    """The cluster that receives the Job."""
+    """The cluster that receives the Job, and the requests of `batchyard submit` to this cluster."""
 
     def __init__(self, client: ClusterClient) -> None:
         self.client = client
 
     async def prepare(self, job_request: JobRequest) -> tuple[JobRequest, Sequence[str]]:
-        """Return the request with its queue and node selector, and remarks about what was chosen.
+        """Return the request with its queue and node selector, and remarks on the chosen values.
 
         Raises SubmitError if the LocalQueue, priority class or GPU model does not exist, or if no flavor accepts the
         Job. Checks of objects that the user may not list are skipped.
@@ -103,7 +103,7 @@ class Cluster:
         return created_job
 
     async def queue_position(self, job_request: JobRequest, uid: str) -> tuple[int, int] | None:
-        """Return the number of Workloads before the Job in its LocalQueue, and of all pending ones; None if unknown."""
+        """Return the numbers of Workloads before the Job in its LocalQueue and of all pending ones; None if unknown."""
         path = f"namespaces/{job_request.namespace}/localqueues/{job_request.queue}"
         pending_workloads, _ = await self.client.list_pending(path)
         for item in pending_workloads:
@@ -119,7 +119,7 @@ class Cluster:
         return _items_in_response(response)
 
     async def latest_warning(self, pod: Obj) -> tuple[str, str] | None:
-        """Return the reason and message of a pod's latest warning Event; None if it has none or they are forbidden."""
+        """Return the reason and message of a pod's latest warning Event; None without one, or if the request fails."""
         metadata = pod["metadata"]
         path = object_path(kind_info(scheme.EVENT), "v1", metadata["namespace"])
         field_selector = quote(f"involvedObject.uid={metadata['uid']},type=Warning")
@@ -216,42 +216,42 @@ def match_gpu_model(
         raise SubmitError(f"{message}: use --gpus N --node-selector NAME=VALUE")
     flavor_labels = {f"flavor {name}": flavor.labels for name, flavor in (flavors or {}).items()}
     node_labels = {f"node {node['metadata']['name']}": node["metadata"].get("labels") or {} for node in nodes or ()}
-    for labels_by_place in (flavor_labels, node_labels):
-        matches = _matching_labels(model, labels_by_place)
+    for labels_by_source in (flavor_labels, node_labels):
+        matches = _matching_labels(model, labels_by_source)
         if len(matches) == 1:
-            selector, places = next(iter(matches.items()))
-            place = places[0] if len(places) == 1 else f"{places[0]} and {len(places) - 1} more"
-            return GpuMatch(dict(selector), f"GPU model {model}: {place}, node label {_format_labels(selector)}")
+            selector, sources = next(iter(matches.items()))
+            source = sources[0] if len(sources) == 1 else f"{sources[0]} and {len(sources) - 1} more"
+            return GpuMatch(dict(selector), f"GPU model {model}: {source}, node label {_format_labels(selector)}")
         if matches:
-            models = "; ".join(f"{_format_labels(labels)} ({places[0]})" for labels, places in matches.items())
-            raise SubmitError(f"GPU model {model} is ambiguous: {models}: give more of the name, as in MODEL-80gb:N")
+            models = "; ".join(f"{_format_labels(labels)} ({sources[0]})" for labels, sources in matches.items())
+            raise SubmitError(f"GPU model {model} is ambiguous: {models}: use more of the name, as in MODEL-80gb:N")
     values = _gpu_values([*flavor_labels.values(), *node_labels.values()])
     available = ", ".join(values[:_MODELS_SHOWN_MAX]) or (
         "none has a label with a GPU model: use --gpus N, if needed with --node-selector NAME=VALUE"
     )
-    place = f"the flavors of queue {job_request.queue} and the nodes"
-    raise SubmitError(f"GPU model {model} not found in the labels of {place}; available: {available}")
+    source = f"the flavors of queue {job_request.queue} and the nodes"
+    raise SubmitError(f"GPU model {model} not found in the labels of {source}; available: {available}")
 
 
 def _matching_labels(
-    model: str, labels_by_place: Mapping[str, Mapping[str, str]]
+    model: str, labels_by_source: Mapping[str, Mapping[str, str]]
 ) -> Mapping[tuple[tuple[str, str], ...], Sequence[str]]:
-    """Return the places (flavors or nodes) by their labels whose value contains the model.
+    """Return the flavors or nodes, grouped by those of their labels whose values contain the model.
 
-    If the value of a label is exactly the model, only such places are returned.
+    If the value of a label is exactly the model, only such flavors or nodes are returned.
     """
-    places_by_labels: dict[tuple[tuple[str, str], ...], list[str]] = {}
-    for place, labels in labels_by_place.items():
+    sources_by_labels: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for source, labels in labels_by_source.items():
         pairs = [pair for pair in labels.items() if pair[0] != well_known.HOSTNAME and _contains_words(pair[1], model)]
-        matching = tuple([pair for pair in pairs if _GPU_LABEL.search(pair[0])] or pairs)
-        if matching:
-            places_by_labels.setdefault(matching, []).append(place)
-    exact = {
-        labels: places
-        for labels, places in places_by_labels.items()
+        matching_labels = tuple([pair for pair in pairs if _GPU_LABEL.search(pair[0])] or pairs)
+        if matching_labels:
+            sources_by_labels.setdefault(matching_labels, []).append(source)
+    exact_matches = {
+        labels: sources
+        for labels, sources in sources_by_labels.items()
         if any(value.lower() == model.lower() for _, value in labels)
     }
-    return exact or places_by_labels
+    return exact_matches or sources_by_labels
 
 
 def _contains_words(value: str, model: str) -> bool:

@@ -68,8 +68,8 @@ class CommandWithArguments(HelpCommand):
         """Return the index at which the command starts in arguments without `--`."""
         parser = self.make_parser(ctx)
         parser.allow_interspersed_args = False
-        values, rest, _ = parser.parse_args(list(args))
-        index = len(args) - len(rest) - (values.get("folder") is not None)
+        parsed_values, remaining_args, _ = parser.parse_args(list(args))
+        index = len(args) - len(remaining_args) - (parsed_values.get("folder") is not None)
         return index + 1 if index < len(args) and Path(args[index]).is_dir() else index
 
     def _check_command(self, ctx: Any, options: Sequence[str], argv: Sequence[str]) -> None:
@@ -118,7 +118,7 @@ _GPUS_PATTERN: Final = re.compile(r"(?:([A-Za-z0-9][\w.-]*):)?(\d{1,4})")
 
 
 def parse_memory(text: str) -> str:
-    """Return an amount of memory; raise BadParameter with Kubernetes's notation if it is malformed."""
+    """Return an amount of memory unchanged; raise BadParameter if it is not a quantity in Kubernetes's notation."""
     try:
         parse_quantity(text or 0)
     except ValueError as error:
@@ -218,7 +218,7 @@ _NOT_FOUND_CODE: Final = 404
 
 
 class FollowCallbacks(NamedTuple):
-    """The callbacks of JobFollower: `report` gets each progress message, `log` each line of a pod's log."""
+    """The callbacks of JobFollower: `report` gets each progress message, `log` a pod's name and a line of its log."""
 
     report: Callable[[progress.ProgressMessage], None]
     log: Callable[[str, str], None]
@@ -361,7 +361,7 @@ async def submit_job(
     packed_folder: manifests.PackedFolder | None,
     submit_output: progress.SubmitOutput,
 ) -> int:
-    """Create the Job and, unless detached, follow it to its end; return the exit code of the Job's command."""
+    """Create the Job and, unless detached, follow it to its end; return the exit code of its command, 0 if detached."""
     read_access = access_reader_of_target(ClusterTarget(request.kubeconfig, request.context, request.data_dir))
     access = await read_access()
     job_request = replace(job_request, namespace=job_request.namespace or access.namespace)
@@ -470,7 +470,7 @@ _NAME_SUFFIX_LENGTH: Final = 5
 
 
 def run(request: SubmitRequest) -> int:
-    """Run `batchyard submit`; return the exit code of the Job's command once the Job has ended."""
+    """Run `batchyard submit`; return the exit code of the Job's command, or 0 with `--dry-run` or `--detach`."""
     job_request = _with_generated_name(request.job_request)
     packed_folder = _pack_folder(request)
     archive_bytes = None if packed_folder is None else packed_folder.content

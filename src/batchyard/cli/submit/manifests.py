@@ -127,7 +127,7 @@ def unpack_script(parts_folder: str = _PARTS_FOLDER, work_folder: str = _WORK_FO
 
 
 def job_name_prefix(argv: Sequence[str]) -> str:
-    """Return a prefix for the Job's name: from the first script in the command, or else from its program."""
+    """Return a prefix for the Job's name, at most 40 characters: the command's first script, or else its program."""
     script = next((argument for argument in argv if re.search(r"\.(py|sh)$", argument)), argv[0])
     script_stem = re.sub(r"\.\w+$", "", script.rpartition("/")[2]).lower()
     return re.sub(r"[^a-z0-9]+", "-", script_stem)[:_NAME_LENGTH_MAX].strip("-") or "job"
@@ -232,7 +232,7 @@ def pack(folder: Path) -> PackedFolder:
     """Pack a folder into an archive; raise PackingError if it is too large, unreadable, or has links to the outside."""
     root = folder.resolve()
     if not root.is_dir():
-        raise PackingError(f"{folder} is not a folder: give an existing folder")
+        raise PackingError(f"{folder} is not a folder: choose an existing folder")
     excluded_paths: list[str] = []
     try:
         folder_entries = list(_entries_below(root, root, excluded_paths))

@@ -73,7 +73,7 @@ class JobProgress:
             yield from self._pending_message(_pending_reason_of(workload, quota_condition))
 
     def process_position(self, before_count: int, pending_count: int, queue: str) -> Iterator[ProgressMessage]:
-        """Yield a progress message if the Job's queue position changed: `before_count` Workloads are before it."""
+        """Yield a message if a pending Job's queue position changed: `before_count` Workloads are before the Job."""
         position = f"{before_count + 1} of {pending_count}"
         if self.is_pending and position != self._queue_position:
             self._queue_position = position
@@ -96,7 +96,7 @@ class JobProgress:
             self._exit_codes.setdefault(name, terminated_state["exitCode"])
 
     def process_warning(self, pod: str, reason: str, message: str) -> Iterator[ProgressMessage]:
-        """Yield a progress message for a warning Event of a pod, unless the pod's status contains its message."""
+        """Yield a progress message for a warning Event of a pod, unless the Event only repeats the pod's status."""
         line = f"pod {pod} waits: {reason}: {message}"
         if message not in self._pod_lines.get(pod, "") and reason not in _STATUS_REASONS:
             self._pod_lines[pod] = line

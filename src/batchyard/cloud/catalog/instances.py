@@ -30,7 +30,8 @@ _NAME_LENGTH_MAX: Final = 16
 def new_instance(pool: Obj, zone: str, cluster: Obj, *, resize_request: Obj | None = None) -> dict[str, Any]:
     """Return a new Instance of a node pool in a zone.
 
-    A maximum run time in `resize_request` takes precedence over that of the pool.
+    A maximum run time in `resize_request` takes precedence over that of the pool. Without either, it is a week for the
+    provisioning models flex-start and queued.
     """
     spec, name = pool["spec"], pool["metadata"]["name"]
     provisioning = spec.get("provisioning", "standard")
@@ -98,8 +99,8 @@ def is_stopped(instance: Obj) -> bool:
     return "stoppedAt" in (instance.get("status") or {})
 
 
-def in_phase(instance: Obj, phase: str, now: Instant, **fields: Any) -> dict[str, Any]:
-    """Return a copy of an Instance in a new phase since `now`, with extra status fields, without an earlier error."""
+def with_phase(instance: Obj, phase: str, now: Instant, **fields: Any) -> dict[str, Any]:
+    """Return a copy of an Instance that enters a phase at `now`: with `fields` in its status, without an old error."""
     status: Mapping[str, Any] = {**(instance.get("status") or {}), "phase": phase, "since": format_time(now), **fields}
     fields_to_keep = {field: value for field, value in status.items() if field in fields or field != "error"}
     return with_status(instance, fields_to_keep)
@@ -108,7 +109,7 @@ def in_phase(instance: Obj, phase: str, now: Instant, **fields: Any) -> dict[str
 # Reservations: machines that only the pools that name them may use, permanently or for a booked time (calendar mode).
 
 
-def start_of(cluster: Obj) -> Instant:
+def creation_time_of(cluster: Obj) -> Instant:
     """Return the creation time of the Cluster; reservation times are relative to it."""
     return parse_time(cluster["metadata"]["creationTimestamp"])
 
@@ -119,11 +120,11 @@ def find_reservation(cluster: Obj, name: str) -> Mapping[str, Any] | None:
     return next((reservation for reservation in reservations if reservation["name"] == name), None)
 
 
-def begins_at(cluster: Obj, reservation: Mapping[str, Any]) -> Instant:
+def reservation_start(cluster: Obj, reservation: Mapping[str, Any]) -> Instant:
     """Return the time from which the machines of a reservation can be used."""
-    return reservation_window(reservation, start_of(cluster)).start
+    return reservation_window(reservation, creation_time_of(cluster)).start
 
 
-def ends_at(cluster: Obj, reservation: Mapping[str, Any]) -> Instant | None:
+def reservation_end(cluster: Obj, reservation: Mapping[str, Any]) -> Instant | None:
     """Return the time at which the machines of a reservation are reclaimed; None if never."""
-    return reservation_window(reservation, start_of(cluster)).end
+    return reservation_window(reservation, creation_time_of(cluster)).end

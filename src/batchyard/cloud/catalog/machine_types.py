@@ -151,10 +151,12 @@ def _customized_catalog(added_machines: Mapping[str, Any], price_rows: Mapping[s
     price_fractions = _builtin_rows()["fractions"]
     machines, attachable = dict(catalog.machines), dict(catalog.attachable)
     for name, row in added_machines.items():
-        known = machines.get(name)
+        known_machine = machines.get(name)
         machine = _machine_type(name, row, price_fractions)
         machines[name] = (
-            machine if known is None else replace(machine, prices=_update_prices(known.prices, row, price_fractions))
+            machine
+            if known_machine is None
+            else replace(machine, prices=_update_prices(known_machine.prices, row, price_fractions))
         )
     for name, row in price_rows.items():
         if name in machines:

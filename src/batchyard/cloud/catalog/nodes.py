@@ -80,7 +80,10 @@ def reserved_memory_mib(memory_mib: int) -> int:
 
 
 def interpolate_reserved(pairs: Sequence[tuple[int, int]], amount: int) -> int:
-    """Return the reserved part of an amount, interpolated linearly between measured pairs of total and reserved."""
+    """Return the reserved part of an amount, interpolated linearly between measured pairs of total and reserved.
+
+    Outside the measured range, the first or the last two pairs are extrapolated.
+    """
     upper_index = next((index for index, row in enumerate(pairs) if row[0] >= amount), len(pairs) - 1)
     (low, reserved_low), (high, reserved_high) = pairs[max(0, upper_index - 1)], pairs[max(1, upper_index)]
     return reserved_low + (amount - low) * (reserved_high - reserved_low) // (high - low)
@@ -180,13 +183,16 @@ def registered_node(instance: Obj, pool: Obj, cluster: Obj, now: Instant) -> dic
 
 
 def awaits_drivers(node: Obj) -> bool:
-    """Return whether a Node is registered but has never been ready, for example while its drivers are installed."""
+    """Return whether a Node's condition Ready is False because its kubelet is not ready.
+
+    That is so before a new Node is ready for the first time, for example while its drivers are installed.
+    """
     condition = find_condition(node, "Ready")
     return condition is not None and condition["status"] == "False" and condition["reason"] == _NOT_READY_REASON
 
 
-def set_ready(node: Obj, now: Instant) -> dict[str, Any]:
-    """Return a copy of a Node whose condition Ready is True."""
+def with_ready_condition(node: Obj, now: Instant) -> dict[str, Any]:
+    """Return a copy of a Node with the condition Ready set to True."""
     status = node["status"]
     ready_condition = _node_condition("Ready", True, ("KubeletReady", "kubelet is posting ready status"), now)
     conditions = [ready_condition if condition["type"] == "Ready" else condition for condition in status["conditions"]]

@@ -38,7 +38,7 @@ def has_its_accelerator(pool: Obj, catalog: Catalog) -> bool:
 
 
 def zones_of(pool: Obj, cluster: Obj) -> Sequence[str]:
-    """Return the zones of a node pool, by default those of the Cluster; a multi-host TPU slice uses only the first."""
+    """Return the zones of a node pool, by default the Cluster's; a multi-host TPU slice uses only the first one."""
     zones: Sequence[str] = pool["spec"].get("zones") or cluster["spec"]["zones"]
     return zones
 
@@ -48,15 +48,15 @@ def is_autoscaled(pool: Obj) -> bool:
     return pool["spec"].get("autoscaling") is not None
 
 
-def hosts_of_slice(pool: Obj, catalog: Catalog) -> int:
+def slice_host_count(pool: Obj, catalog: Catalog) -> int:
     """Return how many machines of a pool are created and deleted together: above 1 for a multi-host TPU slice."""
     accelerator, topology = catalog.machine(pool["spec"]["machineType"]).accelerator, pool["spec"].get("tpuTopology")
     if accelerator is None or accelerator.resource != well_known.TPU or not topology:
         return 1
-    return max(1, chips_in(topology) // accelerator.count)
+    return max(1, chip_count_of(topology) // accelerator.count)
 
 
-def chips_in(topology: str) -> int:
+def chip_count_of(topology: str) -> int:
     """Return the number of TPU chips in a topology such as 2x4 or 2x2x2."""
     return prod(int(side) for side in topology.split("x"))
 
@@ -153,7 +153,7 @@ def step_duration(step: str, machine: MachineType, cluster: Obj, catalog: Catalo
     return StepDuration(parse_duration(row["min"]), parse_duration(row["typical"]), parse_duration(row["max"]))
 
 
-def in_typical_times(cluster: Obj) -> Obj:
+def with_typical_times(cluster: Obj) -> Obj:
     """Return a copy of the Cluster in which every machine step takes its typical duration, so that none is random."""
     catalog = machine_types.catalog_of(cluster)
     spec = cluster.get("spec") or {}
@@ -186,7 +186,10 @@ def repair_time(machine: MachineType, cluster: Obj, catalog: Catalog) -> Duratio
 
 
 def _duration_row(step: str, machine: MachineType, cluster: Obj, catalog: Catalog) -> Any:
-    """Return the configured duration of a machine step, from the first of: machine type, family, Cluster, catalog."""
+    """Return the configured duration of a machine step, from the first of: machine type, family, Cluster, catalog.
+
+    It is a row of minimum, typical and maximum, except for the step `repair`, whose duration is a single text.
+    """
     cluster_times: Mapping[str, Any] = (cluster.get("spec") or {}).get("times") or {}
     times_by_machine = cluster_times.get("byMachine") or {}
     machine_times = (times_by_machine.get(machine.name) or {}, times_by_machine.get(machine.family) or {})

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from batchyard.accounting.records import PLATFORM, is_open, parse_cost_record, unreplaced_records
+from batchyard.accounting.records import PLATFORM_NAMESPACE, is_checkpoint, parse_cost_record, unreplaced_records
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, is_unlimited
 from batchyard.base.instant import HOUR, SECOND
@@ -18,45 +18,47 @@ _GIB: Final = 1 << 30
 
 
 def usage_charts(inputs: ViewInputs, access: NamespaceAccess) -> ViewJson:
-    """Return the charts of the overview, limited to what the user may list; none without any such permission."""
-    recorded = inputs.history.usage.series(inputs.now)
+    """Return the field `charts` of the overview's document, limited to what the user may list; {} without charts."""
+    recorded_series = inputs.history.usage.series(inputs.now)
     sees_quota, sees_nodes = access.may_list_all(scheme.CLUSTER_QUEUE), access.may_list_all(scheme.NODE)
-    charts = _workload_charts(recorded, access)
-    for resource in _chart_resources(recorded):
+    charts = _workload_charts(recorded_series, access)
+    for resource in _chart_resources(recorded_series):
         lines = []
         if sees_quota:
-            lines.append(_line(recorded, QUOTA, resource, "quota used", "used"))
-            lines.append(_nominal_quota_line(inputs, resource, len(recorded.instants)))
+            lines.append(_chart_line(recorded_series, QUOTA, resource, "quota used", "used"))
+            lines.append(_nominal_quota_line(inputs, resource, len(recorded_series.instants)))
         if sees_nodes:
-            lines.append(_line(recorded, REQUESTED, resource, "requested on nodes", "nodes"))
-            lines.append(_line(recorded, CAPACITY, resource, "capacity of nodes", "capacity"))
+            lines.append(_chart_line(recorded_series, REQUESTED, resource, "requested on nodes", "nodes"))
+            lines.append(_chart_line(recorded_series, CAPACITY, resource, "capacity of nodes", "capacity"))
         shown_lines = [line for line in lines if line is not None]
         if shown_lines:
             charts.append({"name": resource, "unit": _unit_of(resource), "lines": shown_lines})
     if not charts:
         return {}
-    return {"charts": {"times": [instant // SECOND for instant in recorded.instants], "charts": charts}}
+    return {"charts": {"times": [instant // SECOND for instant in recorded_series.instants], "charts": charts}}
 
 
-def _workload_charts(recorded: RecordedSeries, access: NamespaceAccess) -> list[ViewJson]:
-    """Return the chart of the numbers of Workloads, for a user who may list all."""
+def _workload_charts(recorded_series: RecordedSeries, access: NamespaceAccess) -> list[ViewJson]:
+    """Return a list with the chart of the numbers of Workloads; empty if the user may not list all Workloads."""
     names = (("pending", "pending"), ("running", "hold quota")) if access.may_list_all(scheme.WORKLOAD) else ()
-    lines = [_line(recorded, "workloads", name, title, name) for name, title in names]
+    lines = [_chart_line(recorded_series, "workloads", name, title, name) for name, title in names]
     shown_lines = [line for line in lines if line is not None]
     return [{"name": "Workloads", "unit": "", "lines": shown_lines}] if shown_lines else []
 
 
-def _chart_resources(recorded: RecordedSeries) -> Sequence[str]:
+def _chart_resources(recorded_series: RecordedSeries) -> Sequence[str]:
     """Return the resources that have a chart: accelerators and cpu, or, without accelerators, cpu and memory."""
-    resources = {resource for what, resource in recorded.values if what in {QUOTA, REQUESTED}}
+    resources = {resource for total_kind, resource in recorded_series.values if total_kind in {QUOTA, REQUESTED}}
     devices = sorted(resource for resource in resources if "/" in resource and not resource.startswith("hugepages"))
     main_resources = ("cpu",) if devices else ("cpu", "memory")
     return [*devices[:_DEVICE_CHARTS_MAX], *(resource for resource in main_resources if resource in resources)]
 
 
-def _line(recorded: RecordedSeries, what: str, name: str, title: str, style: str) -> ViewJson | None:
-    values = recorded.values.get((what, name))
-    return None if values is None else {"name": title, "style": style, "values": [_scaled(name, v) for v in values]}
+def _chart_line(recorded_series: RecordedSeries, total_kind: str, name: str, title: str, style: str) -> ViewJson | None:
+    values = recorded_series.values.get((total_kind, name))
+    return (
+        None if values is None else {"name": title, "style": style, "values": [_to_chart_unit(name, v) for v in values]}
+    )
 
 
 def _nominal_quota_line(inputs: ViewInputs, resource: str, count: int) -> ViewJson | None:
@@ -68,10 +70,10 @@ def _nominal_quota_line(inputs: ViewInputs, resource: str, count: int) -> ViewJs
     total = sum(amounts)
     if not total or any(map(is_unlimited, amounts)):
         return None
-    return {"name": "nominal quota now", "style": "quota", "values": [_scaled(resource, total)] * count}
+    return {"name": "nominal quota now", "style": "quota", "values": [_to_chart_unit(resource, total)] * count}
 
 
-def _scaled(resource: str, amount: int) -> float:
+def _to_chart_unit(resource: str, amount: int) -> float:
     """Return an amount in the unit of the resource's chart."""
     if resource == "cpu":
         return round(amount / 1000, 2)
@@ -83,14 +85,19 @@ def _unit_of(resource: str) -> str:
 
 
 def cost_trend(records: Sequence[Obj]) -> ViewJson | None:
-    """Return the cost in dollars per hour over time, from CostRecords; None for fewer than two periods."""
-    parsed_records = unreplaced_records([parse_cost_record(obj) for obj in records if not is_open(obj)])
-    with_machines = {each.begin for each in parsed_records if each.namespace == PLATFORM and each.machines}
+    """Return the chart of the cost in dollars per hour, from closed CostRecords; None for fewer than two periods.
+
+    The chart has at most the last _COST_POINTS_MAX periods.
+    """
+    parsed_records = unreplaced_records([parse_cost_record(obj) for obj in records if not is_checkpoint(obj)])
+    begins_with_machines = {
+        each.begin for each in parsed_records if each.namespace == PLATFORM_NAMESPACE and each.machines
+    }
     microdollars: dict[int, int] = {}
     durations: dict[int, int] = {}
     for each in parsed_records:
-        amounts = each.machines if each.namespace == PLATFORM and each.machines else each.lines
-        if each.begin in with_machines and each.namespace != PLATFORM:
+        amounts = each.machines if each.namespace == PLATFORM_NAMESPACE and each.machines else each.lines
+        if each.begin in begins_with_machines and each.namespace != PLATFORM_NAMESPACE:
             continue  # the machines of the period contain the cost of all namespaces
         microdollars[each.begin] = microdollars.get(each.begin, 0) + sum(a.microdollars for a in amounts.values())
         durations[each.begin] = max(durations.get(each.begin, 0), each.through - each.begin)

@@ -19,11 +19,14 @@ PODS_MAX: Final = 200
 #: A registered node that has not been ready yet counts as booting for this long, later as not ready.
 BOOT_DURATION_MAX: Final = 15 * MINUTE
 _MAIN_RESOURCES: Final = ("cpu", "memory")
-_POOL_NAME_OF_OTHERS: Final = "nodes"
+_DEFAULT_POOL_NAME: Final = "nodes"
 
 
-def nodes(inputs: ViewInputs, access: NamespaceAccess, _query: Query) -> ViewJson:
-    """Return the document of the page of nodes by pool, with at most NODES_MAX nodes and without names of pods."""
+def nodes_document(inputs: ViewInputs, access: NamespaceAccess, _query: Query) -> ViewJson:
+    """Return the document of the page of nodes by pool, with at most NODES_MAX nodes and without names of pods.
+
+    Without permission, the document only has `forbidden`.
+    """
     if not access.may_list_all(scheme.NODE):
         return {"forbidden": "nodes"}
     amounts_by_node = _requests_by_node(inputs)
@@ -44,8 +47,11 @@ def nodes(inputs: ViewInputs, access: NamespaceAccess, _query: Query) -> ViewJso
     }
 
 
-def node(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> ViewJson | None:
-    """Return the document of one node's page, with the pods that the user may list; None without such a node."""
+def node_document(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> ViewJson | None:
+    """Return the document of one node's page, with at most PODS_MAX pods that the user may list; None without the node.
+
+    Without permission, the document only has `forbidden`.
+    """
     if not access.may_list_all(scheme.NODE):
         return {"forbidden": "nodes"}
     name = query.get("name", "")
@@ -65,7 +71,7 @@ def node(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> ViewJson 
 
 
 def cluster_summary(inputs: ViewInputs) -> ViewJson:
-    """Return the number of nodes, and the share of their total capacity that pods request."""
+    """Return the numbers of nodes, and for each main resource the share of the total capacity that pods request."""
     nodes_and_views = [(node_view(obj), obj) for obj in inputs.reader.list(scheme.NODE)]
     node_views = [view for view, _ in nodes_and_views]
     capacity = _sum_amounts(view.allocatable for view in node_views)
@@ -91,11 +97,11 @@ def cluster_summary(inputs: ViewInputs) -> ViewJson:
 
 def node_pool_name(obj: Obj) -> str:
     """Return the name of a node's pool, or a default name for nodes without a pool."""
-    return label(obj, well_known.NODE_POOL) or _POOL_NAME_OF_OTHERS
+    return label(obj, well_known.NODE_POOL) or _DEFAULT_POOL_NAME
 
 
 def _requests_by_node(inputs: ViewInputs) -> dict[str, dict[str, int]]:
-    """Return by node the total resources that its pods request."""
+    """Return by node the total resources that its pods request, without finished pods."""
     amounts_by_node: dict[str, dict[str, int]] = {}
     for obj in inputs.reader.list(scheme.POD):
         view = pod_view(obj)

@@ -22,9 +22,10 @@ YAML_LENGTH_MAX: Final = 256 * 1024
 
 
 def object_yaml(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> ViewJson | None:
-    """Return an object as YAML; None if it does not exist or the user may not list it.
+    """Return the document of an object's YAML page; None if the object does not exist or the user may not list it.
 
-    The query parameter `managed=true` includes the object's managedFields.
+    Only objects of the kinds in SHOWN_KINDS have a page. The query parameter `managed=true` includes the object's
+    managedFields. A text above YAML_LENGTH_MAX is cut.
     """
     kind, namespace, name = _KINDS_BY_NAME.get(query.get("kind", "")), query.get("namespace", ""), query.get("name", "")
     if kind is None or not access.may_list(kind, namespace):
@@ -32,7 +33,7 @@ def object_yaml(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> Vi
     obj = inputs.reader.get(Key(kind, namespace, name))
     if obj is None:
         return None
-    text = _dump(obj if query.get("managed") == "true" else _without_managed_fields(obj))
+    text = _dump_yaml(obj if query.get("managed") == "true" else _without_managed_fields(obj))
     is_cut = len(text) > YAML_LENGTH_MAX
     info = scheme.kind_info(kind)
     return {
@@ -65,12 +66,12 @@ def _represent_text(dumper: _ObjectYamlDumper, text: str) -> yaml.ScalarNode:
 _ObjectYamlDumper.add_representer(str, _represent_text)
 
 
-def _dump(obj: Any) -> str:
+def _dump_yaml(obj: Any) -> str:
     text: str = yaml.dump(obj, Dumper=_ObjectYamlDumper, sort_keys=False, allow_unicode=True, width=1 << 20)
     return text
 
 
-def pod(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> ViewJson | None:
+def pod_document(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> ViewJson | None:
     """Return a pod's containers, phase and Workload for the log page; None if the pod is hidden or does not exist."""
     namespace, name = query.get("namespace", ""), query.get("name", "")
     obj = inputs.reader.get(Key(scheme.POD, namespace, name)) if access.may_list(scheme.POD, namespace) else None
@@ -96,16 +97,23 @@ TEXT_LENGTH_MAX: Final = 200
 
 
 def search(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> ViewJson:
-    """Return the Workloads, queues and nodes whose name contains a text, of those that the user may list."""
+    """Return the Workloads, queues and nodes whose name contains the query's text, if the user may list them.
+
+    Workloads are also found by namespace and owner, LocalQueues by namespace. Workloads, queues and nodes have at most
+    RESULTS_MAX results each.
+    """
     text = query.get("text", "").strip().lower()[:TEXT_LENGTH_MAX]
     if not text:
         return {"text": text, "results": []}
-    found = (_found_workloads(inputs, access, text), _found_queues(inputs, access, text))
-    results = [result for rows in (*found, _found_nodes(inputs, access, text)) for result in islice(rows, RESULTS_MAX)]
-    return {"text": text, "results": results}
+    result_groups = (
+        _find_workloads(inputs, access, text),
+        _find_queues(inputs, access, text),
+        _find_nodes(inputs, access, text),
+    )
+    return {"text": text, "results": [result for group in result_groups for result in islice(group, RESULTS_MAX)]}
 
 
-def _found_workloads(inputs: ViewInputs, access: NamespaceAccess, text: str) -> Iterator[ViewJson]:
+def _find_workloads(inputs: ViewInputs, access: NamespaceAccess, text: str) -> Iterator[ViewJson]:
     namespaces = access.namespaces(scheme.WORKLOAD, inputs.reader)
     for entry in inputs.workload_list.entries(inputs.reader, namespaces):
         if text in entry.search_text:
@@ -114,7 +122,7 @@ def _found_workloads(inputs: ViewInputs, access: NamespaceAccess, text: str) -> 
             yield {"kind": "Workload", "path": [entry.namespace, entry.view.name], "title": title, "state": entry.state}
 
 
-def _found_queues(inputs: ViewInputs, access: NamespaceAccess, text: str) -> Iterator[ViewJson]:
+def _find_queues(inputs: ViewInputs, access: NamespaceAccess, text: str) -> Iterator[ViewJson]:
     if access.may_list_all(scheme.CLUSTER_QUEUE):
         for name in _matching_names(inputs.reader.list(scheme.CLUSTER_QUEUE), text):
             yield {"kind": "ClusterQueue", "path": [name], "title": name, "state": ""}
@@ -127,7 +135,7 @@ def _found_queues(inputs: ViewInputs, access: NamespaceAccess, text: str) -> Ite
                 yield {"kind": "LocalQueue", "path": path, "title": metadata["name"], "state": ""}
 
 
-def _found_nodes(inputs: ViewInputs, access: NamespaceAccess, text: str) -> Iterator[ViewJson]:
+def _find_nodes(inputs: ViewInputs, access: NamespaceAccess, text: str) -> Iterator[ViewJson]:
     if access.may_list_all(scheme.NODE):
         for name in _matching_names(inputs.reader.list(scheme.NODE), text):
             yield {"kind": "Node", "path": [name], "title": name, "state": ""}

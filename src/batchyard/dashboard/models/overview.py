@@ -29,7 +29,7 @@ QUEUES_SHOWN_MAX: Final = 60
 WORKLOADS_SHOWN_MAX: Final = 12
 
 
-def overview(inputs: ViewInputs, access: NamespaceAccess, _query: Query) -> ViewJson:
+def overview_document(inputs: ViewInputs, access: NamespaceAccess, _query: Query) -> ViewJson:
     """Return the document of the overview page; users without access to ClusterQueues get their LocalQueues instead."""
     document: ViewJson = {}
     if access.may_list_all(scheme.NODE):
@@ -107,8 +107,11 @@ def _reservation_sort_key(workload: AdmittedWorkload) -> tuple[int, str]:
 # The Cohort trees: quota, usage, borrowing and lending at each level.
 
 
-def cohorts(inputs: ViewInputs, access: NamespaceAccess, _query: Query) -> ViewJson:
-    """Return the document of the page of Cohort trees, those with children first; Cohorts show only names and usage."""
+def cohorts_document(inputs: ViewInputs, access: NamespaceAccess, _query: Query) -> ViewJson:
+    """Return the document of the page of Cohort trees, those with children first; Cohorts show only names and usage.
+
+    Without permission, the document only has `forbidden`.
+    """
     if not access.may_list_all(scheme.CLUSTER_QUEUE):
         return {"forbidden": "clusterqueues"}
     root_nodes = dict.fromkeys(queue.node.path[0] for queue in inputs.queue_source.snapshot.queues.values())
@@ -150,8 +153,11 @@ class _Span(NamedTuple):
     outcome: str
 
 
-def timeline(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> ViewJson:
-    """Return the document of the timeline page. Times are seconds since `origin`; a bar without an end still runs."""
+def timeline_document(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> ViewJson:
+    """Return the document of the timeline page. Times are seconds since `origin`; a bar without an end still runs.
+
+    Beyond a maximum number of bars, the oldest are dropped; `dropped` is their number.
+    """
     lane_kind = "node" if query.get("by") == "node" and access.may_list_all(scheme.NODE) else "flavor"
     period_start = _period_start(inputs, query)
     histories = (history for history in inputs.history.workload_histories.values() if history.quota_intervals)
@@ -245,9 +251,7 @@ def _arrange_bars_in_rows(
 
 
 def _workload_entry(history: WorkloadHistory | None, key: str, queues: list[str]) -> list[object]:
-    """Return a Workload as [key, index of its queue in `queues`, priority]; [key, -1, 0] if it left the recorded
-    history.
-    """
+    """Return a Workload as [key, index of its queue in `queues`, priority]; [key, -1, 0] without a history."""
     return [key, -1, 0] if history is None else [key, queues.index(history.queue), history.priority]
 
 

@@ -157,7 +157,7 @@ def _running_sums(changes: Iterable[tuple[Instant, int]], start: Instant, step_d
 # One ClusterQueue in detail: pending Workloads in order, LocalQueues, quota, time series.
 
 
-def queue(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> ViewJson | None:
+def queue_document(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> ViewJson | None:
     """Return the document of one ClusterQueue's page; None if the ClusterQueue does not exist.
 
     Of hidden Workloads, only positions and counts appear. Without permission, the document only has `forbidden`.

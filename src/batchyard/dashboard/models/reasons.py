@@ -37,8 +37,8 @@ class ShortReason(NamedTuple):
 def shorten_reason(message: str, missing_now: MissingQuota | None = None) -> ShortReason:
     """Return the informative part of a pending reason; accelerators are named before other resources.
 
-    The scheduler does not write a reason anew when only the usage of quota changes. With `missing_now`, the missing
-    quantities are those of the present state.
+    The scheduler does not update a reason when only the usage of quota changes. With `missing_now`, the missing
+    quantities are the current ones.
     """
     missing = []
     for resource, flavor, old_quantity in INSUFFICIENT_QUOTA_PATTERN.findall(message):
@@ -50,7 +50,7 @@ def shorten_reason(message: str, missing_now: MissingQuota | None = None) -> Sho
     suffix = f"; preempts {preemption[1]}" if preemption else ""
     rejections = [rejection for rejection in missing if rejection[1]] or too_large
     if missing and not rejections:
-        return ShortReason(f"its quota is free; waits for its turn{suffix}")
+        return ShortReason(f"enough quota is free; waits for its turn{suffix}")
     if preempted := _PREEMPTED.match(message):
         return ShortReason(f"preempted due to {preempted[1]}")
     if not rejections:
@@ -58,8 +58,8 @@ def shorten_reason(message: str, missing_now: MissingQuota | None = None) -> Sho
         return ShortReason(text if len(text) <= _LENGTH_MAX else f"{text[: _LENGTH_MAX - 1]}…")
     scarce = min(rejections, key=lambda rejection: "/" not in rejection[0])[0]
     details = [text for resource, text in rejections if resource == scarce]
-    others = f", or {len(details) - 1} other flavors" if len(details) > 2 else ""
-    text = " or ".join(details) if len(details) <= 2 else details[0] + others
+    other_flavors_text = f", or {len(details) - 1} other flavors" if len(details) > 2 else ""
+    text = " or ".join(details) if len(details) <= 2 else details[0] + other_flavors_text
     return ShortReason(f"{text}{suffix}", scarce)
 
 

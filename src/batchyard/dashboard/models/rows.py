@@ -45,7 +45,7 @@ def workload_row(inputs: ViewInputs, view: WorkloadView, obj: Obj) -> ViewJson:
 
 
 def _short_reason(message: str, snapshot: Snapshot, view: WorkloadView, queue: str) -> ViewJson:
-    """Return `reason_fields` with the quantities that the Workload lacks now."""
+    """Return the fields `brief` and `scarce` of a Workload's row; with one pod set, with the quantities missing now."""
     cluster_queue = snapshot.queues.get(queue)
     missing_now: MissingQuota | None = None
     if cluster_queue is not None and len(view.pod_sets) == 1:
@@ -61,7 +61,7 @@ def reason_fields(message: str, missing_now: MissingQuota | None = None) -> View
 
 def _missing_quota(snapshot: Snapshot, node: QuotaNode, view: WorkloadView, resource: str, flavor: str) -> str | None:
     """Return the quantity that a Workload with one pod set lacks; '' if none, None for a flavor of another queue."""
-    fr = next((each for each in node.declared if snapshot.names[each] == (flavor, resource)), None)
+    fr = next((each for each in node.declared_frs if snapshot.names[each] == (flavor, resource)), None)
     if fr is None:
         return None
     requests = {**dict(view.pod_sets[0].template.requests), PODS: 1}
@@ -96,7 +96,7 @@ def workload_row_by_key(inputs: ViewInputs, key: str) -> ViewJson | None:
 
 
 def format_timestamp(instant: Instant) -> str:
-    """Format an instant as a timestamp in whole seconds."""
+    """Format an instant as an RFC 3339 timestamp in whole seconds."""
     return format_second(instant)
 
 
@@ -110,7 +110,7 @@ def _state_since(view: WorkloadView, obj: Obj, state: str) -> str:
 
 
 def _state_reason(obj: Obj, state: str) -> tuple[str, str]:
-    """Return the reason and message of the condition that explains a Workload's state; '' for normal states."""
+    """Return the reason and message of the condition that explains a Workload's state; ('', '') for normal states."""
     condition_types = {"Pending": "QuotaReserved", "Failed": "Finished", "Evicted": "Evicted", "Inactive": "Evicted"}
     condition = find_condition(obj, condition_types[state]) if state in condition_types else None
     if condition is None:
@@ -122,11 +122,14 @@ def _state_reason(obj: Obj, state: str) -> tuple[str, str]:
 
 
 def quota_usage_rows(snapshot: Snapshot, node: QuotaNode) -> list[ViewJson]:
-    """Return a row for each flavor and resource of which a queue or Cohort has quota or usage, sorted by flavor."""
+    """Return a row for each flavor and resource of which a queue or Cohort has quota or usage.
+
+    The rows are sorted by flavor, then resource.
+    """
     ids = [
         fr
         for fr in range(len(snapshot.names))
-        if fr in node.nominal or _amount_of(node.subtree, fr) or _amount_of(node.usage, fr)
+        if fr in node.nominal or _amount_of(node.subtree_quota, fr) or _amount_of(node.usage, fr)
     ]
     return sorted((_usage_row(snapshot, node, fr) for fr in ids), key=lambda line: (line["flavor"], line["resource"]))
 
@@ -150,7 +153,11 @@ def _usage_sort_key(usage_row: ViewJson) -> tuple[bool, float]:
 
 def _usage_row(snapshot: Snapshot, node: QuotaNode, fr: int) -> ViewJson:
     flavor, resource = snapshot.names[fr]
-    nominal, quota, used_amount = node.nominal.get(fr, 0), _amount_of(node.subtree, fr), _amount_of(node.usage, fr)
+    nominal, quota, used_amount = (
+        node.nominal.get(fr, 0),
+        _amount_of(node.subtree_quota, fr),
+        _amount_of(node.usage, fr),
+    )
     borrowed_amount = max(0, used_amount - quota) if node.parent is not None else 0
     lent_amount = min(_lendable_amount(node, fr), _borrowed_by_siblings(node, fr))
     limit = node.borrowing_limit.get(fr)
@@ -179,8 +186,8 @@ def _lendable_amount(node: QuotaNode, flavor_resource: int) -> int:
     """Return the unused quota of a queue or Cohort that its siblings may borrow."""
     if node.parent is None:
         return 0
-    local_quota, used_amount = _amount_of(node.local, flavor_resource), _amount_of(node.usage, flavor_resource)
-    return max(0, _amount_of(node.subtree, flavor_resource) - local_quota - max(0, used_amount - local_quota))
+    local_quota, used_amount = _amount_of(node.local_quota, flavor_resource), _amount_of(node.usage, flavor_resource)
+    return max(0, _amount_of(node.subtree_quota, flavor_resource) - local_quota - max(0, used_amount - local_quota))
 
 
 def _borrowed_by_siblings(node: QuotaNode, fr: int) -> int:
@@ -189,7 +196,7 @@ def _borrowed_by_siblings(node: QuotaNode, fr: int) -> int:
     if parent is None:
         return 0
     siblings = [child for child in parent.children.values() if child is not node]
-    borrowed_amount = sum(max(0, _amount_of(each.usage, fr) - _amount_of(each.subtree, fr)) for each in siblings)
+    borrowed_amount = sum(max(0, _amount_of(each.usage, fr) - _amount_of(each.subtree_quota, fr)) for each in siblings)
     return max(0, borrowed_amount - parent.nominal.get(fr, 0))
 
 
@@ -204,13 +211,13 @@ def _amount_of(amounts: list[int], flavor_resource: int) -> int:
 COST_ROWS_MAX: Final = 200
 
 
-def costs(inputs: ViewInputs, access: NamespaceAccess, _query: Query) -> ViewJson:
+def costs_document(inputs: ViewInputs, access: NamespaceAccess, _query: Query) -> ViewJson:
     """Return the document of the cost page for the namespaces that the user may list; `kept` is false without costs."""
     if inputs.costs is not None:
         cost_statement = inputs.costs
         cost_tables = [
-            ("team", _merge_statement_lines(cost_statement.by_team, team=True)),
-            ("pool", _merge_statement_lines(cost_statement.by_pool, team=False)),
+            ("team", _merge_statement_lines(cost_statement.by_team, by_team=True)),
+            ("pool", _merge_statement_lines(cost_statement.by_pool, by_team=False)),
         ]
         return _cost_document(cost_tables, "", "") if access.may_list_all(scheme.WORKLOAD) else {"kept": False}
     namespaces = access.namespaces(scheme.COST_RECORD, inputs.reader)
@@ -260,11 +267,11 @@ def _cost_row(row: CostReportRow, total: int) -> ViewJson:
     }
 
 
-def _merge_statement_lines(lines: Iterable[StatementLine], *, team: bool) -> list[CostReportRow]:
-    """Return the cost totals of a statement's lines by team, or by node pool if `team` is False."""
+def _merge_statement_lines(lines: Iterable[StatementLine], *, by_team: bool) -> list[CostReportRow]:
+    """Return the cost totals of a statement's lines by team, or by node pool if `by_team` is False."""
     lines_by_name: dict[str, list[StatementLine]] = {}
     for line in lines:
-        lines_by_name.setdefault((line.team or UNUSED) if team else line.pool, []).append(line)
+        lines_by_name.setdefault((line.team or UNUSED) if by_team else line.pool, []).append(line)
     return [
         CostReportRow(
             name,
@@ -284,9 +291,10 @@ DIVERGENCES_SHOWN_MAX: Final = 20
 
 
 def shadow_comparison(inputs: ViewInputs, access: NamespaceAccess, workload: str = "") -> ViewJson:
-    """Return where Kueue and this scheduler differed, for all Workloads or one.
+    """Return the field `comparison`: how often Kueue and this scheduler agreed and differed, and recent divergences.
 
-    Empty without shadow mode, or if the user may not list all Workloads.
+    With a Workload's key, only the divergences of this Workload are returned. The result is {} without shadow mode, or
+    if the user may not list all Workloads.
     """
     results = inputs.history.comparison
     if results is None or not access.may_list_all(scheme.WORKLOAD):

@@ -19,7 +19,7 @@ EVENTS_MAX: Final = 100
 _INTERNAL_LABELS: Final = (well_known.JOB_UID,)
 
 
-def workload(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> ViewJson | None:
+def workload_document(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> ViewJson | None:
     """Return the document of one Workload's page; None if the Workload does not exist or the user may not list it."""
     namespace, name = query.get("namespace", ""), query.get("name", "")
     if not access.may_list(scheme.WORKLOAD, namespace):
@@ -29,7 +29,7 @@ def workload(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> ViewJ
         return None
     view = workload_view(obj)
     row = workload_row(inputs, view, obj)
-    queue_position = None if view.quota_reserved else inputs.queue_source.place_of(row["clusterQueue"], view.key)
+    queue_position = None if view.quota_reserved else inputs.queue_source.count_ahead_of(row["clusterQueue"], view.key)
     pods = _pods_of_workload(inputs, obj) if access.may_list(scheme.POD, namespace) else None
     document: ViewJson = {
         **row,
@@ -62,7 +62,7 @@ def _api_path(view: WorkloadView) -> str:
 
 
 def _workload_events(inputs: ViewInputs, access: NamespaceAccess, view: WorkloadView) -> Iterator[ViewJson]:
-    """Yield the events of a Workload, and the preemptions that it caused; hidden Workloads are not named."""
+    """Yield the events of a Workload, and the preemptions that it caused, by time; hidden Workloads are not named."""
     history = inputs.history.workload_histories.get(view.uid)
     if history is None:
         yield {"what": "created", "at": format_timestamp(view.created)}
@@ -99,7 +99,9 @@ def _event_document(inputs: ViewInputs, access: NamespaceAccess, mark: WorkloadM
 
 def _pod_set_document(view: WorkloadView, pod_set_index: int) -> ViewJson:
     pod_set = view.pod_sets[pod_set_index]
-    quota_holding = next((each for each in view.holdings if each.name == pod_set.name and not view.finished), None)
+    quota_holding = next(
+        (each for each in view.admitted_pod_sets if each.name == pod_set.name and not view.finished), None
+    )
     amounts = {resource: amount for resource, amount in pod_set.template.requests if resource != "pods"}
     requests_text = {resource: data_source.format_resource_amount(resource, amounts[resource]) for resource in amounts}
     document: ViewJson = {"name": pod_set.name, "count": pod_set.count, "requests": requests_text}
@@ -116,7 +118,7 @@ def _pod_set_document(view: WorkloadView, pod_set_index: int) -> ViewJson:
 
 
 def _pods_of_workload(inputs: ViewInputs, workload: Obj) -> Sequence[Obj]:
-    """Return the pods that the Workload's owners own, directly or through the Jobs of a JobSet."""
+    """Return the pods that the Workload's owners own, directly or through the Jobs of a JobSet, sorted by name."""
     metadata = workload["metadata"]
     namespace, name = metadata["namespace"], metadata["name"]
     pods: list[Obj] = []
@@ -160,7 +162,7 @@ def _condition_document(condition: Mapping[str, Any]) -> ViewJson:
 
 
 def _event_rows(inputs: ViewInputs, obj: Obj) -> list[ViewJson]:
-    """Return the Kubernetes Events of a Workload and its owners, the latest first."""
+    """Return the Kubernetes Events of a Workload and its owners, the latest first, at most EVENTS_MAX."""
     metadata = obj["metadata"]
     involved_uids = {metadata["uid"], *(owner["uid"] for owner in metadata.get("ownerReferences") or ())}
     events = inputs.reader.list(scheme.EVENT, metadata["namespace"])
@@ -190,8 +192,11 @@ _STATE_OF_ENTRY: Final = attrgetter("state")
 _NAMESPACE_OF_ENTRY: Final = attrgetter("namespace")
 
 
-def workloads(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> ViewJson:
-    """Return a page of the Workload list, newest first, and the numbers of Workloads by state on all pages."""
+def workloads_document(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> ViewJson:
+    """Return a page of the Workload list, and the numbers of Workloads by state on all pages.
+
+    The list is sorted as the query requests, by default newest first.
+    """
     page_window = data_source.requested_page(inputs, query)
     visible_entries = inputs.workload_list.entries(inputs.reader, access.namespaces(scheme.WORKLOAD, inputs.reader))
     matching_entries = _filter_entries(inputs, visible_entries, query)
@@ -246,6 +251,6 @@ def _filter_entries(
 
 
 def _leads_to_queue(inputs: ViewInputs, local_queue: str, queue: str) -> bool:
-    """Return whether `queue` is the name of a LocalQueue or of its ClusterQueue."""
+    """Return whether `queue` is the name of a LocalQueue or of its ClusterQueue; `local_queue` is a key."""
     namespace, _, name = local_queue.partition("/")
     return queue in (name, inputs.queue_source.cluster_queue_of(namespace, name))

@@ -22,7 +22,7 @@ from batchyard.jobs.job.spec import (
     failures_since_success,
     finished_at,
     is_finished,
-    is_ours,
+    is_managed_by_job_controller,
     is_tracked,
     job_pods,
     job_spec,
@@ -258,11 +258,11 @@ class RelevantJobPods:
 class PodIndex:
     """Index, by Job, of the pods that have not ended or still have the Job finalizer."""
 
-    __slots__ = ("_by_job",)
+    __slots__ = ("_pods_by_job",)
 
     def __init__(self) -> None:
         #: By namespace and uid of the Job: its pods that have not ended or have the Job finalizer.
-        self._by_job: dict[tuple[str, str], RelevantJobPods] = {}
+        self._pods_by_job: dict[tuple[str, str], RelevantJobPods] = {}
 
     def pods_of(self, job: meta.Obj) -> RelevantJobPods:
         """Return the pods of a Job that have not ended or still have the Job finalizer."""
@@ -272,7 +272,7 @@ class PodIndex:
         """Process a watch event of a Job: schedule its reconcile; remove a finished or deleted Job from the index."""
         job = event.obj
         if event.type is _DELETED or is_finished(job):
-            self._by_job.pop(_job_key(job), None)
+            self._pods_by_job.pop(_job_key(job), None)
             return
         job_pods = self.pods_of(job)
         job_pods.record_job(job)
@@ -284,13 +284,13 @@ class PodIndex:
         job_pods = self._pods_of(job_key)
         is_relevant = job_pods.observe(event, now)
         if not (job_pods.job_is_known or job_pods.pods):  # the last pod of a deleted Job
-            del self._by_job[job_key]
+            del self._pods_by_job[job_key]
         return is_relevant
 
     def _pods_of(self, job_key: tuple[str, str]) -> RelevantJobPods:
-        job_pods = self._by_job.get(job_key)
+        job_pods = self._pods_by_job.get(job_key)
         if job_pods is None:
-            job_pods = self._by_job[job_key] = RelevantJobPods()
+            job_pods = self._pods_by_job[job_key] = RelevantJobPods()
         return job_pods
 
 
@@ -313,8 +313,10 @@ def _has_same_containers(event: WatchEvent) -> bool:
     """Return whether a pod's watch event left its container statuses unchanged, as when it was only scheduled."""
     if event.old is None:
         return False
-    old, new = event.old.get("status") or {}, event.obj.get("status") or {}
-    return all(new.get(field) == old.get(field) for field in ("containerStatuses", "initContainerStatuses"))
+    old_status, new_status = event.old.get("status") or {}, event.obj.get("status") or {}
+    return all(
+        new_status.get(field) == old_status.get(field) for field in ("containerStatuses", "initContainerStatuses")
+    )
 
 
 # Ownership of pods: a Job adopts orphan pods that its selector matches, and releases owned pods whose labels no longer
@@ -322,7 +324,7 @@ def _has_same_containers(event: WatchEvent) -> bool:
 # Source: PodControllerRefManager in Kubernetes's pkg/controller.
 
 
-class PodClaims:
+class OrphanPodIndex:
     """Index of the pods without a controller, and of the Jobs with manual selectors, which may adopt any such pod."""
 
     def __init__(self) -> None:
@@ -342,7 +344,10 @@ class PodClaims:
             manual_jobs[event.key] = None
 
     def observe_pod(self, event: WatchEvent) -> Iterable[meta.Key]:
-        """Process a watch event of a pod; if the pod has no controller, return the Jobs that may adopt it."""
+        """Update the index from a watch event of a pod; return the keys of the Jobs that may adopt the pod.
+
+        No Job may adopt a pod that has a controller or is deleted.
+        """
         namespace = event.key.namespace
         for name in () if event.old is None else _candidate_job_names(event.old):
             self._orphans_by_job_name.get((namespace, name), {}).pop(event.key, None)
@@ -366,7 +371,7 @@ class PodClaims:
 
 def is_selected(pod: meta.Obj, job: meta.Obj) -> bool:
     """Return whether the selector of a Job matches a pod."""
-    job_selector = meta.selector(with_selector(job)["spec"].get("selector"))
+    job_selector = meta.parse_selector(with_selector(job)["spec"].get("selector"))
     return job_selector is not None and job_selector.matches(pod["metadata"].get("labels") or {})
 
 
@@ -411,7 +416,7 @@ class JobPodController:
 
     def __init__(self) -> None:
         self._index = PodIndex()
-        self._claims = PodClaims()
+        self._orphan_pods = OrphanPodIndex()
         #: Jobs by the PriorityClass of their pods: pods cannot be created before the class exists.
         self._jobs_by_priority_class: dict[str, dict[meta.Key, None]] = {}
 
@@ -421,15 +426,15 @@ class JobPodController:
             return list(self._jobs_by_priority_class.get(event.key.name, ())) if event.type is EventType.ADDED else ()
         if event.key.kind == scheme.JOB:
             self._index.observe_job(event, now)
-            self._claims.observe_job(event)
+            self._orphan_pods.observe_job(event)
             self._record_priority_class(event)
             return (event.key,)
         owner_reference = _owner_job_reference(event.obj)
         if owner_reference is None:
             tracked_orphans = (event.key,) if event.type is not EventType.DELETED and is_tracked(event.obj) else ()
-            return [*self._claims.observe_pod(event), *self._previous_owner_keys(event, now), *tracked_orphans]
+            return [*self._orphan_pods.observe_pod(event), *self._previous_owner_keys(event, now), *tracked_orphans]
         if event.old is not None and _owner_job_reference(event.old) is None:
-            self._claims.observe_pod(event)
+            self._orphan_pods.observe_pod(event)
         job = meta.Key(scheme.JOB, event.key.namespace, owner_reference["name"])
         is_relevant = self._index.observe_pod(event, owner_reference["uid"], now)
         if may_mismatch_owner(event, owner_reference["uid"]):
@@ -445,9 +450,9 @@ class JobPodController:
             return ReconcileResult()
         if key.kind == scheme.POD:
             return _release_pod(obj, reader)
-        if is_finished(obj) or not is_ours(obj):
+        if is_finished(obj) or not is_managed_by_job_controller(obj):
             return ReconcileResult()
-        adopted_pods = self._claims.adopted_pods(obj, reader)
+        adopted_pods = self._orphan_pods.adopted_pods(obj, reader)
         if adopted_pods:
             return ReconcileResult([Update(pod) for pod in adopted_pods], independent=True)
         job_index = self._index.pods_of(obj)
@@ -493,8 +498,14 @@ def _release_pod(pod: meta.Obj, reader: Reader) -> ReconcileResult:
         is_orphan = meta.controller_of(pod) is None and is_tracked(pod)
         return ReconcileResult([Update(remove_tracking_finalizer(pod))] if is_orphan else [])
     job = reader.get(meta.Key(scheme.JOB, pod["metadata"].get("namespace", ""), owner_reference["name"]))
-    if job is not None and job["metadata"]["uid"] == owner_reference["uid"] and not (is_ours(job) and is_finished(job)):
-        is_still_owned = not is_ours(job) or "deletionTimestamp" in job["metadata"] or is_selected(pod, job)
+    if (
+        job is not None
+        and job["metadata"]["uid"] == owner_reference["uid"]
+        and not (is_managed_by_job_controller(job) and is_finished(job))
+    ):
+        is_still_owned = (
+            not is_managed_by_job_controller(job) or "deletionTimestamp" in job["metadata"] or is_selected(pod, job)
+        )
         return ReconcileResult() if is_still_owned else ReconcileResult([Update(release_pod_from_job(pod, job))])
     return ReconcileResult([Update(remove_tracking_finalizer(pod))] if is_terminating(pod) and is_tracked(pod) else [])
 

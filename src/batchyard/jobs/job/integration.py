@@ -7,7 +7,7 @@ from typing import Any, Final
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj, annotation, parse_boolean, parse_integer, with_metadata, with_path
 from batchyard.api.schema import semantic_equality
-from batchyard.api.views.node import pods_running_at_once
+from batchyard.api.views.node import parallel_pod_count
 from batchyard.interfaces.client import Update, UpdateStatus, Write
 from batchyard.jobframework import workloads
 from batchyard.jobs.job.spec import index_count, index_union, parse_indexes
@@ -37,11 +37,11 @@ class JobIntegration:
         status = job.get("status") or {}
         uncounted_uids = (status.get("uncountedTerminatedPods") or {}).get("succeeded") or ()
         succeeded_count = status.get("succeeded", 0) + len(uncounted_uids)
-        return bool(status.get("ready", 0) + succeeded_count >= pods_running_at_once(job["spec"]))
+        return bool(status.get("ready", 0) + succeeded_count >= parallel_pod_count(job["spec"]))
 
     def completion(self, job: Obj) -> workloads.JobCompletion | None:
         """Return success or failure, with the message of the Complete or Failed condition; None if neither is True."""
-        condition = workloads.condition_true(job, "Complete", "Failed")
+        condition = workloads.find_true_condition(job, "Complete", "Failed")
         if condition is None:
             return None
         return workloads.JobCompletion(condition["type"] == "Complete", condition.get("message", ""))
@@ -56,7 +56,7 @@ class JobIntegration:
         pod_set: dict[str, Any] = {
             "name": POD_SET,
             "template": workloads.without_duplicate_env(_without_controller_labels(template)),
-            "count": pods_running_at_once(job["spec"]),
+            "count": parallel_pod_count(job["spec"]),
             "topologyRequest": workloads.topology_request(template, podIndexLabel=well_known.COMPLETION_INDEX),
         }
         parallelism_min = _parallelism_min(job)

@@ -87,7 +87,7 @@ class JobOutcome(NamedTuple):
 
     @property
     def interim_condition_type(self) -> str:
-        """The condition type set while the Job's pods still end: SuccessCriteriaMet or FailureTarget."""
+        """The type of the condition set until all pods of the Job have ended: SuccessCriteriaMet or FailureTarget."""
         return SUCCESS_CRITERIA_MET if self.succeeded else FAILURE_TARGET
 
     @property
@@ -196,13 +196,16 @@ class JobConditions:
         """Return all conditions of the Job as a list for its status."""
         return list(self._conditions.values())
 
-    def set(self, kind: str, holds: bool, reason: str, message: str) -> bool:
-        """Set a condition of the Job to True or False; return whether its status, reason or message changed."""
-        old = self._conditions.get(kind)
-        fields = {"type": kind, "status": "True" if holds else "False", "reason": reason, "message": message}
+    def set(self, condition_type: str, holds: bool, reason: str, message: str) -> bool:
+        """Set a condition of the Job to True, or an existing one to False.
+
+        Return whether the condition's status, reason or message changed.
+        """
+        old = self._conditions.get(condition_type)
+        fields = {"type": condition_type, "status": "True" if holds else "False", "reason": reason, "message": message}
         if (old is None and not holds) or (old is not None and fields.items() <= old.items()):
             return False
-        self._conditions[kind] = {**fields, "lastProbeTime": self._time, "lastTransitionTime": self._time}
+        self._conditions[condition_type] = {**fields, "lastProbeTime": self._time, "lastTransitionTime": self._time}
         return True
 
     def set_suspended(self, suspended: bool) -> None:
@@ -342,7 +345,7 @@ class PodChanges(NamedTuple):
     to_create: Sequence[NewPod] = ()
     #: Surplus pods to delete, which do not count as failures.
     to_dismiss: Sequence[JobPod] = ()
-    #: Pods deleted with the Job, which count as failures.
+    #: Pods that a failing Job deletes, which count as failures.
     to_delete: Sequence[JobPod] = ()
     wake_at: Instant | None = None
 
@@ -384,9 +387,9 @@ def _surplus_pods(job: ObservedJob, surplus_count_min: int) -> list[JobPod]:
         return []
     candidate_pods, surplus_pods = sorted(job.active_pods, key=_deletion_order), []
     if job.spec.indexed:
-        best_pods_by_index = {pod.index: pod for pod in candidate_pods if job.spec.has_index(pod.index)}
-        surplus_pods = [pod for pod in candidate_pods if best_pods_by_index.get(pod.index) is not pod]
-        candidate_pods = [pod for pod in candidate_pods if best_pods_by_index.get(pod.index) is pod]
+        best_pod_by_index = {pod.index: pod for pod in candidate_pods if job.spec.has_index(pod.index)}
+        surplus_pods = [pod for pod in candidate_pods if best_pod_by_index.get(pod.index) is not pod]
+        candidate_pods = [pod for pod in candidate_pods if best_pod_by_index.get(pod.index) is pod]
     return surplus_pods + candidate_pods[: max(0, surplus_count_min - len(surplus_pods))]
 
 

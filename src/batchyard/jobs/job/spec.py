@@ -66,7 +66,7 @@ def job_spec(job: Obj) -> JobSpec:
     )
 
 
-def is_ours(job: Obj) -> bool:
+def is_managed_by_job_controller(job: Obj) -> bool:
     """Return whether the Job's `managedBy` is unset or names this controller."""
     return job["spec"].get("managedBy") in (None, JOB_CONTROLLER)
 
@@ -163,7 +163,7 @@ def index_count(spans: Spans) -> int:
 
 
 def contains(spans: Spans, index: int) -> bool:
-    """Return whether a completion index is in a set, given as ranges."""
+    """Return whether a completion index is in a set of completion indexes."""
     position = bisect_right(spans, (index, index))
     return (position > 0 and spans[position - 1][1] >= index) or (position < len(spans) and spans[position][0] == index)
 
@@ -175,14 +175,14 @@ def count_common(a: Spans, b: Spans) -> int:
 
 def unused_indexes(spans: Spans, count: int, completions: int) -> list[int]:
     """Return the lowest `count` completion indexes, below `completions`, that are not in the set."""
-    found_indexes: list[int] = []
+    free_indexes: list[int] = []
     candidate_index = 0
     for first, last in (*spans, (completions, completions)):
-        found_indexes += range(candidate_index, min(first, candidate_index + count - len(found_indexes)))
-        if len(found_indexes) == count:
+        free_indexes += range(candidate_index, min(first, candidate_index + count - len(free_indexes)))
+        if len(free_indexes) == count:
             break
         candidate_index = max(candidate_index, last + 1)
-    return found_indexes
+    return free_indexes
 
 
 def _merge_spans(spans: list[tuple[int, int]]) -> Spans:
@@ -318,7 +318,7 @@ class JobPod:
 
 
 def job_pods(pods: Iterable[Obj]) -> list[JobPod]:
-    """Return, for each of the given pods, the properties that the Job controller uses."""
+    """Return the properties of the pods that the Job controller uses, in the order of `pods`."""
     return [_job_pod(pod) for pod in pods]
 
 
@@ -376,9 +376,11 @@ def failures_since_success(failure_times: Iterable[Instant], success_times: Iter
     return sorted(instant for instant in failure_times if instant > last_success_time)[-BACKOFF_FAILURES_MAX:]
 
 
-def backoff_end(failed_at: list[Instant]) -> Instant:
+def backoff_end(failure_times: list[Instant]) -> Instant:
     """Return when a Job may create pods again after failures at these sorted times; 0 if there are none."""
-    return failed_at[-1] + exponential_backoff(_BACKOFF_BASE, _BACKOFF_MAX, len(failed_at)) if failed_at else 0
+    if not failure_times:
+        return 0
+    return failure_times[-1] + exponential_backoff(_BACKOFF_BASE, _BACKOFF_MAX, len(failure_times))
 
 
 def index_backoff_end(failed_pod: Obj) -> Instant:
@@ -498,16 +500,16 @@ def _failed_predecessors(
     if spec.backoff_limit_per_index is None:
         return {}
     active_indexes = {pod.index for pod in active_pods}
-    latest_pods_by_index: dict[int, JobPod] = {}
+    latest_pod_by_index: dict[int, JobPod] = {}
     for pod in pods:
         index = pod.index
         if not (pod.tracked and spec.has_index(index) and has_failed(pod, spec)) or index in active_indexes:
             continue
         if any(contains(spans, index) for spans in finished_indexes):
             continue
-        if index not in latest_pods_by_index or _retry_order(pod) >= _retry_order(latest_pods_by_index[index]):
-            latest_pods_by_index[index] = pod
-    return latest_pods_by_index
+        if index not in latest_pod_by_index or _retry_order(pod) >= _retry_order(latest_pod_by_index[index]):
+            latest_pod_by_index[index] = pod
+    return latest_pod_by_index
 
 
 def _retry_order(pod: JobPod) -> tuple[int, int]:

@@ -136,8 +136,12 @@ def _index_labels(jobset: Obj, replicated_job: Mapping[str, Any], index: int) ->
     return {
         well_known.JOB_INDEX: str(index),
         well_known.JOB_KEY: hashlib.sha1(namespaced_job_name.encode(), usedforsecurity=False).hexdigest(),
-        well_known.JOB_GLOBAL_INDEX: str(_jobs_before(replicated_job, jobset_spec.replicated_jobs(jobset)) + index),
-        well_known.JOB_GROUP_INDEX: str(_jobs_before(replicated_job, _jobs_in_group(jobset, replicated_job)) + index),
+        well_known.JOB_GLOBAL_INDEX: str(
+            _preceding_job_count(replicated_job, jobset_spec.replicated_jobs(jobset)) + index
+        ),
+        well_known.JOB_GROUP_INDEX: str(
+            _preceding_job_count(replicated_job, _jobs_in_group(jobset, replicated_job)) + index
+        ),
     }
 
 
@@ -147,7 +151,7 @@ def _jobs_in_group(jobset: Obj, replicated_job: Mapping[str, Any]) -> Sequence[M
     return [each for each in jobset_spec.replicated_jobs(jobset) if jobset_spec.group_of(each) == group_name]
 
 
-def _jobs_before(replicated_job: Mapping[str, Any], group_jobs: Sequence[Mapping[str, Any]]) -> int:
+def _preceding_job_count(replicated_job: Mapping[str, Any], group_jobs: Sequence[Mapping[str, Any]]) -> int:
     """Return the number of Jobs in the replicated jobs that precede this one in `group_jobs`."""
     names = [each["name"] for each in group_jobs]
     return sum(map(jobset_spec.replicas_of, group_jobs[: names.index(replicated_job["name"])]))
@@ -252,7 +256,7 @@ def _create_and_resume(
         status_draft.start_in_order()
         return jobset_pass.reconcile_result()
     if spec.starts_in_order(jobset):
-        status_draft.end_start_in_order()
+        status_draft.complete_start_in_order()
     status_draft.resume()
     return jobset_pass.reconcile_result()
 
@@ -325,9 +329,10 @@ def _job_resume_writes(active_jobs: Sequence[Obj], startup: policies.StartupDeci
     return writes
 
 
-def _creation_failed_event(key: Key, used_names: Sequence[Key]) -> EventRecord:
+def _creation_failed_event(key: Key, used_keys: Sequence[Key]) -> EventRecord:
     """Return a warning Event of a JobSet whose new Jobs' names are already used by other Jobs."""
-    messages = [f'job "{k.name}" creation failed with error: jobs.batch "{k.name}" already exists' for k in used_names]
+    names = [used_key.name for used_key in used_keys]
+    messages = [f'job "{name}" creation failed with error: jobs.batch "{name}" already exists' for name in names]
     return EventRecord(key, "Warning", spec.JOB_CREATION_FAILED, "\n".join(messages))
 
 
@@ -335,14 +340,16 @@ def _rejection_event(key: Key, write: client.Write, error: ApiError) -> EventRec
     """Return the Event for a Job or Service rejected as forbidden or invalid by the API server; else None."""
     if not isinstance(write, client.Create) or not isinstance(error, Forbidden | InvalidObject):
         return None
-    name, why = write.obj["metadata"]["name"], str(error)
+    name, reason_text = write.obj["metadata"]["name"], str(error)
     if isinstance(error, InvalidObject):
         kind = "Job.batch" if write.obj["kind"] == "Job" else "Service"
         faults_text = ", ".join(map(str, error.faults))
-        why = f'{kind} "{name}" is invalid: {faults_text if len(error.faults) == 1 else f"[{faults_text}]"}'
+        reason_text = f'{kind} "{name}" is invalid: {faults_text if len(error.faults) == 1 else f"[{faults_text}]"}'
     if write.obj["kind"] == "Job":
-        return EventRecord(key, "Warning", spec.JOB_CREATION_FAILED, f'job "{name}" creation failed with error: {why}')
-    return EventRecord(key, "Warning", spec.SERVICE_CREATION_FAILED, why)
+        return EventRecord(
+            key, "Warning", spec.JOB_CREATION_FAILED, f'job "{name}" creation failed with error: {reason_text}'
+        )
+    return EventRecord(key, "Warning", spec.SERVICE_CREATION_FAILED, reason_text)
 
 
 def _changes_fields(event: client.WatchEvent, fields_of: Callable[[Obj], tuple[Any, ...]]) -> bool:

@@ -61,7 +61,10 @@ def with_priority_label(pod: meta.Obj) -> meta.Obj:
 
 
 def mutate_pod(pod: meta.Obj, reader: PlacementReader) -> meta.Obj:
-    """Return the pod as JobSet's mutating webhook does: leaders get affinity terms, followers a node selector."""
+    """Return the pod as JobSet's mutating webhook changes it: leaders get affinity terms, followers a node selector.
+
+    Raises Forbidden if the node of a follower's leader does not exist or lacks the topology label.
+    """
     annotations = pod["metadata"].get("annotations") or {}
     pod = with_priority_label(pod)
     if not _is_handled(annotations) or well_known.EXCLUSIVE_TOPOLOGY not in annotations:
@@ -70,7 +73,10 @@ def mutate_pod(pod: meta.Obj, reader: PlacementReader) -> meta.Obj:
 
 
 def validate_pod(pod: meta.Obj, reader: PlacementReader) -> None:
-    """Raise Forbidden, as JobSet's validating webhook does, for a follower without a node selector or leader node."""
+    """Raise Forbidden, as JobSet's validating webhook does, for a follower that may not be created yet.
+
+    Such a follower has no node selector for its topology domain, or its leader has no node.
+    """
     annotations = pod["metadata"].get("annotations") or {}
     if not _is_handled(annotations):
         return
@@ -204,7 +210,10 @@ def misplaced_followers(leader: meta.Obj, node: meta.Obj | None, job_objects: It
 
 
 def with_disruption_target(pod: meta.Obj, now: Instant) -> meta.Obj:
-    """Return the pod with the condition DisruptionTarget=True, which a Job's podFailurePolicy may ignore."""
+    """Return the pod with the condition DisruptionTarget=True, which a Job's podFailurePolicy may ignore.
+
+    The same object is returned if the condition is already True.
+    """
     if meta.is_true(pod, "DisruptionTarget"):
         return pod
     status: dict[str, Any] = dict(pod.get("status") or ())

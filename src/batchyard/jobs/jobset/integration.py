@@ -5,7 +5,7 @@ from typing import Any
 
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj, with_path
-from batchyard.api.views.node import pods_running_at_once
+from batchyard.api.views.node import parallel_pod_count
 from batchyard.interfaces.client import Update, Write
 from batchyard.jobframework import workloads
 
@@ -31,7 +31,7 @@ class JobSetIntegration:
 
     def completion(self, job: Obj) -> workloads.JobCompletion | None:
         """Return success or failure with the message of the Completed or Failed condition; None if neither is True."""
-        condition = workloads.condition_true(job, "Completed", "Failed")
+        condition = workloads.find_true_condition(job, "Completed", "Failed")
         if condition is None:
             return None
         return workloads.JobCompletion(condition["type"] == "Completed", condition.get("message", ""))
@@ -48,7 +48,7 @@ class JobSetIntegration:
         """Return, by pod set, how many pods belong to succeeded Jobs and so no longer need quota."""
         succeeded_counts = {status["name"]: status.get("succeeded", 0) for status in _replicated_statuses(job)}
         return [
-            {"name": each["name"], "count": count * pods_running_at_once(each["template"]["spec"])}
+            {"name": each["name"], "count": count * parallel_pod_count(each["template"]["spec"])}
             for each in job["spec"].get("replicatedJobs") or ()
             if 0 < (count := succeeded_counts.get(each["name"], 0)) <= each.get("replicas", 1)
         ]
@@ -105,6 +105,6 @@ def _pod_set(replicated_job: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "name": replicated_job["name"],
         "template": workloads.without_duplicate_env(template),
-        "count": replicas * pods_running_at_once(replicated_job["template"]["spec"]),
+        "count": replicas * parallel_pod_count(replicated_job["template"]["spec"]),
         "topologyRequest": topology,
     }

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from batchyard.api.meta import Obj, with_path
 from batchyard.api.patterns import matches_anywhere
 from batchyard.api.times import format_time, parse_time
-from batchyard.api.views.node import pods_running_at_once
+from batchyard.api.views.node import parallel_pod_count
 from batchyard.base.instant import Instant
 from batchyard.jobs.jobset import spec
 from batchyard.jobs.jobset.spec import (
@@ -58,7 +58,7 @@ def are_all_ready(jobset: Obj, counts_by_name: dict[str, ReplicatedJobCounts]) -
 def _is_ready(job: Obj) -> bool:
     """Return whether ready plus succeeded pods of a Job reach the number of pods that it runs at once."""
     status = job.get("status") or {}
-    return bool(status.get("succeeded", 0) + status.get("ready", 0) >= pods_running_at_once(job["spec"]))
+    return bool(status.get("succeeded", 0) + status.get("ready", 0) >= parallel_pod_count(job["spec"]))
 
 
 _NORMAL_EVENT: Final = "Normal"
@@ -143,39 +143,51 @@ class JobSetStatusDraft:
         """Set the JobSet's condition StartupPolicyInProgress: its replicated jobs are being started in order."""
         self._set_condition(spec.STARTUP_IN_PROGRESS, True, spec.IN_ORDER_IN_PROGRESS)
 
-    def end_start_in_order(self) -> None:
+    def complete_start_in_order(self) -> None:
         """Set the JobSet's condition StartupPolicyCompleted: all its replicated jobs have been started in order."""
         self._set_condition(spec.STARTUP_COMPLETED, True, spec.IN_ORDER_COMPLETED)
 
-    def _set_condition(self, kind: str, is_true: bool, why: ReasonMessage, event_type: str = _NORMAL_EVENT) -> None:
+    def _set_condition(
+        self, condition_type: str, is_true: bool, reason_message: ReasonMessage, event_type: str = _NORMAL_EVENT
+    ) -> None:
         """Set a JobSet condition to True, or an existing one to False; record an Event if the condition changed."""
-        condition_index = next((i for i, each in enumerate(self._conditions) if each["type"] == kind), None)
-        is_changed = is_true and self._end_opposite_condition(kind)
+        condition_index = next((i for i, each in enumerate(self._conditions) if each["type"] == condition_type), None)
+        is_changed = is_true and self._end_opposite_condition(condition_type)
         if condition_index is None:
             if is_true:
-                self._conditions.append(self._new_condition(kind, "True", self._time, why))
+                self._conditions.append(self._new_condition(condition_type, "True", self._time, reason_message))
                 is_changed = True
         else:
             old, status = self._conditions[condition_index], "True" if is_true else "False"
             changed_at = self._time if old["status"] != status else old.get("lastTransitionTime", self._time)
-            if (old["status"], old.get("reason"), old.get("message")) != (status, *why):
-                self._conditions[condition_index] = self._new_condition(kind, status, changed_at, why)
+            if (old["status"], old.get("reason"), old.get("message")) != (status, *reason_message):
+                self._conditions[condition_index] = self._new_condition(
+                    condition_type, status, changed_at, reason_message
+                )
                 is_changed = True
         if is_changed:
             self.is_changed = True
-            self.events.append(JobSetEvent(event_type, *why))
+            self.events.append(JobSetEvent(event_type, *reason_message))
 
-    def _end_opposite_condition(self, kind: str) -> bool:
+    def _end_opposite_condition(self, condition_type: str) -> bool:
         """Set the opposite of this condition type, if there is one, to False; return whether it was True."""
         for index, condition in enumerate(self._conditions):
-            if condition["type"] == _OPPOSITE.get(kind) and condition["status"] == "True":
+            if condition["type"] == _OPPOSITE.get(condition_type) and condition["status"] == "True":
                 self._conditions[index] = {**condition, "status": "False"}
                 return True
         return False
 
-    def _new_condition(self, kind: str, status: str, changed_at: str, reason_message: ReasonMessage) -> dict[str, Any]:
+    def _new_condition(
+        self, condition_type: str, status: str, changed_at: str, reason_message: ReasonMessage
+    ) -> dict[str, Any]:
         reason, message = reason_message
-        return {"type": kind, "status": status, "lastTransitionTime": changed_at, "reason": reason, "message": message}
+        return {
+            "type": condition_type,
+            "status": status,
+            "lastTransitionTime": changed_at,
+            "reason": reason,
+            "message": message,
+        }
 
 
 class StartupDecision(NamedTuple):
@@ -185,18 +197,19 @@ class StartupDecision(NamedTuple):
     must_wait: bool
 
 
-def startup_decision(jobset: Obj, statuses: Mapping[str, ReplicatedJobCounts]) -> StartupDecision:
+def startup_decision(jobset: Obj, counts_by_name: Mapping[str, ReplicatedJobCounts]) -> StartupDecision:
     """Return the replicated jobs that may start now, from the startup policy and `dependsOn` of the JobSet."""
     starts_one_by_one = starts_in_order(jobset) and not is_suspended(jobset)
-    job_counts: dict[str, int] = {}
+    replica_counts: dict[str, int] = {}
     startable_jobs: list[Mapping[str, Any]] = []
     for replicated_job in replicated_jobs(jobset):
-        job_counts[replicated_job["name"]] = replicas_of(replicated_job)
-        if not all(_is_dependency_met(each, job_counts, statuses) for each in replicated_job.get("dependsOn") or ()):
+        replica_counts[replicated_job["name"]] = replicas_of(replicated_job)
+        dependencies = replicated_job.get("dependsOn") or ()
+        if not all(_is_dependency_met(each, replica_counts, counts_by_name) for each in dependencies):
             continue
         if not starts_one_by_one:
             startable_jobs.append(replicated_job)
-        elif not _has_started(replicas_of(replicated_job), statuses[replicated_job["name"]]):
+        elif not _has_started(replicas_of(replicated_job), counts_by_name[replicated_job["name"]]):
             return StartupDecision([replicated_job], must_wait=True)
     return StartupDecision(startable_jobs, must_wait=False)
 
@@ -292,9 +305,11 @@ def _counted_restarts(jobset: Obj) -> int:
     return restart_count
 
 
-def _name_failed_job(why: ReasonMessage, job: Obj) -> ReasonMessage:
+def _name_failed_job(reason_message: ReasonMessage, job: Obj) -> ReasonMessage:
     """Return the reason and message with the name of the Job that failed first appended to the message."""
-    return ReasonMessage(why.reason, f"{why.message} (first failed job: {job['metadata']['name']})")
+    return ReasonMessage(
+        reason_message.reason, f"{reason_message.message} (first failed job: {job['metadata']['name']})"
+    )
 
 
 def has_start_time(job: Obj) -> bool:

@@ -97,7 +97,10 @@ def _metadata_entry(metadata: Mapping[str, Any], path: str, field: str, key: str
 
 
 def _host_addresses(node: Obj | None) -> list[str]:
-    """Return a node's first IP address, and its first address of the other IP family, if any. InputError if none."""
+    """Return a node's first IP address, and its first of the other IP family, if any; internal addresses come first.
+
+    InputError if the node has no IP address.
+    """
     node_addresses: Sequence[Mapping[str, str]] = ((node or {}).get("status") or {}).get("addresses") or ()
     addresses = [a["address"] for kind in ("InternalIP", "ExternalIP") for a in node_addresses if a["type"] == kind]
     if not addresses:
@@ -109,8 +112,9 @@ def _host_addresses(node: Obj | None) -> list[str]:
 def resource_field_value(pod_fields: PodFields, selector: Mapping[str, Any], default_container: str = "") -> str:
     """Return the value of a `resourceFieldRef`: a container's request or limit divided by the divisor, rounded up.
 
-    `default_container` is used if the selector names no container. An unset limit defaults to the smaller of the pod's
-    limit and the node's allocatable amount. InputError if the resource is not supported.
+    `default_container` is used if the selector names no container. An unset limit of cpu, memory or ephemeral-storage
+    defaults to the smaller of the pod's limit and the node's allocatable amount. InputError if the resource is not
+    supported or the container does not exist.
     """
     resource: str = selector["resource"]
     kind, _, name = resource.partition(".")
@@ -181,7 +185,7 @@ def expand_references(text: str, find_value: Callable[[str], str | None]) -> str
             raise too_long_arguments_error()
         return value
 
-    end = text.rfind(")") + 1  # the rest has no reference, and the regex would search it for an end at each `$(`
+    end = text.rfind(")") + 1  # after the last `)` is no reference, and the search for a `)` at each `$(` would be slow
     return _VARIABLE_REFERENCE.sub(replace_reference, text[:end]) + text[end:].replace("$$", "$")
 
 

@@ -87,7 +87,8 @@ def find_image_mapping(image: str, mappings: Sequence[ImageMapping], engines: Se
     if mapping.engine and mapping.engine not in engines:
         raise ContainerError(
             ERR_IMAGE_PULL,
-            f"image {quote_like_go(image)} comes from {mapping.engine}, which is not usable on this node",
+            f"image {quote_like_go(image)} is mapped to {mapping.engine}, which is not usable on this node:"
+            " install it, or change the mapping",
         )
     if mapping.engine or mapping.environment or mapping.root or mapping.machine:
         return mapping
@@ -95,7 +96,7 @@ def find_image_mapping(image: str, mappings: Sequence[ImageMapping], engines: Se
 
 
 def full_image_reference(image: str) -> str:
-    """Return the full reference of an image: `docker.io` and the tag `latest` are added if missing."""
+    """Return the full reference of an image: `docker.io/`, `library/` and the tag `latest` are added where missing."""
     host, slash, _ = image.partition("/")
     has_host = bool(slash) and (host == "localhost" or "." in host or ":" in host)
     with_host = image if has_host else f"docker.io/{image if slash else f'library/{image}'}"
@@ -184,11 +185,11 @@ class ImageSources(NamedTuple):
     """What an image pull needs besides its pod: an object reader, and the size limit of the image cache."""
 
     reader: Reader
-    #: The size limit in bytes of unpacked images that no container uses.
+    #: The size limit of all unpacked images, in bytes; images in use are kept even above the limit.
     cache_bytes: int
 
 
-def image_of(start: ContainerStart, now: Instant) -> Mapping[str, Any] | ImageWait | ImageRequest:
+def resolve_pulled_image(start: ContainerStart, now: Instant) -> Mapping[str, Any] | ImageWait | ImageRequest:
     """Return the metadata of a container's pulled image, or the pull to wait for, or the pull to start."""
     container = start.container
     last_pull = container.images[-1] if container.images else None
@@ -227,7 +228,7 @@ def image_pull_request(
 
 
 def effective_pull_policy(policy: str, mapping: ImageMapping) -> str:
-    """Return the pull policy to use: `policy`, or instead of `Always` the default policy of a replacing image."""
+    """Return `policy`; if another image replaces the container's, `Always` becomes that image's default policy."""
     return default_pull_policy(mapping.image) if policy == "Always" and mapping.image else policy
 
 

@@ -41,11 +41,11 @@ def pod_events(
     new_pod: Obj,
     now: Instant,
 ) -> Iterator[EventRecord]:
-    """Yield the Events that report the change from a pod's current status to its new status."""
+    """Yield the Events of one reconciliation: changes of a pod's status, its termination, stops and start problems."""
     key = _pod_key(new_pod)
-    old = pod_actions.statuses_by_name(pod_state.pod)
+    old_statuses = pod_actions.statuses_by_name(pod_state.pod)
     for name, status in pod_actions.statuses_by_name(new_pod).items():
-        yield from _container_events(key, old.get(name) or {}, status, new_pod)
+        yield from _container_events(key, old_statuses.get(name) or {}, status, new_pod)
     yield from _sandbox_events(key, pod_state, actions)
     termination = pod_actions.termination_of(pod_state, now)
     if (
@@ -66,12 +66,12 @@ def pod_events(
         yield EventRecord(key, "Normal", "Killing", container_stop.message)
     for container in pod_state.containers:
         problem = problems.get(container.name)
-        if problem is not None and _waiting_state(old.get(container.name) or {}) != problem.state()["waiting"]:
+        if problem is not None and _waiting_state(old_statuses.get(container.name) or {}) != problem.state()["waiting"]:
             yield from _problem_events(key, container, problem)
 
 
-def warnings_of(run: Obj, old: Obj | None) -> Iterator[EventRecord]:
-    """Yield Events for the new warnings of a container's shim, such as failed probes."""
+def warning_events(run: Obj, old: Obj | None) -> Iterator[EventRecord]:
+    """Yield Events for the warnings of a Run object, such as failed probes, that its previous version `old` lacks."""
     pod = run["spec"]["pod"]
     last_reported_number = max((warning["n"] for warning in _run_warnings(old)), default=0)
     for warning in _run_warnings(run):
@@ -90,8 +90,8 @@ def _sandbox_events(key: Key, state: pod_actions.PodState, actions: pod_actions.
     if not actions.creates_sandbox or sandbox is None:
         return
     if not sandbox.started_at:
-        why = sandbox.status.get("message") or "unknown"
-        yield EventRecord(key, "Warning", "FailedCreatePodSandBox", f"Failed to create pod sandbox: {why}")
+        cause = sandbox.status.get("message") or "unknown"
+        yield EventRecord(key, "Warning", "FailedCreatePodSandBox", f"Failed to create pod sandbox: {cause}")
     yield EventRecord(key, "Normal", "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
 
 
@@ -200,8 +200,8 @@ class LocalKubelet:
         self._requests = requests
         #: Pods that have not ended.
         self._pods = PodsByNode()
-        #: The uids of pods that have runs, with the number of runs, by the pod's key.
-        self._uids: dict[Key, dict[str, int]] = {}
+        #: By pod key: the number of Run objects of each pod uid.
+        self._run_counts_by_pod: dict[Key, dict[str, int]] = {}
         #: By namespace, the pods that cannot start and the reason: a new object in the namespace may resolve it.
         self._blocked_pods: dict[str, dict[Key, str]] = {}
         #: Warnings from shims that are not yet recorded as Events.
@@ -210,8 +210,8 @@ class LocalKubelet:
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """Return the keys of the pods to reconcile: a changed pod, or the pod of a changed Run object.
 
-        For other kinds, these are the pods in the object's namespace that wait for a missing object. Status updates and
-        stop requests written by the kubelet itself are skipped.
+        For other kinds, these are the pods in the object's namespace that cannot start. Status updates and stop
+        requests written by the kubelet itself are skipped.
         """
         key = event.key
         if key.kind == RUN:
@@ -221,14 +221,14 @@ class LocalKubelet:
             return tuple(self._blocked_pods.get(key.namespace, ()))
         is_gone_or_terminal = event.type is _DELETED or is_terminal(event.obj)
         self._pods.observe(key, event.old, None if is_gone_or_terminal else event.obj)
-        is_local = bound_node(event.obj) == self._node or key in self._uids
+        is_local = bound_node(event.obj) == self._node or key in self._run_counts_by_pod
         return (key,) if is_local and _is_relevant_pod_change(event) else ()
 
     def _index_run(self, event: WatchEvent) -> Key:
         """Index a changed Run object and collect its new warnings; return the key of its pod."""
         pod = pod_of(event.obj)
         key = Key(scheme.POD, pod["namespace"], pod["name"])
-        run_counts = self._uids.setdefault(key, {})
+        run_counts = self._run_counts_by_pod.setdefault(key, {})
         if event.old is None:
             run_counts[pod["uid"]] = run_counts.get(pod["uid"], 0) + 1
         elif event.type is _DELETED:
@@ -236,9 +236,9 @@ class LocalKubelet:
             if not run_counts[pod["uid"]]:
                 del run_counts[pod["uid"]]
         if not run_counts:
-            del self._uids[key]
+            del self._run_counts_by_pod[key]
         if event.type is not _DELETED and event.old is not None:
-            warnings = list(warnings_of(event.obj, event.old))
+            warnings = list(warning_events(event.obj, event.old))
             if warnings:
                 self._run_warnings.setdefault(key, []).extend(warnings)
         return key
@@ -250,7 +250,7 @@ class LocalKubelet:
         uid = pod["metadata"]["uid"] if pod is not None and is_local else ""
         writes = [
             write
-            for other_uid in self._uids.get(key, ())
+            for other_uid in self._run_counts_by_pod.get(key, ())
             if other_uid != uid
             for write in _clean_up_runs(reader.list(RUN, other_uid), now)
         ]
@@ -289,7 +289,7 @@ class LocalKubelet:
             return ReconcileResult(stop_writes)
         metadata = pod["metadata"]
         key = Key(scheme.POD, metadata["namespace"], metadata["name"])
-        return ReconcileResult([Delete(key, grace=0, uid=metadata["uid"])])
+        return ReconcileResult([Delete(key, grace_period_seconds=0, uid=metadata["uid"])])
 
     def _advance_pod(self, pod: Obj, runs: Sequence[Obj], reader: Reader, now: Instant) -> ReconcileResult:
         key = Key(scheme.POD, pod["metadata"]["namespace"], pod["metadata"]["name"])
@@ -334,11 +334,11 @@ class LocalKubelet:
         desired_runs = _DesiredRuns([_stop_write(container_stop) for container_stop in actions.stops], {}, "", [])
         if actions.creates_sandbox:
             try:
-                desired_runs.writes.append(Create(self._requests.sandbox(pod_state, reader)))
+                desired_runs.writes.append(Create(self._requests.build_sandbox_request(pod_state, reader)))
             except VolumeError as error:
                 return desired_runs._replace(volume_error=str(error))
         for start in actions.starts:
-            request = self._requests.container(pod_state, start, reader, now)
+            request = self._requests.build_container_request(pod_state, start, reader, now)
             if isinstance(request, images.ImageWait):
                 desired_runs.check_times.append(request.check_at)
                 problem = request.problem
@@ -359,7 +359,7 @@ class LocalKubelet:
         refresh_due_at = sandbox.files_written_at + volume_interval
         if refresh_due_at > now:
             return refresh_due_at
-        refreshed_sandbox = self._requests.refresh_sandbox(pod_state, reader, now)
+        refreshed_sandbox = self._requests.build_sandbox_update(pod_state, reader, now)
         if refreshed_sandbox is not None:
             desired_runs.writes.append(Update(refreshed_sandbox))
         return now + volume_interval
@@ -414,7 +414,7 @@ def _clean_up_runs(runs: Sequence[Obj], now: Instant) -> Iterator[Write]:
 
 
 def _is_own_stop_request(event: WatchEvent) -> bool:
-    """Return whether a change of a Run object is only a stop request, which the kubelet itself wrote."""
+    """Return whether a change of a Run object left the status unchanged: then the kubelet itself wrote it."""
     return event.type is EventType.MODIFIED and event.old is not None and event.obj["status"] is event.old["status"]
 
 

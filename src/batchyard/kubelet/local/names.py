@@ -78,7 +78,10 @@ def hostname_of(pod: Obj, cluster_domain: str) -> Hostname:
 def hosts_file(
     names: Sequence[str], address: str, host_aliases: Sequence[Mapping[str, Any]], machine_hosts: str | None
 ) -> str:
-    """Return the text of a pod's /etc/hosts; it includes `machine_hosts`, the machine's own file, if not None."""
+    """Return the text of a pod's /etc/hosts.
+
+    `machine_hosts` is the machine's own file, for a pod on the host network, and None for other pods.
+    """
     lines = ["\t".join([alias["ip"], *(alias.get("hostnames") or ())]) + "\n" for alias in host_aliases]
     alias_entries = "".join(["\n# Entries added by HostAliases.\n", *lines]) if lines else ""
     if machine_hosts is not None:
@@ -87,7 +90,7 @@ def hosts_file(
     return f"{_HOSTS_HEADER}.\n{_LOCALHOST_ENTRIES}{pod_entry}{alias_entries}"
 
 
-def pod_name(pod: Obj) -> str:
+def quote_pod_name(pod: Obj) -> str:
     """Format a pod's name, namespace and uid, in quotes, as messages of the kubelet do."""
     metadata = pod["metadata"]
     return quote_like_go(f"{metadata['name']}_{metadata.get('namespace') or ''}({metadata.get('uid') or ''})")
@@ -104,7 +107,10 @@ _REVERSE_LOOKUP_SUFFIX: Final = ".in-addr.arpa"
 
 
 def resolve_dns_name(name: str, domain: str, reader: Reader) -> Sequence[str] | None:
-    """Return the addresses of a lowercase DNS name in the cluster; None if the name does not exist."""
+    """Return the addresses of a lowercase DNS name in the cluster `domain`; None if the name does not exist.
+
+    The result is empty for a name without addresses, such as that of a Service without ready pods.
+    """
     name_in_domain, separator, _ = name.rpartition(f".{domain}")
     if not separator or not name.endswith(f".{domain}"):
         return None
@@ -127,7 +133,10 @@ def resolve_dns_name(name: str, domain: str, reader: Reader) -> Sequence[str] | 
 
 
 def resolve_address(name: str, domain: str, reader: Reader) -> Sequence[str] | None:
-    """Return the DNS names for a reverse lookup such as `5.0.77.10.in-addr.arpa`; None if there are none."""
+    """Return the DNS name, in a list, for a reverse lookup such as `5.0.77.10.in-addr.arpa`.
+
+    None if no pod with this address has a hostname, and a subdomain that is a Service.
+    """
     if not name.endswith(_REVERSE_LOOKUP_SUFFIX):
         return None
     address = ".".join(reversed(name.removesuffix(_REVERSE_LOOKUP_SUFFIX).split(".")))

@@ -49,7 +49,10 @@ class LocalNode:
         self._key = Key(scheme.NODE, "", inventory.name)
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return this node's key if the event concerns the Node, its Lease, or the Lease's namespace."""
+        """Return this node's key if the event may require an update of its Node or Lease.
+
+        That is so if the Node or a Cluster changes, the Lease is deleted, or the Namespace of the Lease is created.
+        """
         key = event.key
         if key.kind == scheme.LEASE and (key != health.lease_key(self._inventory.name) or event.type is not _DELETED):
             return ()
@@ -139,7 +142,7 @@ GPU: Final = "nvidia.com/gpu"
 
 
 class Gpu(NamedTuple):
-    """A GPU of this machine."""
+    """A GPU of this machine: its number and uuid, its model and memory, and its device files."""
 
     number: int
     uuid: str

@@ -103,7 +103,7 @@ class PodState(NamedTuple):
     #: The number of the next sandbox.
     next_sandbox: int
 
-    def with_role(self, role: ContainerRole) -> Iterator[PodContainer]:
+    def containers_with_role(self, role: ContainerRole) -> Iterator[PodContainer]:
         """Yield the init containers, sidecars or main containers, in the order of the pod's spec."""
         return (container for container in self.containers if container.role is role)
 
@@ -127,19 +127,19 @@ def observed_pod_state(pod: Obj, runs: Sequence[Obj]) -> PodState:
     runs_by_container, statuses, spec = group_runs_by_container(observed_runs), statuses_by_name(pod), pod["spec"]
     images = group_pulls_by_container(observed_runs)
 
-    def container(entry: Mapping[str, Any], role: ContainerRole) -> PodContainer:
+    def build_container(entry: Mapping[str, Any], role: ContainerRole) -> PodContainer:
         name: str = entry["name"]
         own_runs = runs_by_container.get(name, ())
         return PodContainer(entry, role, own_runs, sandbox_number, statuses.get(name) or {}, images.get(name, ()))
 
     init_containers = [
-        container(entry, ContainerRole.SIDECAR if entry.get("restartPolicy") == "Always" else ContainerRole.INIT)
+        build_container(entry, ContainerRole.SIDECAR if entry.get("restartPolicy") == "Always" else ContainerRole.INIT)
         for entry in spec.get("initContainers") or ()
     ]
     return PodState(
         pod,
         sandbox,
-        [*init_containers, *(container(entry, ContainerRole.MAIN) for entry in spec["containers"])],
+        [*init_containers, *(build_container(entry, ContainerRole.MAIN) for entry in spec["containers"])],
         last_sandbox_number + 1,
     )
 
@@ -188,7 +188,7 @@ class ContainerStop(NamedTuple):
 
 
 class PodStopPlan(NamedTuple):
-    """The containers of a pod to stop now, and when to stop its other ones; `is_over` if no container is alive."""
+    """The containers of a pod to stop now, and when to stop the others; `is_over` if no container is alive."""
 
     stops: list[ContainerStop]
     next_check_at: Instant | None
@@ -227,7 +227,7 @@ def deadline_of(pod: Obj) -> Instant | None:
     return None if seconds is None or start_time is None else parse_time(start_time) + seconds * SECOND
 
 
-def containers_to_stop(pod_state: PodState, termination: PodTermination, now: Instant) -> PodStopPlan:
+def plan_pod_stop(pod_state: PodState, termination: PodTermination, now: Instant) -> PodStopPlan:
     """Return which containers of a terminating pod to stop now (sidecars last), and when to stop the others."""
     live_containers = pod_state.live_containers()
     grace_ends_at = _termination_start(pod_state, termination, now) + termination.grace * SECOND
@@ -261,7 +261,7 @@ BACKOFF_MAX: Final = 5 * MINUTE
 #: Containers that ran longer than this restart without backoff.
 _BACKOFF_RESET_RUN_TIME: Final = 2 * BACKOFF_MAX
 #: The delay before a failed sandbox is retried.
-SANDBOX_AGAIN_AFTER: Final = 5 * SECOND
+SANDBOX_RETRY_DELAY: Final = 5 * SECOND
 
 
 class ContainerStart(NamedTuple):
@@ -301,7 +301,7 @@ def compute_pod_actions(pod_state: PodState, now: Instant) -> PodActions:
 
 def stop_actions(pod_state: PodState, termination: PodTermination, now: Instant) -> PodActions:
     """Return the stops that are due now to end all containers of a pod, sidecars last."""
-    stop_plan = containers_to_stop(pod_state, termination, now)
+    stop_plan = plan_pod_stop(pod_state, termination, now)
     return PodActions(stops=stop_plan.stops, has_ended=stop_plan.is_over, next_check_at=stop_plan.next_check_at)
 
 
@@ -315,8 +315,8 @@ def _actions_without_sandbox(pod_state: PodState, sandbox: ObservedRun | None, n
     if _has_finished_without_sandbox(pod_state):
         return PodActions(has_ended=True)
     deadline = deadline_of(pod_state.pod)
-    if sandbox is not None and not sandbox.started_at and sandbox.ended_at + SANDBOX_AGAIN_AFTER > now:
-        retry_at = sandbox.ended_at + SANDBOX_AGAIN_AFTER
+    if sandbox is not None and not sandbox.started_at and sandbox.ended_at + SANDBOX_RETRY_DELAY > now:
+        retry_at = sandbox.ended_at + SANDBOX_RETRY_DELAY
         return PodActions(next_check_at=retry_at if deadline is None else min(retry_at, deadline))
     return PodActions(creates_sandbox=True, next_check_at=deadline)
 
@@ -325,17 +325,17 @@ def _has_finished_without_sandbox(pod_state: PodState) -> bool:
     """Return whether a pod without sandbox must not start again: policy Never, or OnFailure and it succeeded."""
     if pod_state.restart_policy == "Never":
         return any(container.runs for container in pod_state.containers)
-    last_runs = [container.last_run for container in pod_state.with_role(ContainerRole.MAIN)]
+    last_runs = [container.last_run for container in pod_state.containers_with_role(ContainerRole.MAIN)]
     return pod_state.restart_policy == "OnFailure" and all(run is not None and run.exit_code == 0 for run in last_runs)
 
 
 def _actions_with_sandbox(pod_state: PodState, now: Instant) -> PodActions:
     pod, policy = pod_state.pod, pod_state.restart_policy
-    for container in pod_state.with_role(ContainerRole.INIT):
+    for container in pod_state.containers_with_role(ContainerRole.INIT):
         run = container.current_run
         if run is not None and not run.is_alive and run.exit_code != 0 and policy == "Never":
             return stop_actions(pod_state, graceful_termination(pod, run.ended_at), now)
-    main_runs = [container.last_run for container in pod_state.with_role(ContainerRole.MAIN)]
+    main_runs = [container.last_run for container in pod_state.containers_with_role(ContainerRole.MAIN)]
     if all(run and not run.is_alive and not _will_restart(ContainerRole.MAIN, run, policy) for run in main_runs):
         end_time = max(run.ended_at for run in main_runs if run)
         return stop_actions(pod_state, graceful_termination(pod, end_time), now)
@@ -345,21 +345,27 @@ def _actions_with_sandbox(pod_state: PodState, now: Instant) -> PodActions:
 def _startable_containers(pod_state: PodState) -> Sequence[PodContainer]:
     """Return the containers that may run in the pod's current phase of initialization.
 
-    These are the current init container with the sidecars before it, or all sidecars and main containers.
+    These are the current init container, the sidecars before it and, once it is done, the next init container or else
+    the main containers. Without init containers, or while a main container is alive, they are all sidecars and main
+    containers.
     """
     init_containers = [container for container in pod_state.containers if container.role is not ContainerRole.MAIN]
-    main_containers = list(pod_state.with_role(ContainerRole.MAIN))
+    main_containers = list(pod_state.containers_with_role(ContainerRole.MAIN))
     sidecars = [container for container in init_containers if container.role is ContainerRole.SIDECAR]
     if not init_containers or any(container.is_alive for container in main_containers):
         return [*sidecars, *main_containers]
-    current = max((index for index, c in enumerate(init_containers) if c.current_run is not None), default=None)
-    if current is None:
+    current_index = max((index for index, c in enumerate(init_containers) if c.current_run is not None), default=None)
+    if current_index is None:
         return init_containers[:1]
-    current_container = init_containers[current]
-    running_sidecars = [c for c in init_containers[:current] if c.role is ContainerRole.SIDECAR]
+    current_container = init_containers[current_index]
+    running_sidecars = [c for c in init_containers[:current_index] if c.role is ContainerRole.SIDECAR]
     if not current_container.is_done:
         return [*running_sidecars, current_container]
-    return [*running_sidecars, current_container, *(init_containers[current + 1 : current + 2] or main_containers)]
+    return [
+        *running_sidecars,
+        current_container,
+        *(init_containers[current_index + 1 : current_index + 2] or main_containers),
+    ]
 
 
 def _start_actions(pod_state: PodState, now: Instant) -> PodActions:
@@ -425,5 +431,5 @@ def _failure_message(container: PodContainer, failure: Mapping[str, Any], restar
         return "FailedPostStartHook"
     if container.role is not ContainerRole.MAIN:
         return f"Init container {container.name} failed {failure['probe']} probe"
-    why = f"Container {container.name} failed {failure['probe']} probe"
-    return why if restart_policy == "Never" else f"{why}, will be restarted"
+    message = f"Container {container.name} failed {failure['probe']} probe"
+    return message if restart_policy == "Never" else f"{message}, will be restarted"

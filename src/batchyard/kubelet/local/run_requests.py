@@ -23,9 +23,9 @@ from batchyard.kubelet.local.images import (
     ImageSources,
     ImageWait,
     find_image_mapping,
-    image_of,
     image_pull_request,
     parse_image_mapping,
+    resolve_pulled_image,
 )
 from batchyard.kubelet.local.names import hostname_of
 from batchyard.kubelet.local.node import GPU, Allocation, ContainerDevices, Gpu, allocate_devices, gpu_devices
@@ -41,12 +41,6 @@ from batchyard.placement.node_info import NodeInfo
 
 
 _PROBE_NAMES_BY_FIELD: Final = {"startupProbe": "startup", "livenessProbe": "liveness", "readinessProbe": "readiness"}
-# The spec of a container run: the complete input of the container's shim.
-#
-# Sources of the order of checks, which determines the reported error: pkg/kubelet/kuberuntime (startContainer,
-# generateContainerConfig); of resources: kuberuntime_container_linux.go.
-
-
 _HOOK_NAMES: Final = ("postStart", "preStop")
 _PROBE_DEFAULTS: Final[Mapping[str, int]] = {
     "initialDelaySeconds": 0,
@@ -64,9 +58,9 @@ _PORT_MAX: Final = 65535
 
 
 def probes_of(container: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return a container's probes by kind: `startup`, `liveness` and `readiness`.
+    """Return a container's probes by kind (`startup`, `liveness`, `readiness`), with defaults and numeric ports.
 
-    ContainerError if a probe has no handler or an unknown port.
+    ContainerError if a probe has no handler, or an unknown or invalid port.
     """
     probes = {name: container[field] for field, name in _PROBE_NAMES_BY_FIELD.items() if container.get(field)}
     for name, probe in probes.items():
@@ -79,7 +73,10 @@ def probes_of(container: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def hooks_of(container: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return a container's lifecycle hooks by kind (`postStart`, `preStop`). ContainerError if a port is unknown."""
+    """Return a container's lifecycle hooks by kind (`postStart`, `preStop`), with defaults and numeric ports.
+
+    ContainerError if a port is unknown or invalid.
+    """
     lifecycle: Mapping[str, Any] = container.get("lifecycle") or {}
     hooks = {name: lifecycle[name] for name in _HOOK_NAMES if lifecycle.get(name)}
     return {key: {**_without_nulls(hook), **_handlers(hook, container, f"{key} hook")} for key, hook in hooks.items()}
@@ -114,6 +111,12 @@ def _resolve_port(port: int | str | None, container: Mapping[str, Any], owner: s
     return int(port_number)
 
 
+# The spec of a container run: the complete input of the container's shim.
+#
+# Sources of the order of checks, which determines the reported error: pkg/kubelet/kuberuntime (startContainer,
+# generateContainerConfig); of resources: kuberuntime_container_linux.go.
+
+
 _TERMINATION_MESSAGE_PATH: Final = "/dev/termination-log"
 _TERMINATION_MESSAGE_POLICY: Final = "File"
 
@@ -140,7 +143,7 @@ class NodeSettings:
     cluster_domain: str = "cluster.local"
     #: The usable container engines, the default first.
     engines: Sequence[str] = ()
-    #: The size limit in bytes of unpacked images that no container uses.
+    #: The size limit of all unpacked images, in bytes; images in use are kept even above the limit.
     cache_bytes: int = 20 << 30
     #: Whether pods may use the machine's network, including services on the loopback interface.
     host_network: bool = False
@@ -224,7 +227,7 @@ def build_container_run(
 
 
 def _image_mounts(mapping: ImageMapping) -> list[dict[str, Any]]:
-    """Return the mount of the directory that replaces an image's working directory; empty if none is configured."""
+    """Return the mount of the machine's directory that is the working directory of a mapped image; empty for none."""
     working_directory = mapping.working_dir
     return [{"source": working_directory, "target": working_directory, "readOnly": True}] if working_directory else []
 
@@ -379,7 +382,7 @@ def _resource_rejections(pod: PodView, node: NodeInfo) -> Iterator[KubeletReject
         pod_requests,
         key=lambda name: (_RESOURCE_ORDER.index(name) if name in _RESOURCE_ORDER else len(_RESOURCE_ORDER), name),
     ):
-        capacity, unused_amount = total.get(name, 0), node.left.get(name, 0)
+        capacity, unused_amount = total.get(name, 0), node.free_amounts.get(name, 0)
         if pod_requests[name] > unused_amount:
             amounts_text = f"requested: {pod_requests[name]}, used: {capacity - unused_amount}, capacity: {capacity}"
             yield KubeletRejection(f"OutOf{name}", f"Node didn't have enough resource: {name}, {amounts_text}")
@@ -391,7 +394,7 @@ def _scheduling_rejections(pod: PodView, node: NodeInfo) -> Iterator[KubeletReje
         yield _predicate_rejection("NodeAffinity", "node(s) didn't match Pod's node affinity/selector")
     if pod.node_name and pod.node_name != view.name:
         yield _predicate_rejection("NodeName", "node(s) didn't match the requested node name")
-    if not all(map(node.has_port, pod.shape.host_ports)):
+    if not all(map(node.is_port_free, pod.shape.host_ports)):
         yield _predicate_rejection("NodePorts", "node(s) didn't have free ports for the requested pod ports")
     if any(taint.effect == "NoExecute" and not tolerates(pod.tolerations, taint) for taint in view.taints):
         yield _predicate_rejection("TaintToleration", "node(s) had taints that the pod didn't tolerate")
@@ -402,14 +405,14 @@ def _predicate_rejection(rule: str, reason: str) -> KubeletRejection:
 
 
 class RunRequests:
-    """Builds a node's requests (Run objects) for sandboxes and containers; `token` issues ServiceAccount tokens."""
+    """Builds a node's requests (Run objects) for sandboxes and containers, with ServiceAccount tokens."""
 
     def __init__(
-        self, node: str, settings: NodeSettings, token: pod_volumes.TokenIssuer, gpus: Sequence[Gpu] = ()
+        self, node: str, settings: NodeSettings, issue_token: pod_volumes.TokenIssuer, gpus: Sequence[Gpu] = ()
     ) -> None:
         self._node = Key(NODE, "", node)
         self._settings = settings
-        self._token = token
+        self._issue_token = issue_token
         self._gpus = {gpu.number: gpu for gpu in gpus}
 
     def check_admission(self, pod: Obj, other_pods: Sequence[Obj], reader: Reader) -> KubeletRejection | None:
@@ -428,12 +431,12 @@ class RunRequests:
         allocations = {run["metadata"]["namespace"]: run["spec"]["gpus"] for run in sandboxes}
         return allocate_or_reject(pod, GPU, list(self._gpus), allocations)
 
-    def sandbox(self, pod_state: PodState, reader: Reader) -> Obj:
+    def build_sandbox_request(self, pod_state: PodState, reader: Reader) -> Obj:
         """Return the Run object that requests a pod's next sandbox. VolumeError if a volume cannot be created."""
         pod = pod_state.pod
         metadata, domain = pod["metadata"], self._settings.cluster_domain
         plans_by_volume = pod_volumes.volume_plans(
-            pod, pod_volumes.VolumeSources(reader, self._token, self._settings.host_paths)
+            pod, pod_volumes.VolumeSources(reader, self._issue_token, self._settings.host_paths)
         )
         try:
             hostname = hostname_of(pod, domain)
@@ -457,25 +460,27 @@ class RunRequests:
         }
         return runs.sandbox_run_request(pod, spec, plans_by_volume)
 
-    def refresh_sandbox(self, pod_state: PodState, reader: Reader, now: Instant) -> Obj | None:
+    def build_sandbox_update(self, pod_state: PodState, reader: Reader, now: Instant) -> Obj | None:
         """Return the Run object of a pod's sandbox with current volume files; None if a source cannot be read now."""
         assert pod_state.sandbox is not None, "volume files are refreshed only if the pod has a sandbox"
         try:
             plans = pod_volumes.volume_plans(
-                pod_state.pod, pod_volumes.VolumeSources(reader, self._token, self._settings.host_paths)
+                pod_state.pod, pod_volumes.VolumeSources(reader, self._issue_token, self._settings.host_paths)
             )
         except errors.VolumeError:
             return None
         volume_files = {name: plan for name, plan in plans.items() if isinstance(plan, pod_volumes.VolumeFiles)}
         return runs.with_volume_files(pod_state.sandbox, volume_files, now)
 
-    def container(self, pod_state: PodState, start: ContainerStart, reader: Reader, now: Instant) -> Obj | ImageWait:
+    def build_container_request(
+        self, pod_state: PodState, start: ContainerStart, reader: Reader, now: Instant
+    ) -> Obj | ImageWait:
         """Return the Run object that requests a container or its image pull; ImageWait if the container must wait."""
         pod, sandbox, settings = pod_state.pod, pod_state.sandbox, self._settings
         assert sandbox is not None, "a container is started only if its pod has a sandbox"
         try:
             mapping = find_image_mapping(start.container.spec.get("image") or "", settings.images, settings.engines)
-            image = image_of(start, now) if mapping.engine else {}
+            image = resolve_pulled_image(start, now) if mapping.engine else {}
             if isinstance(image, ImageRequest):
                 return image_pull_request(pod, start, mapping, image, ImageSources(reader, settings.cache_bytes))
             if isinstance(image, ImageWait):
@@ -503,7 +508,7 @@ def _resource_lists(pod: Obj) -> Iterator[Mapping[str, Any]]:
         yield from (resources.get(kind) or {} for kind in ("limits", "requests"))
 
 
-def node_settings(
+def parse_node_settings(
     settings: Mapping[str, Any], engines: Sequence[str] = (), profile_fault: Callable[[str], str] = accept_any_profile
 ) -> NodeSettings:
     """Return this machine's settings from `spec.local` of a Cluster; `engines` are the usable container engines.

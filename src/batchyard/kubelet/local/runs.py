@@ -136,7 +136,7 @@ def group_runs_by_container(runs: Sequence[ObservedRun]) -> Mapping[str, Sequenc
 def container_run_request(
     pod: Obj, spec: Mapping[str, Any], mounts: Sequence[Mount], plans: Mapping[str, VolumePlan]
 ) -> Obj:
-    """Return the Run object that requests a container start; the runtime makes its mount sources absolute."""
+    """Return the Run object that requests a container start; the runtime makes the mounts' sources absolute."""
     return {**_new_run(pod, f"{spec['container']}/{spec['attempt']}", spec), "mounts": mounts, "volumes": plans}
 
 

@@ -12,7 +12,7 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
 from batchyard.interfaces.client import Reader
 from batchyard.kubelet.local.errors import CONFIG_ERROR, CREATE_ERROR, ContainerError
-from batchyard.kubelet.local.names import pod_name
+from batchyard.kubelet.local.names import quote_pod_name
 
 #: RuntimeClass handlers that this node can replace: they require no stronger isolation.
 _SUPPORTED_RUNTIME_HANDLERS: Final = frozenset({"", "runc", "crun", "nvidia"})
@@ -39,8 +39,8 @@ def containers_of(pod: Obj) -> list[Mapping[str, Any]]:
 def user_of(pod: Obj, container: Mapping[str, Any], default_user: ContainerUser) -> dict[str, int] | None:
     """Return the ids under which a container runs, such as `{"uid": 1000, "gid": 1000}`; None if the pod sets none.
 
-    Then the container runs as `default_user`. ContainerError if the user would be root despite runAsNonRoot. Volume
-    files always belong to the container's user, so membership in the fsGroup is not needed.
+    None means that the container runs as `default_user`. ContainerError if the user would be root despite runAsNonRoot.
+    Volume files always belong to the container's user, so membership in the fsGroup is not needed.
     """
     uid, gid = _effective_setting(pod, container, "runAsUser"), _effective_setting(pod, container, "runAsGroup")
     if _effective_setting(pod, container, "runAsNonRoot"):
@@ -54,14 +54,14 @@ def user_of(pod: Obj, container: Mapping[str, Any], default_user: ContainerUser)
 def user_in_image(pod: Obj, container: Mapping[str, Any], image_user: str) -> str | None:
     """Return the user of an engine's container as `user` or `user:gid`; None if no securityContext sets one.
 
-    Then the container runs as `image_user`, the user of the image. ContainerError if runAsNonRoot is set and the user
-    is root or cannot be verified.
+    None means that the container runs as `image_user`, the user of the image. ContainerError if runAsNonRoot is set and
+    the user is root or cannot be verified.
     """
     uid, gid = _effective_setting(pod, container, "runAsUser"), _effective_setting(pod, container, "runAsGroup")
     name, _, _ = image_user.partition(":")
     if _effective_setting(pod, container, "runAsNonRoot"):
         if uid is None and name and not name.isdigit():
-            container_text = f"(pod: {pod_name(pod)}, container: {container['name']})"
+            container_text = f"(pod: {quote_pod_name(pod)}, container: {container['name']})"
             reason = f"image has non-numeric user ({name}), cannot verify user is non-root"
             raise ContainerError(CONFIG_ERROR, f"container has runAsNonRoot and {reason} {container_text}")
         _reject_root(pod, container, uid, ContainerUser(int(name or 0), 0))
@@ -94,7 +94,7 @@ def shared_group(pod: Obj) -> int | None:
 
 
 def _reject_root(pod: Obj, container: Mapping[str, Any], uid: int | None, default_user: ContainerUser) -> None:
-    owner = f"(pod: {pod_name(pod)}, container: {container['name']})"
+    owner = f"(pod: {quote_pod_name(pod)}, container: {container['name']})"
     if uid == 0:
         raise ContainerError(CONFIG_ERROR, f"container's runAsUser breaks non-root policy {owner}")
     if uid is None and default_user.uid == 0:
@@ -132,7 +132,8 @@ def seccomp_of(pod: Obj, container: Mapping[str, Any], profile_error: Callable[[
 def reject_unsupported(pod: Obj, container: Mapping[str, Any], reader: Reader, *, host_network: bool = False) -> None:
     """Raise ContainerError if a pod or container has unsupported settings; the message lists all of them.
 
-    `host_network` is whether pods may use the machine's network.
+    An unknown or unavailable RuntimeClass is reported only if all other settings are supported. `host_network` is
+    whether pods may use the machine's network.
     """
     fields = [
         *_unsupported_pod_fields(pod["spec"]),

@@ -194,7 +194,10 @@ class PodConditionStatus(NamedTuple):
 def conditions_of(
     pod_state: PodState, statuses: Sequence[Mapping[str, Any]], phase: str, has_sandbox: bool, now: Instant
 ) -> list[Mapping[str, Any]]:
-    """Return a pod's conditions: those of other controllers, then the kubelet's (`statuses`: of all containers)."""
+    """Return a pod's conditions: those of other controllers, then the kubelet's.
+
+    `statuses` are the statuses of all containers, including init containers.
+    """
     pod = pod_state.pod
     old = {c["type"]: c for c in (pod.get("status") or {}).get("conditions") or ()}
     containers_ready_condition = _containers_ready_condition(pod_state, statuses, phase)
@@ -215,7 +218,7 @@ def conditions_of(
 
 
 def conditions_of_rejected(pod: Obj, now: Instant) -> list[Mapping[str, Any]]:
-    """Return the conditions of a pod that the kubelet rejects: Ready and ContainersReady are False."""
+    """Return a rejected pod's conditions: those of other controllers, and Ready and ContainersReady, both False."""
     old = {c["type"]: c for c in (pod.get("status") or {}).get("conditions") or ()}
     failed_condition = PodConditionStatus(False, "PodFailed")
     unready = [failed_condition.to_condition(kind, old.get(kind), now) for kind in ("Ready", "ContainersReady")]
@@ -260,7 +263,9 @@ def _initialized_condition(pod_state: PodState, statuses: Statuses, phase: str) 
     if phase == SUCCEEDED:
         return PodConditionStatus(True, "PodCompleted")
     statuses_by_name = {status["name"]: status for status in statuses}
-    if any("waiting" not in statuses_by_name[c.name]["state"] for c in pod_state.with_role(ContainerRole.MAIN)):
+    if any(
+        "waiting" not in statuses_by_name[c.name]["state"] for c in pod_state.containers_with_role(ContainerRole.MAIN)
+    ):
         return PodConditionStatus(True)
     status_fields = {ContainerRole.INIT: "ready", ContainerRole.SIDECAR: "started"}
     init_containers = [container for container in pod_state.containers if container.role is not ContainerRole.MAIN]
@@ -401,8 +406,11 @@ def _final_statuses(pod_state: PodState, init_statuses: Statuses, main_statuses:
     """Return an ended pod's container statuses: each container that may have started becomes `terminated`."""
     if not init_statuses or _has_initialized(pod_state, init_statuses, main_statuses):
         main_statuses = [_as_terminated(status) for status in main_statuses]
-    last_started = max((number for number, status in enumerate(init_statuses) if _has_started(status)), default=0)
-    return [*map(_as_terminated, init_statuses[: last_started + 1]), *init_statuses[last_started + 1 :]], main_statuses
+    last_started_index = max((number for number, status in enumerate(init_statuses) if _has_started(status)), default=0)
+    return [
+        *map(_as_terminated, init_statuses[: last_started_index + 1]),
+        *init_statuses[last_started_index + 1 :],
+    ], main_statuses
 
 
 def _has_initialized(pod_state: PodState, init_statuses: Statuses, main_statuses: Statuses) -> bool:

@@ -67,7 +67,7 @@ class HostPathPlan:
     #: The hostPath type; '' for anything.
     type: str = ""
     #: The machine's directories that pods may mount as hostPath volumes.
-    allowed: tuple[str, ...] = field(default=(), compare=False)
+    allowed_folders: tuple[str, ...] = field(default=(), compare=False)
 
 
 VolumePlan: TypeAlias = VolumeFiles | EmptyDirPlan | HostPathPlan
@@ -167,7 +167,7 @@ class VolumeSources(NamedTuple):
     """What volume contents are made from: an object reader, a token issuer, and the allowed hostPath directories."""
 
     reader: Reader
-    token: TokenIssuer
+    issue_token: TokenIssuer
     #: The machine's directories that pods may mount by hostPath.
     host_paths: Sequence[str] = ()
 
@@ -187,7 +187,7 @@ def volume_plans_without_contents(pod: Obj, host_paths: Sequence[str]) -> dict[s
 
 def _plan_without_contents(volume: Mapping[str, Any], host_paths: Sequence[str]) -> VolumePlan:
     if volume.get("hostPath"):
-        return HostPathPlan(_normalize_host_path(volume["hostPath"]["path"]), allowed=tuple(host_paths))
+        return HostPathPlan(_normalize_host_path(volume["hostPath"]["path"]), allowed_folders=tuple(host_paths))
     kind = _volume_type(volume)
     return EmptyDirPlan((volume.get(kind) or {}).get("medium") == "Memory") if kind == "emptyDir" else VolumeFiles({})
 
@@ -292,7 +292,7 @@ def _secret_files(source: Mapping[str, Any], pod: Obj, sources: VolumeSources, m
 
 
 def _entry_files(
-    source: Mapping[str, Any], config: errors.ConfigData | None, mode: int, error: str
+    source: Mapping[str, Any], config: errors.ConfigData | None, mode: int, error_text: str
 ) -> dict[str, VolumeFile]:
     """Return ConfigMap or Secret data as files: the keys in `items`, or all. InputError if a required key is absent."""
     contents_by_key: Mapping[str, bytes] = config.file_contents if config is not None else {}
@@ -303,7 +303,7 @@ def _entry_files(
         if item["key"] in contents_by_key:
             files[item["path"]] = VolumeFile(contents_by_key[item["key"]], _value_or_default(item.get("mode"), mode))
         elif not source.get("optional"):
-            raise errors.InputError(f"{error}: {item['key']}")
+            raise errors.InputError(f"{error_text}: {item['key']}")
     return files
 
 
@@ -334,7 +334,7 @@ def _token_file(source: Mapping[str, Any], pod: Obj, sources: VolumeSources, mod
     """Return a ServiceAccount token as a file; it is not world-readable if the pod's user or group is known."""
     service_account = pod["spec"].get("serviceAccountName") or "default"
     expiration_seconds = _value_or_default(source.get("expirationSeconds"), _TOKEN_EXPIRATION_SECONDS)
-    token = sources.token(_namespace(pod), service_account, source.get("audience") or "", expiration_seconds)
+    token = sources.issue_token(_namespace(pod), service_account, source.get("audience") or "", expiration_seconds)
     is_group_readable = shared_group(pod) is not None
     return {source["path"]: VolumeFile(token.encode(), 0o640 if is_group_readable else mode)}
 
@@ -396,7 +396,7 @@ def _empty_dir_plan(pod: Obj, source: Mapping[str, Any], reader: Reader) -> Empt
 
 
 def _pod_memory_limit(pod: Obj) -> int:
-    """Return the memory limit of a pod in bytes; 0 if the pod or one of its containers has no limit."""
+    """Return the memory limit of a pod in bytes; 0 if the pod has none and at least one container has none either."""
     spec = pod["spec"]
     total_memory = pod_total_amounts(spec, container_limits).get("memory", 0)
     pod_level_limit = container_limits(spec).get("memory", 0)

@@ -14,7 +14,7 @@ from batchyard.base.instant import Duration, Instant, format_duration
 from batchyard.interfaces import containers
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
 from batchyard.interfaces.controller import Kernel, Ticket
-from batchyard.kubelet.simulated.durations import UNLIMITED_RUNTIME, RunPlan, plan_of
+from batchyard.kubelet.simulated.durations import UNLIMITED_RUNTIME, RunPlan, run_plan_of
 
 # The log of a simulated container is generated when it is read.
 #
@@ -74,7 +74,10 @@ def first_lines(pod: Obj, start_time: Instant, plan: RunPlan, *, previous: bool)
 def checkpoint_lines(
     start_time: Instant, interval: Duration | None, last_time: Instant, end_time: Instant
 ) -> Iterator[containers.LogLine]:
-    """Yield the log lines of checkpoints, one per `interval`, after `last_time` and up to `end_time`."""
+    """Yield the log lines of checkpoints, one per `interval`, after `last_time` and up to `end_time`.
+
+    Only the last 1,000 checkpoints are reported; none if `interval` is None.
+    """
     if interval is None:
         return
     last_checkpoint = (end_time - start_time) // interval
@@ -139,10 +142,13 @@ class SimulatedContainers:
         self._is_ending = False
 
     def log(self, pod: Obj, container: str, *, previous: bool) -> "SimulatedLog":
-        """Open the log of a container's last start, or of the start before it if `previous`."""
+        """Open the log of a container's last start, or of the start before it if `previous`.
+
+        AssertionError if there is no such start: the caller must check `find_run` first.
+        """
         run = find_run(pod, container, previous=previous)
         assert run is not None, f"container {container} has no run: the caller must check find_run() first"
-        plan = _INIT_PLAN if _is_plain_init_container(pod, container) else plan_of(pod, self._reader, self._runtime)
+        plan = _INIT_PLAN if _is_plain_init_container(pod, container) else run_plan_of(pod, self._reader, self._runtime)
         log = SimulatedLog(pod, container, run, plan, self._kernel, previous=previous)
         if not log.is_over:
             self._register_log(key_of(pod), log)

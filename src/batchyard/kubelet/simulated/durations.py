@@ -55,7 +55,7 @@ class RunPlan(NamedTuple):
     checkpoint_every: Duration | None = None
 
 
-def plan_of(pod: meta.Obj, reader: Reader, default: Duration | None = None) -> RunPlan:
+def run_plan_of(pod: meta.Obj, reader: Reader, default: Duration | None = None) -> RunPlan:
     """Return the run time, exit code and checkpoint interval of a simulated pod's containers.
 
     `default` is the run time if no other source gives one, in place of the Cluster's default.
@@ -247,19 +247,22 @@ def remove_work_finalizer(pod: meta.Obj) -> list[Write]:
 
 
 def record_work_at_end(pod: meta.Obj, new_pod: meta.Obj, interval: Duration, reader: Reader) -> list[Write]:
-    """Return the write that records checkpointed work on the pod's Job or JobSet if the pod has ended as `new_pod`."""
+    """Return the write that updates the saved work on a pod's Job or JobSet if the pod has ended as `new_pod`, if any.
+
+    The checkpointed work of the pod is recorded; the work of a succeeded pod that is not recreated is removed.
+    """
     job = _work_owner(pod, reader) if pods.is_terminal(new_pod) else None
     if job is None:
         return []
     has_succeeded = pods.phase(new_pod) == pods.SUCCEEDED
     if has_succeeded and (pods.is_interchangeable(pod) or meta.group_kind(job) != scheme.JOB_SET):
-        # Its Job never recreates it.
+        # The Job never recreates a succeeded pod.
         return _update_if_changed(job, pods.with_saved_work(job, pods.saved_work_key(pod), 0))
     return _record_work(job, pods.saved_work_key(pod), _work_after_run(pod, new_pod, interval))
 
 
 def record_work_at_loss(pod: meta.Obj, lost_at: Instant, interval: Duration, reader: Reader) -> list[Write]:
-    """Return the write that records the checkpointed work of a pod whose machine was lost, or nothing."""
+    """Return the write that records the checkpointed work of a pod whose machine was lost, if any."""
     job, start_time = _work_owner(pod, reader), pods.running_since(pod)
     if job is None or start_time is None:
         return []
@@ -287,7 +290,7 @@ def _work_after_run(pod: meta.Obj, new_pod: meta.Obj, interval: Duration) -> Dur
         return work_before_run
     container = new_pod["status"]["containerStatuses"][0]
     terminated_state = container["state"].get("terminated") or container["lastState"]["terminated"]
-    if "finishedAt" not in terminated_state:  # it was lost, and its work recorded then
+    if "finishedAt" not in terminated_state:  # the container was lost, and its work was recorded at that time
         return work_before_run
     if terminated_state["exitCode"] == 0 and not pods.is_terminal(new_pod):
         return 0
@@ -295,26 +298,29 @@ def _work_after_run(pod: meta.Obj, new_pod: meta.Obj, interval: Duration) -> Dur
 
 
 def _larger_resumed_work(pod: meta.Obj, own_work: pods.ResumedWork | None, reader: Reader) -> pods.ResumedWork | None:
-    """Return the checkpoint from which a pod resumes: its own, or the one recorded on its Job if that is larger."""
-    job, slot = _work_owner(pod, reader), pods.saved_work_key(pod)
+    """Return the checkpoint from which a pod resumes: its own, or the one recorded on its Job if that is larger.
+
+    Without either, an interchangeable pod takes over the largest checkpoint that no other pod uses.
+    """
+    job, work_key = _work_owner(pod, reader), pods.saved_work_key(pod)
     if job is None:
         return own_work
-    recorded_work = pods.saved_work(job, slot)
+    recorded_work = pods.saved_work(job, work_key)
     if recorded_work:
-        return pods.ResumedWork(slot, max(recorded_work, 0 if own_work is None else own_work.work))
+        return pods.ResumedWork(work_key, max(recorded_work, 0 if own_work is None else own_work.work))
     if own_work is not None or not pods.is_interchangeable(pod) or not pods.saved_work_by_pod_key(job):
         return own_work
-    slot_prefix, used_slots = slot.rpartition("/")[0], _used_slots(pod, reader)
-    free_slots = [
+    key_prefix, occupied_keys = work_key.rpartition("/")[0], _occupied_work_keys(pod, reader)
+    free_keys = [
         candidate
         for candidate in pods.saved_work_by_pod_key(job)
-        if candidate not in used_slots and candidate.rpartition("/")[0] == slot_prefix
+        if candidate not in occupied_keys and candidate.rpartition("/")[0] == key_prefix
     ]
-    return pods.most_saved_work(job, free_slots)
+    return pods.most_saved_work(job, free_keys)
 
 
-def _used_slots(pod: meta.Obj, reader: Reader) -> dict[str, None]:
-    """Return the names under which other live or succeeded pods of the same Job record their checkpoints."""
+def _occupied_work_keys(pod: meta.Obj, reader: Reader) -> dict[str, None]:
+    """Return the keys under which other live or succeeded pods of the same Job record their checkpoints."""
     owner = meta.controller_of(pod)
     owned_objects = () if owner is None else reader.owned_by(owner["uid"], pod["metadata"].get("namespace", ""))
     return {
@@ -333,9 +339,13 @@ def _work_owner(pod: meta.Obj, reader: Reader) -> meta.Obj | None:
     return owners[-1]
 
 
-def _record_work(job: meta.Obj, slot: str, work: Duration) -> list[Write]:
-    """Return the write that raises the work recorded under `slot` on a job to `work`; empty if it is not less."""
-    return _update_if_changed(job, pods.with_saved_work(job, slot, work)) if pods.saved_work(job, slot) < work else []
+def _record_work(job: meta.Obj, work_key: str, work: Duration) -> list[Write]:
+    """Return the write that raises the work recorded under `work_key` on a job to `work`, if it is less."""
+    return (
+        _update_if_changed(job, pods.with_saved_work(job, work_key, work))
+        if pods.saved_work(job, work_key) < work
+        else []
+    )
 
 
 def _update_if_changed(old_job: meta.Obj, new_job: meta.Obj) -> list[Write]:

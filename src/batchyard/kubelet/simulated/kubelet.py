@@ -110,12 +110,12 @@ def next_pod_event(sim_pod: SimulatedPod, now: Instant) -> PodEvent | None:
     """Return what happens next to a live pod on a running machine, and when; None if nothing is foreseeable."""
     run = pod_status.run_of(sim_pod.pod)
     events = _arrival_events(sim_pod, now) if run is None else [*_run_events(sim_pod, run), *_end_events(sim_pod, run)]
-    # The first of several due at the same time.
+    # Of several events that are due at the same time, min() returns the first.
     return min(events, key=lambda pod_event: pod_event.at, default=None)
 
 
 def status_after(sim_pod: SimulatedPod, pod_event: PodEvent, now: Instant) -> Mapping[str, Any]:
-    """Return the status of a simulated pod after something happened to it, such as the exit of its containers."""
+    """Return the status of a simulated pod after `pod_event`, such as the exit of its containers."""
     run = pod_status.run_of(sim_pod.pod) or pod_status.SimulatedRunState(pod_status.creating_state(sim_pod.pod))
     match pod_event.event_kind:
         case PodEventKind.TAKE_UP:
@@ -304,7 +304,7 @@ class SimulatedKubelets:
         self._delays = delays or ContainerDelays()
         self._with_nodes = with_nodes
         #: The name of the node that is not simulated; empty if all nodes are simulated.
-        self._local = local_node
+        self._local_node = local_node
         #: The run time of pods for which no other source gives one; None for the Cluster's default.
         self._runtime = runtime
         self._pods = PodsByNode()
@@ -313,7 +313,7 @@ class SimulatedKubelets:
         """Return the keys of a changed pod or of a changed node's pods; ignore status updates of this controller."""
         key = event.key
         if key.kind != scheme.POD:
-            is_simulated = key.name != self._local
+            is_simulated = key.name != self._local_node
             return self._pods.pod_keys_on(key.name) if is_simulated and _is_relevant_machine_change(event) else ()
         if self._with_nodes:
             self._pods.observe(key, event.old, None if event.type is _DELETED else event.obj)
@@ -325,13 +325,17 @@ class SimulatedKubelets:
         It also releases deleted pods that a checkpoint finalizer keeps.
         """
         node = bound_node(pod)
-        if node and node == self._local:
+        if node and node == self._local_node:
             return False
         is_bound_or_ungated = bool(node) if self._with_nodes else not pod["spec"].get("schedulingGates")
         return is_bound_or_ungated or durations.is_kept_by_finalizer(pod)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Update a pod's status if something is due to happen to it; otherwise requeue the pod for that time."""
+        """Apply the next event of a pod to its status if the event is due; otherwise requeue the pod for that time.
+
+        If the pod has ended, complete a requested deletion. If the pod's machine has crashed, record the checkpointed
+        work.
+        """
         pod = reader.get(key)
         if pod is None:
             return ReconcileResult()
@@ -341,8 +345,10 @@ class SimulatedKubelets:
         if is_terminal(pod) and durations.is_kept_by_finalizer(pod):
             return ReconcileResult(durations.remove_work_finalizer(pod))
         if is_terminal(pod):
-            return ReconcileResult([Delete(key, grace=0, uid=pod["metadata"]["uid"])] if awaits_deletion(pod) else [])
-        plan = durations.plan_of(pod, reader, self._runtime)
+            return ReconcileResult(
+                [Delete(key, grace_period_seconds=0, uid=pod["metadata"]["uid"])] if awaits_deletion(pod) else []
+            )
+        plan = durations.run_plan_of(pod, reader, self._runtime)
         sim_pod = SimulatedPod(pod, machine, plan, self._delays)
         pod_event = next_pod_event(sim_pod, now)
         if pod_event is None or pod_event.at > now:
@@ -369,7 +375,7 @@ def _record_work_before_crash(pod: Obj, reader: Reader) -> list[Write]:
     instance = reader.get(Key(scheme.INSTANCE, "", bound_node(pod)))
     if instance is None or phase_of(instance) != CRASHED or running_since(pod) is None:
         return []
-    interval = durations.plan_of(pod, reader).checkpoint_every
+    interval = durations.run_plan_of(pod, reader).checkpoint_every
     return [] if interval is None else durations.record_work_at_loss(pod, phase_start(instance), interval, reader)
 
 

@@ -54,7 +54,7 @@ MACHINE_WITHOUT_NODE: Final = NodeMachine(is_on=True)
 
 
 def machine_of(node: Obj | None, instance: Obj | None, now: Instant) -> NodeMachine:
-    """Return the state at `now` of the machine on which a node runs."""
+    """Return the state at `now` of the machine on which a node runs; off if there is no node."""
     if node is None:
         return MACHINE_OFF
     if instance is None:
@@ -128,7 +128,10 @@ def running_state(start_time: Instant) -> SharedContainerState:
 
 
 def exited_state(exit_code: int, started_at: str, finished_at: Instant) -> SharedContainerState:
-    """Return the `terminated` state of containers that exited or were stopped."""
+    """Return the `terminated` state of containers that exited or were stopped.
+
+    `started_at` is formatted, as in the previous `running` state.
+    """
     time_fields = {"startedAt": started_at, "finishedAt": format_time(finished_at)}
     return {"terminated": {"exitCode": exit_code, "reason": "Error" if exit_code else "Completed", **time_fields}}
 
@@ -293,12 +296,12 @@ class NodeAgents:
     def __init__(self, local_node: str = "") -> None:
         self._nodes: dict[Key, None] = {}
         #: The name of the node that is not simulated; empty if all nodes are simulated.
-        self._local = local_node
+        self._local_node = local_node
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """Return the node that a Node, Instance or deleted Lease belongs to; all nodes for a new Lease namespace."""
         key = event.key
-        if self._local and key.name == self._local:
+        if self._local_node and key.name == self._local_node:
             return ()
         if key.kind == scheme.NAMESPACE:
             return tuple(self._nodes) if key.name == health.LEASE_NAMESPACE and event.old is None else ()

@@ -1,6 +1,7 @@
 """Manifests of a platform: all objects by file, each with the platform field it comes from, and their validation.
 
-`platform_objects` returns all objects except the engine's, in the order in which they are applied.
+`platform_objects` returns the objects in the order in which they are applied, except those of the engine and of metrics
+collection.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ __all__ = ["RenderedObject", "faults", "platform_objects"]
 
 
 def platform_objects(platform: PlatformModel) -> Mapping[str, Sequence[RenderedObject]]:
-    """Return the platform's objects, without those of the engine, by file name such as `20-teams/team-a`."""
+    """Return the platform's objects by file name such as `20-teams/team-a`; the engine's objects are not included."""
     objects_by_file = {
         "10-priorities": priority_objects(platform),
         "15-readers": shared_rbac_objects(platform),
@@ -39,7 +40,7 @@ def platform_objects(platform: PlatformModel) -> Mapping[str, Sequence[RenderedO
 
 
 def faults(platform: PlatformModel) -> Iterator[tuple[RenderedObject, FieldError]]:
-    """Yield each error that the validation of a rendered object's kind reports, with the object."""
+    """Yield each rendered object that the validation of its kind rejects, with the error; one pair for each error."""
     for objects in platform_objects(platform).values():
         for each in objects:
             for fault in decode(each.obj).faults:

@@ -27,9 +27,10 @@ _REPELLING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
 
 
 def node_labels(flavor: model.PlatformFlavor, platform: model.PlatformModel) -> Mapping[str, str]:
-    """Return the nodeLabels of a ResourceFlavor: labels common to its node pools, and labels set on the flavor.
+    """Return the nodeLabels of a ResourceFlavor, sorted: labels common to its node pools, and labels set on the flavor.
 
-    If nodes of other pools also have these labels, and the flavor has one pool, the label of that pool is added.
+    Of GKE's own labels, only those of accelerators and provisioning are used. If the flavor has one pool, and nodes of
+    another pool have all these labels too, the label with the pool's name is added.
     """
     if not flavor.pools:
         return flavor.node_labels
@@ -48,9 +49,9 @@ def node_labels(flavor: model.PlatformFlavor, platform: model.PlatformModel) -> 
 
 
 def node_taints(flavor: model.PlatformFlavor, platform: model.PlatformModel) -> Sequence[model.Part]:
-    """Return the nodeTaints of a ResourceFlavor: those set on the flavor, and those that all its node pools have.
+    """Return the nodeTaints of a ResourceFlavor, sorted: those set on it, and those common to its node pools.
 
-    Of the latter, PreferNoSchedule taints and GKE's taint for queued provisioning are left out.
+    Of the pools' taints, PreferNoSchedule taints and GKE's taint for queued provisioning are left out.
     """
     if not flavor.pools:
         return flavor.node_taints
@@ -83,7 +84,7 @@ def _template_nodes(platform: model.PlatformModel) -> Mapping[str, Obj]:
 
 
 def priority_objects(platform: model.PlatformModel) -> Sequence[RenderedObject]:
-    """Return the PriorityClasses and WorkloadPriorityClasses of the platform."""
+    """Return the PriorityClasses, then the WorkloadPriorityClasses of the platform."""
     priority_classes = [_priority_class(each, platform) for each in platform.priorities]
     pod_classes = [RenderedObject(obj, f"spec.priorities[{index}]") for index, obj in enumerate(priority_classes)]
     workload_classes = [
@@ -94,7 +95,7 @@ def priority_objects(platform: model.PlatformModel) -> Sequence[RenderedObject]:
 
 
 def flavor_objects(platform: model.PlatformModel) -> Sequence[RenderedObject]:
-    """Return the Topologies and the ResourceFlavors of the platform."""
+    """Return the Topologies, then the ResourceFlavors of the platform."""
     topologies = [
         RenderedObject(
             obj_of(
@@ -168,8 +169,8 @@ def _admission_check(check: model.AdmissionCheck, platform: model.PlatformModel)
     parameters = check.parameters
     if check.provisioning is not None:
         kind = scheme.kind_info(scheme.PROVISIONING_REQUEST_CONFIG)
-        yield obj_of(kind.constant, platform.name, check.config, spec=dict(check.provisioning))
-        parameters = {"apiGroup": kind.group, "kind": kind.kind, "name": check.config}
+        yield obj_of(kind.constant, platform.name, check.config_name, spec=dict(check.provisioning))
+        parameters = {"apiGroup": kind.group, "kind": kind.kind, "name": check.config_name}
     parameters_field = {"parameters": dict(parameters)} if parameters else {}
     spec = {"controllerName": check.controller, **parameters_field}
     yield obj_of(scheme.ADMISSION_CHECK, platform.name, check.name, spec=spec)
@@ -273,7 +274,10 @@ _SHARED_READ_RULES: Final[Sequence[_RuleRow]] = (
 
 
 def shared_rbac_objects(platform: model.PlatformModel) -> Sequence[RenderedObject]:
-    """Return the RBAC objects that the members of all teams need; empty if no team has members."""
+    """Return a ClusterRole for reading queues, flavors and priorities, and its binding to the people of all teams.
+
+    Empty if no team has members or admins.
+    """
     subjects = [subject for team in platform.teams for subject in _rbac_subjects(team.members, team.admins)]
     if not subjects:
         return []
@@ -313,7 +317,7 @@ def _service_account(team: model.PlatformTeam, platform: model.PlatformModel) ->
     return {**account, "metadata": {**account["metadata"], "annotations": annotations}}
 
 
-def google_account(team: model.PlatformTeam, google: model.Google) -> str:
+def google_account(team: model.PlatformTeam, google: model.GoogleSettings) -> str:
     """Return the email address of a team's Google service account."""
     return f"{team.identity.google_name}@{google.project}.iam.gserviceaccount.com"
 
@@ -338,7 +342,7 @@ def _limit_objects(team: model.PlatformTeam, platform: model.PlatformModel) -> I
 
 
 def _network_policy(team: model.PlatformTeam, platform: model.PlatformModel) -> Obj:
-    """Return the NetworkPolicy of a team: only pods of its namespace may connect to its pods, as JobSets need."""
+    """Return the NetworkPolicy of a team: only pods of its namespace may connect to its pods."""
     spec = {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": {}}]}]}
     return obj_of(scheme.NETWORK_POLICY, platform.name, "from-own-namespace", team.namespace, spec=spec)
 

@@ -39,7 +39,7 @@ class HttpServer:
     #: The path of the readiness probe.
     readiness_path: str
     #: The ID of the non-root user that the container runs as.
-    user: int
+    user_id: int
     requests: Mapping[str, str]
     memory_limit: str
     args: Sequence[str] = ()
@@ -73,7 +73,7 @@ def service(platform: PlatformModel, server: HttpServer) -> Obj:
     return obj_of(scheme.SERVICE, platform.name, server.name, NAMESPACE, spec=spec)
 
 
-def account(platform: PlatformModel, name: str) -> Obj:
+def service_account(platform: PlatformModel, name: str) -> Obj:
     """Return a ServiceAccount in the monitoring namespace."""
     return obj_of(scheme.SERVICE_ACCOUNT, platform.name, name, NAMESPACE)
 
@@ -89,7 +89,7 @@ def role_ref(kind: str, name: str) -> Mapping[str, str]:
 
 
 def deployment(platform: PlatformModel, server: HttpServer) -> Obj:
-    """Return the Deployment of a server; its strategy Recreate prevents that two pods use the same data."""
+    """Return the Deployment of a server, with the strategy Recreate: two pods never use the same data."""
     labels = {**labels_of(platform.name), NAME_LABEL: server.name}
     metadata: dict[str, Any] = {"labels": labels}
     if server.configuration:
@@ -108,9 +108,9 @@ def _pod(server: HttpServer) -> dict[str, Any]:
         "automountServiceAccountToken": server.calls_api,
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": server.user,
-            "runAsGroup": server.user,
-            "fsGroup": server.user,
+            "runAsUser": server.user_id,
+            "runAsGroup": server.user_id,
+            "fsGroup": server.user_id,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [_container(server)],
@@ -173,7 +173,7 @@ def kube_state_metrics_objects(platform: PlatformModel, stack: MonitoringStack) 
         image=stack.kube_state_metrics_image,
         port=METRICS_PORT,
         readiness_path="/healthz",
-        user=_USER_ID,
+        user_id=_USER_ID,
         requests=KUBE_STATE_METRICS_REQUESTS,
         memory_limit=_MEMORY_LIMIT,
         args=["--resources=nodes,pods,jobs", f"--port={METRICS_PORT}", f"--telemetry-port={_TELEMETRY_PORT}"],
@@ -181,7 +181,7 @@ def kube_state_metrics_objects(platform: PlatformModel, stack: MonitoringStack) 
     )
     role, subjects = role_ref("ClusterRole", name), subjects_of(KUBE_STATE_METRICS_NAME)
     return [
-        account(platform, KUBE_STATE_METRICS_NAME),
+        service_account(platform, KUBE_STATE_METRICS_NAME),
         obj_of(scheme.CLUSTER_ROLE, platform.name, name, rules=rules),
         obj_of(scheme.CLUSTER_ROLE_BINDING, platform.name, name, roleRef=role, subjects=subjects),
         deployment(platform, server),
@@ -212,11 +212,14 @@ _LABEL_CHARACTERS: Final = str.maketrans("./-", "___")
 
 
 def prometheus_objects(platform: PlatformModel, stack: MonitoringStack) -> list[Obj]:
-    """Return the ServiceAccount, RBAC, configuration, Deployment and Service of Prometheus."""
+    """Return the ServiceAccount, configuration, Deployment and Service of Prometheus.
+
+    With Kueue as the engine, RBAC objects for listing pods are included.
+    """
     files = _configuration_files(platform)
     server = _prometheus_server(stack, files)
     return [
-        account(platform, PROMETHEUS_NAME),
+        service_account(platform, PROMETHEUS_NAME),
         *(_pod_list_rbac(platform, NAMESPACE) if platform.engine is PlatformEngine.KUEUE else ()),
         config_map(platform, _CONFIG_MAP_NAME, files),
         deployment(platform, server),
@@ -236,7 +239,7 @@ def _prometheus_server(stack: MonitoringStack, files: Mapping[str, str]) -> Http
         image=stack.prometheus_image,
         port=PROMETHEUS_PORT,
         readiness_path="/-/ready",
-        user=_USER_ID,
+        user_id=_USER_ID,
         requests=PROMETHEUS_REQUESTS,
         memory_limit=_PROMETHEUS_MEMORY_LIMIT,
         args=[f"--{name}={value}" for name, value in options.items()],
@@ -262,14 +265,21 @@ def _configuration_files(platform: PlatformModel) -> Mapping[str, str]:
 def _scrape_jobs(platform: PlatformModel) -> list[Part]:
     """Return Prometheus' scrape jobs: for the engine's pods, and with Kueue also for kube-state-metrics."""
     if platform.engine is PlatformEngine.KUEUE:
-        exporter = _scrape_job(KUBE_STATE_METRICS_NAME, NAMESPACE, {NAME_LABEL: KUBE_STATE_METRICS_NAME}, METRICS_PORT)
-        kueue = _scrape_job("kueue", ENGINE_NAMESPACES[PlatformEngine.KUEUE], _KUEUE_PODS, _KUEUE_PORT)
+        exporter_job = _scrape_job(
+            KUBE_STATE_METRICS_NAME, NAMESPACE, {NAME_LABEL: KUBE_STATE_METRICS_NAME}, METRICS_PORT
+        )
+        kueue_job = _scrape_job("kueue", ENGINE_NAMESPACES[PlatformEngine.KUEUE], _KUEUE_PODS, _KUEUE_PORT)
         authorization, tls = {"credentials_file": _TOKEN_FILE}, {"insecure_skip_verify": True}
         tls_fields = {"scheme": "https", "authorization": authorization, "tls_config": tls}
         # kube-state-metrics keeps the labels of the objects that it describes.
-        return [{**kueue, **tls_fields}, {**exporter, "scrape_interval": _SLOW_SCRAPE_INTERVAL, "honor_labels": True}]
-    pods = selector_labels(settings_of(platform))
-    operator_job = _scrape_job("batchyard-operator", ENGINE_NAMESPACES[PlatformEngine.BATCHYARD], pods, HEALTH_PORT)
+        return [
+            {**kueue_job, **tls_fields},
+            {**exporter_job, "scrape_interval": _SLOW_SCRAPE_INTERVAL, "honor_labels": True},
+        ]
+    pod_labels = selector_labels(settings_of(platform))
+    operator_job = _scrape_job(
+        "batchyard-operator", ENGINE_NAMESPACES[PlatformEngine.BATCHYARD], pod_labels, HEALTH_PORT
+    )
     objects_job = {**operator_job, "job_name": "batchyard-operator-objects", "scrape_interval": _SLOW_SCRAPE_INTERVAL}
     return [
         {**operator_job, "params": {"collect[]": ["kueue", "program", "batchyard"]}},
@@ -277,9 +287,12 @@ def _scrape_jobs(platform: PlatformModel) -> list[Part]:
     ]
 
 
-def _scrape_job(name: str, namespace: str, pods: Mapping[str, str], port: int) -> dict[str, Any]:
+def _scrape_job(name: str, namespace: str, pod_labels: Mapping[str, str], port: int) -> dict[str, Any]:
     """Return a scrape job of Prometheus for running pods with these labels, at this port."""
-    filters = [_keep_only(f"__meta_kubernetes_pod_label_{key.translate(_LABEL_CHARACTERS)}", pods[key]) for key in pods]
+    filters = [
+        _keep_only(f"__meta_kubernetes_pod_label_{key.translate(_LABEL_CHARACTERS)}", pod_labels[key])
+        for key in pod_labels
+    ]
     address = {
         "source_labels": ["__meta_kubernetes_pod_ip"],
         "regex": "(.+)",
@@ -298,8 +311,8 @@ def _keep_only(label: str, value: str) -> Part:
     return {"source_labels": [label], "regex": value, "action": "keep"}
 
 
-def access_objects(platform: PlatformModel) -> list[Obj]:
-    """Return the RBAC objects that let the stack's Prometheus find the engine's pods and read Kueue's metrics."""
+def prometheus_access_objects(platform: PlatformModel) -> list[Obj]:
+    """Return the RBAC objects with which the stack's Prometheus lists the engine's pods, and reads Kueue's metrics."""
     objects = _pod_list_rbac(platform, ENGINE_NAMESPACES[platform.engine])
     if platform.engine is PlatformEngine.KUEUE:
         name, role = f"{platform.name}-{PROMETHEUS_NAME}-kueue", role_ref("ClusterRole", _KUEUE_READER_ROLE)
@@ -397,7 +410,7 @@ def _grafana_server(stack: MonitoringStack, provisioning: Mapping[str, str], das
         image=stack.grafana_image,
         port=GRAFANA_PORT,
         readiness_path="/api/health",
-        user=_GRAFANA_USER_ID,
+        user_id=_GRAFANA_USER_ID,
         requests=GRAFANA_REQUESTS,
         memory_limit=_MEMORY_LIMIT,
         env=[
@@ -424,8 +437,8 @@ def stack_objects(platform: PlatformModel) -> Sequence[RenderedObject]:
 
 
 def stack_access(platform: PlatformModel) -> Sequence[Obj]:
-    """Return the RBAC objects that Prometheus needs in the engine's namespace; empty if the platform has no stack."""
-    return [] if platform.monitoring.stack is None else access_objects(platform)
+    """Return the RBAC objects with which Prometheus scrapes the engine's pods; empty if the platform has no stack."""
+    return [] if platform.monitoring.stack is None else prometheus_access_objects(platform)
 
 
 def stack_requests(platform: PlatformModel) -> Mapping[str, Mapping[str, str]]:

@@ -35,7 +35,7 @@ KUSTOMIZATION: Final = "kustomization.yaml"
 
 
 class ManifestPart(NamedTuple):
-    """A top-level file or folder of the rendered manifests, which is one step to apply, and the objects in it."""
+    """A top-level file or folder of the rendered manifests, which one step applies, and the objects in it."""
 
     path: str
     objects: Sequence[Mapping[str, Any]]
@@ -44,7 +44,7 @@ class ManifestPart(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the step: `20-teams` for manifests/20-teams and manifests/20-teams.yaml."""
+        """The name in step names: `20-teams` for manifests/20-teams and manifests/20-teams.yaml."""
         return self.path.rpartition("/")[2].removesuffix(".yaml")
 
     @property
@@ -66,8 +66,11 @@ class ManifestPart(NamedTuple):
         return [container["image"] for spec in specs for container in spec["containers"]]
 
 
-def parts(platform: PlatformModel, files: Mapping[str, str]) -> list[ManifestPart]:
-    """Return the top-level files and folders of the rendered manifests by name; the GPU driver installer is last."""
+def split_manifests(platform: PlatformModel, files: Mapping[str, str]) -> list[ManifestPart]:
+    """Return the top-level files and folders of the rendered manifests, sorted by path.
+
+    `files` has the text of each rendered file by path. The GPU driver installer is last, if it is needed.
+    """
     paths = sorted(path for path in files if path.startswith(FOLDER_PREFIX) and path != FOLDER_PREFIX + KUSTOMIZATION)
     manifest_parts = []
     for group_path, grouped_paths in groupby(paths, key=lambda path: "/".join(path.split("/")[:2])):
@@ -91,13 +94,13 @@ def _parse_objects(text: str) -> Sequence[Mapping[str, Any]]:
 FIELD_MANAGER: Final = "batchyard-platform"
 _SERVER_SIDE: Final = ("--server-side", "--force-conflicts", f"--field-manager={FIELD_MANAGER}")
 #: Timeouts of changes in the cluster, in seconds.
-API_PATIENCE: Final = 600
-KINDS_PATIENCE: Final = 120
-ENGINE_PATIENCE: Final = 600
-QUEUES_PATIENCE: Final = 300
-NODES_PATIENCE: Final = 1200
-DELETE_LIMIT: Final = 900
-DELETE_PATIENCE: Final = 300
+API_PATIENCE_SECONDS: Final = 600
+KINDS_PATIENCE_SECONDS: Final = 120
+ENGINE_PATIENCE_SECONDS: Final = 600
+QUEUES_PATIENCE_SECONDS: Final = 300
+NODES_PATIENCE_SECONDS: Final = 1200
+DELETE_LIMIT_SECONDS: Final = 900
+DELETE_PATIENCE_SECONDS: Final = 300
 _FINALIZERS_REMEDY: Final = "finalizers need a running controller: check the pods of the engine"
 _CLUSTER_QUEUES: Final = "clusterqueues.kueue.x-k8s.io"
 _LOCAL_QUEUES: Final = "localqueues.kueue.x-k8s.io"
@@ -145,18 +148,18 @@ def api_server_step(connection: ClusterConnection) -> PlatformStep:
         "api-server",
         "wait until the API server answers",
         probes=(Probe(connection.ready_command, probe_parsers.succeeds()),),
-        patience_seconds=API_PATIENCE,
+        patience_seconds=API_PATIENCE_SECONDS,
         is_prerequisite=True,
         remedy="check that the cluster exists and that this machine can reach its control plane",
     )
 
 
-def require_admin_step(connection: ClusterConnection, name: str) -> PlatformStep:
-    """Return a step that requires cluster-admin rights to install the platform `name`."""
+def require_admin_step(connection: ClusterConnection, platform_name: str) -> PlatformStep:
+    """Return a step that requires the right to create CustomResourceDefinitions, which a cluster-admin has."""
     can_i_arguments = ("auth", "can-i", "create", "customresourcedefinitions.apiextensions.k8s.io")
     return requirement_step(
         "rights",
-        f"you have the rights to install {name} in the cluster",
+        f"you have the rights to install {platform_name} in the cluster",
         Probe(connection.kubectl(*can_i_arguments), probe_parsers.succeeds()),
         "cluster-admin is required",
     )
@@ -168,7 +171,7 @@ def apply_step(connection: ClusterConnection, part: ManifestPart) -> PlatformSte
         f"apply-{part.name}",
         f"apply {part.path}{_describe_kind_counts(part)}",
         commands=(connection.kubectl("apply", *_SERVER_SIDE, *part.arguments),),
-        probes=(Probe(connection.kubectl("diff", *_SERVER_SIDE, *part.arguments), probe_parsers.diff_is_empty),),
+        probes=(Probe(connection.kubectl("diff", *_SERVER_SIDE, *part.arguments), probe_parsers.parse_kubectl_diff),),
         retry=_TRANSIENT_ERROR_RETRY,
         is_checked=False,
     )
@@ -184,34 +187,37 @@ def _describe_kind_counts(part: ManifestPart) -> str:
 def install_steps(
     connection: ClusterConnection, engine: ManifestPart, platform: PlatformModel, flavor: Mapping[str, Any] | None
 ) -> Iterator[PlatformStep]:
-    """Yield steps that install the engine (batchyard or Kueue) and wait for its kinds, Deployments and webhooks."""
+    """Yield steps that install the engine (batchyard or Kueue) and wait for its kinds, Deployments and webhooks.
+
+    The webhooks are tried with the ResourceFlavor `flavor`; None: there is no step for the webhooks.
+    """
     yield apply_step(connection, engine)
     if names := engine.names_of_kind("CustomResourceDefinition"):
         get_command = connection.kubectl("get", "customresourcedefinitions", *names, "--output=json")
         yield wait_step(
             "kinds",
             "wait until the API server serves the engine's kinds",
-            [Probe(get_command, probe_parsers.all_are("Established", names))],
-            KINDS_PATIENCE,
+            [Probe(get_command, probe_parsers.all_have_condition("Established", names))],
+            KINDS_PATIENCE_SECONDS,
         )
     for namespace, name in engine_deployments(platform):
         get_command = connection.kubectl("get", "deployments", name, f"--namespace={namespace}", "--output=json")
         yield wait_step(
             f"available-{name}",
             f"wait until {namespace}/{name} is available",
-            [Probe(get_command, probe_parsers.all_are("Available", (f"{namespace}/{name}",)))],
-            ENGINE_PATIENCE,
+            [Probe(get_command, probe_parsers.all_have_condition("Available", (f"{namespace}/{name}",)))],
+            ENGINE_PATIENCE_SECONDS,
             f"kubectl --namespace={namespace} describe pods; kubectl --namespace={namespace} logs deployment/{name}",
         )
     if flavor is not None:
         yield webhooks_step(connection, flavor, _webhook_remedy(platform))
 
 
-def is_not_embedded(connection: ClusterConnection) -> Probe:
-    """Return a probe that succeeds unless `batchyard up` runs the cluster, with its own engine."""
+def not_embedded_probe(connection: ClusterConnection) -> Probe:
+    """Return a probe that succeeds unless `batchyard up` runs the cluster, which then has its own engine."""
     return Probe(
         connection.kubectl("get", "--raw=/batchyard/status"),
-        probe_parsers.fails("the cluster is a `batchyard up`, which runs its own engine"),
+        probe_parsers.fails("the cluster is run by `batchyard up`, which has its own engine"),
     )
 
 
@@ -227,7 +233,7 @@ def webhooks_step(connection: ClusterConnection, flavor: Mapping[str, Any], reme
         "apply", *_SERVER_SIDE, "--dry-run=server", "--filename=-", stdin_text=json.dumps(flavor)
     )
     probe = Probe(dry_run_command, probe_parsers.succeeds())
-    return wait_step("webhooks", "wait until the engine's webhooks answer", [probe], ENGINE_PATIENCE, remedy)
+    return wait_step("webhooks", "wait until the engine's webhooks answer", [probe], ENGINE_PATIENCE_SECONDS, remedy)
 
 
 def resume_queues_step(
@@ -235,7 +241,7 @@ def resume_queues_step(
 ) -> PlatformStep:
     """Return a step that resumes the ClusterQueues which an incomplete `destroy` stopped.
 
-    It does not resume `stopped_queues`, which the platform file itself stops.
+    Queues in `stopped_queues`, which the platform file itself stops, stay stopped.
     """
     resumed_queues = [name for name in cluster_queues if name not in stopped_queues]
     annotation_patch = {"metadata": {"annotations": {_STOPPED_ANNOTATION: None}}}
@@ -251,7 +257,9 @@ def resume_queues_step(
             for names, patch in patches
             if names
         ),
-        probes=(Probe(_get_queues(connection, cluster_queues), probe_parsers.none_is(_is_stopped_by_us, "stopped")),),
+        probes=(
+            Probe(_get_queues(connection, cluster_queues), probe_parsers.none_match(_is_stopped_by_destroy, "stopped")),
+        ),
         retry=_TRANSIENT_ERROR_RETRY,
     )
 
@@ -260,7 +268,7 @@ def _get_queues(connection: ClusterConnection, names: Sequence[str]) -> StepComm
     return connection.kubectl("get", _CLUSTER_QUEUES, *names, "--ignore-not-found", "--output=json")
 
 
-def _is_stopped_by_us(queue: Mapping[str, Any]) -> bool:
+def _is_stopped_by_destroy(queue: Mapping[str, Any]) -> bool:
     return _STOPPED_ANNOTATION in (queue["metadata"].get("annotations") or {})
 
 
@@ -279,8 +287,8 @@ def queues_active_steps(connection: ClusterConnection, queues: Sequence[Queue]) 
         yield wait_step(
             "cluster-queues",
             f"wait until the ClusterQueues are Active ({len(names)})",
-            [Probe(_get_queues(connection, names), probe_parsers.all_are("Active", names))],
-            QUEUES_PATIENCE,
+            [Probe(_get_queues(connection, names), probe_parsers.all_have_condition("Active", names))],
+            QUEUES_PATIENCE_SECONDS,
             "kubectl describe clusterqueues; `batchyard lint` on manifests/ reports their errors",
         )
     local_queue_keys = [f"{row.namespace}/{row.name}" for queue in active_queues for row in queue.local_queues]
@@ -289,8 +297,8 @@ def queues_active_steps(connection: ClusterConnection, queues: Sequence[Queue]) 
         yield wait_step(
             "local-queues",
             f"wait until the LocalQueues are Active ({len(local_queue_keys)})",
-            [Probe(get_command, probe_parsers.all_are("Active", local_queue_keys))],
-            QUEUES_PATIENCE,
+            [Probe(get_command, probe_parsers.all_have_condition("Active", local_queue_keys))],
+            QUEUES_PATIENCE_SECONDS,
             "kubectl describe localqueues --all-namespaces",
         )
 
@@ -334,8 +342,10 @@ def drain_step(connection: ClusterConnection, cluster_queues: Sequence[str]) -> 
     return PlatformStep(
         "stop-queues",
         f"stop the ClusterQueues ({len(cluster_queues)}): admission stops, and running Workloads are evicted",
-        commands=(replace(connection.kubectl(*arguments), tolerated_errors=probe_parsers.NOT_THERE),),
-        probes=(Probe(_get_queues(connection, cluster_queues), probe_parsers.none_is(_is_not_drained, "not stopped")),),
+        commands=(replace(connection.kubectl(*arguments), tolerated_errors=probe_parsers.NOT_FOUND_ERRORS),),
+        probes=(
+            Probe(_get_queues(connection, cluster_queues), probe_parsers.none_match(_is_not_drained, "not stopped")),
+        ),
         retry=_TRANSIENT_ERROR_RETRY,
     )
 
@@ -343,45 +353,51 @@ def drain_step(connection: ClusterConnection, cluster_queues: Sequence[str]) -> 
 def empty_namespace_steps(
     connection: ClusterConnection, namespaces: Sequence[str], extra_kinds: Sequence[str] = ()
 ) -> Iterator[PlatformStep]:
-    """Yield steps that delete the jobs, pods and objects of the kinds `extra_kinds` in the teams' namespaces."""
+    """Yield a step for each namespace that deletes its JobSets, Jobs and pods, and its objects of `extra_kinds`."""
     kinds = ("jobsets.jobset.x-k8s.io", ",".join(("jobs.batch", "pods", *extra_kinds)))
     for namespace in namespaces:
         namespace_options = (f"--namespace={namespace}", "--ignore-not-found")
         options = ("--all", *namespace_options)
-        delete_commands = [connection.kubectl("delete", kind, *options, limit_seconds=DELETE_LIMIT) for kind in kinds]
+        delete_commands = [
+            connection.kubectl("delete", kind, *options, limit_seconds=DELETE_LIMIT_SECONDS) for kind in kinds
+        ]
         get_commands = [connection.kubectl("get", kind, *namespace_options, "--output=name") for kind in kinds]
         yield PlatformStep(
             f"empty-{namespace}",
             f"delete jobs and pods in {namespace}",
-            commands=tuple(replace(delete, tolerated_errors=probe_parsers.NOT_THERE) for delete in delete_commands),
+            commands=tuple(
+                replace(delete, tolerated_errors=probe_parsers.NOT_FOUND_ERRORS) for delete in delete_commands
+            ),
             probes=tuple(Probe(get_command, probe_parsers.prints_nothing("left")) for get_command in get_commands),
             retry=_TRANSIENT_ERROR_RETRY,
-            patience_seconds=DELETE_PATIENCE,
+            patience_seconds=DELETE_PATIENCE_SECONDS,
             remedy=_FINALIZERS_REMEDY,
         )
 
 
 def delete_step(connection: ClusterConnection, part: ManifestPart) -> PlatformStep:
     """Return a step that deletes the objects in one top-level file or folder of the manifests."""
-    delete = connection.kubectl("delete", "--ignore-not-found", "--wait", *part.arguments, limit_seconds=DELETE_LIMIT)
+    delete = connection.kubectl(
+        "delete", "--ignore-not-found", "--wait", *part.arguments, limit_seconds=DELETE_LIMIT_SECONDS
+    )
     return PlatformStep(
         f"delete-{part.name}",
         f"delete {part.path}{_describe_kind_counts(part)}",
-        commands=(replace(delete, tolerated_errors=probe_parsers.NOT_THERE),),
+        commands=(replace(delete, tolerated_errors=probe_parsers.NOT_FOUND_ERRORS),),
         probes=(
             Probe(
                 connection.kubectl("get", "--ignore-not-found", "--output=json", *part.arguments),
-                probe_parsers.none_is(probe_parsers.is_not_provided, "left"),
+                probe_parsers.none_match(probe_parsers.is_not_provided, "left"),
             ),
         ),
         retry=_TRANSIENT_ERROR_RETRY,
-        patience_seconds=DELETE_PATIENCE,
+        patience_seconds=DELETE_PATIENCE_SECONDS,
         remedy=_FINALIZERS_REMEDY,
     )
 
 
-def no_other_platforms(connection: ClusterConnection) -> Probe:
-    """Return a probe that succeeds if the cluster has no queue and no JobSet, which removing the CRDs would delete."""
+def no_other_platforms_probe(connection: ClusterConnection) -> Probe:
+    """Return a probe that succeeds if the cluster has no queues and JobSets, which removing the CRDs would delete."""
     kinds = f"{_CLUSTER_QUEUES},{_LOCAL_QUEUES},jobsets.jobset.x-k8s.io"
     get_command = connection.kubectl("get", kinds, "--all-namespaces", "--ignore-not-found", "--output=name")
     return Probe(get_command, probe_parsers.prints_nothing("objects of other platforms"))
@@ -393,15 +409,17 @@ def list_workloads_step(connection: ClusterConnection) -> PlatformStep:
     return PlatformStep(
         "what-runs",
         "list running Workloads",
-        probes=(Probe(get_command, probe_parsers.none_is(probe_parsers.has_quota, "running Workloads")),),
+        probes=(
+            Probe(get_command, probe_parsers.none_match(probe_parsers.is_admitted_and_unfinished, "running Workloads")),
+        ),
         is_optional=True,
     )
 
 
-def scale_down_step(connection: ClusterConnection, pools_that_stay: Sequence[str]) -> PlatformStep:
-    """Return a step that waits until the autoscaler has removed the nodes of all pools but `pools_that_stay`."""
+def scale_down_step(connection: ClusterConnection, permanent_pools: Sequence[str]) -> PlatformStep:
+    """Return a step that waits until the autoscaler has removed the nodes of all pools but `permanent_pools`."""
     node_pool_label = "cloud.google.com/gke-nodepool"
-    selector = f"{node_pool_label} notin ({','.join(pools_that_stay)})" if pools_that_stay else node_pool_label
+    selector = f"{node_pool_label} notin ({','.join(permanent_pools)})" if permanent_pools else node_pool_label
     return PlatformStep(
         "scaled-down",
         "wait until the nodes that were created for Jobs are removed",
@@ -411,6 +429,6 @@ def scale_down_step(connection: ClusterConnection, pools_that_stay: Sequence[str
                 probe_parsers.prints_nothing("nodes"),
             ),
         ),
-        patience_seconds=NODES_PATIENCE,
+        patience_seconds=NODES_PATIENCE_SECONDS,
         is_optional=True,
     )

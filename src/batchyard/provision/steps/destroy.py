@@ -10,10 +10,10 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.api.meta import Obj
 from batchyard.base.counts import count_with_noun
-from batchyard.provision.model import Google, PlatformEngine, PlatformModel
+from batchyard.provision.model import GoogleSettings, PlatformEngine, PlatformModel
 from batchyard.provision.render import ENGINE_FOLDER
 from batchyard.provision.steps import cluster, google, model, probe_parsers
-from batchyard.provision.steps.cluster import WORKLOADS, ClusterConnection, ManifestPart, parts
+from batchyard.provision.steps.cluster import WORKLOADS, ClusterConnection, ManifestPart, split_manifests
 from batchyard.provision.steps.google import KUBECTL
 from batchyard.provision.yaml_output import MANAGED_BY, PART_OF
 
@@ -59,10 +59,13 @@ class _ObjectKey(NamedTuple):
     name: str
 
 
-def report_step(
+def report_obsolete_step(
     connection: ClusterConnection, platform: PlatformModel, manifest_parts: Sequence[ManifestPart], remedy_note: str
 ) -> model.PlatformStep:
-    """Return a step that only reports obsolete objects, which the platform file no longer defines."""
+    """Return a step that only reports objects which the platform file no longer defines.
+
+    `remedy_note` is appended to the report.
+    """
     probes = _obsolete_probes(connection, platform, manifest_parts, remedy_note)
     return model.PlatformStep(STEP_NAME, _PRUNE_PURPOSE, probes=probes, is_optional=True)
 
@@ -70,7 +73,7 @@ def report_step(
 def prune_step(
     connection: ClusterConnection, platform: PlatformModel, manifest_parts: Sequence[ManifestPart]
 ) -> model.PlatformStep:
-    """Return a step that asks whether to delete objects which the platform file no longer defines, and deletes them."""
+    """Return a step that deletes objects which the platform file no longer defines, if the user consents."""
     return model.PlatformStep(
         STEP_NAME,
         "remove objects that an earlier version of the file defined",
@@ -92,7 +95,7 @@ def delete_obsolete_step(
 ) -> model.PlatformStep:
     """Return a step of `destroy` that deletes objects which the platform file no longer defines.
 
-    It comes before the deletion of flavors and kinds, which these objects would block.
+    The step must run before the deletion of flavors and kinds, which these objects would block.
     """
     return model.PlatformStep(
         f"delete-{STEP_NAME}",
@@ -110,7 +113,7 @@ def _delete_command(connection: ClusterConnection, wait_option: str) -> model.St
     command = connection.kubectl(
         "delete", "--ignore-not-found", wait_option, "--filename=-", limit_seconds=_DELETE_LIMIT_SECONDS
     )
-    return command.with_tolerated_errors(probe_parsers.NOT_THERE)
+    return command.with_tolerated_errors(probe_parsers.NOT_FOUND_ERRORS)
 
 
 def _obsolete_probes(
@@ -132,7 +135,7 @@ def _obsolete_objects_parser(manifest_parts: Sequence[ManifestPart], remedy_note
 
     def parse(output: model.CommandOutput) -> model.ProbeResult:
         if output.code:
-            return probe_parsers.observe_failure(output)
+            return probe_parsers.failure_result(output)
         objects = list(_obsolete_objects(output, manifest_parts))
         return model.ProbeResult(not objects, f"{_describe_objects(objects)}{remedy_note}" if objects else "")
 
@@ -158,7 +161,10 @@ def _name_fields(metadata: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def _obsolete_objects(output: model.CommandOutput, manifest_parts: Sequence[ManifestPart]) -> Iterator[Obj]:
-    """Yield the listed objects that the platform file no longer defines, unless they are already being deleted."""
+    """Yield the listed objects that the platform file no longer defines.
+
+    Objects that are being deleted, or whose namespace is itself obsolete, are left out.
+    """
     defined_keys = {_key(obj) for part in manifest_parts for obj in part.objects}
     objects = [
         obj for obj in probe_parsers.items_of(output.document() or {"items": []}) if _key(obj) not in defined_keys
@@ -200,7 +206,7 @@ def _describe_deletion(output: model.CommandOutput, stdin_text: str) -> str:
             else f"{description} The running Workloads are unknown: {output.main_error}."
         )
     workloads = probe_parsers.items_of(output.document() or {"items": []})
-    admitted_workloads = [workload for workload in workloads if probe_parsers.has_quota(workload)]
+    admitted_workloads = [workload for workload in workloads if probe_parsers.is_admitted_and_unfinished(workload)]
     namespaces, queues = _names_of_kind(_NAMESPACE_KIND, objects), _names_of_kind("ClusterQueue", objects)
     ending_workloads = [
         probe_parsers.name_of(obj) for obj in admitted_workloads if obj["metadata"]["namespace"] in namespaces
@@ -231,20 +237,24 @@ def _shorten_list(names: Sequence[str]) -> str:
 # Steps that create a platform, in order: on GKE, or on an existing Kubernetes cluster.
 
 
-def create(
+def creation_steps(
     platform: PlatformModel, files: Mapping[str, str], connection: ClusterConnection, *, is_pruning: bool = False
 ) -> list[model.PlatformStep]:
     """Return the steps that create a platform on its cluster, from the rendered `files` (text by path).
 
     Objects that the file no longer defines are reported, and removed if `is_pruning` is set.
     """
-    manifest_parts = parts(platform, files)
+    manifest_parts = split_manifests(platform, files)
     obsolete_step = (
         prune_step(connection, platform, manifest_parts)
         if is_pruning
-        else report_step(connection, platform, manifest_parts, "; --prune removes these objects")
+        else report_obsolete_step(connection, platform, manifest_parts, "; --prune removes these objects")
     )
-    steps = [*_cluster_steps(platform, manifest_parts, connection), obsolete_step, *_final_check(platform, connection)]
+    steps = [
+        *_cluster_steps(platform, manifest_parts, connection),
+        obsolete_step,
+        *_final_check_steps(platform, connection),
+    ]
     google_settings = platform.google
     if google_settings is None:
         consent = model.Consent(f"This applies {platform.name} to {describe_cluster(connection)}.")
@@ -279,7 +289,7 @@ def _cluster_steps(
     yield from cluster.queues_active_steps(connection, platform.queues)
 
 
-def _final_check(platform: PlatformModel, connection: ClusterConnection) -> Iterator[model.PlatformStep]:
+def _final_check_steps(platform: PlatformModel, connection: ClusterConnection) -> Iterator[model.PlatformStep]:
     """Yield the step that checks whether a Job would be accepted; none if the platform has no LocalQueue."""
     local_queues = [row for queue in platform.queues for row in queue.local_queues]
     if local_queues:
@@ -289,14 +299,17 @@ def _final_check(platform: PlatformModel, connection: ClusterConnection) -> Iter
 def _steps_unless_embedded(
     platform: PlatformModel, steps: Iterator[model.PlatformStep], connection: ClusterConnection
 ) -> Iterator[model.PlatformStep]:
-    """Return the steps that install the engine; they are skipped if `batchyard up` runs the cluster and its engine."""
+    """Return the engine's installation `steps`; if it is batchyard's operator, clusters of `batchyard up` skip them.
+
+    Such a cluster runs its own engine.
+    """
     if platform.engine is PlatformEngine.KUEUE:
         return steps
-    return (replace(step, only_if=cluster.is_not_embedded(connection)) for step in steps)
+    return (replace(step, only_if=cluster.not_embedded_probe(connection)) for step in steps)
 
 
 def _confirm_first(steps: Sequence[model.PlatformStep], consent: model.Consent) -> list[model.PlatformStep]:
-    """Return the steps; the first one with commands first asks the user for consent."""
+    """Return the steps, with a question for consent before the first step that has commands."""
     first_change_index = next(index for index, step in enumerate(steps) if step.commands)
     return [replace(step, consent=consent) if index == first_change_index else step for index, step in enumerate(steps)]
 
@@ -311,7 +324,7 @@ def describe_cluster(connection: ClusterConnection) -> str:
 _CLOUD_RESOURCE_KINDS = ("services", "persistentvolumeclaims")
 
 
-def destroy(
+def destruction_steps(
     platform: PlatformModel, files: Mapping[str, str], connection: ClusterConnection, *, is_unprotecting: bool = False
 ) -> list[model.PlatformStep]:
     """Return the steps that remove a platform from its cluster, and on GKE also the cluster.
@@ -320,15 +333,15 @@ def destroy(
     """
     if platform.google is not None:
         return _google_destroy_steps(
-            platform, connection, parts(platform, files), google.protection_step(is_unprotecting)
+            platform, connection, split_manifests(platform, files), google.protection_step(is_unprotecting)
         )
-    manifest_parts = parts(platform, files)
+    manifest_parts = split_manifests(platform, files)
     loss_text = _describe_loss(platform, manifest_parts)
     steps = [
         KUBECTL.step(),
         cluster.api_server_step(connection),
         cluster.list_workloads_step(connection),
-        report_step(connection, platform, manifest_parts, "; destroy deletes these objects too"),
+        report_obsolete_step(connection, platform, manifest_parts, "; destroy deletes these objects too"),
         _confirmation_step(f"This deletes {platform.name} from {describe_cluster(connection)}: {loss_text}."),
         cluster.drain_step(connection, _queue_names(platform)),
         *cluster.empty_namespace_steps(connection, namespaces(manifest_parts)),
@@ -337,7 +350,7 @@ def destroy(
     for part in reversed(manifest_parts):
         step = cluster.delete_step(connection, part)
         steps.append(
-            replace(step, only_if=cluster.no_other_platforms(connection)) if part.path == ENGINE_FOLDER else step
+            replace(step, only_if=cluster.no_other_platforms_probe(connection)) if part.path == ENGINE_FOLDER else step
         )
     return steps
 
@@ -369,7 +382,7 @@ def _google_destroy_steps(
         google.credentials_step(platform, google_settings, connection.kubeconfig, connection.ready_command),
         cluster.api_server_step(connection),
         cluster.list_workloads_step(connection),
-        report_step(connection, platform, manifest_parts, "; destroy deletes these objects too"),
+        report_obsolete_step(connection, platform, manifest_parts, "; destroy deletes these objects too"),
     ]
     cleanup_steps = [
         cluster.drain_step(connection, _queue_names(platform)),
@@ -415,7 +428,7 @@ def _queue_names(platform: PlatformModel) -> list[str]:
 
 
 def namespaces(manifest_parts: Sequence[ManifestPart]) -> list[str]:
-    """Return the teams' namespaces; the engine's namespace is excluded, as its controllers must remove finalizers."""
+    """Return the namespaces in the manifests, except the engine's: its controllers must still remove finalizers."""
     return [name for part in manifest_parts if part.path != ENGINE_FOLDER for name in part.names_of_kind("Namespace")]
 
 
@@ -449,20 +462,20 @@ def leftovers(platform: PlatformModel, connection: ClusterConnection, folder: st
     yield model.Leftover("folder", description, None, ("rm", "-r", folder))
 
 
-def _bucket_leftovers(platform: PlatformModel, google_spec: Google) -> Iterator[model.Leftover]:
+def _bucket_leftovers(platform: PlatformModel, google_spec: GoogleSettings) -> Iterator[model.Leftover]:
     name = google.state_bucket(platform, google_spec)
     yield model.Leftover(
         "state bucket",
-        f"gs://{name}: Terraform's state, with old versions; billed as stored",
-        _describe_bucket(name),
+        f"gs://{name}: Terraform's state, with old versions; the storage is billed",
+        _bucket_query(name),
         ("gcloud", "storage", "rm", "--recursive", f"gs://{name}/"),
     )
     if google_spec.has_build_files:
         name = f"{google_spec.project}_cloudbuild"
         yield model.Leftover(
             "sources of builds",
-            f"gs://{name}: sources uploaded to Cloud Build; billed as stored",
-            _describe_bucket(name),
+            f"gs://{name}: sources uploaded to Cloud Build; the storage is billed",
+            _bucket_query(name),
             ("gcloud", "storage", "rm", "--recursive", f"gs://{name}/"),
         )
         yield model.Leftover(
@@ -473,11 +486,11 @@ def _bucket_leftovers(platform: PlatformModel, google_spec: Google) -> Iterator[
         )
 
 
-def _describe_bucket(name: str) -> model.StepCommand:
+def _bucket_query(name: str) -> model.StepCommand:
     return model.command("gcloud", "storage", "buckets", "describe", f"gs://{name}", "--format=value(name)")
 
 
-def _compute_leftovers(google_spec: Google) -> Iterator[model.Leftover]:
+def _compute_leftovers(google_spec: GoogleSettings) -> Iterator[model.Leftover]:
     """Yield the disks and reservations of Compute Engine that `destroy` keeps."""
     project, columns = f"--project={google_spec.project}", "--format=value(name,zone)"
     yield model.Leftover(
@@ -501,7 +514,7 @@ def _compute_leftovers(google_spec: Google) -> Iterator[model.Leftover]:
         )
 
 
-def _project_leftovers(platform: PlatformModel, google_spec: Google) -> Iterator[model.Leftover]:
+def _project_leftovers(platform: PlatformModel, google_spec: GoogleSettings) -> Iterator[model.Leftover]:
     project, location = f"--project={google_spec.project}", f"--location={platform.region}"
     yield model.Leftover(
         "images",

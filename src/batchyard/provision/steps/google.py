@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from batchyard.provision.images import ImageRecipe, image_recipes
-from batchyard.provision.model import Google, PlatformModel
+from batchyard.provision.model import GoogleSettings, PlatformModel
 from batchyard.provision.steps import model, probe_parsers
 from batchyard.provision.steps.cluster import ManifestPart
 from batchyard.provision.terraform.files import destroy_targets
@@ -20,7 +20,8 @@ class Tool(NamedTuple):
 
     name: str
     version_command: tuple[str, ...]
-    field: tuple[str, ...]
+    #: The path of the version in the JSON document, as keys.
+    version_field: tuple[str, ...]
     minimum: tuple[int, ...]
     remedy: str
 
@@ -32,7 +33,7 @@ class Tool(NamedTuple):
             f"{self.name} {minimum_text} or newer is installed",
             model.Probe(
                 model.command(*self.version_command, limit_seconds=60),
-                probe_parsers.version_at_least(self.field, self.minimum),
+                probe_parsers.version_at_least(self.version_field, self.minimum),
             ),
             self.remedy,
         )
@@ -83,7 +84,7 @@ TERRAFORM_FOLDER: Final = "terraform"
 PLAN_FILE: Final = "create.tfplan"
 DESTROY_PLAN_FILE: Final = "destroy.tfplan"
 #: The time limit of `terraform apply`: a regional cluster takes 15 minutes, pools that wait for machines longer.
-APPLY_LIMIT: Final = 2 * 3600
+APPLY_LIMIT_SECONDS: Final = 2 * 3600
 #: The time limit to build or copy an image: one with PyTorch has about 10 GB.
 _IMAGE_LIMIT: Final = 2 * 3600
 #: The shell line that chooses the container engine of this machine.
@@ -116,7 +117,7 @@ def terraform(*arguments: str, limit_seconds: int = 600) -> model.StepCommand:
     return model.command("terraform", f"-chdir={TERRAFORM_FOLDER}", *arguments, limit_seconds=limit_seconds)
 
 
-def state_bucket(platform: PlatformModel, google: Google) -> str:
+def state_bucket(platform: PlatformModel, google: GoogleSettings) -> str:
     """Return the name of the bucket that stores Terraform's state."""
     return google.state_bucket or f"{google.project}-{platform.name}-state"
 
@@ -160,7 +161,7 @@ def account_steps(project: str) -> list[model.PlatformStep]:
 
 
 def project_steps(project: str) -> list[model.PlatformStep]:
-    """Return steps that require a billing account of the project, and enable the APIs that later steps use."""
+    """Return steps that enable the APIs which later steps use, and that require a billing account of the project."""
     return [
         _enable_apis_step(project),
         model.requirement_step(
@@ -195,7 +196,7 @@ def _enable_apis_step(project: str) -> model.PlatformStep:
     )
 
 
-def bucket_steps(platform: PlatformModel, google: Google) -> list[model.PlatformStep]:
+def bucket_steps(platform: PlatformModel, google: GoogleSettings) -> list[model.PlatformStep]:
     """Return steps that create the bucket for Terraform's state and enable object versioning."""
     name = state_bucket(platform, google)
     url = f"gs://{name}"
@@ -242,7 +243,7 @@ def bucket_steps(platform: PlatformModel, google: Google) -> list[model.Platform
     ]
 
 
-def require_state_bucket_step(platform: PlatformModel, google: Google) -> model.PlatformStep:
+def require_state_bucket_step(platform: PlatformModel, google: GoogleSettings) -> model.PlatformStep:
     """Return a step that requires the bucket with Terraform's state, without which Terraform knows no resources."""
     name = state_bucket(platform, google)
     return model.requirement_step(
@@ -272,18 +273,18 @@ def apply_step() -> model.PlatformStep:
     return model.PlatformStep(
         "terraform-apply",
         "plan and apply: network, cluster, pools, accounts",
-        commands=(terraform("apply", *_QUIET_OPTIONS, _LOCK_OPTION, PLAN_FILE, limit_seconds=APPLY_LIMIT),),
+        commands=(terraform("apply", *_QUIET_OPTIONS, _LOCK_OPTION, PLAN_FILE, limit_seconds=APPLY_LIMIT_SECONDS),),
         probes=(
             model.Probe(
                 terraform(
                     "plan", *_QUIET_OPTIONS, _LOCK_OPTION, "-detailed-exitcode", f"-out={PLAN_FILE}", limit_seconds=1800
                 ),
-                probe_parsers.plan_is_empty,
+                probe_parsers.parse_terraform_plan,
             ),
         ),
         consent=model.Consent(
             "Terraform: {seen}. Its resources are billed by the hour; `batchyard platform plan` shows the cost.",
-            destroys_where=r"[1-9]\d* to destroy",
+            destroys_pattern=r"[1-9]\d* to destroy",
         ),
         retry=model.Retry(3, 60, _TRANSIENT_ERRORS),
         is_checked=False,
@@ -295,9 +296,12 @@ def apply_step() -> model.PlatformStep:
 
 
 def image_steps(
-    platform: PlatformModel, google: Google, all_parts: Sequence[ManifestPart]
+    platform: PlatformModel, google: GoogleSettings, all_parts: Sequence[ManifestPart]
 ) -> Iterator[model.PlatformStep]:
-    """Yield steps that build or copy the platform's images, and that require other images in the project to exist."""
+    """Yield a step for each image that the platform builds or copies, then one for each other image in the project.
+
+    Steps of the second kind only require that the image exists.
+    """
     recipes = image_recipes(platform)
     for recipe in recipes:
         yield _image_step(recipe)
@@ -307,7 +311,7 @@ def image_steps(
         if image not in built_images:
             name = image.rpartition("/")[2].partition(":")[0].partition("@")[0]
             yield model.requirement_step(
-                f"image-{name}", f"{image} exists", _has_image(image), f"push it: podman push {image}"
+                f"image-{name}", f"{image} exists", _image_probe(image), f"push it: podman push {image}"
             )
 
 
@@ -319,7 +323,7 @@ def _image_step(recipe: ImageRecipe) -> model.PlatformStep:
         f"image-{recipe.short_name}",
         recipe.summary,
         commands=(login_command, model.command("sh", "-ceu", script, limit_seconds=_IMAGE_LIMIT)),
-        probes=(_has_image(recipe.reference),),
+        probes=(_image_probe(recipe.reference),),
         retry=model.Retry(2, 20, _TRANSIENT_ERRORS),
         remedy=(
             "this machine needs podman or docker, and access to the image's sources; or push the image from "
@@ -328,13 +332,13 @@ def _image_step(recipe: ImageRecipe) -> model.PlatformStep:
     )
 
 
-def _has_image(image: str) -> model.Probe:
+def _image_probe(image: str) -> model.Probe:
     arguments = ("gcloud", "artifacts", "docker", "images", "describe", image, "--format=value(image_summary.digest)")
     return model.Probe(model.command(*arguments), probe_parsers.prints_anything("no image"))
 
 
 def credentials_step(
-    platform: PlatformModel, google: Google, kubeconfig: str, ready_command: model.StepCommand
+    platform: PlatformModel, google: GoogleSettings, kubeconfig: str, ready_command: model.StepCommand
 ) -> model.PlatformStep:
     """Return a step that writes the cluster's credentials to a kubeconfig; it is done if the API server accepts them.
 
@@ -356,7 +360,7 @@ def credentials_step(
 
 def protection_step(is_unprotecting: bool) -> model.PlatformStep:
     """Return a step that requires the cluster's deletion protection to be off, or turns it off (`is_unprotecting`)."""
-    protection_probe = model.Probe(terraform("show", "-json", "-no-color"), nothing_is_protected)
+    protection_probe = model.Probe(terraform("show", "-json", "-no-color"), parse_protection)
     if not is_unprotecting:
         return model.requirement_step(
             "unprotected",
@@ -375,8 +379,11 @@ def protection_step(is_unprotecting: bool) -> model.PlatformStep:
     )
 
 
-def destroy_step(google: Google) -> model.PlatformStep:
-    """Return a step that runs `terraform destroy` for the platform's resources."""
+def destroy_step(google: GoogleSettings) -> model.PlatformStep:
+    """Return a step that destroys the platform's Terraform resources.
+
+    With `keepRepository`, the image repositories and the enabled APIs are kept.
+    """
     target_arguments = destroy_targets(google)
     options = (*_QUIET_OPTIONS, _LOCK_OPTION, *target_arguments, f"-out={DESTROY_PLAN_FILE}")
     plan_command = terraform("plan", "-destroy", *options, limit_seconds=1800)
@@ -386,7 +393,7 @@ def destroy_step(google: Google) -> model.PlatformStep:
         f"let Terraform destroy its resources in {google.project}",
         commands=(
             plan_command,
-            terraform("apply", *_QUIET_OPTIONS, _LOCK_OPTION, DESTROY_PLAN_FILE, limit_seconds=APPLY_LIMIT),
+            terraform("apply", *_QUIET_OPTIONS, _LOCK_OPTION, DESTROY_PLAN_FILE, limit_seconds=APPLY_LIMIT_SECONDS),
         ),
         probes=(
             model.Probe(
@@ -398,8 +405,8 @@ def destroy_step(google: Google) -> model.PlatformStep:
     )
 
 
-def nothing_is_protected(command_output: model.CommandOutput) -> model.ProbeResult:
-    """Check the output of `terraform show -json`; the check succeeds if no cluster has deletion protection."""
+def parse_protection(command_output: model.CommandOutput) -> model.ProbeResult:
+    """Return the probe result of `terraform show -json`: success if no resource has deletion protection."""
     document = command_output.document()
     if document is None:
         return model.ProbeResult(False, command_output.main_error)

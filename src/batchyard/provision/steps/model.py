@@ -37,14 +37,14 @@ class StepCommand:
         return ("env", *variable_texts, *self.argv) if variable_texts else self.argv
 
     def with_tolerated_errors(self, errors: tuple[str, ...]) -> "StepCommand":
-        """Return a copy of the command that may also fail if stderr contains one of these texts."""
+        """Return a copy of the command whose failure is tolerated if stderr contains one of the texts `errors`."""
         return replace(self, tolerated_errors=errors)
 
 
 def command(
     *argv: str, stdin_text: str = "", limit_seconds: int = COMMAND_LIMIT, tolerated_errors: tuple[str, ...] = ()
 ) -> StepCommand:
-    """Return a StepCommand that runs these arguments; it runs nothing itself."""
+    """Return a StepCommand with these arguments, for a later run."""
     return StepCommand(argv, stdin_text, limit_seconds=limit_seconds, tolerated_errors=tolerated_errors)
 
 
@@ -57,7 +57,7 @@ class CommandOutput(NamedTuple):
 
     @property
     def main_error(self) -> str:
-        """The first line of the error output that contains `error`, or else the last line.
+        """The first line of stderr (of stdout, if stderr is empty) that contains `error`, or else the last line.
 
         If the program was missing or timed out, it is the first line; without any output, it is the exit code.
         """
@@ -69,7 +69,7 @@ class CommandOutput(NamedTuple):
         return (error_lines or lines[-1:] or [f"exit code {self.code}"])[0]
 
     def document(self) -> Any:
-        """Parse stdout as JSON; None if the command failed or stdout is not JSON."""
+        """Return the value of the JSON in stdout; None if the command failed or stdout is not JSON."""
         if self.code:
             return None
         try:
@@ -116,18 +116,18 @@ class Consent:
     #: Whether the step destroys data: the user must then type the platform's name.
     destroys: bool = False
     #: A regular expression; if the description of the probes' result matches it, the step destroys data.
-    destroys_where: str = ""
+    destroys_pattern: str = ""
     details: ConsentDetails | None = None
 
     @property
-    def beforehand(self) -> str:
-        """The question as a dry run shows it, with placeholders for results of probes that have not run."""
+    def preview(self) -> str:
+        """The question as a dry run shows it: with placeholders, because no probe has run."""
         placeholder = " (details)" if self.details else ""
         return self.question.replace("{seen}", "(changes)") + placeholder
 
     def destroys_data(self, description: str) -> bool:
-        """Return whether the step destroys data; `description` is that of the probe's result."""
-        return self.destroys or bool(self.destroys_where and re.search(self.destroys_where, description))
+        """Return whether the step destroys data; `description` is the text of the probe's result."""
+        return self.destroys or bool(self.destroys_pattern and re.search(self.destroys_pattern, description))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +138,9 @@ class Retry:
     pause_seconds: int = 0
     error_texts: tuple[str, ...] = ()
 
-    def should_retry(self, output: str, attempt_count: int) -> bool:
-        """Return whether to run a command again that failed `attempt_count` times, the last time with this output."""
-        return attempt_count <= self.retries_max and any(word in output for word in self.error_texts)
+    def should_retry(self, stderr: str, attempt_count: int) -> bool:
+        """Return whether to run a command again that failed `attempt_count` times, the last time with this stderr."""
+        return attempt_count <= self.retries_max and any(text in stderr for text in self.error_texts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ def fails(failure: str) -> ResultParser:
 
 
 def prints_anything(empty_description: str) -> ResultParser:
-    """Return a parser whose probe succeeds if the command prints text; else it fails with `empty_description`."""
+    """Return a parser whose probe succeeds if the command prints text, and otherwise fails with `empty_description`."""
 
     def parse(output: CommandOutput) -> ProbeResult:
         if output.code:
@@ -39,28 +39,28 @@ def prints_anything(empty_description: str) -> ResultParser:
 
 
 #: kubectl's errors for missing kinds, namespaces and objects.
-NOT_THERE: Final = ("doesn't have a resource type", "no matches for kind", "not found", "NotFound")
+NOT_FOUND_ERRORS: Final = ("doesn't have a resource type", "no matches for kind", "not found", "NotFound")
 
 
 def is_gone(output: CommandOutput) -> bool:
     """Return whether kubectl failed because the object or its kind does not exist."""
-    return bool(output.code) and any(text in output.stderr for text in NOT_THERE)
+    return bool(output.code) and any(text in output.stderr for text in NOT_FOUND_ERRORS)
 
 
-def observe_failure(output: CommandOutput) -> ProbeResult:
+def failure_result(output: CommandOutput) -> ProbeResult:
     """Return the probe result of a failed kubectl command: success if the object or its kind does not exist."""
     return ProbeResult(True) if is_gone(output) else ProbeResult(False, output.main_error)
 
 
 def prints_nothing(description: str, ignored_prefixes: tuple[str, ...] = ()) -> ResultParser:
-    """Return a parser whose probe succeeds if the command lists no objects; `description` names such objects.
+    """Return a parser whose probe succeeds if the command prints no lines; `description` names what the lines list.
 
-    Lines that start with one of `ignored_prefixes` are ignored.
+    Lines that start with one of `ignored_prefixes` are ignored. kubectl's error for a missing kind is a success too.
     """
 
     def parse(output: CommandOutput) -> ProbeResult:
         if output.code:
-            return observe_failure(output)
+            return failure_result(output)
         lines = (line.strip() for line in output.stdout.splitlines())
         line_count = sum(1 for line in lines if line and not line.startswith(ignored_prefixes))
         return ProbeResult(line_count == 0, f"{description}: {line_count}" if line_count else "none")
@@ -75,14 +75,18 @@ def lists_all(names: Collection[str]) -> ResultParser:
         if output.code:
             return ProbeResult(False, output.main_error)
         lines = {line.strip() for line in output.stdout.splitlines()}
-        missing = [name for name in names if name not in lines]
-        return ProbeResult(not missing, f"not enabled: {', '.join(missing)}" if missing else f"{len(names)} enabled")
+        missing_names = [name for name in names if name not in lines]
+        description = f"not enabled: {', '.join(missing_names)}" if missing_names else f"{len(names)} enabled"
+        return ProbeResult(not missing_names, description)
 
     return parse
 
 
 def field_equals(field: str, expected_value: object, failure: str) -> ResultParser:
-    """Return a parser whose probe succeeds if a JSON field equals `expected_value`; else it fails with `failure`."""
+    """Return a parser whose probe succeeds if `field` of the JSON output equals `expected_value`.
+
+    Otherwise the probe fails with the text `failure`, or with the command's error.
+    """
 
     def parse(output: CommandOutput) -> ProbeResult:
         document = output.document()
@@ -95,7 +99,10 @@ def field_equals(field: str, expected_value: object, failure: str) -> ResultPars
 
 
 def version_at_least(field: Sequence[str], minimum: tuple[int, ...]) -> ResultParser:
-    """Return a parser whose probe succeeds if the version in a field of the JSON output is at least `minimum`."""
+    """Return a parser whose probe succeeds if the version in the JSON output is at least `minimum`.
+
+    `field` is the path of the version in the document, as keys.
+    """
 
     def parse(output: CommandOutput) -> ProbeResult:
         value: Any = output.document()
@@ -109,7 +116,7 @@ def version_at_least(field: Sequence[str], minimum: tuple[int, ...]) -> ResultPa
 
 
 def _compare_version(text: str, minimum: tuple[int, ...]) -> ProbeResult:
-    """Return whether the version in a text is at least `minimum`; a suffix after its numbers is ignored."""
+    """Return success if the version that begins a text is at least `minimum`; a suffix of the version is ignored."""
     match = re.match(r"v?(\d+(?:\.\d+)*)", text)
     if match is None:
         return ProbeResult(False, "the program reports no version")
@@ -119,8 +126,8 @@ def _compare_version(text: str, minimum: tuple[int, ...]) -> ProbeResult:
     return ProbeResult(True, match[1])
 
 
-def plan_is_empty(output: CommandOutput) -> ProbeResult:
-    """Check the result of `terraform plan -detailed-exitcode`: code 0 means no changes, 2 changes, others an error."""
+def parse_terraform_plan(output: CommandOutput) -> ProbeResult:
+    """Return the probe result of `terraform plan -detailed-exitcode`: success if the plan has no changes (code 0)."""
     if output.code == 0:
         return ProbeResult(True, "no changes")
     if output.code == 2:
@@ -129,8 +136,8 @@ def plan_is_empty(output: CommandOutput) -> ProbeResult:
     return ProbeResult(False, output.main_error)
 
 
-def diff_is_empty(output: CommandOutput) -> ProbeResult:
-    """Check the result of `kubectl diff`: exit code 0 means no differences, 1 differences, others an error."""
+def parse_kubectl_diff(output: CommandOutput) -> ProbeResult:
+    """Return the probe result of `kubectl diff`: success if the cluster's objects do not differ (exit code 0)."""
     if output.code == 0:
         return ProbeResult(True, "as rendered")
     object_count = len(re.findall(r"^diff ", output.stdout, re.MULTILINE))
@@ -139,7 +146,7 @@ def diff_is_empty(output: CommandOutput) -> ProbeResult:
     return ProbeResult(False, output.main_error)
 
 
-def all_are(condition: str, names: Collection[str]) -> ResultParser:
+def all_have_condition(condition: str, names: Collection[str]) -> ResultParser:
     """Return a parser whose probe succeeds if the condition is True for each of `names` (NAME or NAMESPACE/NAME)."""
 
     def parse(output: CommandOutput) -> ProbeResult:
@@ -154,12 +161,15 @@ def all_are(condition: str, names: Collection[str]) -> ResultParser:
     return parse
 
 
-def none_is(is_match: Callable[[Mapping[str, Any]], bool], description: str) -> ResultParser:
-    """Return a parser whose probe succeeds if no listed object matches; `description` describes matching objects."""
+def none_match(is_match: Callable[[Mapping[str, Any]], bool], description: str) -> ResultParser:
+    """Return a parser whose probe succeeds if no listed object matches; `description` describes matching objects.
+
+    kubectl's error for a missing kind or object is a success too.
+    """
 
     def parse(output: CommandOutput) -> ProbeResult:
         if output.code:
-            return observe_failure(output)
+            return failure_result(output)
         document = output.document()
         names = [name_of(obj) for obj in items_of(document or {"items": []}) if is_match(obj)]
         shown_names = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
@@ -173,7 +183,7 @@ def is_not_provided(obj: Mapping[str, Any]) -> bool:
     return PROVIDED not in (obj["metadata"].get("annotations") or {})
 
 
-def has_quota(workload: Mapping[str, Any]) -> bool:
+def is_admitted_and_unfinished(workload: Mapping[str, Any]) -> bool:
     """Return whether a Workload is admitted and not finished."""
     conditions = workload.get("status", {}).get("conditions", ())
     true_conditions = {row["type"] for row in conditions if row["status"] == "True"}

@@ -10,7 +10,7 @@ from typing import Final
 
 from batchyard.provision.engine import KUEUE_WEBHOOK_PORT, engine_deployments
 from batchyard.provision.images import ImageRecipe, image_recipes
-from batchyard.provision.model import Google, Part, PlatformEngine, PlatformModel
+from batchyard.provision.model import GoogleSettings, Part, PlatformEngine, PlatformModel
 from batchyard.provision.terraform import pools
 from batchyard.provision.terraform.pools import future_reservations, node_pools, reservations
 
@@ -122,16 +122,16 @@ substitutions:
 """
 
 
-def build_account(platform: PlatformModel) -> str:
+def cloud_build_account(platform: PlatformModel) -> str:
     """Return the ID of the Google service account that Cloud Build uses, as in terraform/build."""
     return f"{platform.name[:_NAME_LENGTH_MAX].removesuffix('-')}-build"
 
 
-def build_files(platform: PlatformModel, google: Google, bucket: str) -> dict[str, str]:
+def cloud_build_files(platform: PlatformModel, google: GoogleSettings, bucket: str) -> dict[str, str]:
     """Return the texts of build/create.yaml and build/destroy.yaml, the Cloud Build configurations, by path."""
     substitutions = {
         "project": google.project or "PROJECT",
-        "account": build_account(platform),
+        "account": cloud_build_account(platform),
         "bucket": bucket,
         "terraform": _TERRAFORM_IMAGE,
         "sdk": _CLOUD_SDK_IMAGE,
@@ -150,14 +150,16 @@ def build_files(platform: PlatformModel, google: Google, bucket: str) -> dict[st
     create_file = _FILE_HEADER.format(
         what=f"Creates {platform.name}", name="create", more="", **substitutions
     ) + _CREATE_TEMPLATE.format(**substitutions)
-    destroy = _FILE_HEADER.format(what=f"Destroys {platform.name}", name="destroy", more=consent, **substitutions)
-    return {"build/create.yaml": create_file, "build/destroy.yaml": destroy + _DESTROY_TEMPLATE.format(**substitutions)}
+    destroy_file = _FILE_HEADER.format(
+        what=f"Destroys {platform.name}", name="destroy", more=consent, **substitutions
+    ) + _DESTROY_TEMPLATE.format(**substitutions)
+    return {"build/create.yaml": create_file, "build/destroy.yaml": destroy_file}
 
 
-def destroy_targets(google: Google) -> list[str]:
+def destroy_targets(google: GoogleSettings) -> list[str]:
     """Return the `-target` arguments of `terraform destroy` that keep the image repositories; empty to delete them.
 
-    Google's APIs always stay enabled, because the repositories need them.
+    These arguments also keep Google's APIs enabled, because the repositories need them.
     """
     kept_modules = ("registry", "services")
     return [f"-target=module.{name}" for name in MODULES if name not in kept_modules] if google.keep_repository else []
@@ -201,7 +203,7 @@ _VARIABLES_HEADER: Final = """\
 """
 
 
-def files(platform: PlatformModel) -> dict[str, str]:
+def terraform_files(platform: PlatformModel) -> dict[str, str]:
     """Return the text of every Terraform file by path; empty if the platform is not on GKE."""
     google, cluster = platform.google, platform.cluster
     if google is None or cluster is None:
@@ -216,7 +218,7 @@ def files(platform: PlatformModel) -> dict[str, str]:
         texts_by_path |= {f"terraform/build/{name}": _read_static_file(f"cloud_build/{name}") for name in _ROOT_FILES}
         texts_by_path["terraform/build/backend.tf"] = _backend(platform, google, bucket, f"{google.state_prefix}-build")
         texts_by_path["terraform/build/terraform.tfvars"] = _build_variables(platform, google, bucket)
-        texts_by_path |= build_files(platform, google, bucket)
+        texts_by_path |= cloud_build_files(platform, google, bucket)
     return dict(sorted(texts_by_path.items()))
 
 
@@ -231,7 +233,7 @@ def _read_static_file(path: str) -> str:
     return content.decode()
 
 
-def _backend(platform: PlatformModel, google: Google, bucket: str, prefix: str) -> str:
+def _backend(platform: PlatformModel, google: GoogleSettings, bucket: str, prefix: str) -> str:
     return _BACKEND_TEMPLATE.format(
         bucket=bucket,
         project=google.project or "PROJECT",
@@ -241,21 +243,21 @@ def _backend(platform: PlatformModel, google: Google, bucket: str, prefix: str) 
     )
 
 
-def _variables_file(platform: PlatformModel, google: Google, cluster: Part) -> str:
+def _variables_file(platform: PlatformModel, google: GoogleSettings, cluster: Part) -> str:
     """Return the text of the variables file terraform.tfvars, one paragraph per subject."""
     paragraphs = [
         _VARIABLES_HEADER.format(name=platform.name),
-        pools.assignments(_location_variables(platform, google, cluster)),
-        pools.assignments({"network": _network_variables(google), **_webhook_ports(platform)}),
-        pools.assignments(_cluster_variables(platform, google)),
+        pools.format_assignments(_location_variables(platform, google, cluster)),
+        pools.format_assignments({"network": _network_variables(google), **_webhook_ports(platform)}),
+        pools.format_assignments(_cluster_variables(platform, google)),
         *_autoscaling_variables(cluster),
-        pools.assignments(
+        pools.format_assignments(
             {"disk": {"size_gb": google.disk_size_gb, "type": google.disk_type}, **_driver_variable(google)}
         ),
-        pools.assignments({"node_pools": node_pools(cluster)}),
+        pools.format_assignments({"node_pools": node_pools(cluster)}),
         *_variables_paragraph("reservations", reservations(cluster)),
         *_variables_paragraph("future_reservations", future_reservations(cluster, google.submitted_reservations)),
-        pools.assignments({"repository": google.repository, "dashboards": google.dashboards}),
+        pools.format_assignments({"repository": google.repository, "dashboards": google.dashboards}),
         *_variables_paragraph("more_repositories", more_repositories(platform, google)),
         *_variables_paragraph("teams", _teams_variable(platform)),
     ]
@@ -263,10 +265,10 @@ def _variables_file(platform: PlatformModel, google: Google, cluster: Part) -> s
 
 
 def _variables_paragraph(name: str, variables: Mapping[str, pools.Value]) -> Iterable[str]:
-    return [pools.assignments({name: variables})] if variables else []
+    return [pools.format_assignments({name: variables})] if variables else []
 
 
-def _location_variables(platform: PlatformModel, google: Google, cluster: Part) -> dict[str, pools.Value]:
+def _location_variables(platform: PlatformModel, google: GoogleSettings, cluster: Part) -> dict[str, pools.Value]:
     """Return the Terraform variables project (if set), name, region, zones and labels."""
     project_variable: dict[str, pools.Value] = {"project": google.project} if google.project else {}
     labels = {_PLATFORM_LABEL: platform.name, **google.labels}
@@ -275,7 +277,7 @@ def _location_variables(platform: PlatformModel, google: Google, cluster: Part) 
     return {**project_variable, **location_variables, "labels": labels}
 
 
-def _network_variables(google: Google) -> dict[str, pools.Value]:
+def _network_variables(google: GoogleSettings) -> dict[str, pools.Value]:
     network = google.network
     ranges: dict[str, pools.Value] = {"nodes": network.nodes, "pods": network.pods, "services": network.services}
     ranges["control_plane"] = network.control_plane
@@ -291,7 +293,7 @@ def _webhook_ports(platform: PlatformModel) -> dict[str, pools.Value]:
     return {"webhook_ports": [KUEUE_WEBHOOK_PORT]} if platform.engine is PlatformEngine.KUEUE else {}
 
 
-def _cluster_variables(platform: PlatformModel, google: Google) -> dict[str, pools.Value]:
+def _cluster_variables(platform: PlatformModel, google: GoogleSettings) -> dict[str, pools.Value]:
     security_group_email = security_group(platform)
     return {
         "release_channel": google.release_channel,
@@ -305,7 +307,10 @@ def _cluster_variables(platform: PlatformModel, google: Google) -> dict[str, poo
 
 
 def security_group(platform: PlatformModel) -> str:
-    """Return the Google group that GKE requires for RBAC with groups; '' unless all groups have one domain."""
+    """Return the Google group that GKE requires for RBAC with groups.
+
+    It is '' unless the teams' groups that are email addresses have one domain in common.
+    """
     group_emails = [group for team in platform.teams for group in (*team.members.groups, *team.admins.groups)]
     group_domains = {group.partition("@")[2] for group in group_emails if "@" in group}
     return f"gke-security-groups@{group_domains.pop()}" if len(group_domains) == 1 else ""
@@ -319,14 +324,14 @@ def _autoscaling_variables(cluster: Part) -> Iterable[str]:
     if limits:
         fields = ("resource", "min", "max")
         variables["auto_provisioning"] = [{field: row[field] for field in fields if field in row} for row in limits]
-    return [pools.assignments(variables)]
+    return [pools.format_assignments(variables)]
 
 
-def _driver_variable(google: Google) -> dict[str, pools.Value]:
+def _driver_variable(google: GoogleSettings) -> dict[str, pools.Value]:
     return {"gpu_driver": _GPU_DRIVER_VERSIONS[google.gpu_driver]}
 
 
-def more_repositories(platform: PlatformModel, google: Google) -> dict[str, pools.Value]:
+def more_repositories(platform: PlatformModel, google: GoogleSettings) -> dict[str, pools.Value]:
     """Return the location of each image repository besides the platform's own, by name."""
     locations = {image.repository: image.location or platform.region for image in google.images if image.repository}
     return {name: location for name, location in sorted(locations.items()) if name != google.repository}
@@ -345,11 +350,12 @@ def _teams_variable(platform: PlatformModel) -> dict[str, pools.Value]:
     return rows_by_team
 
 
-def _build_variables(platform: PlatformModel, google: Google, bucket: str) -> str:
+def _build_variables(platform: PlatformModel, google: GoogleSettings, bucket: str) -> str:
     teams: dict[str, pools.Value] = {
         team.name: {"roles": list(team.identity.roles), "buckets": list(team.identity.buckets)}
         for team in platform.teams
     }
     project_variable: dict[str, pools.Value] = {"project": google.project} if google.project else {}
-    assignments = pools.assignments({**project_variable, "name": platform.name, "state_bucket": bucket})
-    return "\n".join([_VARIABLES_HEADER.format(name=platform.name), assignments, pools.assignments({"teams": teams})])
+    variables: dict[str, pools.Value] = {**project_variable, "name": platform.name, "state_bucket": bucket}
+    paragraphs = [pools.format_assignments(variables), pools.format_assignments({"teams": teams})]
+    return "\n".join([_VARIABLES_HEADER.format(name=platform.name), *paragraphs])

@@ -13,7 +13,7 @@ from batchyard.api.times import format_time, is_time, reservation_window
 from batchyard.base.instant import SECOND, parse_duration
 from batchyard.cloud.catalog.machine_types import Accelerator, Catalog, MachineType, catalog_of
 from batchyard.cloud.catalog.nodes import DEFAULT_PODS_PER_NODE
-from batchyard.cloud.catalog.pool_properties import hosts_of_slice, machine_of
+from batchyard.cloud.catalog.pool_properties import machine_of, slice_host_count
 from batchyard.provision.model import Part
 
 # HCL output in the format of `terraform fmt`: two spaces of indent, aligned equals signs.
@@ -28,8 +28,8 @@ _LINE_WIDTH_MAX = 110
 _HCL_ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
-def assignments(value_by_name: Mapping[str, Value], depth: int = 0) -> str:
-    """Return lines of the form NAME = VALUE in HCL, aligned as `terraform fmt` does."""
+def format_assignments(value_by_name: Mapping[str, Value], depth: int = 0) -> str:
+    """Return lines of the form NAME = VALUE in HCL, indented by `depth` levels and aligned as `terraform fmt` does."""
     lines = [(_format_name(name), _format_value(value, depth)) for name, value in value_by_name.items()]
     return "".join(
         f"{_INDENT * depth}{name.ljust(width)} = {text}\n"
@@ -60,7 +60,7 @@ def _format_value(value: Value, depth: int) -> str:
         has_nested_map = any(isinstance(each, Mapping) and each for each in value.values())
         if not has_nested_map and len(value) < 4 and len(one_line) + len(_INDENT) * depth < _LINE_WIDTH_MAX:
             return one_line
-        return f"{{\n{assignments(value, depth + 1)}{_INDENT * depth}}}"
+        return f"{{\n{format_assignments(value, depth + 1)}{_INDENT * depth}}}"
     if all(not isinstance(each, Mapping) for each in value) and len(one_line) + len(_INDENT) * depth < _LINE_WIDTH_MAX:
         return one_line
     item_indent = _INDENT * (depth + 1)
@@ -82,13 +82,13 @@ def _format_on_one_line(value: Value) -> str:
 
 
 def hcl_string(text: str) -> str:
-    """Return an HCL string literal in which `${` and `%{` are escaped."""
+    """Return an HCL string literal of a text; quotes, backslashes, control characters, `${` and `%{` are escaped."""
     escaped_text = "".join(_HCL_ESCAPES.get(letter, letter) for letter in text)
     return f'"{escaped_text.replace("${", "$${").replace("%{", "%%{")}"'
 
 
 def _format_name(name: str) -> str:
-    """Format the name of an HCL assignment: quoted if it is not an identifier (with dots or slashes)."""
+    """Format the name of an HCL assignment; a name that is not an identifier (such as a.b or a/b) is quoted."""
     plain_name = name.replace("_", "a").replace("-", "a")
     return name if plain_name.isascii() and plain_name.isalnum() and plain_name[0].isalpha() else hcl_string(name)
 
@@ -105,30 +105,30 @@ _BOUND_FIELDS: Final = (("totalMin", "total_min"), ("totalMax", "total_max"), ("
 
 
 def node_pools(cluster: Part) -> dict[str, Value]:
-    """Return the Terraform variable `node_pools`; fields with default values are omitted."""
+    """Return the Terraform variable `node_pools`: fields by pool name; fields with default values are omitted."""
     return {pool["name"]: _pool_row(pool, cluster) for pool in cluster["spec"].get("nodePools") or ()}
 
 
 def reservations(cluster: Part) -> dict[str, Value]:
-    """Return the Terraform variable `reservations`: those of the Cluster without a time window.
+    """Return the Terraform variable `reservations`: those of the Cluster without a time window, by name.
 
-    TPU reservations are booked with Google. Pools can use them, but Terraform does not create them.
+    TPU reservations are left out: they are booked with Google, and Terraform does not create them.
     """
     return {
         reservation["name"]: _reservation_row(reservation, machine)
-        for reservation, machine in _reservations_without_chips(cluster)
+        for reservation, machine in _non_tpu_reservations(cluster)
         if _RESERVATION_WINDOW_FIELDS.isdisjoint(reservation)
     }
 
 
 def future_reservations(cluster: Part, submitted_names: Collection[str] = ()) -> dict[str, Value]:
-    """Return the Terraform variable `future_reservations`: those of the Cluster with a start date and an end.
+    """Return the Terraform variable `future_reservations`: by name, those of the Cluster with a start and an end.
 
-    A window relative to the start of a simulation has no date and applies only there. The reservations in
-    `submitted_names` are submitted to Google; all others are drafts.
+    The start must be a date, not an offset from the start of a simulation. A duration counts as an end. TPU
+    reservations are left out. The reservations in `submitted_names` are submitted to Google; all others are drafts.
     """
     rows_by_name: dict[str, Value] = {}
-    for reservation, machine in _reservations_without_chips(cluster):
+    for reservation, machine in _non_tpu_reservations(cluster):
         if not is_time(reservation.get("start", "")) or {"end", "duration"}.isdisjoint(reservation):
             continue
         window = reservation_window(reservation, 0)
@@ -140,7 +140,7 @@ def future_reservations(cluster: Part, submitted_names: Collection[str] = ()) ->
     return rows_by_name
 
 
-def _reservations_without_chips(cluster: Part) -> Iterator[tuple[Part, MachineType]]:
+def _non_tpu_reservations(cluster: Part) -> Iterator[tuple[Part, MachineType]]:
     """Yield each reservation of the Cluster that is not for TPUs, with its machine type."""
     for reservation in cluster["spec"].get("reservations") or ():
         machine = catalog_of(cluster).machine(reservation["machineType"])
@@ -183,7 +183,7 @@ def _pool_zones(pool: Part, cluster: Part, catalog: Catalog) -> Sequence[str]:
 
 
 def _has_compact_placement(pool: Part, catalog: Catalog) -> bool:
-    return "placementGroup" in pool or hosts_of_slice({"spec": pool}, catalog) > 1
+    return "placementGroup" in pool or slice_host_count({"spec": pool}, catalog) > 1
 
 
 def _accelerator_fields(accelerator: Accelerator | None) -> dict[str, Value]:
@@ -219,7 +219,7 @@ def _limit_fields(pool: Part) -> dict[str, Value]:
 def _placement_fields(pool: Part, machine: MachineType, catalog: Catalog) -> dict[str, Value]:
     """Return a pool's placement field, or nothing: compact placement, or a TPU topology (multi-host or not default)."""
     topology = pool.get("tpuTopology")
-    if topology and (hosts_of_slice({"spec": pool}, catalog) > 1 or machine.topology != topology):
+    if topology and (slice_host_count({"spec": pool}, catalog) > 1 or machine.topology != topology):
         return {"tpu_topology": topology}
     return {"compact": True} if "placementGroup" in pool else {}
 

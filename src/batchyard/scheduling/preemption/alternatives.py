@@ -45,8 +45,9 @@ def ranked_quota_holders(
 ) -> list[MissingQuotaHolder]:
     """Return the admitted Workloads below a cohort tree node that use the flavor-resources `frs`, best victims first.
 
-    If `queue` is under its nominal quota, Workloads of borrowing queues precede its own; otherwise its own come first.
-    Within each group, the order is by largest amount, then by key.
+    If `queue` uses less than its quota of all `frs`, Workloads of borrowing queues come first, then those of `queue`,
+    then the others. Otherwise those of `queue` come first. Within each group, the largest amount comes first, then the
+    order is by key.
     """
     return [_unpack_holder(ranked) for ranked in sorted(_rank_holders(snapshot, top_node, queue, frs))]
 
@@ -61,7 +62,7 @@ def first_ranked_holders(
 
 def _rank_holders(snapshot: Snapshot, root: QuotaNode, queue: ClusterQueue, frs: Sequence[int]) -> list[_RankedHolder]:
     """Return the Workloads below a cohort tree node that use the flavor-resources `frs`, with sort keys."""
-    is_under = not [fr for fr in frs if queue.node.usage[fr] >= queue.node.subtree[fr]]
+    is_under = not [fr for fr in frs if queue.node.usage[fr] >= queue.node.subtree_quota[fr]]
     ranked_holders: list[_RankedHolder] = []
     for candidate_queue in snapshot.queues_below(root):
         if not candidate_queue.workloads:
@@ -93,7 +94,11 @@ def protection_reason(
         policy = preemption_policy.within_cluster_queue
         if policy == "Never":
             return ProtectionReason(POLICY_RULE, f"withinClusterQueue of {queue.name} is Never")
-        return None if holder in context.eligible(queue, policy) else _priority_reason(context.workload, holder, policy)
+        return (
+            None
+            if holder in context.eligible_workloads(queue, policy)
+            else _priority_reason(context.workload, holder, policy)
+        )
     policy = preemption_policy.reclaim_within_cohort
     if policy == "Never":
         return ProtectionReason(POLICY_RULE, f"reclaimWithinCohort of {queue.name} is Never")
@@ -103,7 +108,7 @@ def protection_reason(
         )
     if is_within_nominal(holder.queue.node, context.contested_frs):
         return ProtectionReason(NOMINAL_RULE, f"{holder.queue.name} uses no more than its own quota")
-    if holder not in context.eligible(holder.queue, policy):
+    if holder not in context.eligible_workloads(holder.queue, policy):
         return _priority_reason(context.workload, holder, policy)
     if fair_sharing:
         return ProtectionReason(FAIRNESS_RULE, "the preemption would not make the shares fairer")
@@ -119,7 +124,7 @@ def _priority_reason(workload: WorkloadView, holder: AdmittedWorkload, policy: s
 def _borrowing_reason(context: PreemptionContext, holder: AdmittedWorkload) -> ProtectionReason | None:
     """Return why the preemptor may not preempt `holder` while borrowing; None if it may, or does not need to borrow."""
     node, preemption_policy = context.queue.node, context.queue.view.preemption
-    if all(node.usage[fr] + amount <= node.subtree[fr] for fr, amount in context.usage):
+    if all(node.usage[fr] + amount <= node.subtree_quota[fr] for fr, amount in context.usage):
         return None
     if not preemption_policy.borrow_within_cohort:
         return ProtectionReason(BORROWING_RULE, f"{context.queue.name} would borrow, and borrowWithinCohort is Never")
@@ -152,7 +157,7 @@ class SparedWorkload(NamedTuple):
 
 
 class SparedWorkloads(NamedTuple):
-    """The Workloads that could have been preempted but were not: the best candidates, and the number of all."""
+    """Workloads that use the quota that a preemptor lacked but were not preempted: the first 32, and their number."""
 
     spared_workloads: tuple[SparedWorkload, ...]
     total_count: int
@@ -162,18 +167,21 @@ NO_SPARED_WORKLOADS: Final = SparedWorkloads((), 0)
 
 
 def find_spared_workloads(decision: Preempt, snapshot: Snapshot, *, fair_sharing: bool) -> SparedWorkloads:
-    """Return the Workloads that could have been preempted but were not; `snapshot` is from before the preemption."""
+    """Return the Workloads that use the quota a preemptor lacked but were not preempted, at most 32 with reasons.
+
+    `snapshot` must be the state before the preemption.
+    """
     assignment = decision.why.assignment
     assert assignment is not None, "a preemption results from a flavor search"
     queue, contested_frs = decision.queue, assignment.preempting_frs
-    request = PreemptionContext(decision.head.workload, queue, snapshot, assignment.usage, contested_frs)
+    context = PreemptionContext(decision.head.workload, queue, snapshot, assignment.usage, contested_frs)
     victim_keys = {target.workload.key for target in decision.targets}
     max_count = _RECORDED_WORKLOADS_MAX + len(victim_keys)
     ranked_holders, count = first_ranked_holders(snapshot, queue.node.path[0], queue, contested_frs, max_count)
     spared_holders = [holder for holder in ranked_holders if holder.workload.key not in victim_keys]
     recorded_workloads = [
         SparedWorkload(
-            holder, protection_reason(request, holder.workload, fair_sharing=fair_sharing) or NEEDLESS_REASON
+            holder, protection_reason(context, holder.workload, fair_sharing=fair_sharing) or NEEDLESS_REASON
         )
         for holder in spared_holders[:_RECORDED_WORKLOADS_MAX]
     ]

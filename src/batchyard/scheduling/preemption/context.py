@@ -27,18 +27,23 @@ class PreemptionContext(NamedTuple):
     workload: WorkloadView
     queue: ClusterQueue
     snapshot: Snapshot
+    #: The requested quota.
     usage: Usage
+    #: The flavor-resources of which quota is missing.
     contested_frs: tuple[int, ...]
 
     def fits(self, *, may_borrow: bool) -> bool:
-        """Return whether the preemptor's requested quota is free in the current snapshot, with or without borrowing."""
+        """Return whether the requested quota is free in the snapshot; unless `may_borrow`, without borrowing."""
         node = self.queue.node
         if not may_borrow and any(is_borrowing_with(node, fr, amount) for fr, amount in self.usage):
             return False
         return has_room(node, self.usage)
 
     def could_ever_fit(self, *candidates: Sequence[AdmittedWorkload]) -> bool:
-        """Return whether preempting all candidates could free enough quota; if not, no search is necessary."""
+        """Return whether the candidates use as much quota as is missing, without which a search is useless.
+
+        The result is False without candidates. Limits in the cohort tree are ignored.
+        """
         node = self.queue.node
         missing_amounts = {fr: amount - available(node, fr) for fr, amount in self.usage if amount > 0}
         missing_amounts = {fr: amount for fr, amount in missing_amounts.items() if amount > 0}
@@ -49,8 +54,8 @@ class PreemptionContext(NamedTuple):
                 return True
         return False
 
-    def eligible(self, queue: ClusterQueue, policy: str) -> list[AdmittedWorkload]:
-        """Return the Workloads of a ClusterQueue that a preemption policy allows to preempt, in preemption order.
+    def eligible_workloads(self, queue: ClusterQueue, policy: str) -> list[AdmittedWorkload]:
+        """Return a queue's Workloads that use contested quota and that a policy allows to preempt, in preemption order.
 
         An inactive ClusterQueue has none: Kueue's snapshot omits the queue, but its usage counts in the Cohorts.
         """
@@ -64,11 +69,11 @@ class PreemptionContext(NamedTuple):
             if lowest_priority > priority or (lowest_priority == priority and not includes_equal_priority):
                 return []
             equal_start = bisect_left(workloads, priority, key=_PRIORITY_OF_WORKLOAD)
-            candidates_below = workloads[:equal_start]
+            candidates = workloads[:equal_start]
             if includes_equal_priority:
-                equal = workloads[equal_start : bisect_right(workloads, priority, key=_PRIORITY_OF_WORKLOAD)]
-                candidates_below += [candidate for candidate in equal if self.workload.queued < candidate.queued]
-            workloads = candidates_below
+                equal_candidates = workloads[equal_start : bisect_right(workloads, priority, key=_PRIORITY_OF_WORKLOAD)]
+                candidates += [candidate for candidate in equal_candidates if self.workload.queued < candidate.queued]
+            workloads = candidates
         contested_frs = self.contested_frs
         if len(contested_frs) == 1:
             (fr,) = contested_frs
@@ -83,7 +88,7 @@ class PreemptionContext(NamedTuple):
 def fill_back_workloads(
     context: PreemptionContext, targets: list[PreemptionTarget], *, may_borrow: bool
 ) -> list[PreemptionTarget]:
-    """Return the preemption targets without unneeded ones; all but the last are checked, in reverse order.
+    """Remove unneeded preemption targets from `targets`, and return it; all but the last are checked, in reverse order.
 
     Before the call, the snapshot excludes the usage of all targets; afterwards, only the usage of the returned ones.
     The last target takes the position of a removed one, as in Kueue.

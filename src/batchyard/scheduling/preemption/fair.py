@@ -50,12 +50,12 @@ def find_targets(
 def _preemption_candidates(context: PreemptionContext) -> Iterator[AdmittedWorkload]:
     preemption = context.queue.view.preemption
     own_policy, cohort_policy = preemption.within_cluster_queue, preemption.reclaim_within_cohort
-    yield from context.eligible(context.queue, own_policy)
+    yield from context.eligible_workloads(context.queue, own_policy)
     if context.queue.node.parent is None or cohort_policy == "Never":
         return
     for queue in context.snapshot.queues_below(context.queue.node.path[0]):
         if queue is not context.queue and any(is_borrowing_with(queue.node, fr, 0) for fr in context.contested_frs):
-            yield from context.eligible(queue, cohort_policy)
+            yield from context.eligible_workloads(queue, cohort_policy)
 
 
 def _preemptor_fits(context: PreemptionContext) -> bool:
@@ -70,7 +70,10 @@ def _preemptor_fits(context: PreemptionContext) -> bool:
 def _apply_first_rule(
     context: PreemptionContext, candidates: Sequence[AdmittedWorkload], strategy: FairSharingStrategy
 ) -> tuple[bool, list[PreemptionTarget], list[AdmittedWorkload]]:
-    """Select victims by the first strategy; return whether the preemptor fits, the victims, and refused candidates."""
+    """Select victims by the first strategy; return whether the preemptor fits, the victims, and refused candidates.
+
+    The refused candidates are empty if the preemptor fits.
+    """
     target_order = _TargetOrder(context, candidates, strategy)
     is_within_nominal_quota = not any(is_borrowing_with(context.queue.node, fr, 0) for fr in context.contested_frs)
     targets: list[PreemptionTarget] = []
@@ -94,7 +97,10 @@ def _apply_first_rule(
 def _next_fair_candidate(
     context: PreemptionContext, order: "_TargetOrder", queue: ClusterQueue, skipped_candidates: list[AdmittedWorkload]
 ) -> AdmittedWorkload | None:
-    """Return a queue's first candidate that the strategy allows; add those before it to `skipped_candidates`."""
+    """Return a queue's first candidate that the strategy allows; None if there is none.
+
+    FINAL_SHARE adds the refused candidates to `skipped_candidates`; INITIAL_SHARE excludes the queue instead.
+    """
     preemptor_branch, victim_branch = order.diverging_branches(queue)
     preemptor_share, victim_share = order.share(preemptor_branch), order.share(victim_branch)
     if order.strategy is FairSharingStrategy.INITIAL_SHARE:
@@ -103,7 +109,7 @@ def _next_fair_candidate(
         order.exclude_queue(queue)  # independent of the candidate
         return None
     can_never_be_fair = math.isinf(preemptor_share.weighted_value) and not math.isinf(victim_share.weighted_value)
-    while order.has_workload(queue):
+    while order.has_candidate(queue):
         candidate = order.pop_candidate(queue)
         if (
             not can_never_be_fair
@@ -152,33 +158,31 @@ class _TargetOrder:
         strategy: FairSharingStrategy = FairSharingStrategy.INITIAL_SHARE,
     ) -> None:
         self.strategy = strategy
-        self._request = context
-        self._remaining: dict[QuotaNode, list[AdmittedWorkload]] = {}
+        self._context = context
+        self._remaining_candidates: dict[QuotaNode, list[AdmittedWorkload]] = {}
         for candidate in reversed(candidates):
-            self._remaining.setdefault(candidate.queue.node, []).append(candidate)
-        #: Nodes that are excluded because they have no further candidates.
-        self._pruned: dict[QuotaNode, None] = {}
+            self._remaining_candidates.setdefault(candidate.queue.node, []).append(candidate)
+        #: Nodes without further candidates, or not to be considered further.
+        self._excluded_nodes: dict[QuotaNode, None] = {}
         self._preemptor_path = dict.fromkeys(context.queue.node.path)
 
     def share(self, node: QuotaNode) -> Share:
         """Return the current dominant resource share of a ClusterQueue or Cohort."""
-        return weighted_share(node, self._request.snapshot.names)
+        return weighted_share(node, self._context.snapshot.names)
 
-    def has_workload(self, queue: ClusterQueue) -> bool:
+    def has_candidate(self, queue: ClusterQueue) -> bool:
         """Return whether a queue has preemption candidates that `pop_candidate()` has not returned yet."""
-        return bool(self._remaining.get(queue.node))
+        return bool(self._remaining_candidates.get(queue.node))
 
     def pop_candidate(self, queue: ClusterQueue) -> AdmittedWorkload:
-        """Remove and return the next preemption candidate of a queue."""
-        return self._remaining[queue.node].pop()
+        return self._remaining_candidates[queue.node].pop()
 
     def exclude_queue(self, queue: ClusterQueue) -> None:
-        """Exclude a queue from the rest of the search for victims."""
-        self._pruned[queue.node] = None
+        self._excluded_nodes[queue.node] = None
 
     def diverging_branches(self, queue: ClusterQueue) -> tuple[QuotaNode, QuotaNode]:
-        """Return the ancestors of the preemptor's queue and of `queue` just below their lowest common Cohort."""
-        preemptor_path, queue_path = self._request.queue.node.path, queue.node.path
+        """Return the nodes above the preemptor's queue and `queue` (or these) just below their lowest common Cohort."""
+        preemptor_path, queue_path = self._context.queue.node.path, queue.node.path
         level = 0
         while preemptor_path[level] is queue_path[level]:
             level += 1
@@ -186,11 +190,11 @@ class _TargetOrder:
 
     def next_queue(self) -> ClusterQueue | None:
         """Return the queue of the next preemption candidate; None if no candidates are left."""
-        root = self._request.queue.node.path[0]
-        if root is self._request.queue.node:
-            own_queue = self._request.queue
-            return own_queue if self.has_workload(own_queue) and root not in self._pruned else None
-        while root not in self._pruned:
+        root = self._context.queue.node.path[0]
+        if root is self._context.queue.node:
+            own_queue = self._context.queue
+            return own_queue if self.has_candidate(own_queue) and root not in self._excluded_nodes else None
+        while root not in self._excluded_nodes:
             candidate_queue = self._descend_to_queue(root)
             if candidate_queue is not None:
                 return candidate_queue
@@ -198,13 +202,13 @@ class _TargetOrder:
 
     def _descend_to_queue(self, root: QuotaNode) -> ClusterQueue | None:
         """Return the queue with the highest share; None if a Cohort on the way had no candidates and was excluded."""
-        queue_of = self._request.snapshot.queue_of
+        queue_of = self._context.snapshot.queue_of
         cohort = root
         while True:
             best_queue, queue_share = self._best_queue(cohort)
             best_cohort, cohort_share = self._best_cohort(cohort)
             if best_queue is None and best_cohort is None:
-                self._pruned[cohort] = None
+                self._excluded_nodes[cohort] = None
                 return None
             if best_cohort is None or (best_queue is not None and compare_shares(cohort_share, queue_share) < 0):
                 assert best_queue is not None
@@ -214,17 +218,21 @@ class _TargetOrder:
     def _best_queue(self, cohort: QuotaNode) -> tuple[QuotaNode | None, Share]:
         best: QuotaNode | None = None
         best_share = LOWEST_SHARE
-        own_node = self._request.queue.node
-        order = self._request.order_key
+        own_node = self._context.queue.node
+        order = self._context.order_key
         for node in self._child_nodes(cohort, are_queues=True):
             share = self.share(node)
-            if not self._remaining.get(node) or (not share.is_borrowing and node is not own_node):
-                self._pruned[node] = None
+            if not self._remaining_candidates.get(node) or (not share.is_borrowing and node is not own_node):
+                self._excluded_nodes[node] = None
                 continue
             sign = compare_shares(share, best_share)
             if sign > 0:
                 best, best_share = node, share
-            elif sign == 0 and best is not None and order(self._remaining[node][-1]) < order(self._remaining[best][-1]):
+            elif (
+                sign == 0
+                and best is not None
+                and order(self._remaining_candidates[node][-1]) < order(self._remaining_candidates[best][-1])
+            ):
                 best = node
         return best, best_share
 
@@ -234,11 +242,11 @@ class _TargetOrder:
         for node in self._child_nodes(cohort, are_queues=False):
             share = self.share(node)
             if not share.is_borrowing and node not in self._preemptor_path:
-                self._pruned[node] = None
+                self._excluded_nodes[node] = None
             elif compare_shares(share, best_share) >= 0:
                 best_node, best_share = node, share
         return best_node, best_share
 
     def _child_nodes(self, cohort: QuotaNode, *, are_queues: bool) -> list[QuotaNode]:
-        queue_of = self._request.snapshot.queue_of
-        return [n for n in cohort.children.values() if n not in self._pruned and (n in queue_of) is are_queues]
+        queue_of = self._context.snapshot.queue_of
+        return [n for n in cohort.children.values() if n not in self._excluded_nodes and (n in queue_of) is are_queues]

@@ -35,7 +35,7 @@ def find_targets(context: PreemptionContext) -> list[PreemptionTarget]:
     lists = [candidates.own_queue_candidates, candidates.priority_candidates, candidates.hierarchical_candidates]
     if not any(lists) or not context.could_ever_fit(*lists):
         return []
-    ordered_candidates = candidates.in_order()
+    ordered_candidates = candidates.ordered_candidates()
     for may_borrow in _borrowing_attempts(context, candidates):
         with context.snapshot.what_if():
             targets = _select_targets(context, candidates, ordered_candidates, may_borrow=may_borrow)
@@ -48,27 +48,29 @@ class PreemptionCandidates:
     """The Workloads that a preemptor might preempt, grouped by the rule that makes them eligible."""
 
     __slots__ = (
+        "_context",
         "_lowest_common_cohort",
-        "_request",
-        "_with_advantage",
+        "_queues_with_advantage",
         "hierarchical_candidates",
         "own_queue_candidates",
         "priority_candidates",
     )
 
     def __init__(self, context: PreemptionContext) -> None:
-        self._request = context
+        self._context = context
         #: The lowest Cohort in common with the preemptor, by ClusterQueue.
         self._lowest_common_cohort: dict[ClusterQueue, QuotaNode] = {}
-        self._with_advantage: dict[ClusterQueue, None] = {}
+        self._queues_with_advantage: dict[ClusterQueue, None] = {}
         self.hierarchical_candidates: list[AdmittedWorkload] = []
         self.priority_candidates: list[AdmittedWorkload] = []
         preemption = context.queue.view.preemption
-        self.own_queue_candidates = context.eligible(context.queue, preemption.within_cluster_queue)
+        self.own_queue_candidates = context.eligible_workloads(context.queue, preemption.within_cluster_queue)
         if context.queue.node.parent is not None and preemption.reclaim_within_cohort != "Never":
-            self._walk_up(only_with_advantage=not preemption.borrow_within_cohort and not _is_under_nominal(context))
+            self._collect_from_cohorts(
+                only_with_advantage=not preemption.borrow_within_cohort and not _is_under_nominal(context)
+            )
 
-    def in_order(self) -> list[AdmittedWorkload]:
+    def ordered_candidates(self) -> list[AdmittedWorkload]:
         """Return the candidates in preemption order: evicted ones, hierarchical advantage, other queues, own queue."""
         candidate_lists = [
             sorted(self.hierarchical_candidates, key=PREEMPTION_RANK),
@@ -83,42 +85,43 @@ class PreemptionCandidates:
     def may_preempt(self, candidate: AdmittedWorkload, *, may_borrow: bool) -> bool:
         """Return whether a candidate may still be preempted in the current snapshot.
 
-        It may not if its queue, or a Cohort between the queue and the lowest common Cohort, is within its nominal quota
-        after the preemption of earlier targets.
+        The candidate is protected if its queue, or a Cohort between this queue and the lowest common Cohort, is within
+        its nominal quota after the preemption of earlier targets. With `may_borrow`, `borrowWithinCohort` may protect
+        it too.
         """
-        request, queue = self._request, candidate.queue
-        if queue is request.queue:
+        context, queue = self._context, candidate.queue
+        if queue is context.queue:
             return True
-        if may_borrow and queue not in self._with_advantage and not self._may_preempt_while_borrowing(candidate):
+        if may_borrow and queue not in self._queues_with_advantage and not self._may_preempt_while_borrowing(candidate):
             return False
         common_cohort = self._lowest_common_cohort[queue]
         nodes_below = queue.node.path[len(common_cohort.path) :]
-        return not any(is_within_nominal(node, request.contested_frs) for node in nodes_below)
+        return not any(is_within_nominal(node, context.contested_frs) for node in nodes_below)
 
     def reason(self, candidate: AdmittedWorkload) -> str:
         """Return the reason of the Preempted condition for the preemption of a candidate."""
         queue = candidate.queue
-        if queue is self._request.queue:
+        if queue is self._context.queue:
             return PreemptionReason.IN_CLUSTER_QUEUE
-        if queue in self._with_advantage or not self._may_preempt_while_borrowing(candidate):
+        if queue in self._queues_with_advantage or not self._may_preempt_while_borrowing(candidate):
             return PreemptionReason.IN_COHORT_RECLAMATION
         return PreemptionReason.IN_COHORT_RECLAIM_WHILE_BORROWING
 
     def _may_preempt_while_borrowing(self, candidate: AdmittedWorkload) -> bool:
         """Return whether `borrowWithinCohort` allows the preemptor to preempt this candidate while borrowing."""
-        preemption = self._request.queue.view.preemption
-        if not preemption.borrow_within_cohort or candidate.priority >= self._request.workload.priority:
+        preemption = self._context.queue.view.preemption
+        if not preemption.borrow_within_cohort or candidate.priority >= self._context.workload.priority:
             return False
         priority_threshold = preemption.priority_threshold_max
         return priority_threshold is None or candidate.priority <= priority_threshold
 
-    def _walk_up(self, *, only_with_advantage: bool) -> None:
+    def _collect_from_cohorts(self, *, only_with_advantage: bool) -> None:
         """Collect the candidates in other queues, from the preemptor's parent Cohort up to the root Cohort.
 
         From the first subtree with enough nominal quota for the request, the preemptor has a hierarchical advantage. A
         preemptor that already borrows and may not preempt while borrowing has candidates only with this advantage.
         """
-        previous_node, remaining_request = self._request.queue.node, self._request.usage
+        previous_node, remaining_request = self._context.queue.node, self._context.usage
         has_advantage = fits_in_quota(previous_node, remaining_request)
         for cohort in previous_node.path[-2::-1]:
             if has_advantage or not only_with_advantage:
@@ -130,9 +133,9 @@ class PreemptionCandidates:
 
     def _collect_candidates_below(self, top_node: QuotaNode, skipped_branch: QuotaNode, *, has_advantage: bool) -> None:
         """Collect candidates below Cohort `top_node`, without `skipped_branch` and subtrees within nominal quota."""
-        request = self._request
-        reclaim_policy = request.queue.view.preemption.reclaim_within_cohort
-        queue_of, contested_frs = request.snapshot.queue_of, request.contested_frs
+        context = self._context
+        reclaim_policy = context.queue.view.preemption.reclaim_within_cohort
+        queue_of, contested_frs = context.snapshot.queue_of, context.contested_frs
         collected_candidates = self.hierarchical_candidates if has_advantage else self.priority_candidates
         nodes = [top_node]
         for node in nodes:
@@ -143,10 +146,10 @@ class PreemptionCandidates:
                 if queue is None:
                     nodes.append(child)
                     continue
-                collected_candidates += request.eligible(queue, reclaim_policy)
+                collected_candidates += context.eligible_workloads(queue, reclaim_policy)
                 self._lowest_common_cohort[queue] = top_node
                 if has_advantage:
-                    self._with_advantage[queue] = None
+                    self._queues_with_advantage[queue] = None
 
 
 def _borrowing_attempts(context: PreemptionContext, candidates: PreemptionCandidates) -> tuple[bool, ...]:
@@ -165,7 +168,7 @@ def _borrowing_attempts(context: PreemptionContext, candidates: PreemptionCandid
 
 
 def _is_under_nominal(context: PreemptionContext) -> bool:
-    usage, quota = context.queue.node.usage, context.queue.node.subtree
+    usage, quota = context.queue.node.usage, context.queue.node.subtree_quota
     for fr in context.contested_frs:  # noqa: SIM110 - faster, and called for every pending head
         if usage[fr] >= quota[fr]:
             return False
@@ -175,7 +178,7 @@ def _is_under_nominal(context: PreemptionContext) -> bool:
 def _select_targets(
     context: PreemptionContext, candidates: PreemptionCandidates, workloads: list[AdmittedWorkload], *, may_borrow: bool
 ) -> list[PreemptionTarget]:
-    """Select candidates in order until the preemptor fits, without unneeded ones; empty if it does not fit."""
+    """Return the first candidates whose preemption makes room, without unneeded ones; empty if all are too few."""
     targets: list[PreemptionTarget] = []
     for candidate in workloads:
         if not candidates.may_preempt(candidate, may_borrow=may_borrow):
@@ -191,7 +194,7 @@ def _select_targets(
 
 
 class Preemptor:
-    """Finds the Workloads to preempt for one pending Workload, and caches them while the snapshot does not change."""
+    """Finds the Workloads to preempt for one pending Workload; caches results, so the snapshot must stay unchanged."""
 
     __slots__ = ("_queue", "_snapshot", "_strategies", "_targets_cache", "_workload")
 
@@ -239,8 +242,8 @@ class Preemptor:
         cache_key = (usage, contested_frs)
         targets = self._targets_cache.get(cache_key)
         if targets is None:
-            request = PreemptionContext(self._workload, self._queue, self._snapshot, usage, contested_frs)
+            context = PreemptionContext(self._workload, self._queue, self._snapshot, usage, contested_frs)
             strategies = self._strategies
-            targets = fair.find_targets(request, strategies) if strategies else find_targets(request)
+            targets = fair.find_targets(context, strategies) if strategies else find_targets(context)
             self._targets_cache[cache_key] = targets
         return targets

@@ -97,8 +97,8 @@ def _with_default_container_resources(container: Obj, limits: NamespaceLimits) -
     return {**container, "resources": {**resources, "limits": merged_limits, "requests": merged_requests}}
 
 
-def out_of_bounds(workload: Obj, limits: NamespaceLimits) -> str:
-    """Return Kueue's message why the LimitRanges would reject the Workload's pods; '' if they would not."""
+def describe_limit_violations(workload: Obj, limits: NamespaceLimits) -> str:
+    """Return Kueue's message about the LimitRange bounds that the Workload's pods violate; '' if they violate none."""
     violations = [
         f"{path}: Invalid value: [{','.join(names)}]: requests must not be {bound}"
         for i, pod_set in enumerate(_pod_sets(workload))
@@ -129,12 +129,12 @@ def _limit_violations(
 def _bound_violations(
     limits: NamespaceLimits, kind: str, max_amounts: ResourceAmounts, min_amounts: ResourceAmounts, path: str
 ) -> Iterator[tuple[str, list[str], str]]:
-    exceeding = _amounts_above_bounds(max_amounts, limits.max_amounts.get(kind, {}))
-    if exceeding:
-        yield path, exceeding, "above the limitRange max"
-    falling_short = _amounts_above_bounds(limits.min_amounts.get(kind, {}), min_amounts)
-    if falling_short:
-        yield path, falling_short, "below the limitRange min"
+    names_above = _amounts_above_bounds(max_amounts, limits.max_amounts.get(kind, {}))
+    if names_above:
+        yield path, names_above, "above the limitRange max"
+    names_below = _amounts_above_bounds(limits.min_amounts.get(kind, {}), min_amounts)
+    if names_below:
+        yield path, names_below, "below the limitRange min"
 
 
 def _amounts_above_bounds(amounts: ResourceAmounts, bounds: ResourceAmounts) -> list[str]:
@@ -251,9 +251,9 @@ def _runtime_classes(obj: Obj) -> list[str]:
 def _limited_view(obj: Obj, limits: NamespaceLimits) -> WorkloadView:
     adjusted_workload = with_default_resources(obj, limits)
     view = WorkloadView(adjusted_workload)
-    view.out_of_bounds = out_of_bounds(adjusted_workload, limits)
+    view.limit_range_violation = describe_limit_violations(adjusted_workload, limits)
     pods, priority, pod_counts = view.shape
-    view.shape = pods + view.out_of_bounds.encode(), priority, pod_counts  # two cases: within or out of bounds
+    view.shape = pods + view.limit_range_violation.encode(), priority, pod_counts  # two cases: within or out of bounds
     return view
 
 
@@ -263,7 +263,7 @@ def _limited_view(obj: Obj, limits: NamespaceLimits) -> WorkloadView:
 
 
 class WorkloadPriority(NamedTuple):
-    """A Workload's priority value, and its `priorityClassRef`; None without a priority class."""
+    """A Workload's priority value, and its `priorityClassRef` (None without a priority class)."""
 
     value: int
     class_ref: Mapping[str, str] | None
@@ -279,14 +279,14 @@ def resolve_priority(
     job: Obj, templates: Sequence[Mapping[str, Any]], reader: Reader
 ) -> WorkloadPriority | MissingPriorityClass:
     """Return the priority for a job's Workload; MissingPriorityClass if the job's priority class does not exist."""
-    key = class_key(job, templates)
+    key = priority_class_key(job, templates)
     if key is None:
         return _default_priority(reader)
     priority_class = reader.get(key)
     return MissingPriorityClass(key) if priority_class is None else _priority_from_class(key, priority_class)
 
 
-def class_key(job: Obj, templates: Sequence[Mapping[str, Any]]) -> Key | None:
+def priority_class_key(job: Obj, templates: Sequence[Mapping[str, Any]]) -> Key | None:
     """Return the key of the priority class named by a job's label, or else by its first pod template with a class."""
     name = label(job, well_known.PRIORITY_CLASS)
     if name:
@@ -295,14 +295,17 @@ def class_key(job: Obj, templates: Sequence[Mapping[str, Any]]) -> Key | None:
     return next((Key(scheme.PRIORITY_CLASS, "", name) for name in names if name), None)
 
 
-def class_name(workload: Obj) -> str:
+def priority_class_name(workload: Obj) -> str:
     """Return the priority class name in a Workload's `priorityClassRef`; '' if it has none."""
     name: str = (workload["spec"].get("priorityClassRef") or {}).get("name", "")
     return name
 
 
-def follows_label(workload: Obj, has_quota: bool) -> bool:
-    """Return whether a Workload's priority follows its job's priority class label; `has_quota`: it holds quota."""
+def follows_priority_label(workload: Obj, has_quota: bool) -> bool:
+    """Return whether a Workload's priority follows the priority class label of its job.
+
+    It does with a WorkloadPriorityClass; without a class, only while the Workload has no quota.
+    """
     ref = workload["spec"].get("priorityClassRef")
     return not has_quota if ref is None else ref.get("kind") == "WorkloadPriorityClass"
 

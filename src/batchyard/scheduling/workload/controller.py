@@ -62,7 +62,7 @@ def _deactivate_workload(context: WorkloadReconcile) -> ReconcileResult | None:
         return None
     outcome = _write_outcome(UpdateStatus(new_workload))
     if not lifecycle.is_evicted(workload) and "admission" in (workload.get("status") or ()):
-        outcome.events.append(_evicted_event(context.key, evictions.deactivation(workload)))
+        outcome.events.append(_evicted_event(context.key, evictions.eviction_for_deactivation(workload)))
     return outcome
 
 
@@ -90,15 +90,15 @@ def _handle_failed_checks(context: WorkloadReconcile) -> ReconcileResult | None:
     )
     if lifecycle.has_quota_reservation(workload) and not lifecycle.is_evicted(workload):
         if rejected := lifecycle.checks_in_state(workload, lifecycle.REJECTED):
-            return _target_deactivation(context, lifecycle.describe_checks(rejected, lifecycle.REJECTED))
+            return _request_deactivation(context, lifecycle.describe_checks(rejected, lifecycle.REJECTED))
         if retrying := lifecycle.checks_in_state(workload, lifecycle.RETRY):
             message = f"Evicted due to {lifecycle.describe_checks(retrying, lifecycle.RETRY)}"
             return _evict(context, held_workload, lifecycle.Eviction(lifecycle.EVICTED_BY_ADMISSION_CHECK, message))
     return None if held_workload is workload else _write_outcome(UpdateStatus(held_workload))
 
 
-def _target_deactivation(context: WorkloadReconcile, message: str) -> ReconcileResult:
-    new = evictions.target_deactivation(context.workload, lifecycle.EVICTED_BY_ADMISSION_CHECK, message, context.now)
+def _request_deactivation(context: WorkloadReconcile, message: str) -> ReconcileResult:
+    new = evictions.request_deactivation(context.workload, lifecycle.EVICTED_BY_ADMISSION_CHECK, message, context.now)
     event = EventRecord(context.key, "Warning", "AdmissionCheckRejected", f"Deactivated due to {message}")
     return _write_outcome(UpdateStatus(new), event)
 
@@ -192,9 +192,9 @@ def _sync_conditions(context: WorkloadReconcile) -> ReconcileResult | None:
         return None
     new = workload
     if not lifecycle.has_quota_reservation(workload):
-        why = pending_reason.reason_for_pending(workload, context.queues)
-        if why is not None:
-            new = lifecycle.set_pending(workload, *why, now)
+        reason = pending_reason.reason_for_pending(workload, context.queues)
+        if reason is not None:
+            new = lifecycle.set_pending(workload, *reason, now)
         new = lifecycle.without_stale_admission(new)
     new = lifecycle.sync_admitted(new, now)
     if new is workload:
@@ -233,8 +233,8 @@ def _evict_if_draining(context: WorkloadReconcile, queue: Obj | None, kind: str)
 def _check_time_limits(context: WorkloadReconcile) -> ReconcileResult | None:
     """Apply a Workload's PodsReady timeout and maximum execution time, or wait until the earlier of the two."""
     requeue_times = []
-    for limit in (_check_pods_ready_timeout, _check_execution_time):
-        outcome = limit(context)
+    for check_limit in (_check_pods_ready_timeout, _check_execution_time):
+        outcome = check_limit(context)
         if outcome is not None and outcome.writes:
             return outcome
         if outcome is not None and outcome.requeue_at is not None:
@@ -467,7 +467,7 @@ class WorkloadLifecycle:
             return not view.admitted or has_time_limit or awaits_ready_pods or not queue_index.is_open(view)
         if "admission" in status:
             return True
-        has_scheduler_reason = view.waits_for is None or view.waits_for in pending_reason.SCHEDULER_REASONS
+        has_scheduler_reason = view.pending_reason is None or view.pending_reason in pending_reason.SCHEDULER_REASONS
         return not has_scheduler_reason or not queue_index.is_open(view, to_all=True)
 
 

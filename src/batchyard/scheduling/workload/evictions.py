@@ -86,7 +86,7 @@ def clear_requeue_at(workload: meta.Obj) -> meta.Obj:
     return meta.with_path(workload, ("status", "requeueState"), new_requeue_state or None)
 
 
-def target_deactivation(workload: meta.Obj, reason: str, message: str, now: Instant) -> meta.Obj:
+def request_deactivation(workload: meta.Obj, reason: str, message: str, now: Instant) -> meta.Obj:
     """Return the Workload with DeactivationTarget set to True, which requests its deactivation."""
     draft = meta.StatusDraft(workload, now)
     draft.set_condition(DEACTIVATION_TARGET, True, reason, message)
@@ -103,12 +103,15 @@ def exceed_execution_time(workload: meta.Obj, now: Instant) -> meta.Obj:
 
 
 def deactivate(workload: meta.Obj, now: Instant) -> meta.Obj:
-    """Evict a Workload with `spec.active` false for the cause in DeactivationTarget, and remove its requeue state."""
+    """Return a Workload with `spec.active` false as evicted, for the cause in DeactivationTarget, if any.
+
+    Its requeue state and DeactivationTarget are removed. The same object is returned if nothing changes.
+    """
     draft = meta.StatusDraft(workload, now)
     is_evicted = draft.is_true(lifecycle.EVICTED)
     if is_evicted and "requeueState" not in draft.status:
         return workload
-    eviction = deactivation(workload)
+    eviction = eviction_for_deactivation(workload)
     draft.drop_fields("requeueState")
     draft.drop_condition(DEACTIVATION_TARGET)
     if not is_evicted:
@@ -116,7 +119,7 @@ def deactivate(workload: meta.Obj, now: Instant) -> meta.Obj:
     return draft.result()
 
 
-def deactivation(workload: meta.Obj) -> lifecycle.Eviction:
+def eviction_for_deactivation(workload: meta.Obj) -> lifecycle.Eviction:
     """Return reason and message for evicting a deactivated Workload, with the cause from DeactivationTarget, if any."""
     target = meta.find_condition(workload, DEACTIVATION_TARGET)
     message = "The workload is deactivated"
@@ -139,10 +142,10 @@ def _reset_checks(draft: meta.StatusDraft) -> None:
     """Reset an evicted Workload's admission checks to Pending, and close its preemption gates (MultiKueue)."""
     status = draft.status
     if status.get("admissionChecks"):
-        checks = [lifecycle.reset_check(check, draft.time) for check in status["admissionChecks"]]
+        checks = [lifecycle.reset_check(check, draft.timestamp) for check in status["admissionChecks"]]
         draft.set_field("admissionChecks", checks)
     if status.get("preemptionGates"):
-        closed_gate_fields = {"position": "Closed", "lastTransitionTime": draft.time}
+        closed_gate_fields = {"position": "Closed", "lastTransitionTime": draft.timestamp}
         draft.set_field("preemptionGates", [{**gate, **closed_gate_fields} for gate in status["preemptionGates"]])
 
 

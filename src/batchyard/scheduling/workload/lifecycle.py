@@ -62,7 +62,8 @@ def are_checks_ready(checks: Sequence[AdmissionCheck]) -> bool:
 def required_checks(queue: ClusterQueueView, admission: Mapping[str, Any] | None) -> list[str]:
     """Return the sorted names of the admission checks that a ClusterQueue requires for a Workload.
 
-    With quota (`admission`), these are the checks for the assigned flavors; without, only the checks for all flavors.
+    With quota (`admission`), these are the checks for the assigned flavors. Without quota, they are the checks that
+    apply to all flavors of the queue.
     """
     if not queue.check_rules:
         return []
@@ -111,7 +112,10 @@ def reset_check(check: AdmissionCheck, timestamp: str) -> AdmissionCheck:
 
 
 def with_check(workload: meta.Obj, check: AdmissionCheck, now: Instant) -> meta.Obj:
-    """Return the Workload with `check` replacing the one of that name; a new state gets the current time."""
+    """Return the Workload with its admission check of that name replaced by `check`; a new state gets the current time.
+
+    The Workload must have a check of that name. If `check` is equal to it, the same Workload is returned.
+    """
     checks = checks_of(workload)
     old = next(each for each in checks if each["name"] == check["name"])
     if check == old:
@@ -279,7 +283,7 @@ def has_admission_gate(workload: meta.Obj) -> bool:
 def reserve_quota(
     workload: meta.Obj, admission: Mapping[str, Any], now: Instant, admitted: bool, checks: Sequence[str] | None = None
 ) -> meta.Obj:
-    """Return the Workload with a quota reservation; if `admitted`, all checks are Ready, and it is also Admitted.
+    """Return the Workload with a quota reservation, and as Admitted if `admitted` (all its checks must then be Ready).
 
     If `checks` is given, the Workload gets exactly these admission checks, new ones Pending. `resourceRequests` is
     removed, because the admission contains the usage.
@@ -291,7 +295,7 @@ def reserve_quota(
         checks_by_name = {check["name"]: check for check in draft.status.get("admissionChecks") or ()}
         draft.drop_fields("admissionChecks")
         if checks:
-            required_checks = [checks_by_name.get(name) or new_check(name, draft.time) for name in checks]
+            required_checks = [checks_by_name.get(name) or new_check(name, draft.timestamp) for name in checks]
             draft.set_field("admissionChecks", required_checks)
     cluster_queue = admission["clusterQueue"]
     draft.set_condition(QUOTA_RESERVED, True, "QuotaReserved", f"Quota reserved in ClusterQueue {cluster_queue}")
@@ -406,7 +410,10 @@ def has_former_owner(workload: meta.Obj) -> bool:
 
 
 def transfer_field_ownership(workload: meta.Obj) -> Sequence[meta.Obj]:
-    """Return `managedFields` with the fields of earlier batchyard releases transferred to `kueue-admission`."""
+    """Return `managedFields` with the fields of earlier batchyard releases transferred to `kueue-admission`.
+
+    The Workload must have such fields (`has_former_owner()`).
+    """
     entries = workload["metadata"].get("managedFields") or ()
     status_entries = [entry for entry in entries if _owner_identity(entry) in {_FORMER_OWNER, _CURRENT_OWNER}]
     merged_fields: dict[str, Any] = {}
@@ -455,7 +462,7 @@ class ResourceInUseFinalizer:
         self._deleting: dict[meta.Key, None] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return the keys of objects being deleted, because they may be unused now, and of objects without the
+        """Return the keys of all objects being deleted, which may be unused now, and that of an object that needs the
         finalizer.
         """
         if event.key.kind == _USING_KIND:
@@ -474,12 +481,12 @@ class ResourceInUseFinalizer:
         if obj is None:
             return ReconcileResult()
         if not obj["metadata"].get("deletionTimestamp"):
-            new_workload = meta.with_finalizer(obj, well_known.RESOURCE_IN_USE)
+            new_obj = meta.with_finalizer(obj, well_known.RESOURCE_IN_USE)
         elif self._is_used(key, reader):
             return ReconcileResult()
         else:
-            new_workload = meta.without_finalizer(obj, well_known.RESOURCE_IN_USE)
-        return ReconcileResult() if new_workload is obj else ReconcileResult([Update(new_workload)])
+            new_obj = meta.without_finalizer(obj, well_known.RESOURCE_IN_USE)
+        return ReconcileResult() if new_obj is obj else ReconcileResult([Update(new_obj)])
 
     def _is_used(self, key: meta.Key, reader: Reader) -> bool:
         queues = self._scheduler_cache.snapshot.queues

@@ -9,7 +9,7 @@ import re
 from typing import Final, NamedTuple
 
 from batchyard.api import well_known
-from batchyard.api.meta import Obj, annotation, find_condition, selector
+from batchyard.api.meta import Obj, annotation, find_condition, parse_selector
 from batchyard.api.views.node import namespace_labels
 from batchyard.scheduling import messages
 from batchyard.scheduling.workload import lifecycle
@@ -57,7 +57,7 @@ class WorkloadQueues(NamedTuple):
 
 
 def stop_policy(queue: Obj | None) -> str:
-    """Return the stop policy of a LocalQueue or ClusterQueue: None, Hold or HoldAndDrain."""
+    """Return the stopPolicy of a queue: 'None' (the default, also without a queue), 'Hold' or 'HoldAndDrain'."""
     return "None" if queue is None else queue["spec"].get("stopPolicy") or "None"
 
 
@@ -130,7 +130,7 @@ def _namespace_mismatch_reason(queues: WorkloadQueues) -> PendingReason | None:
     """Return the pending reason if the ClusterQueue does not select the Workload's namespace; otherwise None."""
     if queues.namespace is None or queues.cluster_queue is None:
         return None
-    namespace_selector = selector(queues.cluster_queue["spec"].get("namespaceSelector"))
+    namespace_selector = parse_selector(queues.cluster_queue["spec"].get("namespaceSelector"))
     if namespace_selector is not None and namespace_selector.matches(namespace_labels(queues.namespace)):
         return None
     return PendingReason(messages.MISCONFIGURED, messages.NAMESPACE_MISMATCH)

@@ -108,11 +108,14 @@ def deadline(workload: Obj, policy: PodsReadyPolicy) -> PodsReadyDeadline | None
 
 
 def evict_after_timeout(workload: Obj, policy: PodsReadyPolicy, cause: str, now: Instant) -> Obj:
-    """Evict a Workload with a requeue backoff after a PodsReady timeout; request deactivation after the last retry."""
+    """Return the Workload evicted with a requeue backoff, or with a request to deactivate it after the last retry.
+
+    `cause` is the cause of the PodsReadyDeadline that has passed.
+    """
     attempt_count = ((workload.get("status") or {}).get("requeueState") or {}).get("count", 0) + 1
     if policy.backoff_limit_count is not None and attempt_count > policy.backoff_limit_count:
         message = "exceeding the maximum number of re-queuing retries"
-        return evictions.target_deactivation(workload, lifecycle.REQUEUING_LIMIT_EXCEEDED, message, now)
+        return evictions.request_deactivation(workload, lifecycle.REQUEUING_LIMIT_EXCEEDED, message, now)
     requeue_time = now + exponential_backoff(policy.backoff_base, policy.backoff_max, attempt_count)
     held_back_workload = evictions.hold_back(workload, requeue_time, is_counted=True)
     reason, message = lifecycle.EVICTED_BY_PODS_READY_TIMEOUT, timeout_message(workload)

@@ -39,11 +39,11 @@ class LiveKernel:
         self.must_pause: Callable[[], bool] = _never_pauses
 
     def now(self) -> Instant:
-        """Return the scheduled instant of the callback that runs now, or that ran last."""
+        """Return the instant of the callback that runs now or ran last; before the first one, the start instant."""
         return self._virtual_loop.now()
 
     def clock(self) -> Instant:
-        """Return the current time of the loop's clock, which may be later than `now` if callbacks are overdue."""
+        """Return the time of the loop's clock, at most `stops_at`. It is later than `now` if callbacks are overdue."""
         instant = self._start_instant + int((self._loop.time() - self._began_at) * self._speed * SECOND)
         return instant if self.stops_at is None else min(instant, self.stops_at)
 
@@ -133,7 +133,7 @@ class LiveKernel:
                 pass
 
     def _schedule_next_slice(self) -> None:
-        """Schedule the next slice of callbacks for the instant at which the next callback is due."""
+        """Schedule the next slice for the due time of the next callback, unless time stops before it."""
         self._is_slice_scheduled = False
         next_due = self._virtual_loop.next_instant()
         if next_due is None or (self.stops_at is not None and next_due > self.stops_at):

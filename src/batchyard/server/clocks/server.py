@@ -3,7 +3,7 @@
 A batchyard server reports its time and speed. For any other server, the clock follows the `Date` header of its
 responses, in whole seconds (RFC 9110, section 6.6.1). Replicas on machines with clock skew therefore agree with each
 other, and with the `creationTimestamp`s of the server. A difference of dates counts only if two responses confirm it.
-Time that controllers have seen does not go back: once they run, the clock is only set forward.
+Time that controllers have seen does not go back: once they run, a date only sets the clock forward.
 """
 
 import logging
@@ -23,7 +23,7 @@ _BATCHYARD_NAME: Final = "batchyard"
 #: The status codes of other servers for the path of the status document.
 _NOT_BATCHYARD_CODES: Final = (403, 404)
 #: The poll interval for a batchyard server or a server whose date differs, and for other servers.
-_FIRST_POLL_DELAY: Final = 5 * SECOND
+_SHORT_POLL_INTERVAL: Final = 5 * SECOND
 _POLL_INTERVAL: Final = MINUTE
 #: The tolerated difference from a batchyard server, and from other servers, whose dates are in whole seconds.
 _CLOCK_TOLERANCE: Final = SECOND // 20
@@ -31,7 +31,10 @@ _DATE_HEADER_TOLERANCE: Final = 2 * SECOND
 
 
 async def is_other_server(sender: RequestSender) -> bool:
-    """Return whether an API server returns a version that is not batchyard's. Only batchyard reports its time."""
+    """Return whether an API server's version is not batchyard's; False if the request of the version fails.
+
+    Only batchyard reports its time.
+    """
     answer = await sender.ask(HttpRequest("GET", _VERSION_PATH))
     return answer.code == 200 and _BATCHYARD_NAME not in str(decode_object(answer.body).get("gitVersion"))
 
@@ -59,7 +62,7 @@ class ServerClock:
         #: How many times as fast as real time the server's time runs.
         self.speed = 1.0
 
-    async def set(self) -> None:
+    async def synchronize(self) -> None:
         """Set the loop's clock to the API server's time, before the controllers start, and schedule periodic polls."""
         if await is_other_server(self._sender):
             self._path = _VERSION_PATH
@@ -93,17 +96,20 @@ class ServerClock:
         elif response.server_time and (self._path == _VERSION_PATH or response.code in _NOT_BATCHYARD_CODES):
             self._path = _VERSION_PATH
             return self._follow_date(response.server_time + SECOND // 2 + one_way_time)
-        return _FIRST_POLL_DELAY
+        return _SHORT_POLL_INTERVAL
 
     def _follow_date(self, server_instant: Instant) -> Duration:
-        """Set the clock to the server's date once two responses confirm it; return the delay until the next poll."""
+        """Set the clock to the server's date once two responses confirm it; return the delay until the next poll.
+
+        The clock is set back only if the event loop is unused. A difference is reported once.
+        """
         server_lead, last_difference = server_instant - self._kernel.clock(), self._unconfirmed_difference
         if abs(server_lead) <= _DATE_HEADER_TOLERANCE:
             self._unconfirmed_difference, self._is_reported = None, False
             return _POLL_INTERVAL
         self._unconfirmed_difference = server_lead
         if last_difference is None or abs(server_lead - last_difference) > _DATE_HEADER_TOLERANCE:
-            return _FIRST_POLL_DELAY
+            return _SHORT_POLL_INTERVAL
         is_date_followed = server_lead > 0 or self._kernel.is_unused
         if not self._is_reported:
             direction_text = "behind" if server_lead > 0 else "ahead of"
@@ -143,14 +149,14 @@ class MachineClock:
         self._clock = clock
 
     def follow(self) -> None:
-        """Set the event loop's clock forward if the wall clock is ahead; repeat this until the loop is stopped."""
+        """Set the loop's clock forward if the wall clock is over 2 s ahead. Repeat every 5 s while the loop runs."""
         if self._kernel.is_stopped:
             return
         wall_time = self._clock()
         wall_clock_lead = wall_time - self._kernel.clock()
         if wall_clock_lead > _MACHINE_CLOCK_TOLERANCE:
             _LOG.warning(
-                "the machine's clock jumped ahead by %s (sleep or clock change); the platform's clock is set to it",
+                "the machine's clock jumped ahead by %s (sleep or clock change); the platform's clock is set forward",
                 format_age(wall_clock_lead),
             )
             self._kernel.set_clock(wall_time, 1.0)

@@ -47,7 +47,7 @@ class LoopTimers:
         return self._last_ticket
 
     def cancel(self, ticket: Ticket) -> None:
-        """Cancel the callback that this ticket identifies."""
+        """Cancel the callback that this ticket identifies; do nothing if it has run."""
         timer_handle = self._timers.pop(ticket, None)
         if timer_handle is not None:
             timer_handle.cancel()

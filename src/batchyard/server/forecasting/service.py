@@ -72,7 +72,10 @@ class ForkPool:
         self.metrics = ForkMetrics(monotonic_seconds, lambda: len(self._queue))
 
     def ask(self, question: Hashable, work: AnswerFunction) -> DeferredResponse:
-        """Return the deferred answer to a question, which `work` computes. Raises StatusError if the queue is full."""
+        """Return the deferred answer to a question, which `work` computes. Raises StatusError if the queue is full.
+
+        If an equal question is cached or queued, its answer is used.
+        """
         cached_response = self._cached.get(question) if self._cached_revision == self._revision() else None
         if cached_response is not None:
             response = cached_response
@@ -140,8 +143,8 @@ def _decode_output(output: bytes) -> Response:
 def _encode_answer(work: AnswerFunction) -> bytes:
     try:
         return b"200" + msgspec.json.encode(work())
-    except StatusError as refused:
-        response = refused.response()
+    except StatusError as rejection:
+        response = rejection.response()
         return b"%d" % response.code + msgspec.json.encode(response.body)
 
 
@@ -193,7 +196,7 @@ class CalibrationLoop:
         self._timer = loop.call_later(_CHECK_INTERVAL, self._check_periodically, loop)
 
     def record_use(self) -> None:
-        """Record that a user requested a forecast, so that the calibration requests forecasts for one more day."""
+        """Record that a user requested a forecast: the calibration continues for one more day. Check forecasts now."""
         self._used_at = self._clock()
         self.check_forecasts()
 
@@ -283,7 +286,7 @@ class ForecastObjects(Protocol):
         """Return the stored object with this key, or None."""
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """Return all objects of a kind, sorted by namespace and name."""
+        """Return the objects of a kind in a namespace (None: in all), sorted by namespace and name."""
 
 
 class ForecastEngine:
@@ -315,7 +318,7 @@ class ForecastEngine:
 
     def with_effect_warnings(self, request: ApiRequest, path: ResourcePath, response: Response) -> AnyResponse:
         """Return the response to a dry-run change, with warnings about its effects unless the queue is full."""
-        changed_object = to_storage_version(path.info, path.version, response.body)
+        changed_object = to_storage_version(path.served_kind, path.version, response.body)
         question = (request.user, msgspec.json.encode(changed_object))
         try:
             warnings = self._fork_pool.ask(question, partial(self._compute_warnings, changed_object, request))

@@ -51,12 +51,15 @@ class Connections:
         self._all_closed = asyncio.Event()
         self._body_bytes = 0
         self._body_bytes_by_holder: dict[str, int] = {}
-        self._ports: dict[str, int] = {}
+        self._port_counts: dict[str, int] = {}
         self._second = 0
         self._date = b""
 
     def enter(self, connection: ClosableConnection) -> bool:
-        """Count a connection as open until `leave`. Return False if too many are open, in total or from its client."""
+        """Count a connection as open until `leave`. Return False if too many are open, in total or from its client.
+
+        The connection is also counted if the method returns False.
+        """
         peer = connection.peer
         same_client_count = sum(1 for other in self._open if other.peer == peer)
         self._open[connection] = None
@@ -77,17 +80,19 @@ class Connections:
 
     def enter_port(self, holder: str) -> bool:
         """Count a new port-forward connection of a user ('' for the owner); return False if a limit is reached."""
-        port_count = self._ports.get(holder, 0)
-        if sum(self._ports.values()) >= FORWARDED_PORTS_MAX or (holder and port_count >= USER_FORWARDED_PORTS_MAX):
+        port_count = self._port_counts.get(holder, 0)
+        if sum(self._port_counts.values()) >= FORWARDED_PORTS_MAX or (
+            holder and port_count >= USER_FORWARDED_PORTS_MAX
+        ):
             return False
-        self._ports[holder] = port_count + 1
+        self._port_counts[holder] = port_count + 1
         return True
 
-    def leave_port(self, holder_name: str) -> None:
+    def leave_port(self, holder: str) -> None:
         """Stop counting a closed port-forward connection of a user ('' for the owner)."""
-        self._ports[holder_name] -= 1
-        if not self._ports[holder_name]:
-            del self._ports[holder_name]
+        self._port_counts[holder] -= 1
+        if not self._port_counts[holder]:
+            del self._port_counts[holder]
 
     def leave(self, connection: ClosableConnection) -> None:
         """Stop counting a closed connection as open."""
@@ -96,7 +101,7 @@ class Connections:
             self._all_closed.set()
 
     async def end(self, timeout_seconds: float) -> None:
-        """Close all connections gracefully; abort those still open after `timeout_seconds`."""
+        """Close all connections once their requests are answered; abort those still open after `timeout_seconds`."""
         for connection in list(self._open):
             connection.end()
         if self._open:
@@ -133,10 +138,11 @@ class ConnectionDeadline:
         self._timer_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
-    def wait(self, awaited_event: tuple[str, int], timeout_seconds: float, on_timeout: Callable[[], object]) -> None:
+    def start(self, awaited_event: tuple[str, int], timeout_seconds: float, on_timeout: Callable[[], object]) -> None:
         """Start a timeout for the event that a connection waits for; `on_timeout` is called when it expires.
 
-        `awaited_event` is the event's kind and request number. A second call for the same event changes nothing.
+        `awaited_event` is the event's kind and request number. It replaces the event before it. A second call for the
+        same event changes nothing.
         """
         if awaited_event == self._awaited:
             return
@@ -192,8 +198,8 @@ class Acceptor:
         """Start to accept connections. `create_protocol` makes their protocols; `handshake_timeout` is in seconds."""
         self._loop = asyncio.get_running_loop()
         self._listener = listener
-        self._connect = create_protocol
-        self._context = tls_context
+        self._create_protocol = create_protocol
+        self._tls_context = tls_context
         self._handshake_timeout = None if tls_context is None else handshake_timeout
         self._handshakes: dict[asyncio.Task[None], None] = {}
         listener.setblocking(False)
@@ -237,7 +243,10 @@ class Acceptor:
         try:
             with suppress(OSError):
                 await self._loop.connect_accepted_socket(
-                    self._connect, client_socket, ssl=self._context, ssl_handshake_timeout=self._handshake_timeout
+                    self._create_protocol,
+                    client_socket,
+                    ssl=self._tls_context,
+                    ssl_handshake_timeout=self._handshake_timeout,
                 )
         except asyncio.CancelledError:
             client_socket.close()
@@ -259,7 +268,7 @@ class CertificateUser(NamedTuple):
     valid_from: Instant
     valid_until: Instant
 
-    def now(self) -> UserInfo:
+    def current_user(self) -> UserInfo:
         """Return the user if the certificate is valid at the current time, else the anonymous user."""
         return self.user if self.valid_from <= wall_clock() <= self.valid_until else ANONYMOUS
 
@@ -280,7 +289,10 @@ def server_tls_context(certificate_file: str, authority_file: str) -> ssl.SSLCon
 
 
 def certificate_user_of(certificate: dict[str, Any]) -> CertificateUser | None:
-    """Return the user of a verified client certificate, by common name and organizations; None without that name."""
+    """Return the user of a verified client certificate; None if the certificate has no common name.
+
+    The common name is the user's name, and the organizations are its groups.
+    """
     names = [pair for attributes in certificate.get("subject", ()) for pair in attributes]
     name = next((value for kind, value in names if kind == "commonName"), "")
     if not name:

@@ -37,7 +37,10 @@ _shared_encodings: Final[dict[int, tuple[Any, bytes]]] = {}
 
 
 def encode_shared(value: Any) -> bytes:
-    """Return the JSON encoding of an immutable object, from a cache that responses and watches share."""
+    """Return the JSON encoding of an immutable object, from a cache that responses and watches share.
+
+    Encodings above 64 KiB are not cached.
+    """
     cached_encoding = _shared_encodings.get(id(value))
     if cached_encoding is not None and cached_encoding[0] is value:
         return cached_encoding[1]
@@ -50,9 +53,10 @@ def encode_shared(value: Any) -> bytes:
 
 
 def encode_in_pieces(body: Mapping[str, Any]) -> Iterator[bytes]:
-    """Yield the JSON encoding of a response body in pieces, with a final newline. List items are encoded lazily.
+    """Yield the JSON encoding of a response body, with a final newline, in one or several pieces.
 
-    A piece has about PIECE_SIZE bytes, or more if one list item is larger.
+    Only a list of ConvertedItems is split: into pieces of about PIECE_SIZE bytes and at most _PIECE_ITEMS_MAX items,
+    which are encoded lazily. A piece is longer if one item is larger.
     """
     name, items = next(((name, value) for name, value in body.items() if isinstance(value, ConvertedItems)), ("", ()))
     encoded_head = _encode({field: value for field, value in body.items() if field != name})
@@ -139,7 +143,7 @@ class RequestDispatcher:
         self._queue: FairQueue[_QueuedRequest] = FairQueue(_EXPECTED_REQUEST_SECONDS)
         self._is_ending = False
         #: The user of each watch and upgraded connection.
-        self._users_of_streams: dict[
+        self._users_by_stream: dict[
             api_request.StreamingResponse | api_request.UpgradeResponse, api_request.UserInfo
         ] = {}
         self._exceptions = 0
@@ -148,7 +152,7 @@ class RequestDispatcher:
         """Authenticate a request from its head; return the request with its user. Raises StatusError."""
         return self._server.authenticate(request)
 
-    def ask(self, request: api_request.ApiRequest, on_response: ResponseReceiver) -> None:
+    def submit(self, request: api_request.ApiRequest, on_response: ResponseReceiver) -> None:
         """Queue a request; `on_response` gets its response later.
 
         If a limit of requests or watches is reached, or the server shuts down, `on_response` gets a 429 at once.
@@ -157,9 +161,9 @@ class RequestDispatcher:
         try:
             if self._is_ending:
                 raise too_many_requests()
-            self._limiter.enter(user, is_watch=request.flag("watch") and self._server.begins_watch(request))
-        except api_request.StatusError as refused:
-            on_response(encode_body(refused.response()))
+            self._limiter.enter(user, is_watch=request.has_flag("watch") and self._server.begins_watch(request))
+        except api_request.StatusError as rejection:
+            on_response(encode_body(rejection.response()))
         else:
             began_at = self._metrics.begin()
             queued_request = _QueuedRequest(
@@ -195,16 +199,16 @@ class RequestDispatcher:
                 )
 
     @property
-    def watches(self) -> int:
+    def watch_count(self) -> int:
         """The number of watches and upgraded connections in progress."""
-        return len(self._users_of_streams)
+        return len(self._users_by_stream)
 
     def leave(self, stream: api_request.StreamingResponse | api_request.UpgradeResponse) -> None:
         """End a streaming response; stop counting it, or a closed upgraded connection, as a watch of its user."""
         if not isinstance(stream, api_request.UpgradeResponse):
-            self._commit.leave(stream)
+            self._commit.unsubscribe(stream)
             stream.end()
-        user = self._users_of_streams.pop(stream, None)
+        user = self._users_by_stream.pop(stream, None)
         if user is not None:
             self._limiter.end_watch(user)
 
@@ -228,7 +232,7 @@ class RequestDispatcher:
         self._limiter.leave(user)
         self._metrics.record_duration(*measurement)
         if not isinstance(started_response, api_request.Response):
-            self._users_of_streams[started_response] = user
+            self._users_by_stream[started_response] = user
             self._limiter.begin_watch(user)
         on_response(started_response if journal_error is None else encode_body(_NOT_STORED.response()))
 

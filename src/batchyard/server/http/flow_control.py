@@ -33,8 +33,8 @@ class ConcurrencyLimiter:
     """Limits the requests in progress, in total and for each user, and the watches of each user."""
 
     def __init__(self) -> None:
-        self._by_flow: dict[str, int] = {}
-        self._watches: dict[str, int] = {}
+        self._request_counts: dict[str, int] = {}
+        self._watch_counts: dict[str, int] = {}
         self._total = 0
 
     def enter(self, user: UserInfo, *, is_watch: bool = False) -> None:
@@ -43,28 +43,28 @@ class ConcurrencyLimiter:
         The owner's requests are counted, but never rejected.
         """
         flow_name = flow_of(user)
-        flow_request_count = self._by_flow.get(flow_name, 0)
+        flow_request_count = self._request_counts.get(flow_name, 0)
         if not is_exempt_from_limits(user):
             if self._total >= REQUESTS_MAX or flow_request_count >= USER_REQUESTS_MAX:
                 raise too_many_requests()
-            if is_watch and self._watches.get(flow_name, 0) >= USER_WATCHES_MAX:
+            if is_watch and self._watch_counts.get(flow_name, 0) >= USER_WATCHES_MAX:
                 raise too_many_requests()
         self._total += 1
-        self._by_flow[flow_name] = flow_request_count + 1
+        self._request_counts[flow_name] = flow_request_count + 1
 
     def leave(self, user: UserInfo) -> None:
         """Count a user's request as answered, and no longer as in progress."""
         self._total -= 1
-        _decrement_user_count(self._by_flow, flow_of(user))
+        _decrement_count(self._request_counts, flow_of(user))
 
     def begin_watch(self, user: UserInfo) -> None:
         """Count a watch of a user until `end_watch`."""
         flow_name = flow_of(user)
-        self._watches[flow_name] = self._watches.get(flow_name, 0) + 1
+        self._watch_counts[flow_name] = self._watch_counts.get(flow_name, 0) + 1
 
     def end_watch(self, user: UserInfo) -> None:
         """Count a watch of a user as ended."""
-        _decrement_user_count(self._watches, flow_of(user))
+        _decrement_count(self._watch_counts, flow_of(user))
 
 
 def too_many_requests() -> StatusError:
@@ -73,10 +73,10 @@ def too_many_requests() -> StatusError:
     return StatusError(429, "TooManyRequests", message, {"retryAfterSeconds": RETRY_AFTER})
 
 
-def _decrement_user_count(counts_by_user: dict[str, int], user: str) -> None:
-    counts_by_user[user] -= 1
-    if not counts_by_user[user]:
-        del counts_by_user[user]
+def _decrement_count(counts_by_flow: dict[str, int], flow_name: str) -> None:
+    counts_by_flow[flow_name] -= 1
+    if not counts_by_flow[flow_name]:
+        del counts_by_flow[flow_name]
 
 
 #: If there are more flows than this, idle flows without outstanding charges are removed.
@@ -96,7 +96,7 @@ class FairQueue(Generic[_T]):
     """A fair queue of items by flow: urgent items come first, then items of the flow that has used the least time."""
 
     def __init__(self, expected_cost: float) -> None:
-        """Create an empty queue. `expected_cost` is the cost in seconds that an item counts before it is measured."""
+        """Create an empty queue. `expected_cost` is the cost of an item in seconds until `charge` sets the real one."""
         self._expected_cost = expected_cost
         self._flows: dict[str, _Flow[_T]] = {}
         #: A heap of the flows with queued items: used time when pushed, sequence number, and name.
@@ -138,7 +138,7 @@ class FairQueue(Generic[_T]):
             self._push_flow(name, flow)
 
     def take(self) -> tuple[str, _T]:
-        """Remove the next item; return its flow ('' if urgent) and the item. Raises IndexError if none is queued."""
+        """Remove the next item; return its flow's name ('' if urgent) and the item. Raises IndexError if empty."""
         if self._urgent:
             return "", self._urgent.popleft()
         while True:
@@ -159,7 +159,10 @@ class FairQueue(Generic[_T]):
         return name, item
 
     def charge(self, name: str, cost_seconds: float) -> None:
-        """Charge the measured cost of an item in seconds to its flow, instead of the expected cost."""
+        """Charge the measured cost of an item in seconds to its flow, instead of the expected cost.
+
+        Unknown names are ignored, such as the '' of urgent items.
+        """
         flow = self._flows.get(name)
         if flow is not None:
             flow.used_time = max(0.0, flow.used_time + cost_seconds - self._expected_cost)

@@ -81,7 +81,6 @@ class ChildProcess:
 
 
 def _run_in_child(work: ChildWork, write_fd: int) -> NoReturn:
-    """Run the work in the forked child process, write its output to the pipe, and exit."""
     exit_code = 1
     try:
         gc.disable()
@@ -132,13 +131,15 @@ class ForkedWork:
         self._loop = loop
         self._post = post
         self._queue: FairQueue[_QueuedWork] = FairQueue(_EXPECTED_WORK_SECONDS)
+        #: The running child processes, and whether each one runs a function of the owner.
         self._children: dict[ChildProcess, bool] = {}
         self._is_scheduled = False
         self._is_ending = False
 
-    def ask(self, user: UserInfo, work: Callable[[], bytes], on_end: ForkedWorkCallback) -> None:
+    def submit(self, user: UserInfo, work: Callable[[], bytes], on_end: ForkedWorkCallback) -> None:
         """Queue a function for a child process; `on_end` gets its output, or a StatusError at shutdown.
 
+        If the child process fails or is killed, the output is incomplete.
         Raises StatusError (429) if the queue is full or the server shuts down.
         """
         flow_name, is_urgent = flow_of(user), is_exempt_from_limits(user)

@@ -24,8 +24,9 @@ class ParsedRequest(NamedTuple):
     """A request to be answered, and the error with which it must be rejected, if any."""
 
     request: ApiRequest
+    #: Whether the client asks to close the connection after the response.
     is_last: bool
-    #: Whether the client supports chunked transfer encoding (HTTP/1.1).
+    #: Whether a streaming response uses chunked transfer encoding, which HTTP/1.1 clients support.
     is_chunked: bool
     rejection: StatusError | None = None
 
@@ -37,7 +38,7 @@ class RequestSink(Protocol):
         """Authenticate a request from its head; return the request with its user. Raises StatusError."""
 
     def take(self, parsed_request: ParsedRequest) -> None:
-        """Receive a complete request; the requests of a connection are answered in order."""
+        """Receive a request that is complete or must be rejected; requests of a connection are answered in order."""
 
     def refuse(self, code: int, message: str) -> None:
         """Respond to invalid input with an error; the parser stops."""
@@ -55,8 +56,8 @@ class RequestParser:
     def __init__(self, sink: RequestSink) -> None:
         #: The receiver of requests and httptools' parser; None after `end`.
         self._sink: Any = sink
-        #: The IP address of the client.
-        self.source = ""
+        #: The IP address of the client; '' if unknown.
+        self.client_address = ""
         self._parser: Any = httptools.HttpRequestParser(self)
         #: Whether the current head must be parsed again, without its Upgrade header.
         self._must_parse_again = False
@@ -72,7 +73,7 @@ class RequestParser:
         self.unparsed_data = b""
         self._is_upgrade = False
         #: The number of requests that have begun.
-        self.number = 0
+        self.request_count = 0
 
     @property
     def is_in_head(self) -> bool:
@@ -80,7 +81,7 @@ class RequestParser:
         return self._head_bytes > 0
 
     def feed(self, data: bytes) -> None:
-        """Parse received bytes, and reject a request head above the size limit."""
+        """Parse received bytes; stop with an error response after invalid bytes or a head above HEAD_SIZE_MAX bytes."""
         if self.is_over:
             self._keep_remaining_data(data)
             return
@@ -122,7 +123,7 @@ class RequestParser:
         self.feed("\r\n".join([*lines, "", ""]).encode("latin-1") + remaining_data)
 
     def reject_late(self, error: StatusError) -> bool:
-        """Reject the request whose body was not received in time. Return False if no body was being received."""
+        """Stop parsing, and reject the request whose body is late. Return False if no body was being received."""
         request, self._current_request, self.is_over = self._current_request, None, True
         if request is not None:
             self._pass_to_sink(request, error)
@@ -132,7 +133,7 @@ class RequestParser:
 
     def on_message_begin(self) -> None:
         """Start a new request (httptools callback)."""
-        self.number += 1
+        self.request_count += 1
         self._url, self._headers = b"", {}
 
     def on_url(self, url: bytes) -> None:
@@ -235,7 +236,9 @@ class RequestParser:
         for name, value in query_items:
             query.setdefault(name, value)
         method = self._parser.get_method().decode("ascii")
-        return ApiRequest(method, path, query, self._headers, client_address=self.source, query_items=query_items)
+        return ApiRequest(
+            method, path, query, self._headers, client_address=self.client_address, query_items=query_items
+        )
 
 
 def _has_body(headers: Mapping[str, str]) -> bool:

@@ -58,7 +58,7 @@ class StreamSink(Protocol):
 
     @property
     def accepts_data(self) -> bool:
-        """Whether the connection accepts more data now. If not, the stream is notified when it accepts data again."""
+        """Whether the connection accepts more data now. If not, it calls the stream's `write_next` once it does."""
 
     def write_part(self, part: bytes) -> None:
         """Write a part of the streaming response."""
@@ -81,35 +81,38 @@ class ResponseStream:
         loop: asyncio.AbstractEventLoop,
         take_turn: TakeTurn,
     ) -> None:
-        self.ongoing = response
+        self.response = response
         self._sink = sink
         self._loop = loop
         self._take_turn = take_turn
         self._timers = [loop.call_later(delay, action) for delay, action in _timed_actions(response, request)]
         self._bookmark_timer = loop.call_later(BOOKMARK_INTERVAL, self._send_bookmark)
         #: The parts that were taken from the response but not written yet; None if there are none.
-        self._queued: Iterator[Any] | None = None
+        self._queued_parts: Iterator[Any] | None = None
         self._is_turn_scheduled = False
         self._is_stopped = False
         response.on_new_data = self.write_next
 
     def write_next(self) -> None:
-        """Write the next part of the response, if the connection accepts data."""
+        """Write the next parts of the response, about PIECE_SIZE bytes, if the connection accepts data.
+
+        After the last part, end the response. If a part cannot be encoded, close the connection.
+        """
         if not self._sink.accepts_data or self._is_turn_scheduled or self._is_stopped:
             return
-        if self._queued is None and (parts := self.ongoing.take()):
-            self._queued = iter(parts)
-        if self._queued is not None:
+        if self._queued_parts is None and (parts := self.response.take()):
+            self._queued_parts = iter(parts)
+        if self._queued_parts is not None:
             with ExitStack() as on_exception:
                 on_exception.callback(self._sink.abort)
-                part = self._next_part(self._queued)
+                part = self._encode_next_parts(self._queued_parts)
                 on_exception.pop_all()
             if part:
                 self._sink.write_part(part)
-        if self._queued is not None:
+        if self._queued_parts is not None:
             self._is_turn_scheduled = True
             self._take_turn(self._take_next_turn)
-        elif self.ongoing.is_over:
+        elif self.response.is_over:
             self.stop()
             self._sink.end_parts()
 
@@ -117,8 +120,8 @@ class ResponseStream:
         self._is_turn_scheduled = False
         self.write_next()
 
-    def _next_part(self, parts: Iterator[Any]) -> bytes:
-        """Encode the next parts, about PIECE_SIZE bytes at most, so that other responses are written in between."""
+    def _encode_next_parts(self, parts: Iterator[Any]) -> bytes:
+        """Encode parts until they have PIECE_SIZE bytes; other responses are written before the remaining parts."""
         lines: list[bytes] = []
         length = 0
         for part in parts:
@@ -127,19 +130,19 @@ class ResponseStream:
             if length >= PIECE_SIZE:
                 break
         else:
-            self._queued = None
+            self._queued_parts = None
         return b"".join(lines)
 
     def stop(self) -> None:
         """Stop writing the response, and cancel its bookmark and timeout timers."""
         self._is_stopped = True
-        self.ongoing.on_new_data = _ignore_new_data
+        self.response.on_new_data = _ignore_new_data
         for timer in (*self._timers, self._bookmark_timer):
             timer.cancel()
 
     def _send_bookmark(self) -> None:
         self._bookmark_timer = self._loop.call_later(BOOKMARK_INTERVAL, self._send_bookmark)
-        self.ongoing.send_keep_alive()
+        self.response.send_keep_alive()
 
 
 class ResponsePieces:
@@ -222,7 +225,7 @@ class HttpProtocol(asyncio.Protocol):
         self._transport: Any = None
         #: The user of the client certificate; None without one.
         self.peer: CertificateUser | None = None
-        self._queued: deque[ParsedRequest] = deque()
+        self._queued_requests: deque[ParsedRequest] = deque()
         self._current_request: ParsedRequest | None = None
         self._stream: ResponseStream | None = None
         self._is_lost = False
@@ -239,7 +242,7 @@ class HttpProtocol(asyncio.Protocol):
         """Start to serve a new connection, after its TLS handshake; refuse it with 503 if too many are open."""
         self._transport = transport
         self._requests = RequestParser(self)  # not before: a failed handshake has no connection_lost
-        self.peer, self._requests.source = _client_identity(transport)
+        self.peer, self._requests.client_address = _client_identity(transport)
         if not self._connections.enter(self):
             self._requests.is_over = True
             self.refuse(503, "Exceeded concurrency limit.")
@@ -257,10 +260,10 @@ class HttpProtocol(asyncio.Protocol):
     def eof_received(self) -> None:
         """Close the connection at once: a client that half-closes it gets no further responses."""
         self._is_lost = True
-        self._queued.clear()
+        self._queued_requests.clear()
         if self._stream is not None:
             self._stream.stop()
-            self._dispatcher.leave(self._stream.ongoing)
+            self._dispatcher.leave(self._stream.response)
             self._stream = None
 
     def data_received(self, data: bytes) -> None:
@@ -268,7 +271,7 @@ class HttpProtocol(asyncio.Protocol):
         self._requests.feed(data)
         if self._requests.is_over and not self._is_busy:
             self._transport.close()
-        self._set_reading(paused=bool(self._queued))
+        self._set_paused(is_paused=bool(self._queued_requests))
         self._set_timeout()
 
     def pause_writing(self) -> None:
@@ -291,13 +294,13 @@ class HttpProtocol(asyncio.Protocol):
         if not self._is_secure:
             _reject_browser_request(request)
         user = _user_of_certificate(self.peer) if self._is_secure else OWNER_USER
-        authenticated_request = self._dispatcher.authenticate(request.made_by(user))
+        authenticated_request = self._dispatcher.authenticate(request.with_user(user))
         self._holder = _holder_name_of(authenticated_request.user)
         return authenticated_request
 
     def take(self, parsed_request: ParsedRequest) -> None:
         """Queue a complete request; the requests of a connection are answered in order."""
-        self._queued.append(parsed_request)
+        self._queued_requests.append(parsed_request)
         self._answer_next_request()
 
     def refuse(self, code: int, message: str) -> None:
@@ -305,7 +308,7 @@ class HttpProtocol(asyncio.Protocol):
 
         If a request is in progress, its own response is still sent, instead of the error.
         """
-        self._queued.clear()
+        self._queued_requests.clear()
         if self._current_request is None:
             length_header, response = (
                 b"\r\ncontent-length: %d" % len(message),
@@ -336,7 +339,7 @@ class HttpProtocol(asyncio.Protocol):
         """End the streaming response in progress."""
         assert self._current_request is not None, "a part is written only while a response is in progress"
         if self._stream is not None:
-            self._dispatcher.leave(self._stream.ongoing)
+            self._dispatcher.leave(self._stream.response)
             self._stream = None
         if self._current_request.is_chunked:
             self._transport.write(b"0\r\n\r\n")
@@ -355,16 +358,16 @@ class HttpProtocol(asyncio.Protocol):
 
     @property
     def _is_busy(self) -> bool:
-        return self._current_request is not None or bool(self._queued)
+        return self._current_request is not None or bool(self._queued_requests)
 
     def _answer_next_request(self) -> None:
         """Start to answer the next queued request, unless another is in progress or the client does not read."""
-        if self._current_request is not None or not self._queued or not self.accepts_data or self._is_lost:
+        if self._current_request is not None or not self._queued_requests or not self.accepts_data or self._is_lost:
             return
-        self._current_request = parsed_request = self._queued.popleft()
-        self._set_reading(paused=bool(self._queued))
+        self._current_request = parsed_request = self._queued_requests.popleft()
+        self._set_paused(is_paused=bool(self._queued_requests))
         if parsed_request.rejection is None:
-            self._dispatcher.ask(parsed_request.request, self._write_response)
+            self._dispatcher.submit(parsed_request.request, self._write_response)
         else:
             self._write_response(encode_body(parsed_request.rejection.response()))
 
@@ -418,7 +421,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def _upgrade_connection(self, response: UpgradeResponse, parsed_request: ParsedRequest) -> None:
         """Send the 101 response, and hand the connection over to the handler of the upgraded protocol."""
-        self._set_reading(paused=False)
+        self._set_paused(is_paused=False)
         transport, connections = self._transport, self._connections
         unparsed_data, user = self._requests.unparsed_data, parsed_request.request.user
         self.connection_lost(None)
@@ -435,7 +438,7 @@ class HttpProtocol(asyncio.Protocol):
         self._body_bytes.clear()
 
     def _is_last(self, parsed_request: ParsedRequest) -> bool:
-        return parsed_request.is_last or (self._requests.is_over and not self._queued)
+        return parsed_request.is_last or (self._requests.is_over and not self._queued_requests)
 
     def _end_response(self) -> None:
         parsed_request, self._current_request = self._current_request, None
@@ -443,36 +446,37 @@ class HttpProtocol(asyncio.Protocol):
         self._release_bodies()
         if self._is_last(parsed_request):
             self._requests.is_over = True
-            self._queued.clear()
+            self._queued_requests.clear()
             self._transport.close()
             self._set_timeout()
             return
-        if self._queued:
+        if self._queued_requests:
             self._loop.call_soon(self._answer_next_request)
         self._set_timeout()
 
-    def _set_reading(self, *, paused: bool) -> None:
-        """Pause or resume reading from the client; it is paused while requests are queued."""
-        if paused != self._is_paused and not self._is_lost:
-            self._is_paused = paused
-            (self._transport.pause_reading if paused else self._transport.resume_reading)()
+    def _set_paused(self, *, is_paused: bool) -> None:
+        if is_paused != self._is_paused and not self._is_lost:
+            self._is_paused = is_paused
+            (self._transport.pause_reading if is_paused else self._transport.resume_reading)()
 
     def _set_timeout(self) -> None:
         """Set the timeout for the event that this connection waits for, such as the end of a request head."""
         requests, deadline, transport = self._requests, self._deadline, self._transport
-        number = requests.number
+        number = requests.request_count
         if self._is_lost:
             deadline.stop()
         elif transport.is_closing():
-            deadline.wait(("end", number), READ_TIMEOUT, transport.abort)
+            deadline.start(("end", number), READ_TIMEOUT, transport.abort)
         elif not self.accepts_data:
-            deadline.wait(("taken", number), READ_TIMEOUT, transport.abort)
+            deadline.start(("taken", number), READ_TIMEOUT, transport.abort)
         elif requests.is_in_body:
-            deadline.wait(("body", number), BODY_TIMEOUT, lambda: requests.reject_late(_LATE_BODY) or transport.abort())
+            deadline.start(
+                ("body", number), BODY_TIMEOUT, lambda: requests.reject_late(_LATE_BODY) or transport.abort()
+            )
         elif requests.is_in_head or not number:
-            deadline.wait(("head", number), HEAD_TIMEOUT, transport.abort)
+            deadline.start(("head", number), HEAD_TIMEOUT, transport.abort)
         elif not self._is_busy:
-            deadline.wait(("idle", number), IDLE_TIMEOUT, self.end)
+            deadline.start(("idle", number), IDLE_TIMEOUT, self.end)
         else:
             deadline.stop()
 
@@ -518,7 +522,7 @@ def _encode_head(response: Response, date: bytes, header: bytes, *, is_last: boo
 
 
 def _user_of_certificate(peer: CertificateUser | None) -> UserInfo:
-    return ANONYMOUS if peer is None else peer.now()
+    return ANONYMOUS if peer is None else peer.current_user()
 
 
 def _holder_name_of(user: UserInfo) -> str:

@@ -44,7 +44,10 @@ class ApiServerAccess(NamedTuple):
 
 
 def owner_access(process: PlatformProcess, folder: Path) -> ApiServerAccess:
-    """Return the owner's access to a platform, given its data directory. Raises KubeconfigError."""
+    """Return the owner's access to a running platform, with the credentials in its data directory `folder`.
+
+    Without TLS, the platform requires no credentials. Raises KubeconfigError.
+    """
     tls = owner_tls_context(folder) if process.url.startswith("https:") else True
     return ApiServerAccess(process.url, tls, "", None, "", "default")
 

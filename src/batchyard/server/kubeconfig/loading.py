@@ -41,7 +41,7 @@ async def run_credential_plugin(plugin: Any, cluster: Mapping[str, Any]) -> Mapp
     if not isinstance(plugin, dict) or not plugin.get("command") or not plugin.get("apiVersion"):
         raise ValueError("the credential plugin (exec) of its user must have an apiVersion and a command")
     command = [str(argument) for argument in (plugin["command"], *(plugin.get("args") or ()))]
-    env = {argument["name"]: str(argument.get("value") or "") for argument in plugin.get("env") or ()}
+    env = {variable["name"]: str(variable.get("value") or "") for variable in plugin.get("env") or ()}
     env["KUBERNETES_EXEC_INFO"] = json.dumps(_exec_credential_input(plugin, cluster))
     stdin = None if _is_interactive(plugin) else DEVNULL
     try:
@@ -300,7 +300,6 @@ def _error_message(error: Exception) -> str:
 
 
 def _tls_context(configuration: Configuration) -> ssl.SSLContext:
-    """Return a TLS context with the CA and the client certificate of a loaded kubeconfig."""
     tls_context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
     if not configuration.verify_ssl:
         tls_context.check_hostname = False

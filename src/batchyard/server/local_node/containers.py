@@ -34,14 +34,17 @@ _LOOPBACK_ADDRESSES: Final = ((4, "127.0.0.1", "127.0.0.1"), (6, "::1", "[::1]")
 class LocalPortConnection(asyncio.Protocol):
     """A port-forward connection to a loopback port in the network namespace of a pod.
 
-    `run` is the folder of a container run in the pod, relative to the node's folder.
+    `run` is the folder of a container run in the pod, relative to the node's folder. Error messages contain the name
+    of the network namespace.
     """
 
-    def __init__(self, node_folder: Path, run: Path, network: str, port: int, client: containers.SessionClient) -> None:
+    def __init__(
+        self, node_folder: Path, run: Path, network_name: str, port: int, client: containers.SessionClient
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._session_client = client
         self._port = port
-        self._network = network
+        self._network_name = network_name
         self._transport: Any = None
         self._is_reading = True
         #: Data to send once the connection is established.
@@ -54,7 +57,7 @@ class LocalPortConnection(asyncio.Protocol):
             node_folder / sessions.SESSIONS_SOCKET, self._loop, self._process_host_message, self._process_host_loss
         )
         try:
-            self._host.ask({"sockets": str(run)}, ())
+            self._host.send_request({"sockets": str(run)}, ())
         except OSError as error:
             self._loop.call_soon(self._fail, str(error.strerror))
 
@@ -64,7 +67,7 @@ class LocalPortConnection(asyncio.Protocol):
             self._transport.write(data)
         elif not self._is_closed:
             self._early_data.append(data)
-            self._session_client.wants_more(wants=False)
+            self._session_client.set_accepts_input(accepts_input=False)
 
     def end_input(self) -> None:
         """Half-close the connection to the port, because the client sends no more data."""
@@ -73,12 +76,12 @@ class LocalPortConnection(asyncio.Protocol):
             self._transport.write_eof()
             self._start_response_timeout()
 
-    def listen(self, *, listens: bool) -> None:
+    def set_reading(self, *, is_reading: bool) -> None:
         """Resume or pause reading from the port."""
-        if listens != self._is_reading:
-            self._is_reading = listens
+        if is_reading != self._is_reading:
+            self._is_reading = is_reading
             if self._transport is not None and not self._transport.is_closing():
-                (self._transport.resume_reading if listens else self._transport.pause_reading)()
+                (self._transport.resume_reading if is_reading else self._transport.pause_reading)()
 
     def close(self) -> None:
         """Close the connection to the port without notifying the client."""
@@ -102,7 +105,7 @@ class LocalPortConnection(asyncio.Protocol):
         for data in self._early_data:
             transport.write(data)
         if self._early_data:
-            self._session_client.wants_more(wants=True)
+            self._session_client.set_accepts_input(accepts_input=True)
         self._early_data.clear()
         if not self._is_reading:
             transport.pause_reading()
@@ -118,11 +121,11 @@ class LocalPortConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Notify the client that the port does not accept more data."""
-        self._session_client.wants_more(wants=False)
+        self._session_client.set_accepts_input(accepts_input=False)
 
     def resume_writing(self) -> None:
         """Notify the client that the port accepts data again."""
-        self._session_client.wants_more(wants=True)
+        self._session_client.set_accepts_input(accepts_input=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Notify the client that the port has closed the connection."""
@@ -164,11 +167,11 @@ class LocalPortConnection(asyncio.Protocol):
             for loopback_socket in sockets:
                 loopback_socket.close()
         self._fail(
-            f'failed to connect to localhost:{self._port} inside namespace "{self._network}", {" ".join(errors)}'
+            f'failed to connect to localhost:{self._port} inside namespace "{self._network_name}", {" ".join(errors)}'
         )
 
     def _fail(self, reason: str) -> None:
-        failure_message = f'failed to execute portforward in network namespace "{self._network}": {reason}'
+        failure_message = f'failed to execute portforward in network namespace "{self._network_name}": {reason}'
         self._end(containers.SessionEnd(failure=failure_message))
 
     def _end(self, session_end: containers.SessionEnd) -> None:
@@ -206,7 +209,7 @@ class LocalContainers:
         loop: asyncio.AbstractEventLoop,
         node_times: NodeTimes,
     ) -> None:
-        self._machine = container_runtime
+        self._runtime = container_runtime
         self._folders = run_folders
         self._loop = loop
         self._times = node_times
@@ -217,11 +220,13 @@ class LocalContainers:
     def log(self, pod: Obj, container: str, *, previous: bool) -> containers.ContainerLog:
         """Open the log of a container's newest start; with `previous`, of the start before that, if there is one."""
         uid = pod["metadata"]["uid"]
-        container_runs = [run for run in map(run_of, self._machine.runs(uid)) if run.container == container]
+        container_runs = [run for run in map(run_of, self._runtime.runs(uid)) if run.container == container]
         run = (container_runs[-1:] if not previous else container_runs[-2:-1]) or container_runs[-1:]
         name = f"{container}/{run[0].attempt if run else 0}"
         key = Key(containers.RUN, uid, name)
-        log = LocalLog(self._folders.log(key), self._loop, lambda: self._has_exited(key), self._open_logs, self._times)
+        log = LocalLog(
+            self._folders.log_path(key), self._loop, lambda: self._has_exited(key), self._open_logs, self._times
+        )
         if self._is_ending:
             log.close()
         return log
@@ -235,7 +240,7 @@ class LocalContainers:
         return self._usage.machine_usage()
 
     def no_process_reason(self, pod: Obj) -> str:
-        """Return '' as the reason why a pod has no process: containers on this machine always have one."""
+        """Return '': containers on this machine always have a process for exec, attach and port-forward."""
         return ""
 
     def execute(
@@ -276,7 +281,7 @@ class LocalContainers:
     def connect(self, pod: Obj, port: int, client: containers.SessionClient) -> containers.ByteStream:
         """Connect to a port of a pod for port-forward, and return the byte stream."""
         uid: str = pod["metadata"]["uid"]
-        running_runs = [run for run in map(run_of, self._machine.runs(uid)) if run.container and run.phase == RUNNING]
+        running_runs = [run for run in map(run_of, self._runtime.runs(uid)) if run.container and run.phase == RUNNING]
         key = key_of_run(running_runs[0]) if running_runs else Key(containers.RUN, uid, containers.SANDBOX)
         network_name = "host" if pod["spec"].get("hostNetwork") else uid
         return LocalPortConnection(self._folders.node, self._folders.path(key), network_name, port, client)
@@ -292,12 +297,11 @@ class LocalContainers:
             log.close()
 
     def _find_running_run(self, pod: Obj, container: str) -> ObservedRun | None:
-        """Return the current run object of a container if the container is running, else None."""
-        pod_runs = [run_of(run) for run in self._machine.runs(pod["metadata"]["uid"])]
+        pod_runs = [run_of(run) for run in self._runtime.runs(pod["metadata"]["uid"])]
         return next((run for run in pod_runs if run.container == container and run.phase == RUNNING), None)
 
     def _has_exited(self, key: Key) -> bool:
-        run = self._machine.run(key)
+        run = self._runtime.run(key)
         return run is None or (run.get("status") or {}).get("phase") == EXITED
 
 
@@ -421,13 +425,11 @@ class _RotatedLogReader:
         return [_join_partial_lines(partial_lines, is_complete=False)] if partial_lines else []
 
     def has_more(self) -> bool:
-        """Return whether the log has unread bytes."""
         if self._file is None:
             return self._path.exists()
         return self._path.exists() and (self._is_log_rotated() or self._file.tell() < self._path.stat().st_size)
 
     def close(self) -> None:
-        """Close the open file of the log."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -531,7 +533,6 @@ def _ignore_new_data() -> None:
 
 
 def _container_not_found_message(container: str) -> str:
-    """Return Kubernetes's error message for exec or attach to a container that is not running."""
     return f'unable to upgrade connection: container not found ("{container}")'
 
 

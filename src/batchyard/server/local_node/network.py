@@ -21,7 +21,7 @@ _SWITCH_REPLY_SIZE_MAX = 16
 
 
 class PodNetworkConnection:
-    """A connection to the process that owns the pod network. Raises OSError if that process is not running."""
+    """A connection to the process that owns the pod network. Creating it raises OSError if that process is missing."""
 
     def __init__(self, node: Path) -> None:
         node_fd = state_dir.open_folder(str(node))
@@ -31,10 +31,10 @@ class PodNetworkConnection:
             os.close(node_fd)
         if switch_socket is None:
             raise ConnectionError("the switch process of the pod network is not running")
-        for namespace_fd in (switch_socket.user_namespace, switch_socket.network):
+        for namespace_fd in (switch_socket.user_namespace_fd, switch_socket.network_fd):
             if namespace_fd is not None:
                 os.close(namespace_fd)
-        if switch_socket.network is None:
+        if switch_socket.network_fd is None:
             switch_socket.connection.close()
             raise ConnectionError(switch_socket.failure)
         self._connection = switch_socket.connection
@@ -102,7 +102,7 @@ class PodAddresses:
             self._used_addresses.add(address)
 
     def release(self, uid: str) -> None:
-        """Free the IP address of the deleted pod with this uid."""
+        """Free the IP address of the pod with this uid, if it has one."""
         self._used_addresses.discard(self._address_by_uid.pop(uid, ""))
 
 
@@ -195,7 +195,7 @@ def _response_flags(flags: int, dns_code: DnsCode) -> int:
 
 
 def _parse_question(message: bytes) -> tuple[DnsQuestion, int]:
-    """Parse the question of a DNS message; return it and the offset of its end. Raises DnsMessageError."""
+    """Parse the question of a DNS message; return the question and the offset of its end. Raises DnsMessageError."""
     labels: list[str] = []
     label_offset = _DNS_HEADER.size
     while label_offset < len(message) and (length := message[label_offset]):

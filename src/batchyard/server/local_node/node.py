@@ -17,7 +17,7 @@ from batchyard.interfaces.client import Reader
 from batchyard.interfaces.controller import Controller
 from batchyard.kubelet.local.kubelet import LocalKubelet
 from batchyard.kubelet.local.node import GPU, Gpu, LocalNode, NodeInventory
-from batchyard.kubelet.local.run_requests import RunRequests, node_settings
+from batchyard.kubelet.local.run_requests import RunRequests, parse_node_settings
 from batchyard.kubelet.local.runs import EXITED, run_of
 from batchyard.kubelet.local.volumes import TokenIssuer
 from batchyard.metrics.gpus import MEASURED, GpuHolder, GpuState
@@ -88,7 +88,6 @@ def _subtract_reservation(capacity: str, reserved_quantity: str | None) -> str:
 
 
 def _host_memory_bytes() -> int:
-    """Return the total memory of this machine in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
@@ -145,7 +144,8 @@ _SHARED_DEVICE_PATHS: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia
 class GpuUtilization(NamedTuple):
     """The current utilization of a GPU, as NVML reports it."""
 
-    memory_bytes: int
+    #: Memory in bytes.
+    used_bytes: int
     free_bytes: int
     #: Utilization in percent, over NVML's last sample period.
     busy_percent: int
@@ -173,7 +173,7 @@ class Gpus:
             self.failure = str(error)
 
     def utilization(self, gpu: Gpu) -> GpuUtilization | None:
-        """Return the current utilization of a GPU; None if the GPU does not report it."""
+        """Return the current utilization of a GPU; None if NVML fails to read it."""
         handle = self._handles[gpu.uuid]
         try:
             memory, utilization = pynvml.nvmlDeviceGetMemoryInfo(handle), pynvml.nvmlDeviceGetUtilizationRates(handle)
@@ -240,13 +240,13 @@ class LocalNodeComponents:
         self.name = inventory.name
         self._folder = folder / NODE_FOLDER
         node_times = NodeTimes(kernel.clock, wall_clock)
-        self.machine = LocalContainerRuntime(self._folder, kernel, loop, node_times)
-        engine_names = [engine["name"] for engine in self.machine.features.get("engines") or ()]
-        settings = node_settings(local_settings, engine_names, self._security_profile_fault)
-        self.containers = LocalContainers(self.machine, self.machine.folders, loop, node_times)
+        self.container_runtime = LocalContainerRuntime(self._folder, kernel, loop, node_times)
+        engine_names = [engine["name"] for engine in self.container_runtime.features.get("engines") or ()]
+        settings = parse_node_settings(local_settings, engine_names, self._seccomp_profile_error)
+        self.containers = LocalContainers(self.container_runtime, self.container_runtime.folders, loop, node_times)
         run_specs = RunRequests(inventory.name, settings, token, self._gpus.devices)
         self.controllers: Sequence[Controller] = (LocalKubelet(inventory.name, run_specs), LocalNode(inventory))
-        for feature in self.machine.features.get("missing") or ():
+        for feature in self.container_runtime.features.get("missing") or ():
             _LOG.warning("%s is missing: %s; %s", feature["what"], feature["means"], feature["remedy"])
         self._name_server = NameServer(objects, settings.cluster_domain)
         self._name_server_task = loop.create_task(self._serve_dns(self._folder))
@@ -254,13 +254,13 @@ class LocalNodeComponents:
     @property
     def pods_denial(self) -> str:
         """The reason why only the platform's owner may start pods; '' if pods are isolated from this machine."""
-        features = self.machine.features
+        features = self.container_runtime.features
         if features.get("isolated"):
             return ""
         names = ", ".join(f["what"] for f in features.get("missing") or () if f["what"] in _ISOLATION_FEATURES)
         return f"this machine cannot isolate pods, so only its owner may run them: it lacks {names or 'isolation'}"
 
-    def _security_profile_fault(self, name: str) -> str:
+    def _seccomp_profile_error(self, name: str) -> str:
         """Return why the seccomp profile with this file name cannot be loaded; '' if it can."""
         try:
             seccomp.compile_profile_file(str(self._folder / seccomp.PROFILES_FOLDER / name))
@@ -270,7 +270,7 @@ class LocalNodeComponents:
 
     def status(self) -> Mapping[str, Any]:
         """Return this node's section of the platform's status document: isolation, missing programs, pods and GPUs."""
-        features, runs = self.machine.features, self.machine.runs()
+        features, runs = self.container_runtime.features, self.container_runtime.runs()
         pods = {run["metadata"]["namespace"] for run in runs if (run.get("status") or {}).get("phase") != EXITED}
         cgroups = features.get("cgroups")
         return {
@@ -302,14 +302,16 @@ class LocalNodeComponents:
         return gpu_state._replace(
             busy_percent=utilization.busy_percent,
             memory_busy_percent=utilization.memory_busy_percent,
-            used_mib=utilization.memory_bytes >> 20,
+            used_mib=utilization.used_bytes >> 20,
             free_mib=utilization.free_bytes >> 20,
             celsius=utilization.celsius,
             watts=utilization.watts,
         )
 
     def _gpu_holder(self, gpu: Gpu) -> GpuHolder:
-        run_specs = [run["spec"] for run in self.machine.runs() if "gpus" in run["spec"] and run_of(run).is_alive]
+        run_specs = [
+            run["spec"] for run in self.container_runtime.runs() if "gpus" in run["spec"] and run_of(run).is_alive
+        ]
         for spec in run_specs:
             for container, gpu_numbers in spec["gpus"].items():
                 if gpu.number in gpu_numbers:
@@ -317,13 +319,12 @@ class LocalNodeComponents:
         return GpuHolder()
 
     def _gpu_status(self, gpu: Gpu) -> Mapping[str, Any]:
-        """Return the entry of one GPU in the platform's status document."""
         use, holder = self._gpus.utilization(gpu), self._gpu_holder(gpu)
         return {
             "uuid": gpu.uuid,
             "model": gpu.model,
             "memoryBytes": gpu.memory_bytes,
-            **({} if use is None else {"usedBytes": use.memory_bytes, "busyPercent": use.busy_percent}),
+            **({} if use is None else {"usedBytes": use.used_bytes, "busyPercent": use.busy_percent}),
             **({} if use is None else {"celsius": use.celsius}),
             "pod": f"{holder.namespace}/{holder.pod}" if holder.pod else None,
         }
@@ -333,7 +334,7 @@ class LocalNodeComponents:
 
         Return None without a pod network, and also (with a warning in the log) if the socket cannot be created.
         """
-        if not self.machine.features.get("podNetwork"):
+        if not self.container_runtime.features.get("podNetwork"):
             return None
         try:
             with PodNetworkConnection(self._folder) as network:
@@ -343,17 +344,17 @@ class LocalNodeComponents:
         except OSError as error:
             _LOG.warning("pods cannot reach the API: its socket in the pod network could not be created: %s", error)
             return None
-        return self.machine.gateway, pod_listener
+        return self.container_runtime.gateway, pod_listener
 
     def close(self) -> None:
         """Stop the platform's components of this node. Running containers keep running."""
         self._name_server_task.cancel()
         self._name_server.close()
-        self.machine.close()
+        self.container_runtime.close()
 
     async def _serve_dns(self, node: Path) -> None:
         """Start the DNS server of the pods, if they have their own network."""
-        if not self.machine.features.get("podNetwork"):
+        if not self.container_runtime.features.get("podNetwork"):
             return
         try:
             with PodNetworkConnection(node) as network:

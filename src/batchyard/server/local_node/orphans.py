@@ -29,7 +29,7 @@ class OrphanedPods:
         self._node = data_dir / NODE_FOLDER
         self._folders = RunFolders(self._node) if self._node.is_dir() else None
 
-    def pods(self) -> Sequence[str]:
+    def running_pod_uids(self) -> Sequence[str]:
         """Return the uids of the running pods, sorted."""
         return sorted({run["metadata"]["namespace"] for run in self._running_runs()})
 

@@ -49,11 +49,11 @@ class RunFolders:
         path_parts = path.parts
         return Key(RUN, path_parts[1], "/".join(path_parts[3:] if path_parts[2] == _RUNS_FOLDER else path_parts[2:]))
 
-    def log(self, key: Key) -> Path:
+    def log_path(self, key: Key) -> Path:
         """Return the path of the log file of a container run."""
         return self._node / _PODS_FOLDER / key.namespace / _LOGS_FOLDER / f"{key.name}.log"
 
-    def pod(self, uid: str) -> Path:
+    def pod_folder(self, uid: str) -> Path:
         """Return the folder of the pod with this uid."""
         return self._node / _PODS_FOLDER / uid
 
@@ -92,7 +92,7 @@ class RunFolders:
         path = self._node / self.path(key_of(run))
         path.mkdir(mode=0o700, parents=True)
         if path.name != SANDBOX and not _is_image_pull(key_of(run)):
-            self.log(key_of(run)).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.log_path(key_of(run)).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_private(path / SPEC_FILE, json.dumps(spec).encode())
 
     def request_stop(self, run: Obj) -> None:
@@ -102,8 +102,8 @@ class RunFolders:
     def move_to_trash(self, key: Key) -> Path:
         """Move a run to the trash and delete its logs; for a sandbox, move the pod's folder. Return the new path."""
         if key.name == SANDBOX:
-            return self._move_to_trash(self.pod(key.namespace))
-        log = self.log(key)
+            return self._move_to_trash(self.pod_folder(key.namespace))
+        log = self.log_path(key)
         for log_file in () if _is_image_pull(key) else log.parent.glob(f"{log.name}*"):
             log_file.unlink()
         return self._move_to_trash(self._node / self.path(key))
@@ -171,7 +171,7 @@ class NodeTimes:
         """Convert an instant of the platform's time to this machine's time."""
         return instant - self._current_difference()
 
-    def state(self, raw_state: Mapping[str, Any]) -> Mapping[str, Any]:
+    def convert_state(self, raw_state: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a container run's state with its times converted from machine time to platform time."""
         state = {
             **raw_state,
@@ -180,9 +180,9 @@ class NodeTimes:
         limit = raw_state.get("exceeded")
         return {**state, "exceeded": {**limit, "at": self._convert(limit["at"])}} if limit else state
 
-    def run(self, raw_run: Obj) -> Obj:
+    def convert_run(self, raw_run: Obj) -> Obj:
         """Return a container run with the times in its state and stop request converted to platform time."""
-        run = {**raw_run, "status": self.state(raw_run["status"])}
+        run = {**raw_run, "status": self.convert_state(raw_run["status"])}
         return {**run, "stop": {**run["stop"], "at": self._convert(run["stop"]["at"])}} if "stop" in run else run
 
     def with_machine_stop_time(self, run: Obj) -> Obj:

@@ -179,7 +179,7 @@ def _check_host_path(name: str, plan: volumes.HostPathPlan) -> None:
 
 def _is_host_path_allowed(real_path: str, plan: volumes.HostPathPlan) -> bool:
     """Return whether this host path, in which symbolic links are resolved, is within the allowed host paths."""
-    return volumes.is_within_any(real_path, (os.path.realpath(folder) for folder in plan.allowed))
+    return volumes.is_within_any(real_path, (os.path.realpath(folder) for folder in plan.allowed_folders))
 
 
 def _host_path_type_fault(path: Path, kind: str) -> str:
@@ -201,6 +201,8 @@ def _host_path_type_fault(path: Path, kind: str) -> str:
 
 def mount_source(pod_folder: Path, mount: volumes.Mount, plan: volumes.VolumePlan) -> str:
     """Return the source path of a container's volume mount, and create the missing folder of a subPath.
+
+    The path is absolute for a hostPath, and otherwise relative to `pod_folder`.
 
     Raises ContainerError if the path is outside its volume or the allowed host paths. Containers can replace folders by
     symbolic links at any time. So no link is followed when a folder is created, nor when the result is mounted
@@ -318,7 +320,9 @@ class LocalContainerRuntime:
             self._delete_folder_later(self.folders.move_sandbox_to_trash(key))
         run = {field: value for field, value in new_run.items() if field not in {"mounts", "volumes"}}
         try:
-            run["spec"] = self._sandbox_spec(new_run) if key.name == SANDBOX else _run_spec(self.folders, new_run)
+            run["spec"] = (
+                self._prepare_sandbox_spec(new_run) if key.name == SANDBOX else _prepare_run_spec(self.folders, new_run)
+            )
             self.folders.create(run, run["spec"])
             self._spawner.request_shim(self.folders.path(key))
             run["status"] = {}
@@ -328,11 +332,11 @@ class LocalContainerRuntime:
             run["status"] = _error_status(f"{error.filename or self._node}: {error.strerror}", self._times.clock())
         return self._replace_run(EventType.ADDED if previous_run is None else EventType.MODIFIED, run, previous_run)
 
-    def _sandbox_spec(self, requested_run: Obj) -> Mapping[str, Any]:
+    def _prepare_sandbox_spec(self, requested_run: Obj) -> Mapping[str, Any]:
         """Create the volumes of a pod, and return the spec of its sandbox as the shim reads it."""
         uid: str = requested_run["metadata"]["namespace"]
         for name, plan in requested_run["volumes"].items():
-            make_volume(self.folders.pod(uid) / VOLUMES_FOLDER / name, name, plan, wall_clock())
+            make_volume(self.folders.pod_folder(uid) / VOLUMES_FOLDER / name, name, plan, wall_clock())
         spec: Mapping[str, Any] = requested_run["spec"]
         address, gateway = None, None
         if self.features.get("podNetwork") and spec["network"] == "pod":
@@ -348,7 +352,7 @@ class LocalContainerRuntime:
         run = self.run(key_of(requested_run))
         if run is None:
             return requested_run
-        folder = self.folders.pod(requested_run["metadata"]["namespace"]) / VOLUMES_FOLDER
+        folder = self.folders.pod_folder(requested_run["metadata"]["namespace"]) / VOLUMES_FOLDER
         for name, plan in requested_run["volumes"].items():
             with suppress(VolumeError):
                 make_volume(folder / name, name, plan, wall_clock())
@@ -394,7 +398,7 @@ class LocalContainerRuntime:
         """Load the container runs that were started before a restart of the platform, and observe them."""
         for trashed in self.folders.trash():
             self._delete_folder_later(trashed)
-        for run in map(self._times.run, self.folders.all_runs()):
+        for run in map(self._times.convert_run, self.folders.all_runs()):
             key = key_of(run)
             if key.name == SANDBOX:
                 self._addresses.restore(key.namespace, run["spec"].get("address"))
@@ -441,13 +445,12 @@ class LocalContainerRuntime:
     def _read_run_state(self, key: Key) -> Obj | None:
         """Read a container run's state from its folder; return the updated run object, None if the run is unknown."""
         run = self.run(key)
-        state = {} if run is None else self._times.state(self.folders.state(key))
+        state = {} if run is None else self._times.convert_state(self.folders.state(key))
         if run is None or not state or state == run["status"]:
             return run
         return self._replace_run(EventType.MODIFIED, {**run, "status": state}, run)
 
     def _watch_shim(self, key: Key, run: Obj) -> None:
-        """Watch the shim process of a container run for its exit."""
         try:
             shim_pidfd = os.pidfd_open(run["status"]["keeper"])
         except ProcessLookupError:
@@ -461,7 +464,7 @@ class LocalContainerRuntime:
             self._signal_shim(key)  # the stop may have been requested before the shim was watched
 
     def _process_shim_exit(self, key: Key) -> None:
-        """Process the exit of a shim process; if the container run has not ended, set its final state to lost."""
+        """Process the exit of a shim process; if the container run has not ended, mark the run as lost."""
         self._close_pidfd(key)
         run = self._read_run_state(key)
         if run is None or not _is_run_alive(run):
@@ -514,12 +517,12 @@ def use_short_path(path: Path, action: Callable[[str], None]) -> None:
         os.close(folder_fd)
 
 
-def _run_spec(folders: RunFolders, requested_run: Obj) -> Mapping[str, Any]:
+def _prepare_run_spec(folders: RunFolders, requested_run: Obj) -> Mapping[str, Any]:
     """Return the spec of a container run or image pull as its shim reads it, with resolved sources of mounts."""
     spec: Mapping[str, Any] = requested_run["spec"]
     if "mounts" not in requested_run:
         return spec
-    folder, plans = folders.pod(requested_run["metadata"]["namespace"]), requested_run["volumes"]
+    folder, plans = folders.pod_folder(requested_run["metadata"]["namespace"]), requested_run["volumes"]
     volume_mounts = [mount.row(mount_source(folder, mount, plans[mount.volume])) for mount in requested_run["mounts"]]
     volume_targets = {mount_row["target"] for mount_row in volume_mounts}
     image_mounts = [mount_row for mount_row in spec["mounts"] if mount_row["target"] not in volume_targets]

@@ -42,21 +42,21 @@ class PipeReader:
         self._is_open = True
         self._is_reading = False
         os.set_blocking(fd, False)
-        self.listen(listens=True)
+        self.set_reading(is_reading=True)
 
-    def listen(self, *, listens: bool) -> None:
+    def set_reading(self, *, is_reading: bool) -> None:
         """Resume or pause reading the file descriptor."""
-        if listens == self._is_reading or not self._is_open:
+        if is_reading == self._is_reading or not self._is_open:
             return
-        self._is_reading = listens
-        if listens:
+        self._is_reading = is_reading
+        if is_reading:
             self._loop.add_reader(self._fd, self._read_data)
         else:
             self._loop.remove_reader(self._fd)
 
     def close(self) -> None:
         """Stop reading, and close the file descriptor."""
-        self.listen(listens=False)
+        self.set_reading(is_reading=False)
         if self._is_open:
             self._is_open = False
             os.close(self._fd)
@@ -78,13 +78,13 @@ class PipeReader:
 class PipeWriter:
     """Writes to a file descriptor without blocking, with a buffer.
 
-    `wants_more` is called with False when the buffer is full, and with True when it has room again.
+    `set_accepts_input` is called with False when the buffer is full, and with True when it has room again.
     """
 
-    def __init__(self, fd: int, loop: asyncio.AbstractEventLoop, wants_more: Callable[[bool], None]) -> None:
+    def __init__(self, fd: int, loop: asyncio.AbstractEventLoop, set_accepts_input: Callable[[bool], None]) -> None:
         self._fd = fd
         self._loop = loop
-        self._wants_more = wants_more
+        self._set_accepts_input = set_accepts_input
         self._buffer: deque[bytes] = deque()
         self._buffered_bytes = 0
         self._is_open = True
@@ -102,7 +102,7 @@ class PipeWriter:
             self._write()
         if self._buffered_bytes > _HIGH_WATERMARK and not self._is_full:
             self._is_full = True
-            self._wants_more(False)
+            self._set_accepts_input(False)
 
     def end(self) -> None:
         """Close the file descriptor once all buffered data is written."""
@@ -121,7 +121,6 @@ class PipeWriter:
             self._report_free_space()
 
     def _write(self) -> None:
-        """Write as much buffered data as possible without blocking."""
         try:
             while self._buffer:
                 data = self._buffer[0]
@@ -150,7 +149,7 @@ class PipeWriter:
     def _report_free_space(self) -> None:
         if self._is_full and self._buffered_bytes <= _LOW_WATERMARK:
             self._is_full = False
-            self._wants_more(True)
+            self._set_accepts_input(True)
 
 
 # Connection to the host process of a session. For exec, the spawner forks it; for attach, it is the container's shim.
@@ -191,7 +190,7 @@ class HostConnection:
         self._queued_fds: list[int] = []
         self._retry_timer: asyncio.TimerHandle | None = None
 
-    def ask(self, request: Mapping[str, Any], fds: Sequence[int]) -> None:
+    def send_request(self, request: Mapping[str, Any], fds: Sequence[int]) -> None:
         """Connect to the host process, and send a request with file descriptors.
 
         Raises OSError if the first attempt to connect fails. If the host is busy, the connection is retried later, and
@@ -204,13 +203,15 @@ class HostConnection:
             self._queued_fds = [os.dup(fd) for fd in fds]
             self._retry_timer = self._loop.call_later(_CONNECT_RETRY_DELAY, self._retry_connect, _CONNECT_ATTEMPTS_MAX)
 
-    def _retry_connect(self, attempt_count: int) -> None:
+    def _retry_connect(self, remaining_attempts: int) -> None:
         self._retry_timer = None
         try:
             self._connect(self._queued_fds)
         except BlockingIOError:
-            if attempt_count:
-                self._retry_timer = self._loop.call_later(_CONNECT_RETRY_DELAY, self._retry_connect, attempt_count - 1)
+            if remaining_attempts:
+                self._retry_timer = self._loop.call_later(
+                    _CONNECT_RETRY_DELAY, self._retry_connect, remaining_attempts - 1
+                )
                 return
             self.close()
             self._on_disconnect()
@@ -302,13 +303,13 @@ class _LocalSession:
             self._input_writer.write(data)
         elif self._streams.stdin and not self._is_closed:
             self._early_input.append(data)
-            self._report_wants_more(False)
+            self._report_accepts_input(False)
 
-    def listen(self, *, listens: bool) -> None:
+    def set_reading(self, *, is_reading: bool) -> None:
         """Resume or pause reading stdout and stderr of the process."""
-        self._is_reading = listens
+        self._is_reading = is_reading
         for output_reader in self._output_readers.values():
-            output_reader.listen(listens=listens)
+            output_reader.set_reading(is_reading=is_reading)
 
     def resize(self, columns: int, rows: int) -> None:
         """Set the size of the process's terminal; ignore sizes out of range."""
@@ -333,7 +334,7 @@ class _LocalSession:
     def _send_request(self, request: Mapping[str, Any], fds: Sequence[int]) -> None:
         """Send a request with file descriptors to the host process, and close these descriptors in this process."""
         try:
-            self._host.ask(request, fds)
+            self._host.send_request(request, fds)
         except OSError as error:
             self._end_with(SessionEnd(failure=f"{self._error_prefix}{error.strerror}"))
         finally:
@@ -349,13 +350,13 @@ class _LocalSession:
     def _read_output(self, name: str, fd: int) -> None:
         on_data = partial(self._session_client.process_output, name)
         self._output_readers[name] = PipeReader(fd, self._loop, on_data, partial(self._process_output_end, name))
-        self._output_readers[name].listen(listens=self._is_reading)
+        self._output_readers[name].set_reading(is_reading=self._is_reading)
 
     def _open_input(self, fd: int) -> None:
-        self._input_writer = PipeWriter(fd, self._loop, self._report_wants_more)
+        self._input_writer = PipeWriter(fd, self._loop, self._report_accepts_input)
 
-    def _report_wants_more(self, wants_more: bool) -> None:
-        self._session_client.wants_more(wants=wants_more)
+    def _report_accepts_input(self, accepts_input: bool) -> None:
+        self._session_client.set_accepts_input(accepts_input=accepts_input)
 
     def _process_host_message(self, message: Mapping[str, Any], fds: Sequence[int]) -> None:
         """Process a message of the host process: the terminal's file descriptor, an error, or the exit code."""
@@ -375,11 +376,10 @@ class _LocalSession:
             self.resize(*self._size)
 
     def _write_early_input(self) -> None:
-        """Write the client's input that was buffered before the pipe or terminal was ready."""
         early_input, self._early_input = self._early_input, []
         for data in early_input:
             self.write(data)
-        self._report_wants_more(True)
+        self._report_accepts_input(True)
 
     def _process_host_loss(self) -> None:
         """End the session with an error, because the host process has disconnected."""
@@ -461,7 +461,10 @@ class LocalAttachSession(_LocalSession):
             super().write(data)
 
     def end_input(self) -> None:
-        """Close the container's stdin if it has stdinOnce and no terminal; else end the session, once attached."""
+        """Process the end of the client's input, once the session is attached.
+
+        If the container has stdinOnce and no terminal, close the container's stdin; otherwise end the session.
+        """
         self._has_more_input = False
         if not self._is_attached:
             return
@@ -477,7 +480,10 @@ class LocalAttachSession(_LocalSession):
         self._host.send_message({"end_input": True})
 
     def close(self) -> None:
-        """Detach from the container's process; if it has stdinOnce and no terminal, also close its stdin."""
+        """Detach from the container's process.
+
+        If the session has input, and the container has stdinOnce and no terminal, also close the container's stdin.
+        """
         if self._is_stdin_once and not self._is_closed:
             self._host.send_message({"end_input": True})
         super().close()
@@ -510,7 +516,7 @@ class FailedSession:
     def end_input(self) -> None:
         """Do nothing, because the session has failed."""
 
-    def listen(self, *, listens: bool) -> None:
+    def set_reading(self, *, is_reading: bool) -> None:
         """Do nothing, because the session has failed."""
 
     def resize(self, columns: int, rows: int) -> None:

@@ -56,7 +56,7 @@ def read_machine_usage(now: Instant) -> UsageReading:
 
 
 def _cpu_of_cgroup(cgroup: Mapping[str, str]) -> int | None:
-    """Return the CPU time of a container in microseconds from its cgroup paths; None if they do not contain it."""
+    """Return a container's CPU time in microseconds, from the cgroup's paths by controller; None if none reports it."""
     for path in map(Path, cgroup.values()):
         if "usage_usec" in (counters := _read_counters(path / "cpu.stat")):
             return counters["usage_usec"]
@@ -114,9 +114,12 @@ class LocalUsage:
     """Measures the usage of this machine and its pods' containers: keeps the last two readings of each."""
 
     def __init__(
-        self, machine: containers.ContainerRuntime, loop: asyncio.AbstractEventLoop, clock: Callable[[], Instant]
+        self,
+        container_runtime: containers.ContainerRuntime,
+        loop: asyncio.AbstractEventLoop,
+        clock: Callable[[], Instant],
     ) -> None:
-        self._machine = machine
+        self._runtime = container_runtime
         self._clock = clock
         self._loop = loop
         self._container_readings: dict[Key, _ReadingPair] = {}
@@ -127,7 +130,7 @@ class LocalUsage:
 
     def pod_usage(self, uid: str) -> containers.MeasuredUsage | None:
         """Return the usage of each running container of a pod, by name; None if none runs or any is unmeasured."""
-        running_runs = [run for run in map(run_of, self._machine.runs(uid)) if run.phase == RUNNING and run.container]
+        running_runs = [run for run in map(run_of, self._runtime.runs(uid)) if run.phase == RUNNING and run.container]
         rates_by_container = {run.container: _usage_rate(self._last_reading_pair(run)) for run in running_runs}
         if not rates_by_container or any(rate is None for rate in rates_by_container.values()):
             return None
@@ -163,7 +166,7 @@ class LocalUsage:
     def _reading_arguments(self, run: ObservedRun) -> tuple[int, Mapping[str, str]]:
         """Return the arguments of `read_container_usage` for a container: the pid of its shim, and its cgroup paths."""
         key = key_of(run.obj)
-        sandbox: Obj | None = self._machine.run(Key(containers.RUN, key.namespace, containers.SANDBOX))
+        sandbox: Obj | None = self._runtime.run(Key(containers.RUN, key.namespace, containers.SANDBOX))
         sandbox_cgroups: Mapping[str, Any] = ((sandbox or {}).get("status") or {}).get("cgroup") or {}
         cgroup_paths = {name: f"{path}/{run.container}-{run.attempt}" for name, path in sandbox_cgroups.items()}
         return run.status["keeper"], cgroup_paths
@@ -175,11 +178,11 @@ class LocalUsage:
 
     async def _read_all_usage(self) -> None:
         """Read the usage of this machine and, on a background thread, of all running containers."""
-        running_runs = [run for run in map(run_of, self._machine.runs()) if run.phase == RUNNING and run.container]
+        running_runs = [run for run in map(run_of, self._runtime.runs()) if run.phase == RUNNING and run.container]
         reading_arguments = {key_of(run.obj): self._reading_arguments(run) for run in running_runs}
         start_readings = {key_of(run.obj): UsageReading(run.started_at, 0, 0) for run in running_runs}
         new_readings = await self._loop.run_in_executor(
-            None, lambda: {key: read_container_usage(self._clock(), *of) for key, of in reading_arguments.items()}
+            None, lambda: {key: read_container_usage(self._clock(), *args) for key, args in reading_arguments.items()}
         )
         last_readings = {key: readings[1] for key, readings in self._container_readings.items()}
         self._container_readings = {

@@ -21,7 +21,7 @@ from batchyard.interfaces.controller import DecisionRecord, LedgerQuery, LedgerU
 from batchyard.metrics.definitions import metric
 from batchyard.metrics.registry import gauge_text
 from batchyard.server.platform.group_commit import BackgroundThread
-from batchyard.store.journal_file import DAMAGE_ERRORS, is_disk_error, journal_error, journal_errors
+from batchyard.store.journal_file import DAMAGE_ERRORS, convert_sqlite_errors, is_disk_error, journal_error
 
 #: Maximum decisions in the ledger.
 ENTRIES_MAX: Final = 1_000_000
@@ -38,7 +38,7 @@ CREATE INDEX IF NOT EXISTS about ON decisions (kind, namespace, name);
 _COLUMNS: Final = "number, at, component, kind, namespace, name, type, reason, message, details"
 _ROWS_AT_ONCE: Final = 64
 _INSERT_STATEMENTS: Final = [
-    f"INSERT INTO decisions ({_COLUMNS}) VALUES {', '.join(['(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)'] * count)}"  # noqa: S608 - of nothing from outside
+    f"INSERT INTO decisions ({_COLUMNS}) VALUES {', '.join(['(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)'] * count)}"  # noqa: S608 - only constants
     for count in range(1, _ROWS_AT_ONCE + 1)
 ]
 #: The size of SQLite's statement cache, so that each statement is prepared once.
@@ -64,18 +64,21 @@ class LedgerFile:
             path.replace(path.with_name(f"{path.name}.damaged"))
             for suffix in ("-wal", "-shm"):
                 path.with_name(path.name + suffix).unlink(missing_ok=True)
-            with journal_errors(path):
+            with convert_sqlite_errors(path):
                 self._db = _open_database(path)
             self.was_damaged = True
-        with journal_errors(path):
+        with convert_sqlite_errors(path):
             self._reader = _open_database(path)
         first_number, last_number = self._decision_number_range()
         self._entry_count = last_number - first_number + 1 if last_number else 0
         #: The number of the last decision in the file; 0 if there is none.
-        self.last = last_number
+        self.last_number = last_number
 
     def append(self, records: Sequence[DecisionRecord]) -> None:
-        """Add decisions in one transaction, and delete the oldest beyond the limit. Raises sqlite3.Error."""
+        """Add decisions in one transaction. If the limit is exceeded by a tenth, delete the oldest ones beyond it.
+
+        Raises sqlite3.Error.
+        """
         self._db.execute("BEGIN IMMEDIATE")
         try:
             self._insert_records(records)
@@ -152,7 +155,7 @@ class LedgerFile:
         return f"WHERE {where_clause}" if where_clause else "", [value for _, values in conditions for value in values]
 
     def _first_number_at(self, instant: Instant) -> int:
-        """Return the number of the first decision at or after an instant, by binary search."""
+        """Return the number of the first decision at or after an instant; without one, a number after the last."""
         low, last_number = self._decision_number_range()
         high = last_number + 1
         while low < high:
@@ -236,40 +239,58 @@ class LiveLedger:
     def __init__(self, path: Path, loop: asyncio.AbstractEventLoop) -> None:
         self._file = LedgerFile(path)
         if self._file.was_damaged:
-            _LOG.error("the decision ledger %s was damaged: renamed (.damaged) and replaced by an empty one", path)
+            _LOG.error(
+                "the decision ledger %s is damaged; renamed to %s.damaged and replaced by an empty one", path, path
+            )
         #: The number of the last decision when the file was opened.
-        self.last = self._file.last
+        self.last_number = self._file.last_number
         self._loop = loop
         self._writer = BackgroundThread(loop)
-        self._unwritten: list[DecisionRecord] = []
+        self._unwritten_entries: list[DecisionRecord] = []
         self._writing_entries: list[DecisionRecord] = []
         self._is_write_scheduled = False
         #: The number of added decisions, and the number of lost ones.
-        self._added = self._lost = 0
+        self._added_count = self._lost_count = 0
 
     def add_entry(self, entry: DecisionRecord) -> None:
         """Add a decision, whose number must be greater than the numbers of all earlier decisions."""
-        self._added += 1
-        self._unwritten.append(entry)
+        self._added_count += 1
+        self._unwritten_entries.append(entry)
         if not self._is_write_scheduled and not self._writing_entries:
             self._is_write_scheduled = True
             self._loop.call_later(_WRITE_DELAY, self._write)
 
     def find(self, query: LedgerQuery) -> Sequence[DecisionRecord]:
-        """Return the newest decisions that match a query, up to its limit, oldest first; unwritten ones too."""
-        unwritten_hits = [entry for entry in (*self._writing_entries, *self._unwritten) if _matches_query(entry, query)]
-        by_number = {entry.number: entry for entry in (*self._file.find(query), *unwritten_hits)}
-        return [by_number[number] for number in sorted(by_number)][-query.limit :] if query.limit else []
+        """Return the newest decisions that match a query, written or not, up to its limit, oldest first.
+
+        Raises QueryTooBroad or LedgerUnreadable.
+        """
+        unwritten_matches = [
+            entry for entry in (*self._writing_entries, *self._unwritten_entries) if _matches_query(entry, query)
+        ]
+        entries_by_number = {entry.number: entry for entry in (*self._file.find(query), *unwritten_matches)}
+        return (
+            [entries_by_number[number] for number in sorted(entries_by_number)][-query.limit :] if query.limit else []
+        )
 
     def get(self, number: int) -> DecisionRecord | None:
-        """Return the decision with this number, written or not; None if it does not exist or was deleted."""
-        unwritten_entries = (entry for entry in (*self._writing_entries, *self._unwritten) if entry.number == number)
+        """Return the decision with this number, written or not; None if it does not exist or was deleted.
+
+        Raises LedgerUnreadable.
+        """
+        unwritten_entries = (
+            entry for entry in (*self._writing_entries, *self._unwritten_entries) if entry.number == number
+        )
         return next(unwritten_entries, None) or self._file.get(number)
 
     def texts(self) -> Iterator[str]:
         """Yield the metrics of the decision ledger, as Prometheus text."""
-        unwritten_count = len(self._writing_entries) + len(self._unwritten)
-        values_by_name = {"entries_total": self._added, "lost_total": self._lost, "waiting": unwritten_count}
+        unwritten_count = len(self._writing_entries) + len(self._unwritten_entries)
+        values_by_name = {
+            "entries_total": self._added_count,
+            "lost_total": self._lost_count,
+            "waiting": unwritten_count,
+        }
         for name, value in values_by_name.items():
             yield gauge_text(metric(f"batchyard_ledger_{name}"), [((), value)])
 
@@ -277,22 +298,22 @@ class LiveLedger:
         """Write the remaining decisions, and close the ledger file."""
         self._writer.end()
         self._is_write_scheduled = True  # nothing more is written later
-        if self._unwritten:
-            self._append_records(self._unwritten)
-            self._unwritten = []
+        if self._unwritten_entries:
+            self._append_records(self._unwritten_entries)
+            self._unwritten_entries = []
         self._file.close()
 
     def _write(self) -> None:
         self._is_write_scheduled = False
-        if not self._unwritten or self._writing_entries:
+        if not self._unwritten_entries or self._writing_entries:
             return
-        self._lost += max(0, len(self._unwritten) - _UNWRITTEN_MAX)
-        self._writing_entries, self._unwritten = self._unwritten[-_UNWRITTEN_MAX:], []
-        self._writer.do(partial(self._append_records, self._writing_entries), self._finish_write)
+        self._lost_count += max(0, len(self._unwritten_entries) - _UNWRITTEN_MAX)
+        self._writing_entries, self._unwritten_entries = self._unwritten_entries[-_UNWRITTEN_MAX:], []
+        self._writer.submit(partial(self._append_records, self._writing_entries), self._finish_write)
 
     def _finish_write(self, _error: Exception | None) -> None:
         self._writing_entries = []
-        if self._unwritten and not self._is_write_scheduled:
+        if self._unwritten_entries and not self._is_write_scheduled:
             self._is_write_scheduled = True
             self._loop.call_later(_WRITE_DELAY, self._write)
 
@@ -301,7 +322,7 @@ class LiveLedger:
         try:
             self._file.append(records)
         except sqlite3.Error as error:
-            self._lost += len(records)
+            self._lost_count += len(records)
             _LOG.error("%d entries of the decision ledger could not be written and are lost: %s", len(records), error)
 
 

@@ -186,7 +186,6 @@ def discard_decision(_entry: DecisionRecord) -> None:
 
 
 def _log_fields(entry: DecisionRecord) -> Mapping[str, Any]:
-    """Return the structured fields of a decision for its JSON log line."""
     kind, namespace, name = entry.regarding
     object_fields = {"kind": kind.partition(".")[0], "namespace": namespace, "name": name}
     decision_fields = {"decision": entry.number, "at": format_time(entry.at), "component": entry.component}
@@ -211,13 +210,13 @@ class AuditLog:
         self._count = 0
         self._file = _open_audit_file(path)
 
-    def note(self, audited_request: AuditedRequest) -> None:
+    def record(self, audited_request: AuditedRequest) -> None:
         """Write the audit event of an answered request. If that fails, log the error and lose the event.
 
-        A deferred response is ignored: it is noted again when it is known.
+        A request with a deferred response is ignored: the API server audits it again with the final response.
         """
         if isinstance(audited_request.response, DeferredResponse):
-            return  # it is written once the response is known
+            return
         self._count += 1
         line = _encode_audit(audit_event(audited_request, wall_clock(), self._count)) + b"\n"
         try:

@@ -42,26 +42,26 @@ class SpanExport:
     def __init__(self, url: str, loop: asyncio.AbstractEventLoop) -> None:
         self._url = url if urlsplit(url).path.strip("/") else url.rstrip("/") + _TRACES_PATH
         self._loop = loop
-        self._queued: deque[TraceSpan] = deque(maxlen=QUEUED_SPANS_MAX)
+        self._queued_spans: deque[TraceSpan] = deque(maxlen=QUEUED_SPANS_MAX)
         #: The batch that is being sent.
         self._batch: Sequence[TraceSpan] = ()
         self._send_task: asyncio.Task[None] | None = None
         #: The number of queued spans so far, and the number of lost spans.
         self._emitted_count = 0
-        self.lost = 0
+        self.lost_count = 0
 
     def emit(self, span: TraceSpan) -> None:
         """Queue a span for export; if the queue is full, the oldest span is dropped."""
         self._emitted_count += 1
-        self.lost += len(self._queued) == QUEUED_SPANS_MAX
-        self._queued.append(span)
+        self.lost_count += len(self._queued_spans) == QUEUED_SPANS_MAX
+        self._queued_spans.append(span)
         if self._send_task is None:
             self._send_task = self._loop.create_task(self._send_batches())
 
     def texts(self) -> Iterator[str]:
         """Yield the metrics of the trace export, as Prometheus text."""
         yield gauge_text(metric("batchyard_spans_total"), [((), self._emitted_count)])
-        yield gauge_text(metric("batchyard_spans_lost_total"), [((), self.lost)])
+        yield gauge_text(metric("batchyard_spans_lost_total"), [((), self.lost_count)])
 
     async def close(self) -> None:
         """Send the queued spans, as many as possible within _CLOSE_TIMEOUT seconds, and stop the export."""
@@ -70,17 +70,17 @@ class SpanExport:
             await asyncio.gather(self._send_task, return_exceptions=True)
         try:
             async with asyncio.timeout(_CLOSE_TIMEOUT), aiohttp.ClientSession() as session:
-                while self._batch or self._queued:
+                while self._batch or self._queued_spans:
                     await self._post_spans(session, self._batch or self._take_batch())
                     self._batch = ()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            self._count_lost_spans(len(self._batch) + len(self._queued), error)
+            self._count_lost_spans(len(self._batch) + len(self._queued_spans), error)
 
     async def _send_batches(self) -> None:
         try:
             async with aiohttp.ClientSession() as session:
-                while self._queued:
-                    if len(self._queued) < _SPAN_BATCH_SIZE:
+                while self._queued_spans:
+                    if len(self._queued_spans) < _SPAN_BATCH_SIZE:
                         await _sleep(_BATCH_INTERVAL, self._loop)
                     await self._send_spans(session, self._take_batch())
                     self._batch = ()
@@ -89,7 +89,7 @@ class SpanExport:
 
     def _take_batch(self) -> Sequence[TraceSpan]:
         """Remove the next spans from the queue, at most _SPAN_BATCH_SIZE, and return them."""
-        self._batch = [self._queued.popleft() for _ in range(min(_SPAN_BATCH_SIZE, len(self._queued)))]
+        self._batch = [self._queued_spans.popleft() for _ in range(min(_SPAN_BATCH_SIZE, len(self._queued_spans)))]
         return self._batch
 
     async def _send_spans(self, http_session: aiohttp.ClientSession, spans: Sequence[TraceSpan]) -> None:
@@ -116,7 +116,7 @@ class SpanExport:
             return response.status
 
     def _count_lost_spans(self, count: int, reason: object) -> None:
-        self.lost += count
+        self.lost_count += count
         _LOG.warning("%d trace spans are lost, because they could not be sent to %s: %s", count, self._url, reason)
 
 

@@ -70,7 +70,10 @@ class HttpTransport:
         return response
 
     async def ask_with_retries(self, request: HttpRequest) -> HttpResponse:
-        """Send a request and return the response; until its timeout, retry if the server is overloaded or down."""
+        """Send a request and return the response; until the request's timeout, retry while the server is unavailable.
+
+        The server is unavailable if it is overloaded (429, 503) or the connection fails.
+        """
         deadline = monotonic_seconds() + request.timeout / SECOND
         while (response := await self.ask(request)).code in _RETRIED_CODES:
             retry_delay = response.retry_after or _RETRY_DELAY
@@ -82,7 +85,9 @@ class HttpTransport:
     async def stream(
         self, request: HttpRequest, deliver: Callable[[Sequence[bytes]], None], *, deliver_incomplete_line: bool = False
     ) -> HttpResponse:
-        """Send a request, and pass the lines of the response to `deliver` as they arrive; return the status at the end.
+        """Send a request, and pass the lines of the response to `deliver` as they arrive. Return an HttpResponse.
+
+        The HttpResponse has no lines of a response with status 200, and code 0 if the connection fails.
 
         `deliver` is first called without lines, when a response with status 200 begins. With `deliver_incomplete_line`,
         an incomplete last line is delivered too.
@@ -220,7 +225,7 @@ def _parse_date(date: str) -> Instant:
 
 
 def _failed_response(error: BaseException) -> HttpResponse:
-    """Return the HttpResponse (code 0) of a failed request: the error, and whether the server may have received it."""
+    """Return the HttpResponse of a failed request: code 0, the error, and whether the request may have been sent."""
     was_sent = not isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
     error_message = str(error) or type(error).__name__
     if isinstance(error, aiohttp.ClientConnectorError):

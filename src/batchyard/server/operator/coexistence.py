@@ -84,7 +84,7 @@ async def startup_conflict(sender: RequestSender, groups: Sequence[str], own_ser
 
 
 async def watch_for_conflict(sender: RequestSender, groups: Sequence[str], own_service: WebhookService) -> str:
-    """Check the webhook configurations periodically. If they show a competing controller, return a message about it."""
+    """Check the webhook configurations periodically until they show a competing controller; return why it conflicts."""
     conflict_message = ""
     while not conflict_message:
         await sleep_for(CHECK_INTERVAL)
@@ -140,7 +140,7 @@ async def _webhook_conflict(sender: RequestSender, groups: Sequence[str], own_se
 def _conflict(group: str, name: str, signs: Sequence[str]) -> str:
     return (
         f"{name} is active on this cluster ({'; '.join(signs)}): two controllers would decide about the same objects. "
-        f"Remove it, or leave {group} out of --controllers; --beside-upstream skips this check"
+        f"Remove {name}, or omit {group} from --controllers; --beside-upstream skips this check"
     )
 
 
@@ -247,7 +247,7 @@ async def read_kueue_configuration(
 def unsupported_settings(configuration: Obj) -> Iterator[str]:
     """Yield a message for each setting of Kueue's Configuration that batchyard does not support."""
     for path, instead in unsupported_fields(configuration):
-        yield f"the setting {path} of Kueue's Configuration is not supported; used instead: {instead}"
+        yield f"the setting {path} of Kueue's Configuration is not supported, so {instead}"
 
 
 def _parse_config_map(name: str, text: str | None) -> ConfigurationResult:

@@ -53,7 +53,11 @@ class StreamHub:
 
 
 class OperatorPage:
-    """The HTTP handlers of the dashboard. `models` returns the data of its pages, or None until this replica leads."""
+    """The HTTP handlers of the dashboard.
+
+    `models` returns the handler that computes the data of pages, and the hub of their streams. It returns None while
+    there is no data, because this replica does not lead or has not read all objects.
+    """
 
     def __init__(
         self, token_reviewer: TokenReviewer, models: Callable[[], tuple[dashboard.ModelHandler, StreamHub] | None]
@@ -91,7 +95,7 @@ class OperatorPage:
             raise unauthorized_error()
         api_request = ApiRequest("GET", request.path, dict(request.query), user=user)
         result = await self._compute_model(models, api_request._replace(query={**api_request.query, "watch": "false"}))
-        if not api_request.flag("watch"):
+        if not api_request.has_flag("watch"):
             return _web_response(result)
         model_stream = models.respond(api_request)
         assert isinstance(model_stream, dashboard.ModelStream), "a watch returns a stream"
@@ -208,7 +212,6 @@ def health_routes(exposition: Exposition, readiness_delay: Callable[[], str]) ->
 
 
 async def _yield_to_event_loop() -> None:
-    """Let the asyncio loop run one iteration."""
     next_iteration = asyncio.get_running_loop().create_future()
     asyncio.get_running_loop().call_soon(next_iteration.set_result, None)
     await next_iteration

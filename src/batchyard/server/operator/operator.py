@@ -130,8 +130,11 @@ class OperatorProcess:
         self._watch_errors = WatchErrorLog(_UNSERVED_REMEDY)
 
     async def start(self) -> None:
-        """Set the clock to the server's time, install CRDs if requested, and become a candidate in leader election."""
-        await self.clock.set()
+        """Set the clock to the server's time, install CRDs if requested, and start leader election.
+
+        Without leader election, this replica leads at once.
+        """
+        await self.clock.synchronize()
         if self._config.installs_definitions:
             for line in await install_definitions(self.http_transport, kinds_read(self._config.settings.controllers)):
                 self.report(line)

@@ -77,7 +77,9 @@ class ShadowPage:
         start_time = divergence.at if divergence.since is None else divergence.since
         divergence_identity = divergence.divergence_type.value, divergence.workload, divergence.message
         self._comparison.recent_divergences.appendleft(
-            SchedulerDivergence(divergence.at, start_time, *divergence_identity, divergence.why(), divergence.hints)
+            SchedulerDivergence(
+                divergence.at, start_time, *divergence_identity, divergence.explanation(), divergence.hints
+            )
         )
         self._hub.touch()
 
@@ -209,7 +211,10 @@ def shadow_endpoints(shadow: Shadow, listen_address: tuple[str, int], report: Ca
 async def compare_with_kueue(
     config: ShadowConfig, on_divergence: Callable[[Divergence], None], report: Callable[[str], None], end: asyncio.Event
 ) -> ComparisonCounts:
-    """Compare Kueue's decisions with batchyard's until `end` is set or the run time is over; return the counts."""
+    """Compare Kueue's decisions with batchyard's until `end` is set or the run time is over; return the counts.
+
+    Raises KubeconfigError if the API server's address and credentials cannot be loaded.
+    """
     access = await run_unless_ended(end, read_access(config.source))
     if access is None:
         return ComparisonCounts()
@@ -238,7 +243,10 @@ async def compare_with_kueue(
 async def _read_kueue_settings(
     config: ShadowConfig, http_transport: HttpTransport, report: Callable[[str], None]
 ) -> KueueSettings:
-    """Return the settings of the cluster's Kueue: from `config`, else from Kueue's ConfigMap, else Kueue's defaults."""
+    """Return the settings of the cluster's Kueue: from `config`, else from Kueue's ConfigMap, else Kueue's defaults.
+
+    Fair sharing is enabled if `config` requires it.
+    """
     kueue_settings = config.kueue
     if kueue_settings is None:
         result = await read_kueue_configuration(http_transport, [KUEUE_CONFIG_MAP])
@@ -257,7 +265,7 @@ def _with_pods_ready(shadow_settings: ShadowSettings, kueue_settings: KueueSetti
         return shadow_settings
     is_creation_ordered = settings.requeuing_timestamp is RequeuingTimestamp.CREATION
     blocked_periods = BlockedPeriods() if settings.block_admission else None
-    return shadow_settings._replace(is_by_creation=is_creation_ordered, blocked_periods=blocked_periods)
+    return shadow_settings._replace(is_ordered_by_creation=is_creation_ordered, blocked_periods=blocked_periods)
 
 
 def _handle_loop_exception(shadow: Shadow, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

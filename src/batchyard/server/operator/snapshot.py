@@ -157,7 +157,10 @@ async def _fetch_page(sender: RequestSender, path: str, query: str) -> transport
 
 
 async def send_with_retries(sender: RequestSender, request: transport.HttpRequest) -> transport.HttpResponse:
-    """Send a request and return the response. Retry with exponential backoff if the server is overloaded."""
+    """Send a request and return the last response. Retry with backoff while the server is overloaded or unreachable.
+
+    At most REQUEST_ATTEMPTS_MAX requests are sent.
+    """
     response = await sender.ask(request)
     for attempt in range(1, REQUEST_ATTEMPTS_MAX):
         if response.code not in _RETRIED_CODES or _is_unconverted(response):

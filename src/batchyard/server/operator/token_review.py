@@ -60,7 +60,7 @@ class TokenReviewer:
         return user
 
     def decide(self, attributes: RequestAttributes) -> AuthorizationDecision:
-        """Decide from the cache whether a user may list objects; record the question if no current review is cached."""
+        """Decide from the cache whether a user may list objects; record the request if no current review is cached."""
         permission_question = attributes.user, attributes.group, attributes.resource, attributes.namespace
         reviewed_at, is_allowed = self._permissions.get(permission_question, (-CACHE_LIFETIME, False))
         if self._now() - reviewed_at >= CACHE_LIFETIME:
@@ -68,7 +68,7 @@ class TokenReviewer:
         return AuthorizationDecision(is_allowed)
 
     async def send_reviews(self) -> bool:
-        """Send SubjectAccessReviews for the recorded questions. Return whether any result differs from before."""
+        """Send SubjectAccessReviews for the recorded requests. Return whether a result differs from the cached one."""
         permission_questions, self._missing_reviews = list(self._missing_reviews), {}
         return any(await asyncio.gather(*map(self._send_access_review, permission_questions)))
 

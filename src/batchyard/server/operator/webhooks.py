@@ -101,7 +101,7 @@ class CertificateGenerations:
 
 
 def parse_generations(data: Mapping[str, str]) -> CertificateGenerations:
-    """Parse the state of certificate rotation from the `data` of a Secret."""
+    """Parse the state of certificate rotation from the `data` of a Secret; missing fields are empty."""
     file_contents = {name: base64.b64decode(text) for name, text in data.items()}
     served_pair = CertificatePair(file_contents.get("tls.crt", b""), file_contents.get("tls.key", b""))
     next_pair = CertificatePair(file_contents.get("next.crt", b""), file_contents.get("next.key", b""))
@@ -423,7 +423,7 @@ class Webhooks:
         self._address, self._namespace = address_and_namespace
         self._report: Callable[[str], None] = _ignore_line
         self._metrics = WebhookMetrics(monotonic_seconds)
-        self._certificate_keeper: CertificateRotator | None = None
+        self._certificate_rotator: CertificateRotator | None = None
         self._runner: web.AppRunner | None = None
 
     def reporting_to(self, report: Callable[[str], None]) -> Self:
@@ -438,7 +438,7 @@ class Webhooks:
     @property
     def is_ready(self) -> bool:
         """Whether the webhook server is disabled, or serves a certificate whose CA is published."""
-        return self._certificate_keeper is None or self._certificate_keeper.is_ready
+        return self._certificate_rotator is None or self._certificate_rotator.is_ready
 
     async def __aenter__(self) -> Self:
         terms = self._terms
@@ -448,23 +448,25 @@ class Webhooks:
         targets = CertificateTargets(
             self._namespace, terms.secret, terms.service, terms.definitions, CertificateTerms(names, terms.lifetime)
         )
-        self._certificate_keeper = CertificateRotator(targets, self._transport, self._report)
-        self._keeper_context = self._certificate_keeper.rotate_certificates()
-        await self._keeper_context.__aenter__()
+        self._certificate_rotator = CertificateRotator(targets, self._transport, self._report)
+        self._rotation_context = self._certificate_rotator.rotate_certificates()
+        await self._rotation_context.__aenter__()
         app = web.Application(client_max_size=_BODY_SIZE_MAX)
         handlers = {MUTATE_PATH: self._mutate, VALIDATE_PATH: self._validate, CONVERT_PATH: _serve_conversion}
         self._metrics.expect(handlers)
         app.add_routes(web.post(path, self._count_requests(path, handler)) for path, handler in handlers.items())
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_TIMEOUT)
         await self._runner.setup()
-        await web.TCPSite(self._runner, self._address, terms.port, ssl_context=self._certificate_keeper.context).start()
+        await web.TCPSite(
+            self._runner, self._address, terms.port, ssl_context=self._certificate_rotator.context
+        ).start()
         self._report(f"batchyard: webhooks at https://{self._address}:{terms.port}")
         return self
 
     async def __aexit__(self, *_: object) -> None:
         if self._runner is not None:
             await self._runner.cleanup()
-            await self._keeper_context.__aexit__(None, None, None)
+            await self._rotation_context.__aexit__(None, None, None)
 
     def _count_requests(self, path: str, handler: WebhookHandler) -> WebhookHandler:
         async def counting_handler(request: web.Request) -> web.Response:
@@ -488,7 +490,7 @@ class Webhooks:
                 try:
                     return _json_response(decide(review, self._groups, FetchedObjects(namespace_of(review), fetched)))
                 except ObjectNotFetched as unknown:
-                    fetched[unknown.question] = await self._look_up_objects(unknown.question)
+                    fetched[unknown.query] = await self._look_up_objects(unknown.query)
         except InvalidReview as invalid:
             return web.Response(status=400, text=str(invalid))
         except LookupFailed as failed:
@@ -497,11 +499,11 @@ class Webhooks:
 
     async def _look_up_objects(self, object_query: ObjectQuery) -> Sequence[Obj]:
         """List the objects that an admission review depends on (RBAC allows no get). Raises LookupFailed."""
-        kind = scheme.POD if object_query.owner else object_query.key.kind
+        kind = scheme.POD if object_query.owner_uid else object_query.key.kind
         served_kind = kind_info(kind)
         field_selector_query = f"fieldSelector=metadata.name={object_query.key.name}"
-        if object_query.owner:
-            field_selector_query = f"labelSelector={well_known.CONTROLLER_UID}={object_query.owner}"
+        if object_query.owner_uid:
+            field_selector_query = f"labelSelector={well_known.CONTROLLER_UID}={object_query.owner_uid}"
         path = transport.object_path(served_kind, served_kind.storage_version, object_query.key.namespace)
         request = transport.HttpRequest("GET", f"{path}?{field_selector_query}", timeout=_LOOKUP_TIMEOUT)
         response = await self._transport.ask_with_retries(request)

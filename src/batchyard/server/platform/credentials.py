@@ -31,7 +31,7 @@ _BACKDATED_VALIDITY: Final = HOUR  # tolerates clock skew
 _SIGNATURE_NUMBER_SIZE: Final = 32  # bytes of each of r and s
 
 
-_REMEDY: Final = "put it back from a copy of the data directory"
+_REMEDY: Final = "restore this file from a copy of the data directory"
 
 
 class CredentialsError(Exception):
@@ -58,7 +58,7 @@ class CertificateAuthority:
         remedy = f"or remove {key_file} and {CA_FILE}: then all certificates that it signed become invalid"
         if not key_file.exists():
             if self.certificate_file.exists():
-                raise CredentialsError(f"{key_file} is missing but its certificate exists; {_REMEDY}, {remedy}")
+                raise CredentialsError(f"{key_file} is missing, but its certificate exists; {_REMEDY}, {remedy}")
             write_private(key_file, _encode_key(ec.generate_private_key(ec.SECP256R1())))
         self._key = _load_key(key_file, remedy)
         if not self.certificate_file.exists():

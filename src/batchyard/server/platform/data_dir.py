@@ -46,7 +46,7 @@ class PlatformProcess(NamedTuple):
 
 
 def prepare_data_dir(folder: Path) -> None:
-    """Create the data directory so that only its owner can access it, and set the umask for private files.
+    """Create the data directory if it is missing, restrict it to its owner, and set the umask for private files.
 
     Raises DirectoryError if the folder cannot be used.
     """

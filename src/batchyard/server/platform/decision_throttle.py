@@ -1,7 +1,8 @@
-"""Throttle of the scheduler: each scheduling cycle is followed by a pause, so that the thread can serve requests.
+"""Throttle of the scheduler and other controllers: a pause after each reconcile, so that the thread serves requests.
 
-One decision for many Workloads costs less than many decisions. While the thread is busy, the pauses are longer than
-otherwise, and the next decision includes all changes made meanwhile. A pause ends early once the thread is not busy.
+All controllers above the lowest rank are throttled together. A scheduling cycle for many Workloads costs less than many
+cycles. While the thread is busy, the pauses are longer than otherwise, and the next reconcile includes all changes made
+meanwhile. A pause ends early once the thread is not busy.
 """
 
 import os
@@ -35,7 +36,7 @@ def cpu_demand() -> float:
     return (int(run_time) + int(wait_time)) / 1e9
 
 
-#: A pause is this many times as long as the decision before it, up to `PAUSE_MAX` of real time.
+#: A pause is this many times as long as the reconcile before it, up to `PAUSE_MAX` of real time.
 _PAUSE_FACTOR: Final = 1
 PAUSE_MAX: Final = 200 * MILLISECOND
 #: The thread is busy if its CPU demand exceeds this fraction of a measurement interval. Then the pauses are longer.
@@ -46,7 +47,7 @@ BUSY_PAUSE_MAX: Final = 1 * SECOND
 
 
 class DecisionThrottle:
-    """Delays scheduling cycles by pauses, which depend on the duration of the last cycle and on the thread's load.
+    """Delays reconciles (mainly scheduling cycles) by pauses, by the last reconcile's duration and the thread's load.
 
     `clock` returns the platform's time, which may run faster than real time. There are no pauses while `is_disabled`
     returns True.
@@ -58,12 +59,12 @@ class DecisionThrottle:
         self._clock = clock
         self._speed = speed
         self._is_disabled = is_disabled
-        #: In real time: the end and the duration of the last decision, the number of decisions, the total duration of
-        #: the decisions, and the total duration of the pauses.
+        #: In real time: the end and the duration of the last reconcile, the number of reconciles, the total duration of
+        #: the reconciles, and the total duration of the pauses.
         self._last_ended_at: Instant = 0
         self._last_duration: Duration = 0
-        self._decision_count = 0
-        self._decision_time: Duration = 0
+        self._reconcile_count = 0
+        self._reconcile_time: Duration = 0
         self._pause_time: Duration = 0
         #: The start of the current measurement, and the CPU demand of the thread until then.
         self._measured_at: Instant = wall_clock()
@@ -71,7 +72,7 @@ class DecisionThrottle:
         self._is_busy = False
 
     def next_turn(self) -> Instant:
-        """Return 0 if the next scheduling cycle may start now, else the instant at which to call this method again."""
+        """Return 0 if the next reconcile may start now, else the instant at which to call this method again."""
         now = wall_clock()
         self._measure_load(now)
         pause, min_pause = now - self._last_ended_at, self._pause_after_last()
@@ -81,22 +82,22 @@ class DecisionThrottle:
         return self._clock() + max(1, int(remaining_pause * self._speed))
 
     def run_reconcile(self, reconcile: Work) -> None:
-        """Run a scheduling cycle, and measure its duration."""
+        """Run a reconcile, and measure its duration and the pause before it."""
         began_at = wall_clock()
         self._pause_time += max(0, min(began_at - self._last_ended_at, self._pause_after_last()))
         reconcile()
         self._last_ended_at = wall_clock()
         self._last_duration = max(0, self._last_ended_at - began_at)
-        self._decision_count += 1
-        self._decision_time += self._last_duration
+        self._reconcile_count += 1
+        self._reconcile_time += self._last_duration
 
     def _pause_after_last(self) -> Duration:
-        """Return the required pause after the last scheduling cycle, given the current load of the thread."""
+        """Return the required pause after the last reconcile, given the current load of the thread."""
         pause_factor, pause_max = (_BUSY_PAUSE_FACTOR, BUSY_PAUSE_MAX) if self._is_busy else (_PAUSE_FACTOR, PAUSE_MAX)
         return min(pause_factor * self._last_duration, pause_max)
 
     def _measure_load(self, now: Instant) -> None:
-        """Measure whether the thread of the scheduling cycles is busy, at most once in each _MEASUREMENT_INTERVAL."""
+        """Measure whether the controllers' thread is busy, at most once in each _MEASUREMENT_INTERVAL."""
         elapsed_time = now - self._measured_at
         if 0 <= elapsed_time < _MEASUREMENT_INTERVAL:
             return
@@ -105,7 +106,7 @@ class DecisionThrottle:
         self._measured_at, self._measured_cpu = now, total_cpu_demand
 
     def texts(self) -> Iterator[str]:
-        """Yield the metrics of scheduling cycles and pauses, as Prometheus text."""
-        yield gauge_text(metric("batchyard_turns_total"), [((), self._decision_count)])
-        time_rows = [(("work",), self._decision_time / SECOND), (("rest",), self._pause_time / SECOND)]
+        """Yield the metrics of reconciles and pauses, as Prometheus text."""
+        yield gauge_text(metric("batchyard_turns_total"), [((), self._reconcile_count)])
+        time_rows = [(("work",), self._reconcile_time / SECOND), (("rest",), self._pause_time / SECOND)]
         yield gauge_text(metric("batchyard_turn_seconds_total"), time_rows)

@@ -41,7 +41,7 @@ class BackgroundThread:
         self._jobs: SimpleQueue[_BackgroundJob | None] = SimpleQueue()
         self._worker: Thread | None = None
 
-    def do(self, work: Callable[[], _T], on_done: Callable[[_T | Exception], None]) -> None:
+    def submit(self, work: Callable[[], _T], on_done: Callable[[_T | Exception], None]) -> None:
         """Queue a function; on the asyncio loop, `on_done` later gets its result or the exception that it raised."""
         if self._worker is None:
             self._worker = Thread(target=self._run, name="writer", daemon=True)
@@ -136,12 +136,12 @@ class GroupCommit:
         return self._store.changes_since(revision)
 
     def subscribe(self, watch: DurableWatch) -> None:
-        """Register a watch, which then receives every later change once it is durable."""
+        """Register a watch, which then receives every later change once it is durable; end it after `end_watches`."""
         self._watches[watch] = None
         if self._is_ending:
             watch.end()
 
-    def leave(self, watch: object) -> None:
+    def unsubscribe(self, watch: object) -> None:
         """Unregister a watch, which then receives no more changes."""
         self._watches.pop(watch, None)  # type: ignore[call-overload]
 
@@ -192,7 +192,7 @@ class GroupCommit:
     def _start_transaction(self) -> None:
         changes, self._collected_changes = self._collected_changes, []
         self._transactions_in_progress += 1
-        self._writer.do(partial(self._append_changes, changes), partial(self._process_result, changes))
+        self._writer.submit(partial(self._append_changes, changes), partial(self._process_result, changes))
 
     def _process_result(self, changes: Sequence[WatchEvent], result: _TransactionResult | Exception) -> None:
         """Process the result of a journal transaction; schedule the next batch even if a callback raises."""
@@ -253,7 +253,9 @@ class GroupCommit:
     def _compact_journal(self, floor: int) -> None:
         if floor > self._compaction_floor:
             self._compaction_floor = floor
-            self._writer.do(partial(self._run_write, partial(self._journal.compact, floor)), self._process_compaction)
+            self._writer.submit(
+                partial(self._run_write, partial(self._journal.compact, floor)), self._process_compaction
+            )
 
     def _process_compaction(self, result: Exception | None) -> None:
         if result is not None:

@@ -49,7 +49,7 @@ from batchyard.cloud.simulated import simulated_cloud
 from batchyard.controller_runtime.events import EventRecorder
 from batchyard.dashboard.history import PlatformHistory
 from batchyard.dashboard.static_report import HEADERS, DashboardViews, PlatformTime, read_asset
-from batchyard.housekeeping.controllers import status_of
+from batchyard.housekeeping.controllers import definition_status
 from batchyard.interfaces.client import (
     Create,
     Delete,
@@ -82,10 +82,10 @@ from batchyard.server.local_node.node import LocalNodeComponents, local_node_set
 from batchyard.server.logging.ledger import LiveLedger
 from batchyard.server.logging.logs import CycleLog, DecisionLog
 from batchyard.server.metrics import ObservedPlatform
+from batchyard.server.platform.cluster_option import check_cluster_option, with_spec_of
 from batchyard.server.platform.credentials import CertificateAuthority, SigningKey
 from batchyard.server.platform.data_dir import FORECASTS_FILE, JOURNAL_FILE, LEDGER_FILE, PlatformOptions
 from batchyard.server.platform.decision_throttle import DecisionThrottle
-from batchyard.server.platform.given_cluster import check_given_cluster, with_given_spec
 from batchyard.server.platform.group_commit import HISTORY_REVISIONS, GroupCommit
 from batchyard.server.platform.status_report import STATUS_REPORT_PATH as REPORT
 from batchyard.server.platform.status_report import EmbeddedMetrics, StatusReport
@@ -152,7 +152,7 @@ class ProvidedObjects:
         if self._client.get(Key(DEFINITION, "", name)) is not None:
             return
         definition = with_finalizer(platform_definition(self._kinds[name]), FINALIZER)
-        self._write(Create(with_status(definition, status_of(definition, self._client, self._kernel.now()))))
+        self._write(Create(with_status(definition, definition_status(definition, self._client, self._kernel.now()))))
 
     def _update_crd(self, name: str) -> None:
         """Update the spec of a stored CustomResourceDefinition that batchyard created, if this release changes it."""
@@ -187,7 +187,10 @@ class ProvidedObjects:
 
 
 def provided_role(role: Obj) -> Obj:
-    """Return a bootstrap role. Kueue's roles get an annotation, so that Kueue's manifests may take them over."""
+    """Return a bootstrap role as the platform stores it: Kueue's roles get an annotation.
+
+    The annotation lets Kueue's manifests take the role over.
+    """
     if not role["metadata"]["name"].startswith(_KUEUE_ROLE_PREFIX):
         return role
     return with_metadata(role, annotations={**(role["metadata"].get("annotations") or {}), well_known.PROVIDED: "true"})
@@ -222,12 +225,17 @@ def _ignore_result(_result: WriteResult) -> None:
 # ServiceAccount tokens for the projected volumes of pods.
 
 
-def pod_token(issuer: TokenIssuer, reader: Reader, namespace: str, account: str, audience: str, lifetime: int) -> str:
-    """Issue a ServiceAccount token, valid for `lifetime` seconds. Raises InputError without such a ServiceAccount."""
+def issue_pod_token(
+    issuer: TokenIssuer, reader: Reader, namespace: str, account: str, audience: str, lifetime: int
+) -> str:
+    """Issue a ServiceAccount token, valid for `lifetime` seconds. Raises InputError without such a ServiceAccount.
+
+    An empty `audience` is that of the API server.
+    """
     stored_account = reader.get(Key(SERVICE_ACCOUNT, namespace, account))
     if stored_account is None:
         raise InputError(f'failed to fetch token: serviceaccounts "{account}" not found')
-    return issuer.issue(stored_account, None, (audience or ISSUER,), issuer.clock() + lifetime * SECOND)
+    return issuer.issue_account_token(stored_account, None, (audience or ISSUER,), issuer.clock() + lifetime * SECOND)
 
 
 # Clock control: the owner of a platform with accelerated time can let it run up to an instant, where it stops.
@@ -301,7 +309,7 @@ class EmbeddedPlatform:
         self._metrics = EmbeddedMetrics(status_report, self._kernel, speed)
         self._commit.on_commit = self._metrics.observe_commit
         stored_clusters = self._store.list(CLUSTER)
-        check_given_cluster(cluster, stored_clusters, options)
+        check_cluster_option(cluster, stored_clusters, options)
         has_nodes = bool(stored_clusters) or cluster is not None
         effective_cluster = cluster or (stored_clusters[0] if stored_clusters else None)
         local_settings = local_node_settings(effective_cluster)
@@ -313,14 +321,14 @@ class EmbeddedPlatform:
         base_resources = [events_resource(), *built_in_resources(), definition_resource(), api_service_resource()]
         claim_fields = InProcessFieldManager(base_resources, self._kernel.now).claim_fields
         admission = AdmissionChain(with_nodes=has_nodes, with_api=True, managed_namespaces=kueue.managed_namespaces)
-        self._client = LocalClient(self._store, self._kernel, admission=admission.rules(), assign_manager=claim_fields)
+        self._client = LocalClient(self._store, self._kernel, admission=admission.hooks(), assign_manager=claim_fields)
         self._store.listen(admission.observe)
         token_issuer = TokenIssuer(self._client, SigningKey(options.folder), wall_clock)
-        issue_token = partial(pod_token, token_issuer, self._client)
+        issue_token = partial(issue_pod_token, token_issuer, self._client)
         self._ledger = LiveLedger(options.folder / LEDGER_FILE, loop)
         self._metrics.server_metrics.additional_sources.append(self._ledger.texts)
         event_recorder = EventRecorder(self._client, socket.gethostname())
-        self._decisions = DecisionLog(event_recorder, self._ledger.add_entry, self._ledger.last)
+        self._decisions = DecisionLog(event_recorder, self._ledger.add_entry, self._ledger.last_number)
         self._spans = self._export_spans(options.traces_to, loop) if options.traces_to else None
         self._local = None
         if local_settings is not None:
@@ -340,7 +348,7 @@ class EmbeddedPlatform:
 
     def _export_spans(self, collector_url: str, loop: asyncio.AbstractEventLoop) -> "SpanExport":
         """Start to send trace spans of Workloads to the collector at this URL; add the metrics of this export."""
-        span_export = _span_export(collector_url, loop)
+        span_export = _create_span_export(collector_url, loop)
         self._client.subscribe(WorkloadTracer(self._kernel.now, span_export.emit).observe)
         self._metrics.server_metrics.additional_sources.append(span_export.texts)
         return span_export
@@ -390,13 +398,15 @@ class EmbeddedPlatform:
         self._history = PlatformHistory(clock, scheduler_cache.cluster_queue_of)
         self._client.subscribe(self._history.observe)
         views = DashboardViews(self._client, scheduler_cache, self._history, PlatformTime(clock, speed))
-        self._server.add_prefix(DASHBOARD_FILES, StaticFileHandler(read_asset, HEADERS).respond)
-        self._server.add_prefix(DASHBOARD_MODELS_PATH, ModelHandler(views, security.rbac, self._commit, timers).respond)
+        self._server.add_prefix_handler(DASHBOARD_FILES, StaticFileHandler(read_asset, HEADERS).respond)
+        self._server.add_prefix_handler(
+            DASHBOARD_MODELS_PATH, ModelHandler(views, security.rbac, self._commit, timers).respond
+        )
 
     def _serve_actions(self, security: ServerSecurity, token_issuer: TokenIssuer) -> None:
         """Offer the dashboard's actions, and execute them as requests of their users."""
         actions = DashboardActions(self._client, security.auth_filters.authorizer, token_issuer, self._server.handle)
-        self._server.add_handler(DASHBOARD_ACTIONS_PATH, actions.offer)
+        self._server.add_get_handler(DASHBOARD_ACTIONS_PATH, actions.offer)
         self._server.add_post_handler(DASHBOARD_ACTIONS_PATH, actions.perform)
 
     def _status_document(self, status_report: StatusReport) -> Mapping[str, Any]:
@@ -417,7 +427,7 @@ class EmbeddedPlatform:
         metrics = self._metrics
         revision = lambda: self._store.revision  # noqa: E731 - reads one field
         dispatcher = RequestDispatcher(self._server, self._kernel, self._commit, revision, metrics.requests, watchdog)
-        metrics.watches = lambda: dispatcher.watches
+        metrics.watch_count = lambda: dispatcher.watch_count
         return dispatcher
 
     @property
@@ -457,20 +467,20 @@ class EmbeddedPlatform:
         self._metrics.server_metrics.additional_sources.append(throttle.texts)
         platform_ports = PlatformPorts(
             self._kernel,
-            self._client if local_node is None else CompositeClient(self._client, local_node.machine),
+            self._client if local_node is None else CompositeClient(self._client, local_node.container_runtime),
             runtime_controllers if local_node is None else (*runtime_controllers, *local_node.controllers),
             (ClusterPoolsController(), *simulated_cloud(0)) if has_nodes else (),
             self._decisions,
             self._metrics.server_metrics.cycles.count_loop,
             throttle,
-            self._metrics.defect,
+            self._metrics.record_defect,
             CycleLog(self._metrics.server_metrics.cycles, None if self._spans is None else self._spans.emit),
             changes_reader(self._store),
         )
         return build_platform(platform_ports, settings)
 
     def _create_containers(self) -> Containers:
-        """Return the access to the containers of all pods for logs, exec and port-forward, simulated or not."""
+        """Create the access to the containers of simulated and local pods, for logs, exec and port-forward."""
         simulated_containers = SimulatedContainers(self._client, self._kernel, self._runtime)
         self._commit.subscribe(simulated_containers)
         if self._local is None:
@@ -481,7 +491,7 @@ class EmbeddedPlatform:
     def _replay_stored_objects(self, cluster: Obj | None) -> None:
         """Pass the stored objects to the controllers as ADDED events, and create objects that every platform has.
 
-        These are system namespaces, their default ServiceAccounts, bootstrap roles, and the given Cluster's objects.
+        These are system namespaces, their default ServiceAccounts, bootstrap roles, and the objects of `cluster`.
         """
         objects = [obj for kind in self._store.kinds() for obj in self._store.list(kind)]
         events = [
@@ -490,7 +500,7 @@ class EmbeddedPlatform:
         self._client.recall(events)
         self.platform.runner.observe(events)
         if self._local is not None:
-            self._metrics.local, self._metrics.local_gpus = self._local.name, self._local.gpu_states
+            self._metrics.local_node_name, self._metrics.read_local_gpus = self._local.name, self._local.gpu_states
         observed_platform = ObservedPlatform(
             self.platform, self._client, self._kernel.now, fair_sharing=self._is_fair_sharing
         )
@@ -505,12 +515,12 @@ class EmbeddedPlatform:
         self._provided_objects.begin()
 
     def _store_cluster(self, cluster: Obj) -> None:
-        """Create the given Cluster and its NodePools; if the Cluster exists, update its spec instead."""
+        """Create a Cluster and its NodePools; if the Cluster exists, update its spec instead."""
         stored_cluster = self._client.get(key_of(cluster))
         if stored_cluster is None:
             self._create_missing(initial_objects(cluster))
         elif stored_cluster["spec"] != cluster["spec"]:
-            self._client.submit([Update(with_given_spec(stored_cluster, cluster))], _check_success)
+            self._client.submit([Update(with_spec_of(stored_cluster, cluster))], _check_success)
 
     def pod_network_listener(self) -> tuple[str, socket.socket] | None:
         """Return the address and bound socket for serving the API in the pod network; None if there is no socket."""
@@ -527,7 +537,6 @@ class EmbeddedPlatform:
         self._kernel.post(lambda: self._create_or_replace(service_objects))
 
     def _create_or_replace(self, objects: Iterable[Obj]) -> None:
-        """Create these objects, or overwrite those that exist."""
         for obj in objects:
             old_object = self._client.get(key_of(obj))
             object_write = (
@@ -541,7 +550,7 @@ class EmbeddedPlatform:
                 self._client.submit([Create(obj)], _check_success)
 
 
-def _span_export(url: str, loop: asyncio.AbstractEventLoop) -> "SpanExport":
+def _create_span_export(url: str, loop: asyncio.AbstractEventLoop) -> "SpanExport":
     from batchyard.server.logging.spans import SpanExport  # noqa: PLC0415 - loading the HTTP client takes 0.1 s
 
     return SpanExport(url, loop)
@@ -566,13 +575,11 @@ def _last_instant(store: Store) -> Instant:
 
 
 def _combine_auditors(first_auditor: Auditor, second_auditor: Auditor) -> Auditor:
-    """Return a function that passes each audited request to both auditors."""
-
-    def note(audited_request: AuditedRequest) -> None:
+    def audit(audited_request: AuditedRequest) -> None:
         first_auditor(audited_request)
         second_auditor(audited_request)
 
-    return note
+    return audit
 
 
 def _ignore_journal_failure() -> None:

@@ -100,8 +100,8 @@ class LoopWatchdog:
         self._timer = self._loop.call_later(_HEARTBEAT_INTERVAL, self._send_heartbeat)
         self._write_heartbeat(monotonic_seconds(), 0.0, b"")
 
-    def _write_heartbeat(self, seen_at: float, request_began_at: float, description: bytes) -> None:
-        WATCHDOG_LAYOUT.pack_into(self._shared_memory, 0, seen_at, request_began_at, len(description))
+    def _write_heartbeat(self, heartbeat_at: float, request_began_at: float, description: bytes) -> None:
+        WATCHDOG_LAYOUT.pack_into(self._shared_memory, 0, heartbeat_at, request_began_at, len(description))
         self._shared_memory[WATCHDOG_LAYOUT.size : WATCHDOG_LAYOUT.size + len(description)] = description
 
 
@@ -131,7 +131,6 @@ class _GarbageCollectionTimer:
         self._timer = loop.call_later(_COLLECTION_INTERVAL, self._collect)
 
     def stop(self) -> None:
-        """Stop the periodic garbage collections."""
         self._timer.cancel()
 
     def _collect(self) -> None:
@@ -178,16 +177,16 @@ async def serve_platform(
 ) -> None:
     """Run an embedded platform until the process gets a signal or the journal fails.
 
-    `on_ready` is called with the platform's URL once the platform listens.
+    `on_ready` is called with the platform's URL once the platform listens. Without `forecast_functions` the platform
+    serves no forecasts.
 
-    `forecast_functions` computes forecasts; without it the platform serves no forecasts.
-
-    Raises PortError if the platform cannot listen, and JournalError if the journal cannot be opened or written.
+    Raises PortError if the platform cannot listen, JournalError if the journal cannot be opened or written,
+    ClusterConflictError if `cluster` contradicts the stored Cluster, and CredentialsError for damaged credentials.
     """
     audit_log = None if options.audit_log is None else AuditLog(options.audit_log)
     with _create_listener(options) as listener, nullcontext() if audit_log is None else closing(audit_log):
         platform = EmbeddedPlatform(
-            options, cluster, speed, discard_audit if audit_log is None else audit_log.note, forecast_functions
+            options, cluster, speed, discard_audit if audit_log is None else audit_log.record, forecast_functions
         )
         try:
             with rare_garbage_collections(asyncio.get_running_loop()):
@@ -206,7 +205,7 @@ async def _serve_on_listener(
 ) -> None:
     data_dir.remove_state(options.folder)
     address, port = api_listener.getsockname()[:2]
-    url = _url(options, port)
+    url = _api_url(options, port)
     # Without authentication every client has all permissions, so an insecure platform is not exposed to pods.
     pod_listener = None if options.is_insecure else platform.pod_network_listener()
     reachable_address = data_dir.LOOPBACK if address in _ALL_ADDRESSES else address
@@ -237,12 +236,15 @@ async def _serve_requests(
     _shut_down_on_signal(end_event, platform)
     loop = asyncio.get_running_loop()
     response_turns = ResponseTurns(loop)
-    connect = partial(HttpProtocol, dispatcher, connections, response_turns, is_secure=sockets.context is not None)
+    is_secure = sockets.tls_context is not None
+    create_protocol = partial(HttpProtocol, dispatcher, connections, response_turns, is_secure=is_secure)
     _raise_file_limit()
     sys.setswitchinterval(_THREAD_SWITCH_INTERVAL)
     for listener in sockets.listeners:
         listener.listen(_LISTEN_BACKLOG)
-    acceptors = [Acceptor(listener, connect, sockets.context, HEAD_TIMEOUT) for listener in sockets.listeners]
+    acceptors = [
+        Acceptor(listener, create_protocol, sockets.tls_context, HEAD_TIMEOUT) for listener in sockets.listeners
+    ]
     data_dir.write_state(options.folder, url, watchdog.pid)
     on_ready(url)
     await end_event.wait()
@@ -257,7 +259,7 @@ class _ListeningSockets(NamedTuple):
     """The listening sockets of a platform's API, with the TLS context for all of them (None without TLS)."""
 
     listeners: Sequence[socket.socket]
-    context: ssl.SSLContext | None
+    tls_context: ssl.SSLContext | None
 
 
 def _raise_file_limit() -> None:
@@ -274,14 +276,14 @@ def _create_listener(options: data_dir.PlatformOptions) -> socket.socket:
     except OSError as error:
         if error.errno == errno.EADDRNOTAVAIL or (error.errno or 0) < 0:  # negative: an error of getaddrinfo
             message = f"{options.address} is not an address of this machine"
-            raise PortError(f"{message}; set another with --listen") from error
+            raise PortError(f"{message}; set another address with --listen") from error
         reason = os.strerror(error.errno) if error.errno else str(error)
         message = f"cannot listen on {options.address}, port {options.port}: {reason}"
         raise PortError(f"{message}; set another port with --port, or omit the option for any free port") from error
 
 
 def _shut_down_on_signal(end_event: asyncio.Event, platform: EmbeddedPlatform) -> None:
-    """Shut down on SIGTERM, SIGINT, SIGHUP or a journal failure. A second Ctrl-C kills the process at once."""
+    """Shut the platform down on SIGTERM, SIGINT, SIGHUP or a journal failure. A second SIGINT kills the process."""
     loop = asyncio.get_running_loop()
 
     def end() -> None:
@@ -297,7 +299,7 @@ def _shut_down_on_signal(end_event: asyncio.Event, platform: EmbeddedPlatform) -
     platform.on_failure = end
 
 
-def _url(options: data_dir.PlatformOptions, port: int) -> str:
+def _api_url(options: data_dir.PlatformOptions, port: int) -> str:
     """Return the URL of the platform's API, with the loopback address if it listens on all addresses."""
     host = data_dir.LOOPBACK if options.address in _ALL_ADDRESSES else options.address
     return f"{'http' if options.is_insecure else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"

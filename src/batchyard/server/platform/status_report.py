@@ -41,7 +41,7 @@ class StatusObjects(Protocol):
         """Return the number of objects of a kind."""
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """Return all objects of a kind, sorted by namespace and name."""
+        """Return the objects of a kind in a namespace (None: in all), sorted by namespace and name."""
 
 
 class StatusReport:
@@ -57,7 +57,10 @@ class StatusReport:
         self._configuration = options.configuration
 
     def document(self, *, wall: Instant, clock: Instant, node_status: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """Return the platform's status document. `clock` is platform time; `node_status` describes the local node."""
+        """Return the platform's status document.
+
+        `wall` is the current wall-clock time, `clock` that of the platform. `node_status` describes the local node.
+        """
         objects = self._objects
         nodes, cluster_queues = objects.list(scheme.NODE), objects.list(scheme.CLUSTER_QUEUE)
         return {
@@ -89,7 +92,7 @@ class StatusReport:
         return self._objects.revision
 
     def counts(self) -> Sequence[tuple[str, int]]:
-        """Return the number of objects of each kind."""
+        """Return the kinds that have objects, sorted, each with its number of objects."""
         return [(kind, self._objects.count(kind)) for kind in self._objects.kinds()]
 
     def journal_bytes(self) -> int:
@@ -112,7 +115,7 @@ class StoreStatistics(Protocol):
     """Statistics of the stored objects and of the journal, for metrics."""
 
     def counts(self) -> Iterable[tuple[str, int]]:
-        """Return the number of objects of each kind."""
+        """Return the kinds that have objects, each with its number of objects."""
 
     @property
     def revision(self) -> int:
@@ -133,14 +136,14 @@ class EmbeddedMetrics:
         self.requests = RequestMetrics(monotonic_seconds)
         self._commits = Histograms(metric("batchyard_journal_commit_seconds"))
         #: Returns the number of watches and other streaming responses in progress.
-        self.watches: Callable[[], int] = _zero_watches
-        self._simulated = SimulatedGpus()
+        self.watch_count: Callable[[], int] = _zero_watches
+        self._simulated_gpus = SimulatedGpus()
         #: The name of the local node, or '', and a function that returns its GPUs. All other GPUs are simulated.
-        self.local = ""
-        self.local_gpus: Callable[[], Sequence[GpuState]] = tuple
+        self.local_node_name = ""
+        self.read_local_gpus: Callable[[], Sequence[GpuState]] = tuple
 
     def begin(self, observed_platform: ObservedPlatform, events: Iterable[WatchEvent], server: ApiServer) -> None:
-        """Start to collect metrics, given the platform's existing objects as ADDED events; serve them at /metrics."""
+        """Start to collect metrics, and serve them at /metrics. `events` holds the existing objects as ADDED events."""
         self.server_metrics.begin(observed_platform, events)
         text_sources = [
             *self.server_metrics.sources(),
@@ -159,23 +162,23 @@ class EmbeddedMetrics:
                 return Response(200, "", content_type=CONTENT_TYPE)
             return Scrape(exposition_parts, loop.call_soon)
 
-        server.add_handler(METRICS_PATH, serve_metrics)
+        server.add_get_handler(METRICS_PATH, serve_metrics)
 
     def observe_commit(self, commit_seconds: float) -> None:
         """Record the duration of a journal transaction in seconds."""
         self._commits.observe((), commit_seconds)
 
-    def defect(self, error: Exception) -> None:
+    def record_defect(self, error: Exception) -> None:
         """Count and log an unexpected exception of a controller."""
         self.server_metrics.defects += 1
         _LOG.error("unexpected exception %s", "; ".join(error.__notes__), exc_info=error)
 
     def _gpu_texts(self) -> Iterator[str]:
         objects = self.server_metrics.objects
-        nodes = [node for node in objects.all(scheme.NODE) if node["metadata"]["name"] != self.local]
+        nodes = [node for node in objects.objects_of(scheme.NODE) if node["metadata"]["name"] != self.local_node_name]
         yield ""
-        simulated_states = self._simulated.states(nodes, objects.all(scheme.POD), self._kernel.clock())
-        yield from gpu_texts([*self.local_gpus(), *simulated_states])
+        simulated_states = self._simulated_gpus.states(nodes, objects.objects_of(scheme.POD), self._kernel.clock())
+        yield from gpu_texts([*self.read_local_gpus(), *simulated_states])
 
     def _platform_texts(self) -> Iterator[str]:
         yield from self._commits.texts()
@@ -185,7 +188,7 @@ class EmbeddedMetrics:
             "batchyard_journal_bytes": self._statistics.journal_bytes(),
             "batchyard_time_seconds": self._kernel.clock() / SECOND,
             "batchyard_speed": self._speed,
-            "batchyard_watches": self.watches(),
+            "batchyard_watches": self.watch_count(),
         }
         for name, value in values_by_name.items():
             yield gauge_text(metric(name), [((), value)])

@@ -19,7 +19,7 @@ _SYN_STREAM, _SYN_REPLY, _RST_STREAM, _PING, _GOAWAY = 1, 2, 3, 6, 7
 _CONTROL_FLAG: Final = 0x80000000
 _SPDY_VERSION: Final = 3
 _FIN_FLAG: Final = 1
-_ID: Final = 0x7FFFFFFF
+_STREAM_ID_MASK: Final = 0x7FFFFFFF
 #: Maximum bytes of a control frame, maximum bytes of its decompressed headers, and maximum number of headers.
 CONTROL_MAX: Final = 64 * 1024
 HEADERS_BYTES_MAX: Final = 8 * 1024
@@ -52,29 +52,31 @@ class SpdyError(Exception):
 
 
 class SpdyStreamOpened(NamedTuple):
-    """The client opened a SPDY stream with these headers (names in lowercase)."""
+    """An event: the client opened a SPDY stream with these headers (names in lowercase)."""
 
-    stream: int
+    stream_id: int
     headers: Mapping[str, str]
+    #: Whether the client sends no data on the stream.
     is_last: bool
 
 
 class SpdyData(NamedTuple):
-    """The client sent data on a SPDY stream."""
+    """An event: the client sent data on a SPDY stream."""
 
-    stream: int
+    stream_id: int
     data: bytes
+    #: Whether the client sends no more data on the stream.
     is_last: bool
 
 
 class SpdyReset(NamedTuple):
-    """The client reset a SPDY stream."""
+    """An event: the client reset a SPDY stream."""
 
-    stream: int
+    stream_id: int
 
 
 class SpdyPing(NamedTuple):
-    """The client sent a SPDY ping, which must be answered with the same number."""
+    """An event: the client sent a SPDY ping, which must be answered with the same number."""
 
     number: int
 
@@ -88,7 +90,7 @@ class SpdyFrames:
     def __init__(self) -> None:
         self._buffer = bytearray()
         #: The data frame being received: its stream, its missing bytes, and whether it is the last.
-        self._stream, self._remaining_bytes, self._is_last = 0, 0, False
+        self._stream_id, self._remaining_bytes, self._is_last = 0, 0, False
         self._inflate = zlib.decompressobj(zdict=compression_dictionary())
         self._deflate = zlib.compressobj(zdict=compression_dictionary())
 
@@ -107,11 +109,15 @@ class SpdyFrames:
             flags, frame_length = second_word >> 24, second_word & 0xFFFFFF
             if not first_word & _CONTROL_FLAG:
                 del self._buffer[:8]
-                self._stream, self._remaining_bytes, self._is_last = first_word, frame_length, bool(flags & _FIN_FLAG)
+                self._stream_id, self._remaining_bytes, self._is_last = (
+                    first_word,
+                    frame_length,
+                    bool(flags & _FIN_FLAG),
+                )
                 if not frame_length:
                     yield SpdyData(first_word, b"", self._is_last)
                 continue
-            if (first_word & _ID) >> 16 != _SPDY_VERSION or frame_length > CONTROL_MAX:
+            if (first_word & _STREAM_ID_MASK) >> 16 != _SPDY_VERSION or frame_length > CONTROL_MAX:
                 raise SpdyError
             if len(self._buffer) < 8 + frame_length:
                 return
@@ -121,7 +127,7 @@ class SpdyFrames:
             if event is not None:
                 yield event
 
-    def accept(self, stream_id: int) -> bytes:
+    def encode_reply(self, stream_id: int) -> bytes:
         """Return a SYN_REPLY frame, which accepts a SPDY stream that the client opened."""
         compressed_headers = self._deflate.compress(struct.pack(">I", 0)) + self._deflate.flush(zlib.Z_SYNC_FLUSH)
         return _encode_control_frame(_SYN_REPLY, struct.pack(">I", stream_id) + compressed_headers)
@@ -131,15 +137,17 @@ class SpdyFrames:
         data = bytes(self._buffer[:chunk_size])
         del self._buffer[:chunk_size]
         self._remaining_bytes -= chunk_size
-        return SpdyData(self._stream, data, self._is_last and not self._remaining_bytes)
+        return SpdyData(self._stream_id, data, self._is_last and not self._remaining_bytes)
 
     def _parse_control_frame(self, frame_type: int, flags: int, body: bytes) -> SpdyEvent | None:
         try:
             if frame_type == _SYN_STREAM:
                 (stream_id,) = struct.unpack_from(">I", body)
-                return SpdyStreamOpened(stream_id & _ID, self._parse_headers(body[10:]), bool(flags & _FIN_FLAG))
+                return SpdyStreamOpened(
+                    stream_id & _STREAM_ID_MASK, self._parse_headers(body[10:]), bool(flags & _FIN_FLAG)
+                )
             if frame_type == _RST_STREAM:
-                return SpdyReset(struct.unpack_from(">I", body)[0] & _ID)
+                return SpdyReset(struct.unpack_from(">I", body)[0] & _STREAM_ID_MASK)
             if frame_type == _PING:
                 return SpdyPing(struct.unpack_from(">I", body)[0])
         except (struct.error, zlib.error) as error:
@@ -241,13 +249,13 @@ class WebSocket:
         self._handler = handler
 
     def send(self, data: bytes) -> None:
-        """Send a binary message to the client."""
+        """Send a binary message to the client, unless the WebSocket is closed."""
         if not self._is_closed:
             self._transport.send(bytes(self._frames.send_data(data, fin=True)))
 
-    def listen(self, *, listens: bool) -> None:
+    def set_reading(self, *, is_reading: bool) -> None:
         """Resume or pause reading from the client."""
-        self._transport.listen(listens=listens)
+        self._transport.set_reading(is_reading=is_reading)
 
     def close(self, code: CloseReason = CloseReason.NORMAL_CLOSURE) -> None:
         """Send a close frame with this code, and close the connection after the client's close frame."""

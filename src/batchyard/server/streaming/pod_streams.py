@@ -44,7 +44,7 @@ class ExecWebSocket:
 
     def __init__(self, web_socket: WebSocket, exec_response: ExecResponse) -> None:
         self._socket = web_socket
-        self._command = exec_response
+        self._exec_response = exec_response
         self._channel: int | None = None
         #: The bytes received of a close message, and the parser of terminal sizes.
         self._close_message = b""
@@ -71,7 +71,7 @@ class ExecWebSocket:
         elif self._channel == _RESIZE:
             for columns, rows in self._size_parser.feed_bytes(data):
                 self._session.resize(columns, rows)
-        elif self._channel == _CLOSE_CHANNEL and self._command.upgrade.protocol.startswith("v5"):
+        elif self._channel == _CLOSE_CHANNEL and self._exec_response.upgrade.subprotocol.startswith("v5"):
             self._close_message = (self._close_message + data)[:2]
             if self._close_message == bytes([_STDIN]):
                 self._session.end_input()
@@ -79,7 +79,7 @@ class ExecWebSocket:
     def set_writable(self, *, is_writable: bool) -> None:
         """Pause reading the process's output while the client accepts no more data (`is_writable` is False)."""
         if self._session is not None:
-            self._session.listen(listens=is_writable)
+            self._session.set_reading(is_reading=is_writable)
 
     def shut_down(self) -> None:
         """Do nothing at the platform's shutdown: the WebSocket closes itself."""
@@ -96,14 +96,14 @@ class ExecWebSocket:
         """Send output of the process to the client."""
         self._socket.send(bytes([_OUTPUT_CHANNELS[output]]) + data)
 
-    def wants_more(self, *, wants: bool) -> None:
-        """Pause reading from the client while the process accepts no more input (`wants` is False)."""
-        self._socket.listen(listens=wants)
+    def set_accepts_input(self, *, accepts_input: bool) -> None:
+        """Pause reading from the client while the process accepts no more input (`accepts_input` is False)."""
+        self._socket.set_reading(is_reading=accepts_input)
 
     def process_end(self, session_end: SessionEnd) -> None:
         """Send the exit status of the process to the client, and close the connection."""
         self._session = None
-        self._socket.send(bytes([_STATUS]) + msgspec.json.encode(self._command.status(session_end)))
+        self._socket.send(bytes([_STATUS]) + msgspec.json.encode(self._exec_response.status(session_end)))
         self._socket.close()
 
 
@@ -137,7 +137,7 @@ class ExecSpdy:
 
     def __init__(self, connection: SpdyConnection, exec_response: ExecResponse) -> None:
         self._connection = connection
-        self._command = exec_response
+        self._exec_response = exec_response
         self._frames = SpdyFrames()
         self._is_closed = False
         self._size_parser = TerminalSizeParser()
@@ -172,7 +172,7 @@ class ExecSpdy:
         """Pause reading the process's output while the client accepts no more data (`is_writable` is False)."""
         self._client_accepts_data = is_writable
         if self._session is not None:
-            self._session.listen(listens=is_writable)
+            self._session.set_reading(is_reading=is_writable)
 
     def shut_down(self) -> None:
         """Disconnect from the process and close the connection, because the platform shuts down."""
@@ -192,14 +192,14 @@ class ExecSpdy:
         """Send output of the process to the client."""
         self._connection.send(framing.encode_data(self._streams[output], data))
 
-    def wants_more(self, *, wants: bool) -> None:
-        """Pause reading from the client while the process accepts no more input (`wants` is False)."""
-        self._connection.listen(listens=wants)
+    def set_accepts_input(self, *, accepts_input: bool) -> None:
+        """Pause reading from the client while the process accepts no more input (`accepts_input` is False)."""
+        self._connection.set_reading(is_reading=accepts_input)
 
     def process_end(self, session_end: SessionEnd) -> None:
         """Send the exit status of the process to the client, and close the connection."""
         self._session = None
-        status = msgspec.json.encode(self._command.status(session_end))
+        status = msgspec.json.encode(self._exec_response.status(session_end))
         self._connection.send(framing.encode_data(self._streams[_ERROR_STREAM], status))
         for stream in self._streams.values():
             self._connection.send(framing.encode_data(stream, b"", is_last=True))
@@ -216,22 +216,22 @@ class ExecSpdy:
     def _open_stream(self, opened_stream: SpdyStreamOpened) -> None:
         stream_type = opened_stream.headers.get("streamtype", "")
         if stream_type not in self._missing_streams:
-            self._connection.send(framing.encode_reset(opened_stream.stream, PROTOCOL_ERROR))
+            self._connection.send(framing.encode_reset(opened_stream.stream_id, PROTOCOL_ERROR))
             return
         self._missing_streams.discard(stream_type)
-        self._streams[stream_type] = opened_stream.stream
-        self._connection.send(self._frames.accept(opened_stream.stream))
+        self._streams[stream_type] = opened_stream.stream_id
+        self._connection.send(self._frames.encode_reply(opened_stream.stream_id))
         if not self._missing_streams:
-            self._session = self._command.open_session(self)
+            self._session = self._exec_response.open_session(self)
             if not self._client_accepts_data:
-                self._session.listen(listens=False)
+                self._session.set_reading(is_reading=False)
 
     def _process_data(self, spdy_data: SpdyData, session: ProcessSession) -> None:
-        if spdy_data.stream == self._streams.get("stdin"):
+        if spdy_data.stream_id == self._streams.get("stdin"):
             session.write(spdy_data.data)
             if spdy_data.is_last:
                 session.end_input()
-        elif spdy_data.stream == self._streams.get(_EXEC_SPDY_RESIZE):
+        elif spdy_data.stream_id == self._streams.get(_EXEC_SPDY_RESIZE):
             for columns, rows in self._size_parser.feed_bytes(spdy_data.data):
                 session.resize(columns, rows)
 
@@ -245,13 +245,13 @@ _SWITCHING_PROTOCOLS_HEAD: Final = b"HTTP/1.1 101 Switching Protocols\r\ndate: %
 def switching_protocols_response(response: UpgradeResponse, request: ApiRequest, date: bytes) -> bytes:
     """Return the bytes of the 101 (Switching Protocols) response to an upgrade request."""
     upgrade = response.upgrade
-    if upgrade.to == WEBSOCKET:
+    if upgrade.transport == WEBSOCKET:
         key = handshake_accept_key(request.headers["sec-websocket-key"])
         header_fields = f"upgrade: websocket\r\nsec-websocket-accept: {key}\r\n"
-        if upgrade.protocol:
-            header_fields += f"sec-websocket-protocol: {upgrade.protocol}\r\n"
+        if upgrade.subprotocol:
+            header_fields += f"sec-websocket-protocol: {upgrade.subprotocol}\r\n"
     else:
-        header_fields = f"upgrade: {upgrade.to}\r\nx-stream-protocol-version: {upgrade.protocol}\r\n"
+        header_fields = f"upgrade: {upgrade.transport}\r\nx-stream-protocol-version: {upgrade.subprotocol}\r\n"
     return _SWITCHING_PROTOCOLS_HEAD % (date, header_fields.encode("ascii"))
 
 
@@ -262,7 +262,7 @@ def serve_upgraded(
 
     `on_lost` is called when the connection is lost or closed.
     """
-    create_handler = _websocket_handler if response.upgrade.to == WEBSOCKET else _spdy_handler
+    create_handler = _websocket_handler if response.upgrade.transport == WEBSOCKET else _spdy_handler
     connection.start_handler(_NotifyingHandler(create_handler(response, connection), on_lost), received_data)
 
 

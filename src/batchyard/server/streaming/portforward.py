@@ -34,7 +34,7 @@ class SpdyConnection(Protocol):
     def send(self, data: bytes) -> None:
         """Send bytes to the client."""
 
-    def listen(self, *, listens: bool) -> None:
+    def set_reading(self, *, is_reading: bool) -> None:
         """Resume or pause reading from the client."""
 
     def close(self) -> None:
@@ -62,12 +62,12 @@ class PortForwardSpdy:
         self.client_accepts_data = True
         self._frames = SpdyFrames()
         self._is_closed = False
-        self._last_stream = 0
+        self._last_stream_id = 0
         #: Pairs by either of their streams, and by request id while they have only one stream.
         self._pairs_by_stream: dict[int, _StreamPair] = {}
         self._incomplete_pairs: dict[str, _StreamPair] = {}
         #: Pairs whose ports do not accept more data.
-        self._blocked: set[_StreamPair] = set()
+        self._blocked_pairs: set[_StreamPair] = set()
 
     # --- callbacks of the connection ---
 
@@ -91,7 +91,7 @@ class PortForwardSpdy:
         """Pause reading from all ports while the client accepts no more data (`is_writable` is False)."""
         self.client_accepts_data = is_writable
         for pair in dict.fromkeys(self._pairs_by_stream.values()):
-            pair.listen(listens=is_writable)
+            pair.set_reading(is_reading=is_writable)
 
     def shut_down(self) -> None:
         """Disconnect from all ports and close the connection, because the platform shuts down."""
@@ -108,10 +108,10 @@ class PortForwardSpdy:
 
     # --- callbacks of the pairs ---
 
-    def wants_more(self, stream_pair: "_StreamPair", *, wants: bool) -> None:
+    def set_accepts_input(self, stream_pair: "_StreamPair", *, accepts_input: bool) -> None:
         """Record whether a port accepts more data; read from the client only while all ports do so."""
-        (self._blocked.discard if wants else self._blocked.add)(stream_pair)
-        self.sink.listen(listens=not self._blocked)
+        (self._blocked_pairs.discard if accepts_input else self._blocked_pairs.add)(stream_pair)
+        self.sink.set_reading(is_reading=not self._blocked_pairs)
 
     def forget(self, stream_pair: "_StreamPair") -> None:
         """Remove a pair of streams whose connection to a port is closed."""
@@ -122,35 +122,35 @@ class PortForwardSpdy:
             for request, incomplete_pair in self._incomplete_pairs.items()
             if incomplete_pair is not stream_pair
         }
-        if stream_pair in self._blocked:
-            self.wants_more(stream_pair, wants=True)
+        if stream_pair in self._blocked_pairs:
+            self.set_accepts_input(stream_pair, accepts_input=True)
 
     def _process_event(self, event: SpdyEvent) -> None:
         if isinstance(event, SpdyPing):
             self.sink.send(framing.encode_ping(event.number))
         elif isinstance(event, SpdyStreamOpened):
             self._open_stream(event)
-        elif (pair := self._pairs_by_stream.get(event.stream)) is None:
+        elif (pair := self._pairs_by_stream.get(event.stream_id)) is None:
             return
         elif isinstance(event, SpdyData):
             pair.take(event)
         else:
-            pair.reset(event.stream)
+            pair.reset(event.stream_id)
 
     def _open_stream(self, frame: SpdyStreamOpened) -> None:
         stream_type, port = frame.headers.get("streamtype", ""), _port_in_headers(frame.headers)
-        if frame.stream <= self._last_stream or stream_type not in {"data", "error"} or port is None:
-            self.sink.send(framing.encode_reset(frame.stream, PROTOCOL_ERROR))
+        if frame.stream_id <= self._last_stream_id or stream_type not in {"data", "error"} or port is None:
+            self.sink.send(framing.encode_reset(frame.stream_id, PROTOCOL_ERROR))
             return
-        self._last_stream = frame.stream
-        request = frame.headers.get("requestid") or str(frame.stream - (2 if stream_type == "data" else 0))
+        self._last_stream_id = frame.stream_id
+        request = frame.headers.get("requestid") or str(frame.stream_id - (2 if stream_type == "data" else 0))
         stream_pair = self._incomplete_pairs.pop(request, None) or _StreamPair(self, port)
         if stream_type in stream_pair.streams or len(self._pairs_by_stream) >= STREAMS_MAX:
-            self.sink.send(framing.encode_reset(frame.stream, REFUSED_STREAM))
+            self.sink.send(framing.encode_reset(frame.stream_id, REFUSED_STREAM))
             return
-        stream_pair.streams[stream_type] = frame.stream
-        self._pairs_by_stream[frame.stream] = stream_pair
-        self.sink.send(self._frames.accept(frame.stream))
+        stream_pair.streams[stream_type] = frame.stream_id
+        self._pairs_by_stream[frame.stream_id] = stream_pair
+        self.sink.send(self._frames.encode_reply(frame.stream_id))
         if len(stream_pair.streams) == 2:
             stream_pair.connect()
         else:
@@ -161,7 +161,7 @@ class _StreamPair:
     """One connection to a port of the pod, with its two SPDY streams for data and for errors."""
 
     def __init__(self, port_forward: PortForwardSpdy, port: int) -> None:
-        self._owner = port_forward
+        self._port_forward = port_forward
         self._port = port
         self._session: ByteStream | None = None
         #: The ids of the SPDY streams by type: `data` and `error`.
@@ -169,16 +169,16 @@ class _StreamPair:
 
     def connect(self) -> None:
         """Connect to the port of the pod, unless the user has too many port-forward connections."""
-        if not self._owner.port_limit.enter_port():
+        if not self._port_forward.port_limit.enter_port():
             self.process_end(SessionEnd(failure=TOO_MANY_CONNECTIONS))
             return
-        self._session = self._owner.forwarding.connect(self._port, self)
-        if not self._owner.client_accepts_data:
-            self._session.listen(listens=False)
+        self._session = self._port_forward.forwarding.connect(self._port, self)
+        if not self._port_forward.client_accepts_data:
+            self._session.set_reading(is_reading=False)
 
     def take(self, spdy_data: SpdyData) -> None:
         """Pass data of the data stream to the port, and its end; ignore data on the error stream."""
-        if self._session is not None and spdy_data.stream == self.streams["data"]:
+        if self._session is not None and spdy_data.stream_id == self.streams["data"]:
             self._session.write(spdy_data.data)
             if spdy_data.is_last:
                 self._session.end_input()
@@ -188,15 +188,13 @@ class _StreamPair:
         if stream_id == self.streams.get("data"):
             self.close()
             self._end_spdy_stream(self.streams.get("error"))
-            self._owner.forget(self)
+            self._port_forward.forget(self)
 
-    def listen(self, *, listens: bool) -> None:
-        """Resume or pause reading from the port."""
+    def set_reading(self, *, is_reading: bool) -> None:
         if self._session is not None:
-            self._session.listen(listens=listens)
+            self._session.set_reading(is_reading=is_reading)
 
     def close(self) -> None:
-        """Disconnect from the port."""
         session = self._detach_session()
         if session is not None:
             session.close()
@@ -204,36 +202,34 @@ class _StreamPair:
     # --- callbacks of the port ---
 
     def process_output(self, output: str, data: bytes) -> None:
-        """Send data of the port to the client."""
-        self._owner.sink.send(framing.encode_data(self.streams["data"], data))
+        self._port_forward.sink.send(framing.encode_data(self.streams["data"], data))
 
-    def wants_more(self, *, wants: bool) -> None:
-        """Pause reading from the client while the port accepts no more data (`wants` is False)."""
-        self._owner.wants_more(self, wants=wants)
+    def set_accepts_input(self, *, accepts_input: bool) -> None:
+        self._port_forward.set_accepts_input(self, accepts_input=accepts_input)
 
     def process_end(self, session_end: SessionEnd) -> None:
         """Notify the client that the connection to the port has ended or failed."""
         self._detach_session()
         if session_end.failure:
-            error_text = self._owner.forwarding.failure_message(self._port, session_end).encode()
-            self._owner.sink.send(framing.encode_data(self.streams["error"], error_text))
+            error_text = self._port_forward.forwarding.failure_message(self._port, session_end).encode()
+            self._port_forward.sink.send(framing.encode_data(self.streams["error"], error_text))
         self._end_spdy_stream(self.streams["error"])
         if session_end.failure:
-            self._owner.sink.send(framing.encode_reset(self.streams["data"], CANCEL))
+            self._port_forward.sink.send(framing.encode_reset(self.streams["data"], CANCEL))
         else:
             self._end_spdy_stream(self.streams["data"])
-        self._owner.forget(self)
+        self._port_forward.forget(self)
 
     def _detach_session(self) -> ByteStream | None:
         """Remove and return the connection to the port, and stop counting it for the user's limit."""
         session, self._session = self._session, None
         if session is not None:
-            self._owner.port_limit.leave_port()
+            self._port_forward.port_limit.leave_port()
         return session
 
     def _end_spdy_stream(self, stream_id: int | None) -> None:
         if stream_id is not None:
-            self._owner.sink.send(framing.encode_data(stream_id, b"", is_last=True))
+            self._port_forward.sink.send(framing.encode_data(stream_id, b"", is_last=True))
 
 
 def _port_in_headers(headers: Mapping[str, str]) -> int | None:
@@ -250,7 +246,7 @@ class PortForwardWebSocket:
         self._port_limit = port_limit
         self._channel: int | None = None
         self._open_ports: dict[int, _ForwardedPort] = {}
-        self._blocked: set[int] = set()
+        self._blocked_channels: set[int] = set()
         web_socket.set_handler(self)
         for number, port in enumerate(port_forward.ports):
             for channel in (2 * number, 2 * number + 1):
@@ -277,7 +273,7 @@ class PortForwardWebSocket:
     def set_writable(self, *, is_writable: bool) -> None:
         """Pause reading from all ports while the client accepts no more data (`is_writable` is False)."""
         for port in self._open_ports.values():
-            port.session.listen(listens=is_writable)
+            port.session.set_reading(is_reading=is_writable)
 
     def shut_down(self) -> None:
         """Do nothing at the platform's shutdown: the WebSocket closes itself."""
@@ -291,17 +287,17 @@ class PortForwardWebSocket:
 
     # --- callbacks of the ports ---
 
-    def wants_more(self, channel: int, *, wants: bool) -> None:
+    def set_accepts_input(self, channel: int, *, accepts_input: bool) -> None:
         """Record whether a port accepts more data; read from the client only while all ports do so."""
-        (self._blocked.discard if wants else self._blocked.add)(channel)
-        self.socket.listen(listens=not self._blocked)
+        (self._blocked_channels.discard if accepts_input else self._blocked_channels.add)(channel)
+        self.socket.set_reading(is_reading=not self._blocked_channels)
 
     def forget(self, channel: int) -> None:
         """Remove a port whose connection is closed; close the WebSocket after the last one."""
         if self._open_ports.pop(channel, None) is not None:
             self._port_limit.leave_port()
-        if channel in self._blocked:
-            self.wants_more(channel, wants=True)
+        if channel in self._blocked_channels:
+            self.set_accepts_input(channel, accepts_input=True)
         if not self._open_ports:
             self.socket.close()
 
@@ -320,15 +316,12 @@ class _ForwardedPort:
         self.session: ByteStream = port_forward.forwarding.connect(port, self)
 
     def process_output(self, output: str, data: bytes) -> None:
-        """Send data of the port to the client."""
         self._port_forward.socket.send(bytes([self._channel]) + data)
 
-    def wants_more(self, *, wants: bool) -> None:
-        """Pause reading from the client while the port accepts no more data (`wants` is False)."""
-        self._port_forward.wants_more(self._channel, wants=wants)
+    def set_accepts_input(self, *, accepts_input: bool) -> None:
+        self._port_forward.set_accepts_input(self._channel, accepts_input=accepts_input)
 
     def process_end(self, session_end: SessionEnd) -> None:
-        """Notify the client that the connection to the port has ended or failed."""
         if session_end.failure:
             self._port_forward.send_failure(self._channel, self._port, session_end)
         self._port_forward.forget(self._channel)

@@ -31,7 +31,7 @@ class UpgradeHandler(Protocol):
         """Stop or resume sending: the connection's write buffer is full (`is_writable` is False) or has room again."""
 
     def shut_down(self) -> None:
-        """Send the protocol's closing message, because the platform shuts down."""
+        """Send the protocol's closing message and close the connection, because the platform shuts down."""
 
     def connection_closed(self) -> None:
         """Release all resources of the session, because the connection is lost or closed."""
@@ -43,7 +43,7 @@ class UpgradedTransport(Protocol):
     def send(self, data: bytes) -> None:
         """Send bytes to the client."""
 
-    def listen(self, *, listens: bool) -> None:
+    def set_reading(self, *, is_reading: bool) -> None:
         """Resume or pause reading from the client."""
 
     def close(self, *, at_once: bool = False) -> None:
@@ -62,7 +62,7 @@ class UpgradedConnection(asyncio.Protocol):
         self._holder = holder
         self._take_turn = take_turn
         #: Received bytes that are not processed yet.
-        self._received = bytearray()
+        self._received_data = bytearray()
         self._is_turn_scheduled = False
         self._is_paused = False
         self._is_aborted = False
@@ -86,7 +86,7 @@ class UpgradedConnection(asyncio.Protocol):
     def start_handler(self, handler: UpgradeHandler, received_data: bytes) -> None:
         """Set the protocol handler, and pass it the bytes that were already received."""
         self._handler = handler
-        self._received += received_data
+        self._received_data += received_data
         self._schedule_processing()
 
     # --- forwarded connections ---
@@ -104,7 +104,7 @@ class UpgradedConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Buffer received bytes for the protocol handler."""
         self._last_traffic_at = self._loop.time()
-        self._received += data
+        self._received_data += data
         self._schedule_processing()
 
     def eof_received(self) -> None:
@@ -142,10 +142,10 @@ class UpgradedConnection(asyncio.Protocol):
             self._is_aborted = True
             self._transport.abort()
 
-    def listen(self, *, listens: bool) -> None:
+    def set_reading(self, *, is_reading: bool) -> None:
         """Resume or pause reading from the client."""
-        if listens != self._is_reading:
-            self._is_reading = listens
+        if is_reading != self._is_reading:
+            self._is_reading = is_reading
             self._schedule_processing()
 
     def close(self, *, at_once: bool = False) -> None:
@@ -154,7 +154,7 @@ class UpgradedConnection(asyncio.Protocol):
             self._transport.close()
         elif not self._is_closing:
             self._is_closing = True
-            self.listen(listens=True)
+            self.set_reading(is_reading=True)
             self._timer.cancel()
             self._timer = self._loop.call_later(CLOSE_TIMEOUT, self._transport.abort)
 
@@ -171,19 +171,19 @@ class UpgradedConnection(asyncio.Protocol):
 
     def _schedule_processing(self) -> None:
         """Schedule the processing of received bytes; pause reading from the client while too many are unprocessed."""
-        if self._received and self._is_reading and self._handler is not None and not self._is_turn_scheduled:
+        if self._received_data and self._is_reading and self._handler is not None and not self._is_turn_scheduled:
             self._is_turn_scheduled = True
-            self._take_turn(self._process_received)
-        is_reading_paused = not self._is_reading or len(self._received) > UNPROCESSED_BYTES_MAX
+            self._take_turn(self._process_received_data)
+        is_reading_paused = not self._is_reading or len(self._received_data) > UNPROCESSED_BYTES_MAX
         if is_reading_paused != self._is_paused and not self._transport.is_closing():
             self._is_paused = is_reading_paused
             (self._transport.pause_reading if is_reading_paused else self._transport.resume_reading)()
 
-    def _process_received(self) -> None:
+    def _process_received_data(self) -> None:
         self._is_turn_scheduled = False
         if self._handler is not None and self._is_reading:
-            chunk = bytes(self._received[:CHUNK_SIZE])
-            del self._received[:CHUNK_SIZE]
+            chunk = bytes(self._received_data[:CHUNK_SIZE])
+            del self._received_data[:CHUNK_SIZE]
             self._handler.feed_bytes(chunk)
             self._schedule_processing()
 

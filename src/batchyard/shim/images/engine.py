@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from batchyard.shim import linux, stop
 from batchyard.shim import run as commands
-from batchyard.shim import run as words
+from batchyard.shim import run as error_texts
 from batchyard.shim.isolation import cgroups
 from batchyard.shim.isolation.cgroups import CgroupPaths
 from batchyard.shim.run import CommandResult
@@ -57,7 +57,7 @@ class ContainerEngine(NamedTuple):
         return f"batchyard-{self.node_id}-{uid}-{kind_infix}{container}-{attempt}"
 
     def remove_containers(self, *names: str) -> None:
-        """Kill and remove containers of the engine by name; on failure retry a limited number of times."""
+        """Kill and remove containers of the engine by name, in at most three attempts; failures are ignored."""
         podman_options = ["--ignore", "--time", "0"] if self.kind == PODMAN else []
         for _ in range(_REMOVAL_ATTEMPTS if names else 0):
             result = self.run_command("rm", "--force", *podman_options, "--volumes", *names)
@@ -80,11 +80,14 @@ class ContainerEngine(NamedTuple):
         if result.exit_code != 0:
             if result.exit_code is not None and any(text in result.errors for text in _MISSING_IMAGE_MESSAGES):
                 return None
-            raise OSError(last_line(result.errors))
+            raise OSError(extract_error_message(result.errors))
         return _parse_image(json.loads(result.output)[0])
 
     def pull(self, reference: str, credentials: Mapping[str, Any], config_folder: str) -> CommandResult:
-        """Pull an image with registry credentials; `config_folder` is a folder for docker's configuration."""
+        """Pull an image with registry credentials (an auth.json document); return the result of the engine's command.
+
+        `config_folder` is a directory in which docker's configuration file can be created.
+        """
         if not credentials:
             return self.run_command("pull", "--quiet", reference, seconds=_PULL_SECONDS)
         auth_fd = os.memfd_create("auth", 0)  # not visible to other users of the machine
@@ -101,8 +104,11 @@ class ContainerEngine(NamedTuple):
             os.close(auth_fd)
 
 
-def last_line(text: str) -> str:
-    """Return the last line of an engine's error output, which has the error message."""
+def extract_error_message(text: str) -> str:
+    """Return the error message of an engine: the last line of its error output, without the prefix `Error: `.
+
+    Lines that only refer to the help are skipped. If no line remains, the message states that there was no reason.
+    """
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("See '")]
     return lines[-1].removeprefix("Error: ") if lines else "the container engine reported no reason"
 
@@ -163,59 +169,59 @@ class EngineContainer(NamedTuple):
     #: The arguments of `podman run`.
     options: Sequence[str]
     #: A descriptor of the run's directory, where the engine writes the pid file.
-    run: int
+    run_fd: int
     #: Whether the container has a terminal, whose data the engine forwards.
     has_terminal: bool
     #: The parent control group of the container's own group.
     group: CgroupPaths
 
 
-def run_engine_subreaper(request: EngineContainer, status: int) -> NoReturn:
-    """Start a podman container and watch it; report its start and end on the pipe `status`, and clean up.
+def run_engine_subreaper(container: EngineContainer, status_fd: int) -> NoReturn:
+    """Start a podman container, report its start and end on the pipe `status_fd`, clean up, and exit.
 
     This process is the subreaper: it adopts the container's processes, and ends when the shim ends.
     """
     linux.adopt_orphans()
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    oom_fd = cgroups.watch_for_oom(request.group)
-    engine_pid = _start_engine_command(request)
-    signal.signal(signal.SIGTERM, lambda *_: _remove_container_after_shim_end(request, engine_pid))
+    oom_fd = cgroups.watch_for_oom(container.group)
+    engine_pid = _start_engine_command(container)
+    signal.signal(signal.SIGTERM, lambda *_: _remove_container_after_shim_end(container, engine_pid))
     linux.die_with_parent(signal.SIGTERM)
     exit_codes: dict[int, int] = {}
-    pid = _wait_for_command(request, engine_pid, exit_codes)
+    pid = _wait_for_command(container, engine_pid, exit_codes)
     if pid is None:
         if engine_pid in exit_codes:  # the engine is cleaning up: interrupting it would leave more to remove
             _reap_children(exit_codes)
-        request.engine.remove_containers(request.name)
+        container.engine.remove_containers(container.name)
         _report_status(
-            status,
+            status_fd,
             **(
                 {}
                 if exit_codes.get(engine_pid)
-                else {"error": words.format_start_error("the container engine did not start the container")}
+                else {"error": error_texts.format_start_error("the container engine did not start the container")}
             ),
         )
         os._exit(1)
-    _report_status(status, **{"child-pid": pid})
+    _report_status(status_fd, **{"child-pid": pid})
     with suppress(ProcessLookupError):
         _wait_for_process(os.pidfd_open(pid))
     _reap_children(exit_codes)
-    exit_code, is_oom = _read_exit_status(request, exit_codes.get(pid))
-    request.engine.remove_containers(request.name)
-    _report_status(status, **{"exit-code": exit_code, "oom": is_oom or _was_oom_notified(oom_fd)})
+    exit_code, is_oom = _read_exit_status(container, exit_codes.get(pid))
+    container.engine.remove_containers(container.name)
+    _report_status(status_fd, **{"exit-code": exit_code, "oom": is_oom or _was_oom_notified(oom_fd)})
     stop.kill_descendants()
     os._exit(0)
 
 
-def _start_engine_command(request: EngineContainer) -> int:
+def _start_engine_command(container: EngineContainer) -> int:
     """Fork `podman run` for a container, with this process's standard streams; return the pid of podman."""
-    engine = request.engine
+    engine = container.engine
     engine_pid = os.fork()
     if engine_pid == 0:
         try:
             linux.reset_signal_handlers()
-            argv = [engine.program, *engine.options, "run", *request.options]
+            argv = [engine.program, *engine.options, "run", *container.options]
             os.execve(engine.program, argv, dict(engine.environment))
         finally:
             os._exit(127)
@@ -224,16 +230,18 @@ def _start_engine_command(request: EngineContainer) -> int:
     return engine_pid
 
 
-def _wait_for_command(request: EngineContainer, engine_pid: int, exit_codes: dict[int, int]) -> int | None:
+def _wait_for_command(container: EngineContainer, engine_pid: int, exit_codes: dict[int, int]) -> int | None:
     """Wait until a podman container executes its command; return the pid of its first process, or None on failure."""
     deadline = linux.monotonic() + _START_SECONDS
     while linux.monotonic() < deadline:
         _reap_exited_children(exit_codes)
-        pid = _read_container_pid(request.run)
+        pid = _read_container_pid(container.run_fd)
         exit_code = exit_codes.get(engine_pid)
-        if exit_code is not None and (exit_code in _NOT_STARTED_CODES or not (request.has_terminal or exit_code == 0)):
+        if exit_code is not None and (
+            exit_code in _NOT_STARTED_CODES or not (container.has_terminal or exit_code == 0)
+        ):
             return None
-        if (request.has_terminal or exit_code == 0) and pid is not None and _is_command_executed(pid):
+        if (container.has_terminal or exit_code == 0) and pid is not None and _is_command_executed(pid):
             return pid
         select.select([], [], [], _POLL_SECONDS)
     return None
@@ -278,10 +286,12 @@ def _reap_exited_children(exit_codes: dict[int, int]) -> bool:
     return True
 
 
-def _read_exit_status(request: EngineContainer, reaped_exit_code: int | None) -> tuple[int, bool]:
+def _read_exit_status(container: EngineContainer, reaped_exit_code: int | None) -> tuple[int, bool]:
     """Return a container's exit code, and whether it was OOM-killed; `reaped_exit_code` is from waitpid, if known."""
     output_format = "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}}"
-    fields = request.engine.run_command("container", "inspect", "--format", output_format, request.name).output.split()
+    fields = container.engine.run_command(
+        "container", "inspect", "--format", output_format, container.name
+    ).output.split()
     is_oom = fields[-1:] == ["true"]
     if reaped_exit_code is not None:  # the engine's monitor was killed
         return (128 - reaped_exit_code if reaped_exit_code < 0 else reaped_exit_code), is_oom
@@ -296,11 +306,11 @@ def _was_oom_notified(oom_fd: int | None) -> bool:
     return False
 
 
-def _remove_container_after_shim_end(request: EngineContainer, engine_pid: int) -> NoReturn:
+def _remove_container_after_shim_end(container: EngineContainer, engine_pid: int) -> NoReturn:
     """After the shim was killed: kill podman and all descendants, remove the container, and exit."""
     with suppress(ProcessLookupError):
         os.kill(engine_pid, signal.SIGKILL)
-    request.engine.remove_containers(request.name)
+    container.engine.remove_containers(container.name)
     stop.kill_descendants()
     os._exit(1)
 

@@ -13,7 +13,14 @@ from typing import Any, NamedTuple
 from batchyard.shim import run as commands
 from batchyard.shim import state_dir
 from batchyard.shim.images import image_kinds
-from batchyard.shim.images.engine import DOCKER, PODMAN, ContainerEngine, find_program, format_entrypoint, last_line
+from batchyard.shim.images.engine import (
+    DOCKER,
+    PODMAN,
+    ContainerEngine,
+    extract_error_message,
+    find_program,
+    format_entrypoint,
+)
 from batchyard.shim.isolation import cgroups
 from batchyard.shim.isolation.cgroups import CgroupPaths, Cgroups
 
@@ -73,10 +80,16 @@ def _detect_podman(path: str, environment: Mapping[str, str], node: int) -> Cont
     if result.exit_code == 0:
         podman_env = {**environment, "CONTAINERS_CONF": _write_podman_settings(node)}
         engine = ContainerEngine(
-            PODMAN, path, name_and_version.split()[-1], (), podman_env, state_dir.node_id(node), runs_containers=False
+            PODMAN,
+            path,
+            name_and_version.split()[-1],
+            (),
+            podman_env,
+            state_dir.ensure_node_id(node),
+            runs_containers=False,
         )
         result = engine.run_command("info", "--format", "{{.Store.GraphRoot}}", seconds=2 * _ANSWER_TIMEOUT_SECONDS)
-    return engine if result.exit_code == 0 else EngineFailure(name_and_version, last_line(result.errors))
+    return engine if result.exit_code == 0 else EngineFailure(name_and_version, extract_error_message(result.errors))
 
 
 def _detect_docker(path: str, environment: Mapping[str, str], node: int) -> ContainerEngine | EngineFailure:
@@ -89,12 +102,14 @@ def _detect_docker(path: str, environment: Mapping[str, str], node: int) -> Cont
             return EngineFailure(DOCKER, result.errors)
         docker_host = result.output.strip()
         docker_environment |= {"DOCKER_HOST": docker_host} if docker_host else {}
-    engine = ContainerEngine(DOCKER, path, "", (), docker_environment, state_dir.node_id(node), runs_containers=False)
+    engine = ContainerEngine(
+        DOCKER, path, "", (), docker_environment, state_dir.ensure_node_id(node), runs_containers=False
+    )
     result = engine.run_command("version", "--format", "{{.Server.Version}}", seconds=_ANSWER_TIMEOUT_SECONDS)
     version = result.output.strip()
     if result.exit_code == 0 and version:
         return engine._replace(version=version)
-    return EngineFailure(DOCKER, last_line(result.errors))
+    return EngineFailure(DOCKER, extract_error_message(result.errors))
 
 
 def _write_podman_settings(node: int) -> str:
@@ -115,7 +130,7 @@ def _find_working_runtime(node: int, engine: ContainerEngine, node_cgroups: Cgro
         result = candidate_engine.run_command("run", "--rm", *trial_options, "true", seconds=_TRIAL_TIMEOUT_SECONDS)
         if result.exit_code == 0:
             return candidate_engine
-        first_failure = first_failure or last_line(result.errors)
+        first_failure = first_failure or extract_error_message(result.errors)
     return first_failure
 
 
@@ -137,7 +152,10 @@ def _trial_options(node_path: str, node_cgroups: Cgroups | None) -> list[str]:
 
 
 def cgroup_options(group: str | None) -> list[str]:
-    """Return podman's options that put a container below the control group `group`, without one for conmon."""
+    """Return podman's options that put a container below the control group `group` (None: podman's default).
+
+    They also prevent podman from creating a control group for its monitor process (conmon).
+    """
     return ["--cgroups", "no-conmon", "--cgroup-parent", group] if group else ["--cgroups", "no-conmon"]
 
 
@@ -159,7 +177,7 @@ class EngineContainerPaths(NamedTuple):
     path: str
 
 
-def options(
+def podman_run_options(
     spec: Mapping[str, Any],
     paths: EngineContainerPaths,
     engine: ContainerEngine,
@@ -187,7 +205,10 @@ def options(
 
 
 def write_env_file(environment: Mapping[str, str]) -> tuple[int, list[str]]:
-    """Write environment variables to an env-file in memory; return its descriptor, and assignments it cannot hold."""
+    """Write environment variables to an env-file in memory; return its descriptor and the other variables.
+
+    The other variables, which an env-file cannot hold, are returned as `NAME=value`.
+    """
     fd = os.memfd_create("environment", 0)
     other_variables = []
     for name, value in environment.items():
@@ -231,7 +252,7 @@ def _user_options(spec: Mapping[str, Any]) -> list[str]:
 
 
 def _mount_options(spec: Mapping[str, Any], paths: EngineContainerPaths) -> list[str]:
-    """Return podman's options that mount volumes, the sandbox's /etc files, and the termination-message file."""
+    """Return podman's options that mount volumes, /etc files, termination-message file and working directory."""
     termination_path = spec["terminationMessagePath"]
     mount_fields = [(mount["source"], mount["target"], mount["readOnly"]) for mount in spec["mounts"]]
     targets = {target for _, target, _ in mount_fields}

@@ -30,7 +30,7 @@ def root_filesystem(image: Mapping[str, Any], node: str) -> str:
     return rootfs_store.root_path(node, image["unpacked"]) if "unpacked" in image else image.get("root") or ""
 
 
-def environment(image: Mapping[str, Any]) -> dict[str, str]:
+def image_environment(image: Mapping[str, Any]) -> dict[str, str]:
     """Return the environment variables that an image sets (PATH, VIRTUAL_ENV)."""
     venv = image.get("environment")
     return {"PATH": f"{venv}/bin:{_DEFAULT_PATH}", "VIRTUAL_ENV": venv} if venv else {"PATH": _DEFAULT_PATH}

@@ -18,7 +18,7 @@ from typing import Any
 
 from batchyard.shim import event_loop, linux, state_dir
 from batchyard.shim.images import engines, image_kinds, rootfs_store, unpacking
-from batchyard.shim.images.engine import ContainerEngine, last_line
+from batchyard.shim.images.engine import ContainerEngine, extract_error_message
 from batchyard.shim.images.engines import EngineFailure, EngineSearchResult
 from batchyard.shim.isolation import cgroups
 from batchyard.shim.isolation.capabilities import Features
@@ -34,16 +34,16 @@ _ERROR_TEXT_BYTES = 1 << 16
 
 
 def export_image(engine: ContainerEngine, image: str, path: str, target: str) -> dict[str, Any]:
-    """Export an image from a container engine and unpack it into the directory `target`. OSError if that fails.
+    """Export an image from a container engine and unpack it into the directory `target`; return its metadata.
 
-    Exporting needs a container. It is labeled with `path`, the image pull's path, so that the spawner can remove it if
-    this process is killed.
+    The metadata is that of `unpacking.unpack`. Exporting needs a container. It is labeled with `path`, the image pull's
+    path, so that the spawner can remove it if this process is killed. OSError if the export or the unpacking fails.
     """
     name = engine.container_name(path)
     create_options = ["--pull", "never", "--network", "none", "--name", name, *engine.label_options(path)]
     create_result = engine.run_command("create", *create_options, image, _PLACEHOLDER_COMMAND)
     if create_result.exit_code != 0:
-        raise OSError(last_line(create_result.errors))
+        raise OSError(extract_error_message(create_result.errors))
     try:
         return _export_container(engine, name, target)
     finally:
@@ -70,7 +70,7 @@ def _export_container(engine: ContainerEngine, name: str, target: str) -> dict[s
     error_text = os.pread(error_fd, _ERROR_TEXT_BYTES, 0).decode(errors="replace")
     os.close(error_fd)
     if exit_code != 0 and error_text.strip():  # the export failed, which is why the archive ended
-        raise OSError(last_line(error_text))
+        raise OSError(extract_error_message(error_text))
     if failure is not None or exit_code != 0:
         raise failure or OSError(f"the image export of {engine.kind} failed with exit code {exit_code}")
     return metadata
@@ -102,7 +102,9 @@ def supervise_pull(run: ShimRun, engines: Sequence[ContainerEngine]) -> None:
     _report_state(run, keeper=os.getpid(), phase="Starting", warnings=[])
     engine = next((engine for engine in engines if engine.kind == run.spec["engine"]), None)
     if engine is None:
-        _report_failure(run, "ErrImagePull", f"container engine {run.spec['engine']} is no longer on this node")
+        _report_failure(
+            run, "ErrImagePull", f"container engine {run.spec['engine']} is no longer on this node; install it again"
+        )
         return
     signal.signal(signal.SIGTERM, lambda *_: _cancel_pull_if_stopped(run))
     try:
@@ -117,7 +119,7 @@ def _apply_pull_policy(run: ShimRun, engine: ContainerEngine) -> None:
     name, pull_policy = run.spec["image"], run.spec["policy"]
     engine_image = engine.inspect_image(run.spec["reference"]) or engine.inspect_image(run.spec["named"])
     if engine_image is not None and pull_policy != _PULL_ALWAYS:
-        _report_success(run, engine, engine_image, f'Container image "{name}" already present on machine')
+        _complete_pull(run, engine, engine_image, f'Container image "{name}" already present on machine')
     elif pull_policy == _PULL_NEVER:
         message = f'Container image "{name}" is not present with pull policy of Never'
         _report_event(run, "Warning", "ErrImageNeverPull", message)
@@ -141,17 +143,17 @@ def _pull_if_needed(run: ShimRun, engine: ContainerEngine) -> None:
                 pull_started_at = linux.monotonic()
                 pull_result = _run_pull(run, engine)
             if pull_result.exit_code != 0:
-                _report_failure(run, "ErrImagePull", last_line(pull_result.errors))
+                _report_failure(run, "ErrImagePull", extract_error_message(pull_result.errors))
                 return
             os.pwrite(lock_fd, str(linux.now()).encode(), 0)
     image = engine.inspect_image(run.spec["reference"])
     if image is None:
-        raise ValueError(f"image {name} was not found after the pull")
+        raise ValueError(f"image {name} is missing after its pull; the next attempt pulls it again")
     _unpack_if_needed(run, engine, image)
     now = linux.monotonic()
     durations_text = f"{_format_seconds(now - pull_started_at)} ({_format_seconds(now - started_at)} including waiting)"
     size_text = f"Image size: {image['size']} bytes."
-    _report_success(run, engine, image, f'Successfully pulled image "{name}" in {durations_text}. {size_text}')
+    _complete_pull(run, engine, image, f'Successfully pulled image "{name}" in {durations_text}. {size_text}')
 
 
 def _run_pull(run: ShimRun, engine: ContainerEngine) -> CommandResult:
@@ -160,12 +162,12 @@ def _run_pull(run: ShimRun, engine: ContainerEngine) -> CommandResult:
 
 
 def _unpack_if_needed(run: ShimRun, engine: ContainerEngine, image: Mapping[str, Any]) -> dict[str, str]:
-    """Unpack an image into the store, once, if its engine cannot run containers; return its name in the store."""
+    """Unpack an image into the store, once, if its engine cannot run containers; return the image's new fields."""
     if engine.runs_containers:
         return {}
     name = rootfs_store.store_name(image["id"])
     with _FileLock(run, [rootfs_store.pull_lock_name(name)]):
-        if not rootfs_store.has_image(run.node, name):
+        if not rootfs_store.touch_image(run.node, name):
             with _FileLock(run, _SLOT_LOCK_NAMES):
                 maximum_bytes = max(0, run.spec["cacheBytes"] - image["size"])
                 rootfs_store.collect_garbage(run.node, maximum_bytes)
@@ -216,19 +218,20 @@ def _format_seconds(seconds: float) -> str:
 
 def _cancel_pull_if_stopped(run: ShimRun) -> None:
     """Raise _PullCancelled if the kubelet has requested to stop the image pull or has removed its directory."""
-    if run.is_gone() or run.stop_request():
+    if run.is_gone() or run.read_stop_request():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # only once: the cleanup must not be interrupted
         raise _PullCancelled
 
 
-def _report_event(run: ShimRun, kind: str, reason: str, message: str) -> None:
-    """Add a message of type `kind` (Normal or Warning) to the pull's state; the kubelet records it as an Event."""
+def _report_event(run: ShimRun, event_type: str, reason: str, message: str) -> None:
+    """Add a message of an Event type (Normal or Warning) to the pull's state; the kubelet records it as an Event."""
     previous_warnings = run.state.get("warnings") or []
-    warning = {"n": len(previous_warnings) + 1, "type": kind, "reason": reason, "message": message}
+    warning = {"n": len(previous_warnings) + 1, "type": event_type, "reason": reason, "message": message}
     _report_state(run, phase="Running", startedAt=linux.now(), warnings=[*previous_warnings, warning])
 
 
-def _report_success(run: ShimRun, engine: ContainerEngine, engine_image: Mapping[str, Any], message: str) -> None:
+def _complete_pull(run: ShimRun, engine: ContainerEngine, engine_image: Mapping[str, Any], message: str) -> None:
+    """Unpack the image if needed, and report `message` and the metadata of `engine_image` as the pull's result."""
     unpacking_fields = _unpack_if_needed(run, engine, engine_image)
     _report_event(run, "Normal", "Pulled", message)
     image = {
@@ -240,7 +243,7 @@ def _report_success(run: ShimRun, engine: ContainerEngine, engine_image: Mapping
 
 
 def _lacks_working_directory(engine: ContainerEngine, image: str, path: str) -> bool:
-    """Return whether the directory `path` is missing in an image, in which case the engine would not create it."""
+    """Return whether podman's image lacks a container's working directory `path`, which podman would not create."""
     if path in {"", "/"} or not engine.runs_containers:
         return False
     mount_result = engine.run_command("image", "mount", image)
@@ -254,13 +257,13 @@ def _report_failure(run: ShimRun, reason: str, message: str) -> None:
 
 
 def _report_state(run: ShimRun, **changed_fields: object) -> None:
-    run.write(**changed_fields)
+    run.write_state(**changed_fields)
     run.announce(_ANNOUNCE_SECONDS)
 
 
 def pod_group_prefix(node: int) -> str:
     """Return the machine-wide unique prefix of the control group names of this node's pods."""
-    return f"batchyard-{state_dir.node_id(node)}-"
+    return f"batchyard-{state_dir.ensure_node_id(node)}-"
 
 
 def remove_groups_of_run(node: int, features: Features, path: str) -> None:
@@ -288,7 +291,7 @@ def is_image_pull(path: str) -> bool:
     return path.split("/")[2:3] == ["images"]
 
 
-def may_leave_container(node: int, path: str) -> bool:
+def may_have_left_container(node: int, path: str) -> bool:
     """Return whether the container start at `path` may have left a podman container because its shim was killed."""
     with suppress(OSError):
         run_fd = state_dir.open_folder(path, node)
@@ -364,13 +367,13 @@ _DETECTION_SECONDS = 60.0
 def start_image_helper(
     node: int, disabled_names: Collection[str], environment: Mapping[str, str]
 ) -> tuple[socket.socket, EngineSearchResult]:
-    """Fork a process that pulls images; return a socket for the paths of pull requests, and the engines it detected."""
+    """Fork the image helper; return a socket for the paths of pull requests, and the engines that it detected."""
     own_socket, helper_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with helper_socket:
         if os.fork() == 0:
             event_loop.run_child(
                 node,
-                "outside",
+                "image helper",
                 partial(
                     _serve_requests,
                     node,
@@ -401,7 +404,7 @@ def _serve_requests(node: int, connection: socket.socket, detect_engines: Callab
         if os.fork() == 0:
             clean_up_containers = partial(remove_unsupervised_containers, node, engine)
             event_loop.run_child(node, f"containers of {engine.kind}", clean_up_containers)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # shims are not waited for
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps ended shims
     while path := connection.recv(_PATH_BYTES).decode(errors="replace"):
         if os.fork() == 0:
             connection.close()

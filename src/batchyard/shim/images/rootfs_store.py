@@ -32,8 +32,8 @@ def root_path(node: str, name: str) -> str:
     return f"{node}/{STORE_FOLDER}/{name}/root"
 
 
-def has_image(node: int, name: str) -> bool:
-    """Return whether the store has an unpacked image, and count this as a use of the image for garbage collection."""
+def touch_image(node: int, name: str) -> bool:
+    """Mark an unpacked image as used now, for garbage collection; return whether the store has the image."""
     try:
         os.utime(f"{STORE_FOLDER}/{name}/lock", dir_fd=node)
     except FileNotFoundError:
@@ -41,8 +41,14 @@ def has_image(node: int, name: str) -> bool:
     return True
 
 
-def add_image(node: int, name: str, unpack: Callable[[str], Mapping[str, Any]], extra: Mapping[str, Any]) -> None:
-    """Add an image to the store with the function `unpack`; the caller has locked the image. OSError on failure."""
+def add_image(
+    node: int, name: str, unpack: Callable[[str], Mapping[str, Any]], extra_metadata: Mapping[str, Any]
+) -> None:
+    """Add an image to the store; the caller has locked the image. OSError on failure.
+
+    `unpack` is called with the path of an empty directory; it unpacks the image there and returns the image's metadata,
+    to which `extra_metadata` is added.
+    """
     roots_fd = _open_store(node)
     temporary_name = f"{name}{_INCOMPLETE_SUFFIX}"
     try:
@@ -51,7 +57,7 @@ def add_image(node: int, name: str, unpack: Callable[[str], Mapping[str, Any]], 
         path = os.readlink(f"/proc/self/fd/{roots_fd}") + f"/{temporary_name}"
         metadata = unpack(f"{path}/root")
         image_fd = state_dir.open_folder(temporary_name, roots_fd)
-        state_dir.write_json(image_fd, "image.json", {**metadata, **extra})
+        state_dir.write_json(image_fd, "image.json", {**metadata, **extra_metadata})
         os.close(os.open("lock", os.O_WRONLY | os.O_CREAT, 0o600, dir_fd=image_fd))
         os.close(image_fd)
         os.rename(temporary_name, name, src_dir_fd=roots_fd, dst_dir_fd=roots_fd)
@@ -72,7 +78,7 @@ def lock_image(node: int, name: str) -> int:
     raise OSError(f"unpacked image {name} was removed from the node's store; the next attempt unpacks it again")
 
 
-def image_metadata(node: int, name: str) -> dict[str, Any]:
+def read_image_metadata(node: int, name: str) -> dict[str, Any]:
     """Return an unpacked image's metadata (`bytes`, `passwd`, `group`, `environment`); empty if it is unreadable."""
     with suppress(OSError):
         image_fd = state_dir.open_folder(f"{STORE_FOLDER}/{name}", node)
@@ -88,8 +94,11 @@ def pull_lock_name(name: str) -> str:
     return f"root-{name}"
 
 
-def collect_garbage(node: int, maximum: float) -> None:
-    """Remove incomplete images, and the least recently used ones while the store exceeds `maximum` bytes."""
+def collect_garbage(node: int, bytes_max: float) -> None:
+    """Remove incomplete images, and the least recently used images while the store exceeds `bytes_max`.
+
+    Images that are being unpacked, are in use, or were used within two minutes are not removed.
+    """
     roots_fd = _open_store(node)
     images_by_use: list[tuple[float, str, int]] = []
     for name in os.listdir(roots_fd):
@@ -99,11 +108,15 @@ def collect_garbage(node: int, maximum: float) -> None:
             continue
         with suppress(FileNotFoundError):
             used_at = os.stat(f"{name}/lock", dir_fd=roots_fd).st_mtime
-            images_by_use.append((used_at, name, int(image_metadata(node, name).get("bytes") or 0)))
-    total = sum(size for _, _, size in images_by_use)
+            images_by_use.append((used_at, name, int(read_image_metadata(node, name).get("bytes") or 0)))
+    total_bytes = sum(size for _, _, size in images_by_use)
     for used_at, name, size in sorted(images_by_use):
-        if total > maximum and used_at < linux.now() / 1e6 - _MINIMUM_AGE_SECONDS and _try_remove_image(roots_fd, name):
-            total -= size
+        if (
+            total_bytes > bytes_max
+            and used_at < linux.now() / 1e6 - _MINIMUM_AGE_SECONDS
+            and _try_remove_image(roots_fd, name)
+        ):
+            total_bytes -= size
     os.close(roots_fd)
 
 

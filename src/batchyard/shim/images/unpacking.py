@@ -49,7 +49,7 @@ def _unpack_in_child(archive_fd: int, target: str, result_writer: int) -> None:
     try:
         linux.die_with_parent(signal.SIGKILL)
         if os.geteuid() != 0:
-            linux.become_root_of_a_user_namespace(None)
+            linux.become_user_namespace_root(None)
         os.chroot(target)
         os.chdir("/")
         os.umask(0)
@@ -77,7 +77,7 @@ def _write_members(archive_fd: int) -> int:
                 os.unlink(path)
             _write_member(tar, member, path)
             total_bytes += member.size if member.isreg() else 0
-    for path, modified_at in reversed(folder_times):  # writing into them has changed it
+    for path, modified_at in reversed(folder_times):  # writing files into a directory has changed its time
         os.utime(path, (modified_at, modified_at))
     return total_bytes
 
@@ -127,11 +127,13 @@ def _read_text(path: str) -> str:
 _FOLLOWED_LINKS_MAX = 40
 
 
-def add_mount_points(folders: Mapping[str, str], needed_paths: Sequence[tuple[str, bool]], run: str) -> dict[str, str]:
+def add_mount_points(
+    folders: Mapping[str, str], needed_paths: Sequence[tuple[str, bool]], run_root: str
+) -> dict[str, str]:
     """Add missing mount points to read-only directories, by overlay mounts; return the source path by mount point.
 
-    A needed path is a path in the container, and whether it is a directory. This process enters a new mount namespace,
-    so that no other process sees the overlays.
+    A needed path is a path in the container, and whether it is a directory. The overlays are mounted below `run_root`,
+    in a new mount namespace, so that no other process sees them.
     """
     sources_by_mount_point = dict(folders)
     missing_by_folder: dict[str, list[tuple[str, bool]]] = {}
@@ -143,7 +145,7 @@ def add_mount_points(folders: Mapping[str, str], needed_paths: Sequence[tuple[st
     if missing_by_folder:
         unshare_mounts()
     for number, (mount_point, missing_paths) in enumerate(missing_by_folder.items()):
-        added_folder, overlay = f"{run}/added-{number}", f"{run}/seen-{number}"
+        added_folder, overlay = f"{run_root}/added-{number}", f"{run_root}/seen-{number}"
         os.mkdir(overlay)
         for path, is_folder in missing_paths:
             make_mount_point(f"{added_folder}{path}", is_folder)
@@ -170,13 +172,17 @@ def mount_writable_overlay(folder: str, run_folder: str) -> str:
 def resolve_in_root(root: str, path: str) -> str:
     """Resolve the symbolic links of a path within a root filesystem; the path need not exist.
 
-    Without this, bubblewrap would resolve the links against the machine's own files.
+    Without this, bubblewrap would resolve the links against the machine's own files. ValueError after more than 40
+    links.
     """
     return _resolve_links(path, lambda link_path: _read_link(f"{root}{link_path}"))
 
 
 def resolve_in_folders(folders: Mapping[str, str], link_targets: Mapping[str, str], path: str) -> str:
-    """Resolve the symbolic links of a path as in a container with these directories (by mount point) and links."""
+    """Resolve the symbolic links of a path as in a container with these directories (by mount point) and links.
+
+    `link_targets` are the container's own links, by path. ValueError after more than 40 links.
+    """
 
     def read_link_at(link_path: str) -> str | None:
         mount_point = next(
@@ -217,7 +223,7 @@ def _resolve_links(path: str, read_link_at: Callable[[str], str | None]) -> str:
 def unshare_mounts() -> None:
     """Move this process into a new mount namespace, so that other processes do not see its later mounts."""
     linux.unshare(linux.NEWNS)
-    linux.make_mounts_private()
+    linux.isolate_later_mounts()
 
 
 def _escape_path(path: str) -> str:

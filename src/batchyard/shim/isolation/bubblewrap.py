@@ -17,7 +17,7 @@ from batchyard.shim.images import image_kinds
 #: The directory in the node directory with the empty directory and the empty file that hide masked paths.
 MASKS_FOLDER: Final = "masks"
 #: Paths of /proc whose contents are hidden.
-MASKED_PATHS: Final = (
+MASKED_PROC_PATHS: Final = (
     "/proc/acpi",
     "/proc/asound",
     "/proc/interrupts",
@@ -29,12 +29,12 @@ MASKED_PATHS: Final = (
     "/proc/timer_list",
     "/proc/timer_stats",
 )
-_MASKED_PATHS: Final = (
+_MASKED_SYS_PATTERNS: Final = (
     "/sys/firmware",
     "/sys/devices/virtual/powercap",
     "/sys/devices/system/cpu/cpu*/thermal_throttle",
 )
-READ_ONLY_PATHS: Final = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
+READ_ONLY_PROC_PATHS: Final = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 
 
 def create_masks(node: str) -> None:
@@ -44,18 +44,24 @@ def create_masks(node: str) -> None:
 
 
 def proc_masking_options(masks_folder: str) -> Iterator[str]:
-    """Yield bubblewrap's options that hide paths of /proc; `masks_folder` has the empty mounts."""
-    for path in READ_ONLY_PATHS:
+    """Yield bubblewrap's options that hide paths of /proc or make them read-only.
+
+    `masks_folder` is the directory that `create_masks` has filled.
+    """
+    for path in READ_ONLY_PROC_PATHS:
         if os.path.exists(path):
             yield from ("--ro-bind", path, path)
-    for path in MASKED_PATHS:
+    for path in MASKED_PROC_PATHS:
         if os.path.exists(path):
             yield from ("--ro-bind", _mask_path(masks_folder, path), path)
 
 
 def mask_sys_paths(masks_folder: str) -> None:
-    """Hide paths of /sys in this mount namespace, where possible; `masks_folder` has the empty mounts."""
-    for pattern in _MASKED_PATHS:
+    """Hide paths of /sys in this mount namespace, where possible.
+
+    `masks_folder` is the directory that `create_masks` has filled.
+    """
+    for pattern in _MASKED_SYS_PATTERNS:
         for path in glob.glob(pattern):
             with suppress(OSError):
                 linux.bind_mount(_mask_path(masks_folder, path), path)
@@ -66,7 +72,7 @@ def _mask_path(masks_folder: str, path: str) -> str:
 
 
 class ContainerPaths(NamedTuple):
-    """Absolute paths of the directories of a container, its pod, sandbox and node, and of the mounts over /proc."""
+    """Absolute paths of directories: a container's run, its pod, sandbox and node, and the masks of /proc and /sys."""
 
     node: str
     pod: str
@@ -94,12 +100,12 @@ class ContainerView(NamedTuple):
     folder_sources: Mapping[str, str]
     links: Mapping[str, str]
     #: Whether the working directory is missing in these directories and in the container's own files.
-    lacks_folder: bool
+    lacks_working_directory: bool
     #: Resolves the symbolic links of a path in the container.
     resolve_path: Callable[[str], str]
 
 
-def options(
+def bubblewrap_options(
     spec: Mapping[str, Any], paths: ContainerPaths, container_view: ContainerView, environment: Mapping[str, str]
 ) -> list[str]:
     """Return bubblewrap's options for a container's spec (absolute mount sources), except those with descriptors."""
@@ -136,7 +142,7 @@ def list_mount_points(spec: Mapping[str, Any]) -> list[tuple[str, bool]]:
     return [*volume_mount_points, *working_directory_points, *termination_log_points]
 
 
-def lacks_folder(spec: Mapping[str, Any], folder_sources: Mapping[str, str]) -> bool:
+def lacks_working_directory(spec: Mapping[str, Any], folder_sources: Mapping[str, str]) -> bool:
     """Return whether a container's working directory is missing in the visible directories and in its own mounts."""
     working_directory = spec["workingDir"] or "/"
     mounted_paths = ["/dev", "/proc", "/sys", "/tmp", "/root", *(mount["target"] for mount in spec["mounts"])]
@@ -192,7 +198,7 @@ def _termination_log_options(path: str, paths: ContainerPaths, view: ContainerVi
 def _working_directory_options(spec: Mapping[str, Any], paths: ContainerPaths, view: ContainerView) -> list[str]:
     """Return bubblewrap's options that create the working directory, if it is missing, and change to it."""
     working_directory = spec["workingDir"] or "/"
-    if view.lacks_folder:
+    if view.lacks_working_directory:
         bind_options = ["--bind", f"{paths.run}/root/folder", view.resolve_path(working_directory)]
     elif working_directory == "/" or _is_in_container_mount(view.resolve_path(working_directory), spec):
         bind_options = []

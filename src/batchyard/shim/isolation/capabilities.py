@@ -66,8 +66,8 @@ class Features(NamedTuple):
     #: The connection to the network switch process, which ends when all connections are closed.
     switch: socket.socket | None
     #: A descriptor of the network namespace that pods are connected to; None if pods have no network of their own.
-    network: int | None
-    #: Why `network` is None.
+    network_fd: int | None
+    #: Why `network_fd` is None.
     network_failure: str
     #: The path of bubblewrap; None if it does not work on this machine.
     bubblewrap: str | None
@@ -99,43 +99,47 @@ def detect_features(node: int, disabled_names: Collection[str], detect_engines: 
     """
     is_root = os.geteuid() == 0
     switch_connection = switch.connect_to_switch(node)
-    namespaces = succeeds_in_child(_make_namespaces)
-    user_namespace = not namespaces and "userns" not in disabled_names and succeeds_in_child(_make_user_namespace)
-    has_engines = any(kind not in disabled_names and find_program(kind) for kind in (PODMAN, DOCKER))
-    may_run_engines = is_root and namespaces
-    image_helper, engine_search = (
-        detect_engines(dict(os.environ)) if has_engines and user_namespace else (None, EngineSearchResult())
+    has_namespaces = succeeds_in_child(_make_namespaces)
+    needs_user_namespace = (
+        not has_namespaces and "userns" not in disabled_names and succeeds_in_child(_make_user_namespace)
     )
-    if user_namespace:
-        linux.become_root_of_a_user_namespace(switch_connection.user_namespace if switch_connection else None)
-        namespaces = True
-    if namespaces and not switch_connection:
+    has_engines = any(kind not in disabled_names and find_program(kind) for kind in (PODMAN, DOCKER))
+    may_run_engines = is_root and has_namespaces
+    image_helper, engine_search = (
+        detect_engines(dict(os.environ)) if has_engines and needs_user_namespace else (None, EngineSearchResult())
+    )
+    if needs_user_namespace:
+        linux.become_user_namespace_root(switch_connection.user_namespace_fd if switch_connection else None)
+        has_namespaces = True
+    if has_namespaces and not switch_connection:
         switch_connection = switch.start_switch(node)
-    network = switch_connection.network if switch_connection and "network" not in disabled_names else None
+    network_fd = switch_connection.network_fd if switch_connection and "network" not in disabled_names else None
     network_failure_reason = switch_connection.failure if switch_connection else "namespaces cannot be created"
-    bubblewrap_path = None if "bubblewrap" in disabled_names or not namespaces else find_program("bwrap")
-    may_map_users = is_root and not user_namespace and "users" not in disabled_names
+    bubblewrap_path = None if "bubblewrap" in disabled_names or not has_namespaces else find_program("bwrap")
+    may_map_users = is_root and not needs_user_namespace and "users" not in disabled_names
     maps_users = may_map_users and bubblewrap_path is not None and _can_map_users(node, bubblewrap_path)
     version = _read_bubblewrap_version(bubblewrap_path, is_tried=maps_users) if bubblewrap_path else None
-    filters = "seccomp" not in disabled_names and _can_filter_syscalls()
-    groups = None if "cgroups" in disabled_names else cgroups.find_cgroups()
+    has_seccomp = "seccomp" not in disabled_names and _can_filter_syscalls()
+    node_cgroups = None if "cgroups" in disabled_names else cgroups.find_cgroups()
     if has_engines and may_run_engines:
         # podman would run a container's root as this machine's root, so it runs no containers when pods have their own
         # users.
-        engine_search = engines.find_engines(node, dict(os.environ), groups, disabled_names, may_run=not maps_users)
+        engine_search = engines.find_engines(
+            node, dict(os.environ), node_cgroups, disabled_names, may_run=not maps_users
+        )
     engine_search = _drop_unusable_engines(node, engine_search, has_bubblewrap=version is not None)
     return Features(
         is_root=is_root,
-        has_namespaces=namespaces,
-        has_user_namespace=user_namespace,
+        has_namespaces=has_namespaces,
+        has_user_namespace=needs_user_namespace,
         switch=switch_connection.connection if switch_connection else None,
-        network=network,
+        network_fd=network_fd,
         network_failure=network_failure_reason,
         bubblewrap=bubblewrap_path if version else None,
         bubblewrap_version=version,
         maps_users=maps_users,
-        has_seccomp=filters,
-        cgroups=groups,
+        has_seccomp=has_seccomp,
+        cgroups=node_cgroups,
         engines=engine_search.engines,
         engine_failures=engine_search.failures,
         run_failure=engine_search.run_failure,
@@ -153,7 +157,7 @@ def features_document(features: Features) -> dict[str, object]:
         "isolated": is_isolated(features),
         "usersOfPods": features.maps_users,
         "seccomp": features.has_seccomp,
-        "podNetwork": features.network is not None,
+        "podNetwork": features.network_fd is not None,
         "cgroups": features.cgroups
         and {"version": features.cgroups.version, "controllers": sorted(features.cgroups.base_group)},
         "engines": [
@@ -169,7 +173,7 @@ def is_isolated(features: Features) -> bool:
 
     Without this isolation, only the owner of the node may run containers.
     """
-    has_bubblewrap_and_network = features.bubblewrap is not None and features.network is not None
+    has_bubblewrap_and_network = features.bubblewrap is not None and features.network_fd is not None
     return has_bubblewrap_and_network and features.has_seccomp and (features.maps_users or not features.is_root)
 
 
@@ -180,7 +184,7 @@ def missing_capabilities(features: Features) -> list[dict[str, str]]:
         "bubblewrap": features.bubblewrap is not None,
         "users of pods": features.maps_users or not features.is_root or features.bubblewrap is None,
         "seccomp": features.has_seccomp,
-        "pod network": features.network is not None,
+        "pod network": features.network_fd is not None,
         "cgroups": features.cgroups is not None,
         "container engine": bool(features.engines) or not features.engine_failures,
     }
@@ -227,7 +231,7 @@ def disabled_capabilities(variable_name: str) -> list[str]:
 
 
 def succeeds_in_child(trial: Callable[[], None]) -> bool:
-    """Run `trial` in a child process with a time limit of 10 seconds; return whether it succeeded."""
+    """Run `trial` in a child process with a time limit of 10 seconds; return whether it ended without an exception."""
     child = os.fork()
     if child == 0:
         exit_code = 1
@@ -244,11 +248,11 @@ def succeeds_in_child(trial: Callable[[], None]) -> bool:
 
 def _make_namespaces() -> None:
     linux.unshare(linux.NEWNS | linux.NEWIPC | linux.NEWUTS)
-    linux.make_mounts_private()
+    linux.isolate_later_mounts()
 
 
 def _make_user_namespace() -> None:
-    linux.become_root_of_a_user_namespace(None)
+    linux.become_user_namespace_root(None)
     _make_namespaces()
 
 
@@ -274,7 +278,10 @@ _TRIAL_COMMAND = (
 
 
 def _read_bubblewrap_version(bubblewrap_path: str, *, is_tried: bool) -> str | None:
-    """Return bubblewrap's version if it works on this machine with the options of containers; otherwise None."""
+    """Return bubblewrap's version, or None if a trial with the options of containers fails.
+
+    `is_tried` means that a trial has already succeeded.
+    """
     trial_command = [bubblewrap_path, "--die-with-parent", *_TRIAL_COMMAND]
     if not is_tried and run.run_command(trial_command, os.environ, _TRIAL_TIMEOUT_SECONDS).exit_code != 0:
         return None

@@ -37,7 +37,9 @@ def find_cgroups() -> Cgroups | None:
     mounts = _read_cgroup_mounts()
     controllers = [name for name in _CONTROLLERS if name in mounts and name in own_groups]
     memory_group = own_groups.get("memory", "")
-    paths = {name: _group_path(mounts[name], _choose_deepest(own_groups[name], memory_group)) for name in controllers}
+    paths = {
+        name: _group_path(mounts[name], _choose_deeper_group(own_groups[name], memory_group)) for name in controllers
+    }
     usable_paths = {name: path for name, path in paths.items() if _can_create_child_groups(path)}
     if "memory" in usable_paths:
         return Cgroups(1, usable_paths)
@@ -128,7 +130,7 @@ def watch_for_oom(group: CgroupPaths) -> int | None:
 
 
 def remove_group(group: CgroupPaths, *, has_namesakes: bool = False) -> None:
-    """Kill all processes in a control group and its child groups, and remove these groups.
+    """Kill all processes in a control group and its child groups, and remove these groups; give up after 10 seconds.
 
     `has_namesakes`: a container runtime has also created groups of that name for controllers that are not used here.
     """
@@ -189,7 +191,7 @@ def _group_path(mount: tuple[str, str], group: str) -> str:
     return f"{mount_point}/{group.removeprefix(mount_root).strip('/')}".rstrip("/")
 
 
-def _choose_deepest(group: str, memory_group: str) -> str:
+def _choose_deeper_group(group: str, memory_group: str) -> str:
     """Return the memory controller's group if it is below a controller's `group`, so that both have the same name."""
     return memory_group if memory_group.startswith(f"{group.rstrip('/')}/") else group
 

@@ -26,17 +26,26 @@ _NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CL
 
 
 def open_path(top: str | int, path: str) -> int:
-    """Open `path` below the directory `top` with O_PATH; OSError if it is missing, ELOOP if it has a symbolic link."""
+    """Open `path` below the directory `top` with O_PATH; return the descriptor.
+
+    OSError if the path is missing; its errno is ELOOP if the path has a symbolic link.
+    """
     return _open_components(top, path, None)
 
 
 def make_directories(top: str | int, path: str, mode: int) -> int:
-    """Open the directory `path` below `top` without following links; create missing directories with `mode`."""
+    """Open the directory `path` below `top` without following links; return the descriptor.
+
+    Missing directories are created with `mode`. OSError with errno ELOOP if the path has a symbolic link.
+    """
     return _open_components(top, path, mode)
 
 
 def create_file(top: str | int, path: str, mode: int) -> int:
-    """Open the file `path` below the directory `top` without following links; create it with `mode` if missing."""
+    """Open the file `path` below the directory `top` without following links; return an O_PATH descriptor.
+
+    A missing file is created with `mode`; OSError if its directory is missing, or errno ELOOP for a symbolic link.
+    """
     folder_fd = open_path(top, os.path.dirname(path))
     name = os.path.basename(path)
     try:
@@ -169,7 +178,9 @@ class _MountTree:
         except OSError as failure:
             if failure.errno != errno.ELOOP:
                 raise
-            message = f"the path of mount {mount.target} contains a symbolic link in another volume"
+            message = (
+                f"the path of mount {mount.target} contains a symbolic link in another volume; use a path without links"
+            )
             raise ValueError(message) from failure
         linux.attach_mount_at(mount_fd, mount_point_fd)
         os.close(mount_point_fd)
@@ -215,7 +226,7 @@ def attach_nested_mounts(spec: Mapping[str, Any], resolve_path: Callable[[str], 
 
 
 def _check_mount_point(target: str) -> None:
-    """Raise ValueError, with runc's message, if a mount point is / or in /proc."""
+    """Raise ValueError if a mount point is /, is /proc, or lies in /proc."""
     if target == "/":
         raise ValueError("a volume cannot be mounted at /: use another mountPath")
     if image_kinds.is_within(target, "/proc"):

@@ -37,29 +37,34 @@ class Netlink:
 
     def create_bridge(self, name: str) -> None:
         """Create a bridge interface and bring it up."""
-        kind = _encode_attribute(_LINKINFO, _encode_attribute(_KIND, b"bridge"))
-        self._send_request(_NEWLINK, _CREATE | _EXCL, _link_header(up=True) + _text_attribute(_NAME, name) + kind)
+        link_info = _encode_attribute(_LINKINFO, _encode_attribute(_KIND, b"bridge"))
+        self._send_request(
+            _NEWLINK, _CREATE | _EXCL, _link_header(is_up=True) + _text_attribute(_NAME, name) + link_info
+        )
 
     def create_veth_pair(self, name: str, peer: str, peer_namespace: int) -> None:
-        """Create a veth pair: one end `name`, and the end `peer` in the network namespace of a descriptor."""
+        """Create a veth pair: one end `name`, and the end `peer` in the network namespace of a descriptor.
+
+        FileExistsError if one of the names is in use.
+        """
         peer_attributes = _link_header() + _text_attribute(_NAME, peer) + _number_attribute(_NAMESPACE, peer_namespace)
         veth = _encode_attribute(_KIND, b"veth") + _encode_attribute(_DATA, _encode_attribute(_PEER, peer_attributes))
         self._send_request(
             _NEWLINK,
             _CREATE | _EXCL,
-            _link_header(up=True) + _text_attribute(_NAME, name) + _encode_attribute(_LINKINFO, veth),
+            _link_header(is_up=True) + _text_attribute(_NAME, name) + _encode_attribute(_LINKINFO, veth),
         )
 
     def attach_to_bridge(self, name: str, bridge: str) -> None:
         """Attach a network interface to a bridge, and bring it up."""
-        master_attribute = _number_attribute(_MASTER, self.interface_index(bridge))
-        self._send_request(_NEWLINK, 0, _link_header(up=True) + _text_attribute(_NAME, name) + master_attribute)
+        master_attribute = _number_attribute(_MASTER, self.read_interface_index(bridge))
+        self._send_request(_NEWLINK, 0, _link_header(is_up=True) + _text_attribute(_NAME, name) + master_attribute)
 
     def bring_interface_up(self, name: str) -> None:
         """Bring a network interface up."""
-        self._send_request(_NEWLINK, 0, _link_header(up=True) + _text_attribute(_NAME, name))
+        self._send_request(_NEWLINK, 0, _link_header(is_up=True) + _text_attribute(_NAME, name))
 
-    def remove_interface(self, name: str) -> None:
+    def delete_interface(self, name: str) -> None:
         """Delete a network interface."""
         self._send_request(_DELLINK, 0, _link_header() + _text_attribute(_NAME, name))
 
@@ -67,7 +72,9 @@ class Netlink:
         """Add an address such as `10.77.0.5/16` to a network interface. FileExistsError if the interface has it."""
         host_address, _, prefix_length = address.partition("/")
         packed_address = socket.inet_aton(host_address)
-        address_header = struct.pack("=BBBBI", socket.AF_INET, int(prefix_length), 0, 0, self.interface_index(name))
+        address_header = struct.pack(
+            "=BBBBI", socket.AF_INET, int(prefix_length), 0, 0, self.read_interface_index(name)
+        )
         body = address_header + _encode_attribute(_LOCAL, packed_address) + _encode_attribute(_ADDRESS, packed_address)
         self._send_request(_NEWADDR, _CREATE | _EXCL, body)
 
@@ -77,12 +84,12 @@ class Netlink:
         request_body = (
             route_header
             + _encode_attribute(_GATEWAY, socket.inet_aton(gateway))
-            + _number_attribute(_OUTPUT, self.interface_index(name))
+            + _number_attribute(_OUTPUT, self.read_interface_index(name))
         )
         self._send_request(_NEWROUTE, _CREATE | _EXCL, request_body)
 
-    def interface_index(self, name: str) -> int:
-        """Return the index of a network interface."""
+    def read_interface_index(self, name: str) -> int:
+        """Return the index of a network interface. OSError if there is no interface of that name."""
         response = self._send_request(_GETLINK, 0, _link_header() + _text_attribute(_NAME, name))
         return int(struct.unpack_from("=4xi", response)[0])
 
@@ -100,9 +107,9 @@ class Netlink:
         return b""
 
 
-def _link_header(up: bool = False) -> bytes:
+def _link_header(is_up: bool = False) -> bytes:
     """Return the header (struct ifinfomsg) of an rtnetlink request about an interface that an attribute names."""
-    return struct.pack("=BxHiII", socket.AF_UNSPEC, 0, 0, _INTERFACE_UP if up else 0, _INTERFACE_UP if up else 0)
+    return struct.pack("=BxHiII", socket.AF_UNSPEC, 0, 0, _INTERFACE_UP if is_up else 0, _INTERFACE_UP if is_up else 0)
 
 
 def _encode_attribute(kind: int, value: bytes) -> bytes:
@@ -136,9 +143,9 @@ class SwitchConnection(NamedTuple):
     """
 
     connection: socket.socket
-    user_namespace: int
+    user_namespace_fd: int
     #: A descriptor of the pods' network namespace; None if pods have no network, for the reason in `failure`.
-    network: int | None
+    network_fd: int | None
     failure: str
 
 
@@ -260,6 +267,6 @@ def _connect_pod(pod_netlink: Netlink, bridge_netlink: Netlink, peer_name: str, 
     try:
         pod_netlink.create_veth_pair(_POD_INTERFACE, peer_name, network_fd)
     except FileExistsError:
-        bridge_netlink.remove_interface(peer_name)
+        bridge_netlink.delete_interface(peer_name)
         pod_netlink.create_veth_pair(_POD_INTERFACE, peer_name, network_fd)
     bridge_netlink.attach_to_bridge(peer_name, BRIDGE)

@@ -32,7 +32,10 @@ _INSTRUCTIONS_MAX: Final = 4096
 
 
 class ArgumentComparison(NamedTuple):
-    """A condition on a syscall's argument: `==`, `!=`, `<`, `<=`, `>`, `>=`, or `masked` (arg & value == second)."""
+    """A condition on a system call argument: `==`, `!=`, `<`, `<=`, `>`, `>=`, or `masked`.
+
+    `argument` is the argument's number, from 0. `masked` means that its bits in the mask `value` equal `expected`.
+    """
 
     argument: int
     operator: str
@@ -56,12 +59,11 @@ class _Instruction(NamedTuple):
     skip_if_false: int = 0
 
 
-def build_program(spans: Sequence[SyscallSpan], architecture: int, foreign_bit: int, foreign_action: int) -> bytes:
+def build_bpf_program(spans: Sequence[SyscallSpan], architecture: int, foreign_bit: int, foreign_action: int) -> bytes:
     """Return the BPF program for ranges of system calls, in ascending order.
 
-    `foreign_action` is the action for calls of another ABI.
-
-    ValueError if the program has too many instructions.
+    `foreign_action` is the action for calls of another ABI, which have another architecture, or `foreign_bit` in their
+    number. ValueError if the program has too many instructions.
     """
     steps = [
         _Instruction(_LOAD, _ARCHITECTURE_OFFSET),
@@ -73,7 +75,9 @@ def build_program(spans: Sequence[SyscallSpan], architecture: int, foreign_bit: 
         steps += [_Instruction(_IF_BITS, foreign_bit, 0, 1), _Instruction(_RETURN, foreign_action)]
     steps += _search_steps(spans)
     if len(steps) > _INSTRUCTIONS_MAX:
-        raise ValueError(f"the seccomp profile needs {len(steps)} BPF instructions (maximum {_INSTRUCTIONS_MAX})")
+        raise ValueError(
+            f"the seccomp profile needs {len(steps)} BPF instructions (maximum {_INSTRUCTIONS_MAX}); remove rules"
+        )
     return b"".join(struct.pack("=HBBI", s.code, s.skip_if_true, s.skip_if_false, s.value) for s in steps)
 
 
@@ -138,7 +142,7 @@ def _comparison_steps(comparison: ArgumentComparison) -> list[_Instruction]:
 
 
 def _resolve_jumps(tests: list[_Instruction]) -> list[_Instruction]:
-    """Replace jump placeholders in BPF instructions: `_PASS` skips to the next test, `_FAIL` past the final return."""
+    """Replace jump placeholders: `_JUMP_PASS` skips to the next test, `_JUMP_FAIL` to the next decision."""
     resolved_steps = []
     for position, step in enumerate(tests):
         fail_distance = len(tests) - position
@@ -348,7 +352,10 @@ def compile_profile_file(path: str) -> bytes:
 
 
 def compile_profile(profile: SeccompProfile, processor: Processor) -> bytes:
-    """Compile a seccomp profile to a BPF program for one processor architecture."""
+    """Compile a seccomp profile to a BPF program for one processor architecture.
+
+    Rules for calls that the processor does not have are ignored. ValueError if the program has too many instructions.
+    """
     decisions_by_number: dict[int, list[tuple[Sequence[ArgumentComparison], int]]] = {}
     for rule in profile.rules:
         for name in rule.names:
@@ -359,7 +366,7 @@ def compile_profile(profile: SeccompProfile, processor: Processor) -> bytes:
     action_beyond_highest = _UNKNOWN_CALL if profile.default & _ACTION_MASK == _RET_ERRNO else profile.default
     spans = list(_merge_spans(decisions_by_number, profile.default, highest_number))
     spans.append(SyscallSpan(highest_number + 1, (((), action_beyond_highest),)))
-    return build_program(spans, processor.audit_number, processor.foreign_bit, _UNKNOWN_CALL)
+    return build_bpf_program(spans, processor.audit_number, processor.foreign_bit, _UNKNOWN_CALL)
 
 
 def _merge_spans(
@@ -422,9 +429,8 @@ def _parse_profile(document: Mapping[str, Any]) -> SeccompProfile:
         action = _parse_action(syscall_rule["action"], syscall_rule.get("errnoRet"))
         conditions = [_parse_condition(condition) for condition in syscall_rule.get("args") or ()]
         if len({condition.argument for condition in conditions}) < len(conditions):
-            rules += [
-                SeccompRule(names, action, [condition]) for condition in conditions
-            ]  # as in runc: any one of them suffices
+            # As in runc, one of several conditions on the same argument suffices.
+            rules += [SeccompRule(names, action, [condition]) for condition in conditions]
         else:
             rules.append(SeccompRule(names, action, conditions))
     return SeccompProfile(default_action, rules)

@@ -17,8 +17,8 @@ from batchyard.shim.images import image_kinds
 #
 # A user namespace maps root in the container to the pod's id. The files that the container sees are id-mapped mounts,
 # which map the machine's root to that id. So files of pods belong to root on disk, and root in a container is an
-# unprivileged user on the machine. If a filesystem does not support id-mapped mounts, the owner of the pod's own files
-# is changed to its id. The container then has an ordinary user's rights to all other files.
+# unprivileged user on the machine. If a filesystem does not support id-mapped mounts, the pod's id becomes the owner of
+# the pod's own files. The container then has an ordinary user's rights to all other files.
 #
 # Sources: Documentation/filesystems/idmappings.rst of Linux; keps.k8s.io/127 (user namespaces); systemd's UIDS-GIDS.md,
 # which assigns no ids from 1879048192 to 2147352575.
@@ -48,14 +48,17 @@ class PodUsers:
     """The Unix user of one pod, and id-mapped copies of the mounts that its containers see."""
 
     def __init__(self, pod: str, namespace: int, own_folder: str) -> None:
-        """Move this process into a new mount namespace; `namespace` is a descriptor of the pod's user namespace."""
+        """Move this process into a new mount namespace; `namespace` is a descriptor of the pod's user namespace.
+
+        `own_folder` is the pod's directory, whose files may get the pod's user as owner.
+        """
         self.id = pod_unix_id(pod)
         self._namespace = namespace
         self._own_folder = own_folder
         self._copied_paths: dict[str, str] = {}
         self._copies: list[tuple[str, int]] = []
         linux.unshare(linux.NEWNS)
-        linux.make_mounts_private()
+        linux.isolate_later_mounts()
 
     def copy_mount(self, source: str, *, is_shared: bool = False, is_of_machine: bool = False) -> str:
         """Copy the mount of a file or directory, with mapped owners; return the copy's path, valid after `enter`.
@@ -83,7 +86,11 @@ class PodUsers:
         linux.become_user_of(self._namespace, 0, 0)
 
     def _copy_mapped_mount(self, source: str, is_shared: bool, is_of_machine: bool) -> int:
-        """Return a detached copy of a mount whose owners are mapped to the pod's user, or unchanged if that fails."""
+        """Return a detached copy of a mount whose owners are mapped to the pod's user.
+
+        If the filesystem does not support that, the copy is not mapped, and the pod's user becomes the owner of the
+        pod's own files.
+        """
         copied_mount_fd = linux.clone_mount(source)
         try:
             linux.map_owners(copied_mount_fd, self._create_shared_namespace() if is_shared else self._namespace)
@@ -99,7 +106,7 @@ class PodUsers:
 
 
 def change_owner(path: str, owner: int) -> None:
-    """Make `owner` the owner of all files of root in a directory tree.
+    """Make `owner` the user and group of all files in a directory tree that belong to root.
 
     Files are accessed relative to open directories, because a container may replace a directory by a symbolic link.
     """
@@ -140,7 +147,7 @@ def _upper_id_range() -> tuple[int, int]:
     range_start, end = max(_read_id_ranges(), key=lambda extent: extent[1] - extent[0], default=(0, 0))
     id_count = (end - range_start) // 4
     if id_count < 1:
-        raise OSError(0, "the user namespace of root maps too few ids to assign one to each pod")
+        raise OSError(0, "the user namespace of root maps too few ids to assign one to each pod; map more ids")
     return range_start + 2 * id_count, id_count
 
 

@@ -164,7 +164,7 @@ class RepeatedFigure:
 
 
 def repeat_figure(figure: Figure, values: Sequence[ValuePair]) -> RepeatedFigure | None:
-    """Return a figure's means over all seeds, given its value pair for each seed.
+    """Return a figure's means and mean difference over all seeds, from its values in both runs for each seed.
 
     Return None if there are fewer than two seeds, or if a value is unknown.
     """
@@ -241,21 +241,24 @@ def compare_configurations(
     sections = sections_of(runs)
     further_seeds = range(settings.seed + 1, settings.seed + settings.seeds)
     overall_by_seed = [
-        _overall_section(sections),
-        *(_overall_section(sections_of(run_both(pair, settings.until, at, finish))) for at in further_seeds),
+        _overall_figures(sections),
+        *(_overall_figures(sections_of(run_both(pair, settings.until, seed, finish))) for seed in further_seeds),
     ]
-    later_runs = [
+    repeated_figures = [
         repeat_figure(figure, [overall.get(figure.name, (None, None)) for overall in overall_by_seed])
         for figure in OVERALL_FIGURES
     ]
-    known_repeats = [overall for overall in later_runs if overall is not None]
+    known_repeats = [each for each in repeated_figures if each is not None]
     return ConfigurationComparison(
         names, runs, settings, sections, changes_of(runs), _make_comparison_lines(runs), known_repeats, pair.warnings
     )
 
 
 def document_of(comparison: ConfigurationComparison) -> dict[str, Any]:
-    """Return the comparison as a JSON document, with times in seconds and costs in dollars."""
+    """Return the comparison as a JSON document, with times in seconds and costs in dollars.
+
+    At most ten Workloads with shorter waits are listed, and ten with longer waits.
+    """
     document: dict[str, Any] = {
         "apiVersion": API_VERSION,
         "kind": "ConfigurationComparison",
@@ -282,7 +285,7 @@ def _runs_by_side(runs: ComparedRuns) -> tuple[tuple[str, ComparedRun], ...]:
     return ("a", runs.a), ("b", runs.b)
 
 
-def _overall_section(sections: Sequence[Section]) -> dict[str, ValuePair]:
+def _overall_figures(sections: Sequence[Section]) -> dict[str, ValuePair]:
     return dict(next(section for section in sections if section.name == "overall").rows[0].figures)
 
 
@@ -294,10 +297,19 @@ def _make_comparison_lines(runs: ComparedRuns) -> list[ComparisonLine]:
     """Return the chart lines of both runs: waiting Workloads, Workloads with quota, and usage of each resource."""
     a, b = runs.a, runs.b
     lines = [
-        _make_line("Workloads waiting", runs, a.watch.workload_records.waiting, b.watch.workload_records.waiting),
-        _make_line("Workloads with quota", runs, a.watch.workload_records.running, b.watch.workload_records.running),
+        _make_line(
+            "Workloads waiting", runs, a.watch.workload_records.waiting_curve, b.watch.workload_records.waiting_curve
+        ),
+        _make_line(
+            "Workloads with quota",
+            runs,
+            a.watch.workload_records.quota_holder_curve,
+            b.watch.workload_records.quota_holder_curve,
+        ),
     ]
-    used_by_run = [sum_curves(run, run.watch.workload_records.used, lambda at: at[2]) for run in (a, b)]
+    used_by_run = [
+        sum_curves(run, run.watch.workload_records.usage_curves, lambda quota_key: quota_key[2]) for run in (a, b)
+    ]
     empty_curve = Curve(a.start_time)
     for name in sorted({**used_by_run[0], **used_by_run[1]}):
         line = _make_line(f"{name} in use", runs, *(curves.get(name, empty_curve) for curves in used_by_run))

@@ -45,10 +45,10 @@ def sections_of(runs: ComparedRuns) -> list[Section]:
     ]
     tables += [(table_of(runs.a), table_of(runs.b)) for table_of in _TABLES]
     sections = [pair_tables(*pair) for pair in tables]
-    return [_in_order_of_size(section) for section in sections if section.rows]
+    return [_sort_size_rows(section) for section in sections if section.rows]
 
 
-def _in_order_of_size(section: Section) -> Section:
+def _sort_size_rows(section: Section) -> Section:
     if section.name != "size":
         return section
     return replace(section, rows=sorted(section.rows, key=lambda row: _SIZES.index(row.name)))

@@ -39,25 +39,32 @@ class ConfigurationPair(NamedTuple):
 def read_pair(
     a: ComparedConfiguration, b: ComparedConfiguration, load: Sequence[Source] = (), horizon: Duration | None = None
 ) -> ConfigurationPair:
-    """Read both configurations as scenarios, each with the work in `load`; raise InvalidScenario with all errors."""
-    unread: list[FileFault] = []
-    load_manifests = read_manifests(manifest_texts(read_sources(load, unread), StatePart.WORK)) if load else Manifests()
+    """Read both configurations as scenarios, each with the work in `load`; raise InvalidScenario with all errors.
+
+    Unless `horizon` replaces them, the horizons of both scenarios must be equal.
+    """
+    source_errors: list[FileFault] = []
+    load_manifests = (
+        read_manifests(manifest_texts(read_sources(load, source_errors), StatePart.WORK)) if load else Manifests()
+    )
     state_part = StatePart.CONFIGURATION if load else StatePart.ALL
-    side_manifests = [read_manifests(manifest_texts(read_sources(side.sources, unread), state_part)) for side in (a, b)]
+    side_manifests = [
+        read_manifests(manifest_texts(read_sources(side.sources, source_errors), state_part)) for side in (a, b)
+    ]
     faults: list[ManifestFault | FileFault] = []
     if load:
         for side in side_manifests:
             faults += _forbidden_work_faults(side)
-        if not (_work_manifests(load_manifests) or load_manifests.faults or unread):
-            remedy = "give a load with Jobs, JobSets, Pods or Workloads"
+        if not (_work_manifests(load_manifests) or load_manifests.faults or source_errors):
+            remedy = "pass a load with Jobs, JobSets, Pods or Workloads"
             faults.append(FileFault(", ".join(map(str, load)), FieldError("", _NO_WORK, remedy)))
     scenarios = [_make_side_scenario(side, load_manifests, faults) for side in side_manifests]
     known_scenarios = [scenario for scenario in scenarios if scenario is not None]
-    if not (faults or unread):
+    if not (faults or source_errors):
         faults += () if load else _work_difference(a, b, *map(_work_manifests, side_manifests))
         faults += _horizon_difference(a, b, known_scenarios, horizon)
-    if faults or unread:
-        raise InvalidScenario([*unread, *dict.fromkeys(faults)])
+    if faults or source_errors:
+        raise InvalidScenario([*source_errors, *dict.fromkeys(faults)])
     warnings = dict.fromkeys([*load_manifests.warnings, *side_manifests[0].warnings, *side_manifests[1].warnings])
     return ConfigurationPair(known_scenarios[0], known_scenarios[1], list(warnings))
 
@@ -67,7 +74,7 @@ def _work_manifests(manifests: Manifests) -> list[Manifest]:
 
 
 def _forbidden_work_faults(side_manifests: Manifests) -> Iterator[ManifestFault]:
-    """Yield an error for the first job, pod or Workload of a configuration, if the load is given separately."""
+    """Yield an error for the first job, pod or Workload of a configuration, which a separate load forbids."""
     for manifest in _work_manifests(side_manifests)[:1]:
         problem = "with --trace, a configuration must not contain Jobs, JobSets, Pods or Workloads"
         yield manifest.fault(FieldError("", problem, "move this object to the load of --trace, or omit --trace"))
@@ -85,25 +92,25 @@ def _make_side_scenario(side: Manifests, load: Manifests, faults: list[ManifestF
 def _work_difference(
     a: ComparedConfiguration, b: ComparedConfiguration, work_a: Sequence[Manifest], work_b: Sequence[Manifest]
 ) -> Iterator[FileFault]:
-    """Yield an error for the first difference between the jobs, pods and Workloads of both configurations."""
+    """Yield an error for the first difference between the work of both configurations, or if they have no work."""
     unmatched_work = {_describe_object(manifest): manifest for manifest in work_b}
-    remedy = "give both configurations the same work, or give one load for both with --trace"
+    remedy = "use the same work in both configurations, or pass one load for both with --trace"
     for manifest in work_a:
         name = _describe_object(manifest)
         counterpart = unmatched_work.pop(name, None)
         if counterpart is None:
-            yield FileFault(manifest.place(), FieldError("", f"{name} is in {a.name}, but not in {b.name}", remedy))
+            yield FileFault(manifest.location(), FieldError("", f"{name} is in {a.name}, but not in {b.name}", remedy))
             return
         path = _first_difference(manifest.obj, counterpart.obj)
         if path is not None:
             problem = f"this field of {name} differs between {a.name} and {b.name}"
-            yield FileFault(manifest.place(path), FieldError(path, problem, remedy))
+            yield FileFault(manifest.location(path), FieldError(path, problem, remedy))
             return
     for name, manifest in unmatched_work.items():
-        yield FileFault(manifest.place(), FieldError("", f"{name} is in {b.name}, but not in {a.name}", remedy))
+        yield FileFault(manifest.location(), FieldError("", f"{name} is in {b.name}, but not in {a.name}", remedy))
         return
     if not work_a:
-        yield FileFault(f"{a.name}, {b.name}", FieldError("", _NO_WORK, "give a load for both with --trace"))
+        yield FileFault(f"{a.name}, {b.name}", FieldError("", _NO_WORK, "pass a load for both with --trace"))
 
 
 def _describe_object(manifest: Manifest) -> str:
@@ -134,8 +141,8 @@ def _first_difference(a: Any, b: Any, path: str = "") -> str | None:
 def _horizon_difference(
     a: ComparedConfiguration, b: ComparedConfiguration, scenarios: Sequence[Scenario], horizon: Duration | None
 ) -> Iterator[FileFault]:
-    """Yield an error if both scenarios have different horizons (simulated times), because runs must be equally long."""
+    """Yield an error if the scenarios have different horizons and `horizon` is None: runs must be equally long."""
     horizon_a, horizon_b = [scenario.horizon for scenario in scenarios]
     if horizon is None and horizon_a != horizon_b:
-        error = FieldError("spec.horizon", "both scenarios end at different times", "give --until")
+        error = FieldError("spec.horizon", "the scenarios have different horizons", "set --until")
         yield FileFault(f"{a.name}, {b.name}", error)

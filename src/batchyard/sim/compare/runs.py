@@ -51,9 +51,9 @@ def run_both(
     finish_run: Callable[[Simulation], None] = run_to_end,
 ) -> ComparedRuns:
     """Simulate both configurations; `finish_run` runs a simulation to its end, and may show progress."""
-    observed = [_run(scenario, horizon, seed, finish_run) for scenario in (pair.a, pair.b)]
-    end = max(run_record.result.now for run_record, _ in observed)
-    return ComparedRuns(*(ComparedRun(record.result, watch, end, record) for record, watch in observed))
+    observed_runs = [_run(scenario, horizon, seed, finish_run) for scenario in (pair.a, pair.b)]
+    end = max(run_record.result.now for run_record, _ in observed_runs)
+    return ComparedRuns(*(ComparedRun(record.result, watch, end, record) for record, watch in observed_runs))
 
 
 def _run(

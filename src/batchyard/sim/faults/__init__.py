@@ -117,7 +117,10 @@ class ScheduledFault:
         return isinstance(self.action, Conflicts | Restart)
 
     def times(self) -> Iterator[Duration]:
-        """Yield the times at which the fault occurs, counted from the start of the run."""
+        """Yield the times at which the fault occurs, counted from the start of the run, in ascending order.
+
+        A repeated fault occurs at most once a second and 100,000 times, and not after `until`.
+        """
         if self.at is not None:
             yield self.at
             return
@@ -130,13 +133,13 @@ class ScheduledFault:
             yield now
 
 
-def read_faults(fault_entries: Sequence[Mapping[str, Any]], faults: list[FieldError]) -> list[ScheduledFault]:
-    """Parse the faults of a Scenario document; validation errors of its fields are added to `faults`."""
+def read_faults(fault_entries: Sequence[Mapping[str, Any]], errors: list[FieldError]) -> list[ScheduledFault]:
+    """Return the valid faults of a Scenario's `spec.faults`; add the errors of the invalid ones to `errors`."""
     parsed_faults = []
     for number, manifest_fields in enumerate(fault_entries):
         path = f"spec.faults[{number}]"
         field_errors = [*_timing_errors(manifest_fields, path), *_action_errors(manifest_fields, path)]
-        faults += field_errors
+        errors += field_errors
         if not field_errors:
             parsed_faults.append(_parse_fault(manifest_fields, path))
     return parsed_faults
@@ -234,7 +237,7 @@ class WriteFaults:
         #: The fraction of writes that always conflict, from 0 to 1, regardless of the scenario.
         self.base_conflict_rate = conflict_rate
         #: The current fraction of writes that conflict, spread evenly over the writes.
-        self.conflicts = conflict_rate
+        self.conflict_rate = conflict_rate
         #: Called after each accepted write of the platform, with the number of these writes.
         self.on_write: Callable[[int], None] | None = None
         self._attempts = 0
@@ -243,7 +246,7 @@ class WriteFaults:
     def is_conflict_due(self) -> bool:
         """Count an attempted write; report whether it must be rejected with a conflict."""
         self._attempts += 1
-        return int(self._attempts * self.conflicts) > int((self._attempts - 1) * self.conflicts)
+        return int(self._attempts * self.conflict_rate) > int((self._attempts - 1) * self.conflict_rate)
 
     def count_write(self) -> None:
         """Count an accepted write, and call `on_write`."""
@@ -266,11 +269,11 @@ class FaultyClient:
         return self._client.get(key)
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """Return all objects of a kind, sorted by namespace and name."""
+        """Return all stored objects of a kind, or those in a namespace, sorted by namespace and name."""
         return self._client.list(kind, namespace)
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
-        """Return the objects of a namespace whose controlling owner has this uid, sorted by kind and name."""
+        """Return the dependents of the owner with a uid in a namespace, sorted by kind, namespace and name."""
         return self._client.owned_by(uid, namespace)
 
     def subscribe(self, listener: Listener) -> None:
@@ -283,7 +286,10 @@ class FaultyClient:
         return self._client.is_settled()
 
     def submit(self, writes: Sequence[Write], on_result: Callable[[WriteResult], None]) -> None:
-        """Submit writes in order until a crash or an error; some writes are rejected with a conflict."""
+        """Submit writes in order until a crash or an error; some writes are rejected with a conflict.
+
+        If the platform crashes before the last write, `on_result` is never called.
+        """
         for write in writes:
             if self._is_crashed:
                 return

@@ -27,7 +27,7 @@ from batchyard.cloud.catalog.machine_types import Catalog, MachineType, catalog_
 from batchyard.cloud.catalog.pool_properties import step_duration
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.client import Delete, Reader, Update, UpdateStatus, Write
-from batchyard.nodes.conditions import DrainOptions, drain, set_unschedulable
+from batchyard.nodes.conditions import DrainOptions, plan_drain, with_unschedulable
 from batchyard.scheduling.workload.lifecycle import is_finished
 from batchyard.sim import faults as fault_kinds
 from batchyard.sim.event_log import EventLog
@@ -56,15 +56,15 @@ def with_shortages(
     return cluster
 
 
-def without_shortages(cluster: Obj, without_them: Obj, with_them: Obj) -> Obj:
-    """Return `cluster` without the injected shortages, but with all other changes.
+def without_shortages(cluster: Obj, written_without: Obj, written_with: Obj) -> Obj:
+    """Return `cluster` without the injected shortages, but with all other changes since the last write.
 
-    `without_them` and `with_them` are the last written Cluster without and with the shortages.
+    `written_with` is the Cluster as last written, with the shortages; `written_without` is the same without them.
     """
-    times_by_machine = (with_them["spec"].get("times") or {}).get("byMachine") or {}
+    times_by_machine = (written_with["spec"].get("times") or {}).get("byMachine") or {}
     for path in [("spec", "capacity"), *(("spec", "times", "byMachine", name) for name in times_by_machine)]:
-        if _value_at(cluster, path) == _value_at(with_them, path):
-            cluster = with_path(cluster, path, _value_at(without_them, path))
+        if _value_at(cluster, path) == _value_at(written_with, path):
+            cluster = with_path(cluster, path, _value_at(written_without, path))
     return cluster
 
 
@@ -96,7 +96,7 @@ def _slowed_times(
     slower_times = {}
     for step in _BOOT_STEPS:
         step_durations = step_duration(step, machine, cluster, catalog)
-        shortest, typical, longest = (f"{figure * slow_boot.times}us" for figure in step_durations)
+        shortest, typical, longest = (f"{duration * slow_boot.times}us" for duration in step_durations)
         slower_times[step] = {"min": shortest, "typical": typical, "max": longest}
     return {**old_times, **slower_times}
 
@@ -140,29 +140,29 @@ class FaultInjector:
         self._world = world
         self._write_faults = write_faults
         self._last_step_at = last_step_at
-        self._begin = world.kernel.now()
+        self._start_time = world.kernel.now()
         #: The number of scheduled kernel callbacks that belong to faults.
-        self._scheduled = 0
+        self._scheduled_count = 0
         self._stockouts: list[fault_kinds.Stockout] = []
         self._slow_boots: list[fault_kinds.SlowBoot] = []
         self._conflicts: list[fault_kinds.Conflicts] = []
         #: The Cluster without the active shortages and the Cluster with them, as last written.
-        self._changed: tuple[Obj, Obj] | None = None
+        self._written_clusters: tuple[Obj, Obj] | None = None
         for fault in faults:
             self._schedule(fault, enumerate(fault.times()))
 
     def _schedule(self, fault: fault_kinds.ScheduledFault, occurrences: Iterator[tuple[int, Duration]]) -> None:
         """Schedule the next occurrence of a fault, if any; `occurrences` yields the number and time of each."""
         for number, at in occurrences:
-            self._call_at(self._begin + at, partial(self._run_occurrence, fault, number, occurrences))
+            self._call_at(self._start_time + at, partial(self._run_occurrence, fault, number, occurrences))
             return
 
     def _call_at(self, due_at: Instant, callback: Callable[[], None]) -> None:
-        self._scheduled += 1
+        self._scheduled_count += 1
         self._world.kernel.call_at(due_at, partial(self._run_callback, callback))
 
     def _run_callback(self, callback: Callable[[], None]) -> None:
-        self._scheduled -= 1
+        self._scheduled_count -= 1
         callback()
 
     def _run_occurrence(
@@ -180,7 +180,7 @@ class FaultInjector:
         kernel, client = self._world.kernel, self._world.client
         if kernel.now() < self._last_step_at:
             return False
-        if kernel.pending_count() <= self._scheduled:
+        if kernel.pending_count() <= self._scheduled_count:
             return not any(phase(pod) == RUNNING for pod in client.list(scheme.POD))
         return not has_unfinished_work(client)
 
@@ -226,7 +226,7 @@ class FaultInjector:
         if not action.slice:
             target_machines = target_machines[: action.count]
         for instance in target_machines:
-            self._world.submit(UpdateStatus(instances.in_phase(instance, instances.CRASHED, now)))
+            self._world.submit(UpdateStatus(instances.with_phase(instance, instances.CRASHED, now)))
         return _names_of(target_machines)
 
     def _reclaim_machines(self, action: fault_kinds.ReclaimSpot, target_order: "_TargetOrder") -> Sequence[str]:
@@ -236,18 +236,18 @@ class FaultInjector:
         spot_machines = [obj for obj in _machines_of_pool(action.pool, self._world.client) if _is_spot(obj)]
         target_machines = target_order.sort_targets(spot_machines)[: action.count]
         for instance in target_machines:
-            self._world.submit(UpdateStatus(instances.in_phase(instance, instances.STOPPING, now, stopAt=stop_at)))
+            self._world.submit(UpdateStatus(instances.with_phase(instance, instances.STOPPING, now, stopAt=stop_at)))
         return _names_of(target_machines)
 
     def _drain_node(self, action: fault_kinds.Drain) -> Sequence[str]:
-        """Cordon a node, evict its pods, and schedule its uncordoning; return [name], [] if it is missing."""
+        """Cordon a node, evict its pods, and schedule its uncordoning; return [name], or [] without such a node."""
         client, submit_write = self._world.client, self._world.submit
         node = client.get(Key(scheme.NODE, "", action.node))
         if node is None:
             return []
-        submit_write(Update(set_unschedulable(node)))
+        submit_write(Update(with_unschedulable(node)))
         pods = [pod for pod in client.list(scheme.POD) if bound_node(pod) == action.node and not is_terminating(pod)]
-        for pod in drain(pods, _DRAIN_OPTIONS).evicted_pods:
+        for pod in plan_drain(pods, _DRAIN_OPTIONS).evicted_pods:
             submit_write(UpdateStatus(with_disruption(pod, DISRUPTION_BY_EVICTION, self._world.kernel.now())))
             submit_write(Delete(Key(scheme.POD, pod["metadata"]["namespace"], pod["metadata"]["name"])))
         if action.lasts is not None:
@@ -258,12 +258,14 @@ class FaultInjector:
     def _uncordon(self, name: str, uid: str) -> None:
         node = self._world.client.get(Key(scheme.NODE, "", name))
         if node is not None and node["metadata"]["uid"] == uid:
-            self._world.submit(Update(set_unschedulable(node, False)))
+            self._world.submit(Update(with_unschedulable(node, False)))
 
     # --- lasting faults ---
 
-    def _start_lasting_fault(self, faults: list[Any], action: Any, lasts: Duration, apply: Callable[[], None]) -> None:
-        """Add a fault to the active `faults` for `lasts`; call `apply` after adding and after removing it."""
+    def _start_lasting_fault(
+        self, faults: list[Any], action: Any, duration: Duration, apply: Callable[[], None]
+    ) -> None:
+        """Add a fault to the active `faults` for `duration`; call `apply` after adding and after removing it."""
 
         def end_fault() -> None:
             faults.remove(action)
@@ -271,23 +273,25 @@ class FaultInjector:
 
         faults.append(action)
         apply()
-        self._call_at(self._world.kernel.now() + lasts, end_fault)
+        self._call_at(self._world.kernel.now() + duration, end_fault)
 
     def _update_shortages(self) -> None:
         """Write the Cluster object with the effects of all active stockouts and slow boots."""
         cluster = next(iter(self._world.client.list(scheme.CLUSTER)), None)
         if cluster is None:
             return
-        without_shortages_cluster = cluster if self._changed is None else without_shortages(cluster, *self._changed)
+        without_shortages_cluster = (
+            cluster if self._written_clusters is None else without_shortages(cluster, *self._written_clusters)
+        )
         with_shortages_cluster = with_shortages(without_shortages_cluster, self._stockouts, self._slow_boots)
-        self._changed = (without_shortages_cluster, with_shortages_cluster)
+        self._written_clusters = (without_shortages_cluster, with_shortages_cluster)
         self._world.submit(Update(with_shortages_cluster))
 
     def _update_conflict_rate(self) -> None:
         """Set the conflict rate of writes to the highest percentage of all active `conflicts` faults."""
         if self._write_faults is not None:
             highest_rate = max((action.percent for action in self._conflicts), default=0) / 100
-            self._write_faults.conflicts = max(highest_rate, self._write_faults.base_conflict_rate)
+            self._write_faults.conflict_rate = max(highest_rate, self._write_faults.base_conflict_rate)
 
 
 class _TargetOrder:
@@ -324,7 +328,7 @@ def _has_ended(job: Obj, end_conditions: Iterable[str]) -> bool:
 
 
 def _machines_to_crash(action: fault_kinds.Fail, reader: Reader) -> Iterator[Obj]:
-    """Return the running machines that a `fail` fault may crash."""
+    """Return an iterator over the running machines that a `fail` fault may crash."""
     if action.pool or action.slice:
         return _machines_of_pool(action.pool or action.slice, reader)
     if action.node:
@@ -344,14 +348,13 @@ def _machines_of_pool(pool: str, reader: Reader) -> Iterator[Obj]:
 
 
 def _machines_of_nodes(nodes: Iterable[str], reader: Reader) -> Iterator[Obj]:
-    """Yield the running machines of nodes, given by name."""
     instances = (reader.get(Key(scheme.INSTANCE, "", name)) for name in nodes)
     return (obj for obj in instances if obj is not None and _is_machine_up(obj))
 
 
 def _is_machine_up(instance: Obj) -> bool:
-    up = instances.phase_of(instance) in {instances.RUNNING, instances.STOPPING}
-    return up and not instances.is_being_deleted(instance)
+    is_started = instances.phase_of(instance) in {instances.RUNNING, instances.STOPPING}
+    return is_started and not instances.is_being_deleted(instance)
 
 
 def _is_spot(instance: Obj) -> bool:

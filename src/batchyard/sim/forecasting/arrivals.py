@@ -38,21 +38,24 @@ def random_fraction(seed: int, *names: str) -> float:
 class BlockBootstrap:
     """A random walk through a history that is resampled in blocks: usually the next index, sometimes a random one."""
 
-    __slots__ = ("_count", "_drawn", "_names", "_position", "_seed")
+    __slots__ = ("_count", "_draw_count", "_names", "_position", "_seed")
 
     def __init__(self, count: int, seed: int, *names: str) -> None:
         """`count` is the length of the history, at least 1; the seed and the names determine the sequence."""
         self._count, self._seed, self._names = count, seed, names
-        self._position = self._drawn = 0
+        self._position = self._draw_count = 0
 
     def next_index(self) -> int:
         """Return the next index into the history, counted from 0."""
-        draw_number = str(self._drawn)
-        if not self._drawn or draw_integer(self._seed, *self._names, "ends", draw_number) % isqrt(self._count) == 0:
+        draw_number = str(self._draw_count)
+        if (
+            not self._draw_count
+            or draw_integer(self._seed, *self._names, "ends", draw_number) % isqrt(self._count) == 0
+        ):
             self._position = draw_integer(self._seed, *self._names, "begins", draw_number) % self._count
         else:
             self._position = (self._position + 1) % self._count
-        self._drawn += 1
+        self._draw_count += 1
         return self._position
 
 
@@ -79,30 +82,34 @@ class ArrivalModel:
     """The latest Workloads of some cohort trees, from which forecasts draw future Workloads."""
 
     def __init__(self, state: State, queues: QueueTrees, trees: Sequence[str | None]) -> None:
-        """Collect the latest Workloads whose ClusterQueue is in one of the given cohort trees."""
+        """Collect the latest Workloads whose ClusterQueue is in one of the cohort trees `trees`."""
         arrivals = [obj for obj in state.of_kind(scheme.WORKLOAD) if queues.tree_of(workload_view(obj).queue) in trees]
-        self._recent = nlargest(RECENT_MAX, arrivals, lambda obj: (workload_view(obj).created, workload_view(obj).key))[
-            ::-1
-        ]
-        creation_times = [workload_view(obj).created for obj in self._recent]
+        self._recent_workloads = nlargest(
+            RECENT_MAX, arrivals, lambda obj: (workload_view(obj).created, workload_view(obj).key)
+        )[::-1]
+        creation_times = [workload_view(obj).created for obj in self._recent_workloads]
         self._gaps = [later - earlier for earlier, later in pairwise([*creation_times, state.at])]
 
     @property
     def are_arrivals_expected(self) -> bool:
         """Whether there were enough Workloads lately to expect further ones."""
-        return len(self._recent) >= ARRIVALS_MIN and any(self._gaps)
+        return len(self._recent_workloads) >= ARRIVALS_MIN and any(self._gaps)
 
     def steps(self, run_time_of: Callable[[Obj], Duration | None], horizon: Duration, seed: int) -> list[ScenarioStep]:
-        """Return random future Workloads for one simulation of a forecast, as scenario steps that create them."""
+        """Return random future Workloads for one simulation of a forecast, as scenario steps that create them.
+
+        There are at most 1000 steps, until `horizon`; none if no arrivals are expected. `run_time_of` returns the run
+        time of a new Workload that resembles its argument.
+        """
         steps: list[ScenarioStep] = []
         at: Duration = 0
-        template_positions = BlockBootstrap(max(1, len(self._recent)), seed, "arrivals")
+        template_positions = BlockBootstrap(max(1, len(self._recent_workloads)), seed, "arrivals")
         for number in range(ARRIVALS_MAX if self.are_arrivals_expected else 0):
             position = template_positions.next_index()
             at += self._gaps[position - 1]
             if at > horizon:
                 break
-            workload = self._recent[position]
+            workload = self._recent_workloads[position]
             steps.append(ScenarioStep(at, [_make_arrival(number, workload, run_time_of(workload))], ()))
         return steps
 

@@ -91,7 +91,7 @@ class Calibration:
 class StartOutcome:
     """The outcome of a forecast: when its Workload started (None: not yet), or that it can no longer start."""
 
-    started: Instant | None = None
+    started_at: Instant | None = None
     is_gone: bool = False
 
 
@@ -111,13 +111,13 @@ def to_log_wait(wait: Duration | None) -> float | None:
     return None if wait is None else log1p(wait / SECOND)
 
 
-def wait_of(logged_wait: float) -> Duration:
+def wait_of(log_wait: float) -> Duration:
     """Return the wait for a number that `to_log_wait` returned."""
-    return max(0, round((exp(logged_wait) - 1) * SECOND))
+    return max(0, round((exp(log_wait) - 1) * SECOND))
 
 
 def tracker_names_for(basis: str, fork_waits: Waits, forks: int) -> tuple[str, ...]:
-    """Return the names of the QuantileTrackers that correct a forecast; none if the forecast was not random."""
+    """Return the names of the QuantileTrackers that correct a forecast; () if it is not random (one fork)."""
     if forks < 2:
         return ()
     median_wait = fork_waits[MEDIAN]
@@ -134,13 +134,16 @@ def correct_waits(calibration: Calibration, tracker_names: Iterable[str], waits:
 
 
 def sort_waits(waits: Waits) -> Waits:
-    """Return corrected waits in ascending order and without negative values, ready to be shown."""
+    """Return corrected waits in ascending order and without negative values; unknown waits (None) are last."""
     known_waits = sorted(max(0.0, wait) for wait in waits if wait is not None)
     return (*known_waits, *[None] * (len(waits) - len(known_waits)))
 
 
 def add_forecasts(calibration: Calibration, samples: Sequence[ForecastRecord]) -> Calibration:
-    """Return the calibration with new forecasts to compare later; if there are too many, the oldest are dropped."""
+    """Return the calibration with the forecasts `samples`, to compare them with their outcomes later.
+
+    Forecasts without trackers are ignored. Of all pending forecasts, the latest 256 are kept.
+    """
     new_records = [sample for sample in samples if sample.sorts]
     return replace(calibration, pending=(*calibration.pending, *new_records)[-PENDING_MAX:])
 
@@ -150,51 +153,57 @@ def apply_outcomes(
 ) -> Calibration:
     """Return the calibration, updated with the outcomes that `outcome_of_record` returns for its pending forecasts.
 
-    Forecasts that are older than 14 days or whose Workloads can no longer start are dropped.
+    Forecasts whose Workloads have started or can no longer start, and those older than 14 days, are dropped.
     """
     trackers, pending_records = dict(calibration.tracks), list[ForecastRecord]()
     for sample in calibration.pending:
         outcome = outcome_of_record(sample)
         if outcome.is_gone or now - sample.at > PENDING_FOR:
             continue
-        outcome_news = _news_of(sample, now, outcome)
+        outcome_update = _outcome_update_of(sample, now, outcome)
         for sort in sample.sorts:
-            trackers[sort] = _update_tracker(trackers.get(sort, QuantileTracker()), sample, outcome_news)
-        if not outcome_news.is_over:
-            pending_records.append(replace(sample, late=sample.late | sum(1 << level for level in outcome_news.late)))
+            trackers[sort] = _update_tracker(trackers.get(sort, QuantileTracker()), sample, outcome_update)
+        if not outcome_update.is_over:
+            pending_records.append(
+                replace(sample, late=sample.late | sum(1 << level for level in outcome_update.is_late_by_level))
+            )
     return Calibration(trackers, tuple(pending_records))
 
 
 @dataclass(frozen=True, slots=True)
-class _OutcomeNews:
-    """What is newly known about a forecast: how long the Workload has waited, and which quantiles were too early."""
+class _OutcomeUpdate:
+    """New knowledge about a forecast: how long the Workload has waited, and which quantiles were too early."""
 
-    #: The wait of the Workload so far, on the scale of corrections.
-    waited: float
-    #: By level, whether the start is later than the forecast.
-    late: Mapping[int, bool]
+    #: The wait of the Workload so far, as the logarithm of seconds plus one.
+    log_wait: float
+    #: By level with a new result, whether the start is later than the forecast.
+    is_late_by_level: Mapping[int, bool]
+    #: Whether the Workload has started.
     is_over: bool
 
 
-def _news_of(sample: ForecastRecord, now: Instant, outcome: StartOutcome) -> _OutcomeNews:
-    is_over = outcome.started is not None and outcome.started <= now
-    wait_end = outcome.started if is_over and outcome.started is not None else now
-    waited = log1p(max(0, wait_end - sample.at) / SECOND)
+def _outcome_update_of(sample: ForecastRecord, now: Instant, outcome: StartOutcome) -> _OutcomeUpdate:
+    is_over = outcome.started_at is not None and outcome.started_at <= now
+    wait_end = outcome.started_at if is_over and outcome.started_at is not None else now
+    log_wait = log1p(max(0, wait_end - sample.at) / SECOND)
     late = sample.late
     waits = [(level, wait) for level, wait in enumerate(sample.moved) if wait is not None and not late >> level & 1]
-    return _OutcomeNews(waited, {level: waited > wait for level, wait in waits if is_over or waited > wait}, is_over)
+    is_late_by_level = {level: log_wait > wait for level, wait in waits if is_over or log_wait > wait}
+    return _OutcomeUpdate(log_wait, is_late_by_level, is_over)
 
 
-def _update_tracker(tracker: QuantileTracker, sample: ForecastRecord, outcome_news: _OutcomeNews) -> QuantileTracker:
+def _update_tracker(
+    tracker: QuantileTracker, sample: ForecastRecord, outcome_update: _OutcomeUpdate
+) -> QuantileTracker:
     median = sample.median
-    error = 0.0 if median is None else abs(outcome_news.waited - median)
+    error = 0.0 if median is None else abs(outcome_update.log_wait - median)
     step_size = max(_STEP_SIZE, (1 + tracker.count) ** -_STEP_EXPONENT) * (tracker.error if tracker.count else error)
     shifts = list(tracker.shifts)
-    for level, is_late in outcome_news.late.items():
+    for level, is_late in outcome_update.is_late_by_level.items():
         shift_change = step_size * (is_late - 1 + LEVELS[level])
         shifts[level] = _limit_shift(shifts[level] + shift_change * (1 + _ASYMMETRY) / 2)
         shifts[-1 - level] = _limit_shift(shifts[-1 - level] - shift_change * (1 - _ASYMMETRY) / 2)
-    if not outcome_news.is_over or median is None:
+    if not outcome_update.is_over or median is None:
         return replace(tracker, shifts=tuple(shifts))
     outcome_count = tracker.count + 1
     averaging_weight = max(1 / outcome_count, 1 / _ERROR_WINDOW)

@@ -40,7 +40,7 @@ class QueueTrees:
     trees: Mapping[str, str]
 
     def tree_of(self, local_queue: str) -> str | None:
-        """Return the cohort tree of a LocalQueue, given as `namespace/name`; None if it has no ClusterQueue."""
+        """Return the cohort tree of the LocalQueue `namespace/name`; None if the LocalQueue has no ClusterQueue."""
         return self.trees.get(self.cluster_queues.get(local_queue, ""))
 
 
@@ -89,7 +89,7 @@ def queues_of(state: State) -> QueueTrees:
 
 
 def pending_order_of(state: State, queues: QueueTrees) -> PendingOrder:
-    """Return the pending Workloads of a state in queue order, and its Workloads with quota."""
+    """Return the unfinished Workloads of a state: those that may be admitted, in queue order, and those with quota."""
     waiting: dict[str, list[WorkloadView]] = {}
     views_with_quota: list[WorkloadView] = []
     for view in map(workload_view, state.of_kind(scheme.WORKLOAD)):
@@ -109,7 +109,10 @@ def pending_order_of(state: State, queues: QueueTrees) -> PendingOrder:
 def reduce_to_quota(
     state: State, queues: QueueTrees, pending_order: PendingOrder, names: Collection[str] | None
 ) -> QuotaOnlyState:
-    """Reduce a state to the cohort trees of the Workloads `names` (`namespace/name`); None keeps all trees."""
+    """Return the part of a state that decides when the Workloads `names` (`namespace/name`) start.
+
+    It contains their cohort trees (all trees if `names` is None), without the ends of long queues.
+    """
     requested_queues = {pending_order.positions[name][0] for name in names or () if name in pending_order.positions}
     trees = {tree for queue, tree in queues.trees.items() if names is None or queue in requested_queues}
     kept_views = [view for view in pending_order.workloads_with_quota if queues.trees.get(view.cluster_queue) in trees]
@@ -162,7 +165,7 @@ def _remove_admission_checks(queue: Obj) -> Obj:
 
 
 def make_state(state: State, objects_by_key: Mapping[Key, Obj], workloads: Iterable[Obj]) -> State:
-    """Return a state at the same instant that contains only the given objects and Workloads."""
+    """Return a state at the same instant as `state` that contains only `objects_by_key` and `workloads`."""
     keys = [Key(scheme.WORKLOAD, obj["metadata"]["namespace"], obj["metadata"]["name"]) for obj in workloads]
     objects = {**objects_by_key, **dict(zip(keys, workloads, strict=True))}
     return State(state.at, state.revision, objects)

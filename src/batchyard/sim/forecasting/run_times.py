@@ -53,7 +53,7 @@ _POWER_MIN: Final = 0.01
 class SurvivalFunction:
     """Survival function of run times (Kaplan-Meier): the fraction of runs that last longer than each observed end."""
 
-    __slots__ = ("_ends", "_log_beyond_last_end", "_survival_fractions", "ended")
+    __slots__ = ("_ends", "_log_beyond_last_end", "_survival_fractions", "ended_count")
 
     def __init__(
         self,
@@ -65,10 +65,10 @@ class SurvivalFunction:
         weight_by_end: dict[Duration, float] = {}
         ended_weights, running_weights = (repeat(1.0), repeat(1.0)) if random_weights is None else random_weights
         #: The number of observed ends.
-        self.ended = 0
+        self.ended_count = 0
         for duration, weight in zip(ended_durations, ended_weights, strict=False):
             weight_by_end[duration] = weight_by_end.get(duration, 0.0) + weight
-            self.ended += 1
+            self.ended_count += 1
         running = sorted(zip(running_ages, running_weights, strict=False))
         ages, censored_weights = ([age for age, _ in running], [0.0, *accumulate(weight for _, weight in running)])
         self._ends = sorted(weight_by_end)
@@ -95,19 +95,22 @@ class SurvivalFunction:
         """
         return max(-sum(map(log, random_fractions)) / (len(random_fractions) + self._log_beyond_last_end), _POWER_MIN)
 
-    def left_fraction(self, age: Duration) -> float:
+    def surviving_fraction(self, age: Duration) -> float:
         """Return the fraction of runs that last longer than `age`."""
         position = bisect_right(self._ends, age)
         return self._survival_fractions[position - 1] if position else 1.0
 
-    def longer_than(self, duration: Duration) -> tuple[float, float]:
-        """Return two fractions of runs: those longer than a duration, and those at least as long."""
+    def fraction_interval(self, duration: Duration) -> tuple[float, float]:
+        """Return two fractions of runs: those longer than `duration`, and those at least as long."""
         position = bisect_left(self._ends, duration)
-        return self.left_fraction(duration), self._survival_fractions[position - 1] if position else 1.0
+        return self.surviving_fraction(duration), self._survival_fractions[position - 1] if position else 1.0
 
     def draw(self, random_fraction: float, age: Duration = 0, tail_exponent: float = 1.0) -> Duration:
-        """Of the runs that reached `age`, return the duration that the fraction `random_fraction` exceeds."""
-        fraction_at_age = self.left_fraction(age)
+        """Of the runs that reached `age`, return the duration that the fraction `random_fraction` exceeds.
+
+        Beyond the last observed end, the fraction of longer runs falls with the power `tail_exponent` of the duration.
+        """
+        fraction_at_age = self.surviving_fraction(age)
         target_fraction = fraction_at_age * random_fraction
         first_position = bisect_right(self._ends, age)
         for position in range(first_position, len(self._ends)):
@@ -151,7 +154,10 @@ class Estimate:
     time_max: Duration | None = None
 
     def draw(self, random_fraction: float, age: Duration) -> Duration | None:
-        """Return the run time that the fraction `random_fraction` of similar runs exceeds; None if unknown."""
+        """Return the run time that the fraction `random_fraction` of similar runs exceeds, at least `age`.
+
+        A run time from a manifest is not random. Without a history, return the maximum run time; None if there is none.
+        """
         if self.basis is Basis.MANIFEST:
             return max(self.runtime, age)
         if self.history is not None:
@@ -183,7 +189,7 @@ class RunHistory:
         self._wider_runs = wider_runs
         self._wider_weight = min(1.0, ENDED_MIN / len(wider_runs)) if wider_runs else 0.0
         #: The number of ended runs.
-        self.ended = sum(run.has_ended for run in runs)
+        self.ended_count = sum(run.has_ended for run in runs)
         self.survival = self._survival([1.0] * len(runs), [1.0] * len(wider_runs))
 
     def draws_for_fork(self, seed: int) -> "HistoryDraws":
@@ -203,7 +209,7 @@ class RunHistory:
     def _fraction_intervals(self) -> Sequence[tuple[float, float]]:
         """Return for each run the interval of survival fractions that it covers, from 1 (shortest) to 0 (longest)."""
         own_survival = _fit_survival([(run, 1.0) for run in self._runs])
-        fractions = [own_survival.longer_than(run.age) for run in self._runs]
+        fractions = [own_survival.fraction_interval(run.age) for run in self._runs]
         runs_and_fractions = zip(self._runs, fractions, strict=True)
         return [interval if run.has_ended else (0.0, interval[0]) for run, interval in runs_and_fractions]
 
@@ -228,13 +234,13 @@ class HistoryDraws:
         self._seed = seed
         random_fractions = random_fraction(seed, "power", name), random_fraction(seed, "power too", name)
         self._tail_exponent = survival.draw_tail_exponent(*random_fractions)
-        self._drawn = 0
+        self._draw_count = 0
 
     def next_run_time(self, age: Duration) -> Duration:
         """Return the next random total run time, for a Workload that has already run for `age`."""
         lower, upper = self._fraction_intervals[self._positions.next_index()]
-        random_value = random_fraction(self._seed, "length", self._name, str(self._drawn))
-        self._drawn += 1
+        random_value = random_fraction(self._seed, "length", self._name, str(self._draw_count))
+        self._draw_count += 1
         return self._survival.draw(max(lower + (upper - lower) * random_value, _FRACTION_MIN), age, self._tail_exponent)
 
 
@@ -244,8 +250,8 @@ class RunTimeEstimator:
     def __init__(self, state: State) -> None:
         self._state = state
         self._cluster = state.cluster
-        self._runs: dict[_GroupKey, list[_ObservedRun]] = {}
-        self._latest_by_group: dict[_GroupKey, Sequence[_ObservedRun]] = {}
+        self._runs_by_group: dict[_GroupKey, list[_ObservedRun]] = {}
+        self._latest_runs_by_group: dict[_GroupKey, Sequence[_ObservedRun]] = {}
         self._histories: dict[_GroupKey, RunHistory] = {}
         overruns: list[Duration] = []
         for workload in state.of_kind(scheme.WORKLOAD):
@@ -263,7 +269,7 @@ class RunTimeEstimator:
         group_keys = _group_keys(workload)
         for position, group in enumerate(group_keys):
             history = self._history(group, group_keys[position + 1 :])
-            if history.ended >= ENDED_MIN:
+            if history.ended_count >= ENDED_MIN:
                 return Estimate(Basis.HISTORY, 0, history, time_max)
         return Estimate(Basis.UNKNOWN, 0, None, time_max)
 
@@ -278,9 +284,11 @@ class RunTimeEstimator:
 
     def _latest_runs(self, group: _GroupKey) -> Sequence[_ObservedRun]:
         """Return the latest runs in a group of similar Workloads, in the order of their starts."""
-        latest_runs = self._latest_by_group.get(group)
+        latest_runs = self._latest_runs_by_group.get(group)
         if latest_runs is None:
-            latest_runs = self._latest_by_group[group] = nlargest(HISTORY_MAX, self._runs.get(group, ()))[::-1]
+            latest_runs = self._latest_runs_by_group[group] = nlargest(HISTORY_MAX, self._runs_by_group.get(group, ()))[
+                ::-1
+            ]
         return latest_runs
 
     def _record_run(self, workload: Obj, age: Duration) -> Sequence[Duration]:
@@ -289,7 +297,7 @@ class RunTimeEstimator:
         assert admission is not None, "a Workload that has run has the condition Admitted"
         run = _ObservedRun(parse_time(admission["lastTransitionTime"]), age, has_ended)
         for group in _group_keys(workload):
-            self._runs.setdefault(group, []).append(run)
+            self._runs_by_group.setdefault(group, []).append(run)
         runtime = explicit_runtime(workload, self._state.objects, self._cluster) if has_ended else None
         return () if runtime is None else (max(0, age - runtime),)
 
@@ -323,7 +331,7 @@ def explicit_runtime(workload: Obj, objects: Mapping[Key, Obj], cluster: Obj | N
 
 
 def round_count_of(owner: Obj) -> int:
-    """Return how many rounds of parallel pods a Job needs: completions by parallelism, rounded up; else 1."""
+    """Return completions divided by parallelism, rounded up: how often a Job runs its pods; 1 for other owners."""
     return _round_count(owner["spec"]) if owner["kind"] == "Job" else 1
 
 
@@ -406,7 +414,10 @@ _JOB_KINDS: Final = frozenset({"Job", "JobSet"})
 
 
 def with_runtimes(state: State) -> tuple[State, list[str]]:
-    """Return the state with a run time for all jobs and pods, and the Workloads with quota and unknown run time."""
+    """Return the state with a run time for all jobs and pods, and the names of Workloads with an unknown run time.
+
+    These Workloads hold quota, so that others wait for them; their names are sorted.
+    """
     estimator, unknown_names = RunTimeEstimator(state), list[str]()
     new_objects: dict[Key, Obj] = {}
     cluster = state.cluster

@@ -7,7 +7,7 @@ import msgspec
 
 from batchyard.accounting.accounts import WHOLE_MACHINE
 from batchyard.accounting.ledger import CostLedger
-from batchyard.accounting.records import PLATFORM, billed_from, hour_name, is_billed, parse_cost_record
+from batchyard.accounting.records import PLATFORM_NAMESPACE, billed_from, hour_record_name, is_billed, parse_cost_record
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, annotation, find_condition
 from batchyard.api.views.workload import ClusterQueueView, PreemptionRules, WorkloadView, workload_view
@@ -27,7 +27,7 @@ from batchyard.sim.invariants.cluster import (
 )
 from batchyard.sim.invariants.invariant import Invariant, InvariantViolation, WorldView
 from batchyard.sim.invariants.liveness import NothingHangs, NothingIsOrphaned, NothingIsStuck
-from batchyard.sim.invariants.object_states import is_preempted_by
+from batchyard.sim.invariants.object_states import is_new_preemption
 from batchyard.sim.invariants.quota import (
     AdmittedHasAssignment,
     AssumedEqualsConfirmed,
@@ -54,7 +54,7 @@ class PreemptionRespectsPriority(Invariant):
     def before_batch(self, batch: Sequence[WatchEvent]) -> None:
         """Check each new preemption in the batch of watch events, with queues and usage as before the batch."""
         for event in batch:
-            if is_preempted_by(event):
+            if is_new_preemption(event):
                 self._check_preemption(event)
 
     def _check_preemption(self, event: WatchEvent) -> None:
@@ -72,8 +72,8 @@ class PreemptionRespectsPriority(Invariant):
         if queue is None or preemptor.quota_reserved:
             self.violate(f"{preemptor.key} preempted {victim.key}, but is not pending in a queue", *keys)
             return
-        for fault in self._preemption_errors(preemptor, queue, victim, condition["reason"]):
-            self.violate(f"{preemptor.key} preempted {victim.key} ({condition['reason']}): {fault}", *keys)
+        for error in self._preemption_errors(preemptor, queue, victim, condition["reason"]):
+            self.violate(f"{preemptor.key} preempted {victim.key} ({condition['reason']}): {error}", *keys)
 
     def _preemption_errors(
         self, preemptor: WorkloadView, queue: ClusterQueueView, victim: WorkloadView, reason: str
@@ -147,7 +147,7 @@ class HotswapRespectsPriority(Invariant):
     def before_batch(self, batch: Sequence[WatchEvent]) -> None:
         """Check each new preemption by Hotswap in the batch of watch events, with pods as before the batch."""
         for event in batch:
-            condition = find_condition(event.obj, "Preempted") if is_preempted_by(event) else None
+            condition = find_condition(event.obj, "Preempted") if is_new_preemption(event) else None
             if condition is not None and condition["reason"] == HOTSWAP:
                 self._check_preemption(event, parse_preemptor_uid(condition["message"]))
 
@@ -160,11 +160,13 @@ class HotswapRespectsPriority(Invariant):
         else:
             preemptor_pods = self._pods_of(workload.namespace, workload.name)
         victims = self._pods_of(event.key.namespace, event.key.name)
-        highest = max((pod["spec"].get("priority", 0) for pod in preemptor_pods), default=None)
-        if highest is None:
+        highest_priority = max((pod["spec"].get("priority", 0) for pod in preemptor_pods), default=None)
+        if highest_priority is None:
             self.violate(f"{event.key} lost its nodes to the object with uid {uid}, which has no pods", event.key)
-        elif any(pod["spec"].get("priority", 0) >= highest for pod in victims):
-            self.violate(f"{event.key} lost its nodes to uid {uid}, whose pods only have priority {highest}", event.key)
+        elif any(pod["spec"].get("priority", 0) >= highest_priority for pod in victims):
+            self.violate(
+                f"{event.key} lost its nodes to uid {uid}, whose pods only have priority {highest_priority}", event.key
+            )
 
     def _pods_of(self, namespace: str, workload: str) -> list[Obj]:
         pods = self.world_view.world.objects(scheme.POD, namespace)
@@ -190,7 +192,7 @@ class CostsAddUp(Invariant):
         super().__init__(world_view)
         self._ledger = CostLedger(world_view.world.client)
         #: By machine name, the time up to which the machine is billed, and its price per hour.
-        self._billed: dict[str, tuple[Instant, int]] = {}
+        self._billing_by_machine: dict[str, tuple[Instant, int]] = {}
         #: The cost so far: millionths of dollars per hour, times microseconds.
         self._cost = 0
         self._platform_starts = 0
@@ -201,25 +203,28 @@ class CostsAddUp(Invariant):
         now = self.world_view.world.kernel.now()
         self._ledger.observe((event,), now)
         if event.key.kind == scheme.CLUSTER:
-            for name in list(self._billed):
+            for name in list(self._billing_by_machine):
                 self._bill_machine(name, now)
                 instance = self.world_view.world.client.get(Key(scheme.INSTANCE, "", name))
                 if instance is not None:
-                    self._billed[name] = now, self._machine_price(instance["spec"]["pool"], self._billed[name][1])
+                    self._billing_by_machine[name] = (
+                        now,
+                        self._machine_price(instance["spec"]["pool"], self._billing_by_machine[name][1]),
+                    )
         if event.key.kind != scheme.INSTANCE:
             return
         name = event.key.name
         if event.type is not EventType.DELETED and is_billed(event.obj):
             paid_since = billed_from(event.obj) or now
-            self._billed.setdefault(name, (paid_since, self._machine_price(event.obj["spec"]["pool"], 0)))
-        elif name in self._billed:
+            self._billing_by_machine.setdefault(name, (paid_since, self._machine_price(event.obj["spec"]["pool"], 0)))
+        elif name in self._billing_by_machine:
             self._bill_machine(name, now)
-            del self._billed[name]
+            del self._billing_by_machine[name]
 
     def end_instant(self) -> None:
         """Check that the recorded costs equal the expected cost of all machines so far."""
         now = self.world_view.world.kernel.now()
-        for name in self._billed:
+        for name in self._billing_by_machine:
             self._bill_machine(name, now)
         accounts = self._ledger.accounts_until_now(now).values()
         account_sum, expected_cost = sum(account.cost for account in accounts), self._cost * WHOLE_MACHINE
@@ -242,12 +247,12 @@ class CostsAddUp(Invariant):
             return
         recorded_cost = sum(account.cost for account in accounting.ledger.accounts_until_now(now).values())
         cost_records = [
-            *(obj for obj in world.objects(scheme.COST_RECORD, PLATFORM)),
-            *(obj for key, obj in accounting.unwritten.items() if key.namespace == PLATFORM),
+            *(obj for obj in world.objects(scheme.COST_RECORD, PLATFORM_NAMESPACE)),
+            *(obj for key, obj in accounting.unwritten_records.items() if key.namespace == PLATFORM_NAMESPACE),
         ]
         records_by_name = {obj["metadata"]["name"]: obj for obj in cost_records}
         parsed_records = {name: parse_cost_record(obj) for name, obj in records_by_name.items()}
-        hourly_records = [record for name, record in parsed_records.items() if name == hour_name(record.begin)]
+        hourly_records = [record for name, record in parsed_records.items() if name == hour_record_name(record.begin)]
         past_hours = [hour for hour in hourly_records if hour.begin < accounting.ledger.period_start]
         microdollar_amounts = [amount.microdollars for hour in past_hours for amount in hour.machines.values()]
         recorded_cost += sum(microdollar_amounts) * _ROUNDING_UNIT
@@ -255,9 +260,9 @@ class CostsAddUp(Invariant):
             self.violate(f"the cost records add up to {recorded_cost}, but the machines cost {expected_cost}")
 
     def _bill_machine(self, name: str, now: Instant) -> None:
-        paid_since, price = self._billed[name]
+        paid_since, price = self._billing_by_machine[name]
         self._cost += (now - paid_since) * price
-        self._billed[name] = now, price
+        self._billing_by_machine[name] = now, price
 
     def _machine_price(self, pool: str, previous_price: int) -> int:
         client = self.world_view.world.client
@@ -368,7 +373,7 @@ class InvariantChecker:
     def __init__(self, world: World, invariants: Sequence[type[Invariant]] = INVARIANTS) -> None:
         self._world = world
         self._world_view = WorldView(world)
-        self._invariants = [each_invariant(self._world_view) for each_invariant in invariants]
+        self._invariants = [invariant_class(self._world_view) for invariant_class in invariants]
         self._is_end_scheduled = False
         world.client.subscribe(self._observe)
 
@@ -380,8 +385,8 @@ class InvariantChecker:
     def finish(self) -> list[InvariantViolation]:
         """Run the checks that are due at the end of the simulation; return all violations."""
         self._end_instant()
-        for each_invariant in self._invariants:
-            each_invariant.finish()
+        for invariant in self._invariants:
+            invariant.finish()
         return self.violations
 
     def _observe(self, batch: Sequence[WatchEvent]) -> None:
@@ -390,21 +395,21 @@ class InvariantChecker:
         if not self._is_end_scheduled:
             self._is_end_scheduled = True
             kernel.call_at(kernel.now() + 1, self._end_instant)
-        for each_invariant in self._invariants:
-            each_invariant.before_batch(batch)
+        for invariant in self._invariants:
+            invariant.before_batch(batch)
         for event in batch:
-            for each_invariant in self._invariants:
-                each_invariant.check_event(event)
+            for invariant in self._invariants:
+                invariant.check_event(event)
             self._world_view.states.record(event)
             self._world_view.histories.record(event, self._world.now())
-        for each_invariant in self._invariants:
-            each_invariant.after_batch(batch)
+        for invariant in self._invariants:
+            invariant.after_batch(batch)
 
     def _end_instant(self) -> None:
         if self._is_end_scheduled:
             self._is_end_scheduled = False
-            for each_invariant in self._invariants:
-                each_invariant.end_instant()
+            for invariant in self._invariants:
+                invariant.end_instant()
 
 
 def attach_invariants(world: World, invariants: Sequence[type[Invariant]] = INVARIANTS) -> InvariantChecker:

@@ -13,7 +13,7 @@ from batchyard.api.views.pods import PodView, pod_view
 from batchyard.base.instant import MINUTE
 from batchyard.cloud.catalog.instances import CRASHED, FAILED, RUNNING, is_being_deleted, phase_of, phase_start
 from batchyard.cloud.catalog.machine_types import catalog_of
-from batchyard.cloud.catalog.pool_properties import hosts_of_slice, machine_of
+from batchyard.cloud.catalog.pool_properties import machine_of, slice_host_count
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.sim.invariants.invariant import Invariant, WorldView
 
@@ -28,21 +28,21 @@ class CloudIsNeverOversold(Invariant):
     def __init__(self, world_view: WorldView) -> None:
         super().__init__(world_view)
         self._provided_machines: dict[Key, None] = {}
-        self._changed = False
+        self._has_cluster_changed = False
 
     def check_event(self, event: WatchEvent) -> None:
         """Record which machines were provided, and whether the cloud's capacity changed."""
-        self._changed = self._changed or event.key.kind == scheme.CLUSTER
+        self._has_cluster_changed = self._has_cluster_changed or event.key.kind == scheme.CLUSTER
         if event.key.kind == scheme.INSTANCE and event.type is not EventType.DELETED:
             was_machine_absent = event.old is None or phase_of(event.old) in _ABSENT_PHASES
             if was_machine_absent and phase_of(event.obj) not in _ABSENT_PHASES:
                 self._provided_machines[event.key] = None
 
     def end_instant(self) -> None:
-        """Check that the new machines fit the cloud's capacity, the reservations and the quotas."""
-        new_machine_keys, changed_keys = list(self._provided_machines), self._changed
-        self._provided_machines, self._changed = {}, False
-        if not new_machine_keys or changed_keys:
+        """Check that the new machines fit capacity, reservations and quotas, unless these changed in this instant."""
+        new_machine_keys, has_cluster_changed = list(self._provided_machines), self._has_cluster_changed
+        self._provided_machines, self._has_cluster_changed = {}, False
+        if not new_machine_keys or has_cluster_changed:
             return
         world = self.world_view.world
         cluster = world.objects(scheme.CLUSTER)[0]
@@ -74,9 +74,9 @@ class CloudIsNeverOversold(Invariant):
 
     def _uses_capacity_entry(self, row: Obj, instance: Obj) -> bool:
         spec = instance["spec"]
-        is_same_model = row.get("provisioning") in {None, spec.get("provisioning", "standard")}
+        is_same_provisioning = row.get("provisioning") in {None, spec.get("provisioning", "standard")}
         is_same_type = (row["machineType"], row["zone"]) == (spec["machineType"], spec["zone"])
-        return is_same_type and is_same_model and self._reservation_name(instance) is None
+        return is_same_type and is_same_provisioning and self._reservation_name(instance) is None
 
     def _pool_of_machine(self, instance: Obj) -> Obj | None:
         return self.world_view.world.client.get(Key(scheme.NODE_POOL, "", instance["spec"]["pool"]))
@@ -110,26 +110,26 @@ class NodesAreNeverOverfull(Invariant):
 
     def __init__(self, world_view: WorldView) -> None:
         super().__init__(world_view)
-        self._changed = False
+        self._has_changed = False
 
     def check_event(self, event: WatchEvent) -> None:
         """Record that a pod or node changed."""
-        self._changed = self._changed or event.key.kind in {scheme.POD, scheme.NODE}
+        self._has_changed = self._has_changed or event.key.kind in {scheme.POD, scheme.NODE}
 
     def end_instant(self) -> None:
         """Check that the total requests on each node fit its allocatable resources."""
-        if not self._changed:
+        if not self._has_changed:
             return
-        self._changed = False
+        self._has_changed = False
         world = self.world_view.world
         for name, pods in pods_by_node(pod_view(obj) for obj in world.objects(scheme.POD)).items():
             node = world.client.get(Key(scheme.NODE, "", name))
             if node is None:
                 continue
-            has = node_view(node).allocatable
+            allocatable = node_view(node).allocatable
             for resource, amount in sum_requests(pods).items():
-                if amount > has.get(resource, 0):
-                    allocatable_amount = has.get(resource, 0)
+                if amount > allocatable.get(resource, 0):
+                    allocatable_amount = allocatable.get(resource, 0)
                     description = f"pods on node {name} request {amount} {resource} of {allocatable_amount} allocatable"
                     self.violate(description, *(Key(scheme.POD, pod.namespace, pod.name) for pod in pods))
 
@@ -217,8 +217,10 @@ class SlicesAreWhole(Invariant):
         """Check that all machines of a slice stop soon after one of them crashed."""
         now = self.world_view.world.kernel.now()
         for pool, _, machines in self._slices():
-            crashes = [obj for obj in machines if phase_of(obj) == CRASHED and phase_start(obj) + _STOP_TIME_MAX < now]
-            if crashes and any(phase_of(obj) == RUNNING for obj in machines):
+            crashed_machines = [
+                obj for obj in machines if phase_of(obj) == CRASHED and phase_start(obj) + _STOP_TIME_MAX < now
+            ]
+            if crashed_machines and any(phase_of(obj) == RUNNING for obj in machines):
                 self.violate(f"some machines of slice {pool} still run after one crashed", *map(_machine_key, machines))
 
     def finish(self) -> None:
@@ -231,12 +233,12 @@ class SlicesAreWhole(Invariant):
                 self.violate(description, *map(_machine_key, machines))
 
     def _slices(self) -> list[tuple[str, int, list[Obj]]]:
-        """Return each multi-host slice: its pool's name, its number of hosts, and its machines that are to stay."""
+        """Return each multi-host slice: its pool's name, number of hosts, and machines that are not being deleted."""
         world = self.world_view.world
         clusters = world.objects(scheme.CLUSTER)
         slices = []
         for pool in world.objects(scheme.NODE_POOL) if clusters else ():
-            hosts, name = hosts_of_slice(pool, catalog_of(clusters[0])), pool["metadata"]["name"]
+            hosts, name = slice_host_count(pool, catalog_of(clusters[0])), pool["metadata"]["name"]
             if hosts > 1:
                 pool_machines = [obj for obj in world.objects(scheme.INSTANCE) if obj["spec"]["pool"] == name]
                 slices.append((name, hosts, [obj for obj in pool_machines if not is_being_deleted(obj)]))
@@ -258,23 +260,23 @@ class RequestsAreWhole(Invariant):
     def __init__(self, world_view: WorldView) -> None:
         super().__init__(world_view)
         self._created_machines: dict[str, int] = {}
-        self._changed: dict[str, None] = {}
+        self._changed_requests: dict[str, None] = {}
 
     def check_event(self, event: WatchEvent) -> None:
         """Count the machines that are created for each ResizeRequest."""
         if event.key.kind == scheme.RESIZE_REQUEST:
-            self._changed[event.key.name] = None
+            self._changed_requests[event.key.name] = None
             if event.type is EventType.ADDED:
                 self._created_machines.pop(event.key.name, None)
         if event.key.kind == scheme.INSTANCE and event.type is EventType.ADDED:
             request = event.obj["spec"].get("resizeRequest")
             if request is not None:
                 self._created_machines[request] = self._created_machines.get(request, 0) + 1
-                self._changed[request] = None
+                self._changed_requests[request] = None
 
     def end_instant(self) -> None:
         """Check that each changed ResizeRequest has all of its machines, or none."""
-        for name in self._changed:
+        for name in self._changed_requests:
             request = self.world_view.world.client.get(Key(scheme.RESIZE_REQUEST, "", name))
             created_count = self._created_machines.get(name, 0)
             if request is None:
@@ -283,7 +285,7 @@ class RequestsAreWhole(Invariant):
             if created_count not in {0, requested_count} or (state == "SUCCEEDED" and created_count != requested_count):
                 description = f"ResizeRequest {name} ({state}) has {created_count} of {requested_count} machines"
                 self.violate(description, Key(scheme.RESIZE_REQUEST, "", name))
-        self._changed.clear()
+        self._changed_requests.clear()
 
 
 # With JobSet's exclusive topology, pods of two Jobs are never in the same domain.
@@ -298,17 +300,17 @@ class ExclusiveDomains(Invariant):
 
     def __init__(self, world_view: WorldView) -> None:
         super().__init__(world_view)
-        self._changed = False
+        self._has_pod_changed = False
 
     def check_event(self, event: WatchEvent) -> None:
         """Record that a pod changed."""
-        self._changed = self._changed or event.key.kind == scheme.POD
+        self._has_pod_changed = self._has_pod_changed or event.key.kind == scheme.POD
 
     def end_instant(self) -> None:
         """Check that no topology domain has pods of two exclusively placed Jobs of equal priority."""
-        if not self._changed:
+        if not self._has_pod_changed:
             return
-        self._changed = False
+        self._has_pod_changed = False
         world = self.world_view.world
         jobs: dict[tuple[str, str, int], dict[str, Key]] = {}
         for obj in world.objects(scheme.POD):

@@ -32,7 +32,7 @@ class ObjectHistory:
             del lines[:-_HISTORY_LINES_MAX]
 
     def lines_of(self, *keys: Key) -> tuple[str, ...]:
-        """Return the histories of the objects with these keys, one after the other."""
+        """Return the latest changes of the objects with these keys, object by object, at most 12 for each."""
         return tuple(line for key in keys for line in self._lines.get(key, ()))
 
 

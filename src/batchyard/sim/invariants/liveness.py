@@ -16,7 +16,7 @@ from batchyard.api.views.workload import ClusterQueueView, ResourceGroup, Worklo
 from batchyard.cloud.catalog.instances import FAILED, phase_of
 from batchyard.cloud.catalog.machine_types import catalog_of
 from batchyard.cloud.catalog.nodes import node_template
-from batchyard.cloud.catalog.pool_properties import hosts_of_slice, is_autoscaled, zones_of
+from batchyard.cloud.catalog.pool_properties import is_autoscaled, slice_host_count, zones_of
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.jobs.job.spec import contains, parse_indexes
 from batchyard.scheduling.cluster_queue import flavor_mismatch
@@ -50,7 +50,10 @@ class NothingHangs(Invariant):
                 self.violate(f"job {key_of(job)} may run, but has no waiting pods", key_of(job))
 
     def _check_pods(self, pods: Sequence[PodView]) -> None:
-        """Check that no pod still runs on a node, and that no waiting gang would fit the nodes."""
+        """Check that no pod is on a node, each waiting pod has a reason, and no waiting gang would fit the nodes.
+
+        The nodes are the existing ones and those that autoscaling could add to one pool.
+        """
         pods_by_gang: dict[str, list[PodView]] = {}
         for pod in pods:
             if pod.node_name:
@@ -89,7 +92,10 @@ class NothingHangs(Invariant):
             self.violate(description, *map(_pod_key, gang))
 
     def _addable_nodes(self) -> list[tuple[str, list["_NodeRoom"]]]:
-        """Return by pool the nodes that autoscaling could still add; pools bounded by other limits are omitted."""
+        """Return by pool the nodes that autoscaling could still add; pools bounded by other limits are omitted.
+
+        Return [] if the Cluster has quotas or auto-provisioning limits.
+        """
         world = self.world_view.world
         cluster = next(iter(world.objects(scheme.CLUSTER)), None)
         if cluster is None or cluster["spec"].get("quotas") or _auto_provisioning_limits(cluster):
@@ -107,7 +113,7 @@ class NothingHangs(Invariant):
         machines = [obj for obj in self.world_view.world.objects(scheme.INSTANCE) if phase_of(obj) != FAILED]
         machine_zones = [obj["spec"]["zone"] for obj in machines if obj["spec"]["pool"] == pool["metadata"]["name"]]
         size_bounds = pool["spec"]["autoscaling"]
-        if hosts_of_slice(pool, catalog_of(cluster)) > 1 and machine_zones:
+        if slice_host_count(pool, catalog_of(cluster)) > 1 and machine_zones:
             return
         count_max = size_bounds.get("totalMax", 1 << 30) - len(machine_zones)
         for zone in zones_of(pool, cluster):
@@ -156,7 +162,6 @@ def _is_anti_affinity_of_pools(pods: Sequence[PodView]) -> bool:
 
 
 def _auto_provisioning_limits(cluster: Obj) -> object:
-    """Return the auto-provisioning limits of a Cluster."""
     autoscaling = cluster["spec"].get("autoscaling") or {}
     return (autoscaling.get("autoProvisioning") or {}).get("limits")
 
@@ -186,7 +191,11 @@ class NothingIsStuck(Invariant):
     name = "nothing_is_stuck"
 
     def finish(self) -> None:
-        """Check all pending Workloads, provided that no more events are scheduled."""
+        """Check pending Workloads, provided that no more events are scheduled.
+
+        In StrictFIFO queues, and in queues with a quota for pods, only the first Workload is checked. Cohort trees in a
+        preemption loop, or with another StrictFIFO queue that has pending Workloads, are skipped.
+        """
         if self.world_view.world.kernel.pending_count():
             return
         waiting_workloads = self._waiting_workloads()
@@ -220,7 +229,7 @@ class NothingIsStuck(Invariant):
             is_not_stopped
             and has_all_flavors
             and not queue.admission_checks
-            and queue.name not in self.states.terminating
+            and queue.name not in self.states.terminating_queues
             and not self.states.quota.is_in_cycle(queue.cohort)
             and namespace_labels is not None
             and queue.namespaces is not None

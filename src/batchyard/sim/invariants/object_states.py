@@ -41,6 +41,7 @@ class QuotaDefinition:
         self, queues: Iterable[workload_views.ClusterQueueView], cohorts: Iterable[workload_views.CohortView]
     ) -> None:
         self.nodes: dict[str, QuotaDefinitionNode] = {}
+        #: By ClusterQueue node, the amounts that each Workload (`namespace/name`) holds.
         self.holders: dict[str, dict[str, Amounts]] = {}
         self._subtrees: dict[tuple[str, QuotaKey], int] = {}
         self._parents = {view.name: view.parent for view in cohorts}
@@ -63,9 +64,9 @@ class QuotaDefinition:
 
     def is_in_cycle(self, cohort: str) -> bool:
         """Return whether the chain of a Cohort's parents forms a cycle."""
-        seen_cohorts: list[str] = []
-        while cohort and cohort not in seen_cohorts:
-            seen_cohorts.append(cohort)
+        visited_cohorts: list[str] = []
+        while cohort and cohort not in visited_cohorts:
+            visited_cohorts.append(cohort)
             cohort = self._parents.get(cohort, "")
         return bool(cohort)
 
@@ -107,15 +108,15 @@ class QuotaDefinition:
             return 0
         return max(0, self.subtree_quota(node, key) - quota.lending_limit)
 
-    def used(self, node: str, key: QuotaKey) -> int:
+    def usage(self, node: str, key: QuotaKey) -> int:
         """Return the usage of a ClusterQueue or Cohort: by its Workloads, and by its children above their guarantee."""
         own_usage = sum(amounts.get(key, 0) for amounts in self.holders.get(node, {}).values())
         children = self.nodes[node].children
-        return own_usage + sum(max(0, self.used(child, key) - self.local_quota(child, key)) for child in children)
+        return own_usage + sum(max(0, self.usage(child, key) - self.local_quota(child, key)) for child in children)
 
     def available(self, node: str, key: QuotaKey) -> int:
         """Return what a ClusterQueue or Cohort may still use; negative if quota was cut below the usage."""
-        parent, used = self.nodes[node].parent, self.used(node, key)
+        parent, used = self.nodes[node].parent, self.usage(node, key)
         if not parent:
             return self.subtree_quota(node, key) - used
         local_amount, quota = self.local_quota(node, key), self.nodes[node].quotas.get(key)
@@ -137,7 +138,7 @@ class QuotaDefinition:
 
     def is_borrowing(self, node: str, key: QuotaKey) -> bool:
         """Return whether a ClusterQueue or Cohort uses more than its subtree quota, so that it borrows."""
-        return self.used(node, key) > self.subtree_quota(node, key)
+        return self.usage(node, key) > self.subtree_quota(node, key)
 
 
 class ObjectStates:
@@ -152,7 +153,7 @@ class ObjectStates:
         self.namespaces: dict[str, Mapping[str, str]] = {}
         self.workloads: dict[str, workload_views.WorkloadView] = {}
         #: ClusterQueues that are being deleted.
-        self.terminating: dict[str, None] = {}
+        self.terminating_queues: dict[str, None] = {}
         self._quota: QuotaDefinition | None = None
         self._tables: dict[str, tuple[dict[str, Any], Callable[[Obj], object]]] = {
             scheme.CLUSTER_QUEUE: (self.queues, workload_views.cluster_queue_view),
@@ -164,7 +165,7 @@ class ObjectStates:
         }
 
     def record(self, event: WatchEvent) -> None:
-        """Update the recorded queues, Cohorts, flavors and Workloads after a watch event."""
+        """Update the recorded queues, Cohorts, flavors, Namespaces and Workloads after a watch event."""
         key = str(event.key)
         table_and_view = self._tables.get(event.key.kind)
         if table_and_view is None:
@@ -175,9 +176,9 @@ class ObjectStates:
         else:
             table[key] = view(event.obj)
         if event.key.kind == scheme.CLUSTER_QUEUE:
-            self.terminating.pop(key, None)
+            self.terminating_queues.pop(key, None)
             if event.type is not EventType.DELETED and "deletionTimestamp" in event.obj["metadata"]:
-                self.terminating[key] = None
+                self.terminating_queues[key] = None
         if event.key.kind == scheme.WORKLOAD:
             self._update_held_amounts(key)
         elif changes_quota(event):
@@ -216,7 +217,7 @@ def holds_quota(view: workload_views.WorkloadView) -> bool:
 def held_amounts_of(view: workload_views.WorkloadView) -> Amounts:
     """Return the amounts in the admission status of a Workload, by flavor and resource."""
     held_amounts: dict[QuotaKey, int] = {}
-    for holding in view.holdings:
+    for holding in view.admitted_pod_sets:
         for resource, amount in holding.usage:
             quota_key = holding.flavors[resource], resource
             held_amounts[quota_key] = held_amounts.get(quota_key, 0) + amount
@@ -230,7 +231,7 @@ def changes_quota(event: WatchEvent) -> bool:
     return event.type is EventType.DELETED or event.old is None or event.old.get("spec") != event.obj.get("spec")
 
 
-def is_reserved_by(event: WatchEvent) -> bool:
+def is_new_reservation(event: WatchEvent) -> bool:
     """Return whether a watch event of a Workload shows a new quota reservation."""
     old_view = workload_views.workload_view(event.old) if event.old is not None else None
     return workload_views.workload_view(event.obj).quota_reserved and not (
@@ -238,7 +239,7 @@ def is_reserved_by(event: WatchEvent) -> bool:
     )
 
 
-def is_preempted_by(event: WatchEvent) -> bool:
+def is_new_preemption(event: WatchEvent) -> bool:
     """Return whether a watch event shows the preemption of a Workload that holds quota."""
     if event.key.kind != scheme.WORKLOAD or event.old is None:
         return False

@@ -6,7 +6,14 @@ from typing import Any, Final
 from batchyard.api import meta, scheme, well_known
 from batchyard.api.meta import Key, Obj, controller_of, is_true, key_of, label
 from batchyard.api.views.pods import FAILED, RUNNING, SUCCEEDED, phase, pod_view
-from batchyard.api.views.workload import ClusterQueueView, Holding, PodSet, ResourceGroup, WorkloadView, workload_view
+from batchyard.api.views.workload import (
+    AdmittedPodSet,
+    ClusterQueueView,
+    PodSet,
+    ResourceGroup,
+    WorkloadView,
+    workload_view,
+)
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, flavor_mismatch
@@ -30,24 +37,25 @@ class QuotaNeverOversubscribed(Invariant):
 
     def __init__(self, world_view: WorldView) -> None:
         super().__init__(world_view)
-        self._preempted: list[WorkloadView] = []
+        self._preempted_workloads: list[WorkloadView] = []
         self._known_deficits: dict[tuple[str, object_states.QuotaKey], int] = {}
-        self._changed = False
+        self._has_quota_changed = False
 
     def before_batch(self, batch: Sequence[WatchEvent]) -> None:
         """Collect the Workloads that the batch of watch events preempts."""
-        self._preempted = [workload_view(event.obj) for event in batch if object_states.is_preempted_by(event)]
+        preemptions = [event for event in batch if object_states.is_new_preemption(event)]
+        self._preempted_workloads = [workload_view(event.obj) for event in preemptions]
 
     def check_event(self, event: WatchEvent) -> None:
         """Check that a new reservation fits the free quota; record whether a quota changed."""
         if object_states.changes_quota(event):
-            self._changed = True
-        if event.key.kind != scheme.WORKLOAD or not object_states.is_reserved_by(event):
+            self._has_quota_changed = True
+        if event.key.kind != scheme.WORKLOAD or not object_states.is_new_reservation(event):
             return
         view = workload_view(event.obj)
         node = f"queue/{view.cluster_queue}"
         for quota_key, amount in object_states.held_amounts_of(view).items():
-            available = self._available_without(self._preempted, node, quota_key)
+            available = self._available_without(self._preempted_workloads, node, quota_key)
             if amount > max(0, available):
                 name = "/".join(quota_key)
                 description = f"{view.key} reserved {amount} of {name} in {node}, but only {available} was free"
@@ -58,13 +66,13 @@ class QuotaNeverOversubscribed(Invariant):
         deficits = dict(self._deficits())
         for (node, quota_key), amount in deficits.items():
             known_deficit = self._known_deficits.get((node, quota_key), 0)
-            if amount > known_deficit and not self._changed:
+            if amount > known_deficit and not self._has_quota_changed:
                 holders = [Key(scheme.WORKLOAD, *key.split("/")) for key in self._holder_keys(node, quota_key)]
                 description = (
                     f"{node} exceeds its quota of {'/'.join(quota_key)} by {amount}, by {known_deficit} before"
                 )
                 self.violate(description, *holders)
-        self._known_deficits, self._changed = deficits, False
+        self._known_deficits, self._has_quota_changed = deficits, False
 
     def _available_without(self, victims: Iterable[WorkloadView], node: str, quota_key: object_states.QuotaKey) -> int:
         """Return the free quota of a ClusterQueue or Cohort as if the victims held no quota."""
@@ -110,7 +118,7 @@ class UsageIsSumOfAdmitted(Invariant):
         platform = self.world_view.world.platform
         if platform.runner.is_stopped or platform.index.workload_cache.has_assumed_workloads:
             return
-        if any(event.key.kind == scheme.WORKLOAD and object_states.is_reserved_by(event) for event in batch):
+        if any(event.key.kind == scheme.WORKLOAD and object_states.is_new_reservation(event) for event in batch):
             self._compare_trees()
 
     def end_instant(self) -> None:
@@ -131,7 +139,7 @@ class UsageIsSumOfAdmitted(Invariant):
     def _compare_usage(self, node_name: str, node: QuotaNode) -> None:
         quota, names = self.states.quota, self.world_view.world.platform.index.snapshot.names
         for quota_key, used in zip(names, node.usage, strict=False):
-            expected_usage = quota.used(node_name, quota_key)
+            expected_usage = quota.usage(node_name, quota_key)
             if used != expected_usage:
                 holders = [Key(scheme.WORKLOAD, *key.split("/")) for key in quota.holders.get(node_name, {})]
                 name = "/".join(quota_key)
@@ -146,17 +154,17 @@ class AdmittedHasAssignment(Invariant):
 
     def check_event(self, event: WatchEvent) -> None:
         """Check each new quota reservation."""
-        if event.key.kind == scheme.WORKLOAD and object_states.is_reserved_by(event):
+        if event.key.kind == scheme.WORKLOAD and object_states.is_new_reservation(event):
             view = workload_view(event.obj)
             for fault in self._find_faults(view, _assignments(event.obj)):
                 self.violate(f"{view.key}: {fault}", event.key)
 
-    def _find_faults(self, view: WorkloadView, assignments: Sequence[Holding]) -> Iterator[str]:
+    def _find_faults(self, view: WorkloadView, assignments: Sequence[AdmittedPodSet]) -> Iterator[str]:
         queue = self.states.queue_of(view)
         if queue is None or queue.name != view.cluster_queue:
             yield f"it has quota in {view.cluster_queue}, but its LocalQueue {view.queue} has another ClusterQueue"
             return
-        if queue.stop_policy != "None" or queue.name in self.states.terminating:
+        if queue.stop_policy != "None" or queue.name in self.states.terminating_queues:
             yield f"its ClusterQueue {queue.name} is stopped"
         if [h.name for h in assignments] != [p.name for p in view.pod_sets]:
             yield f"the assigned pod sets are {[h.name for h in assignments]}, not {[p.name for p in view.pod_sets]}"
@@ -164,7 +172,9 @@ class AdmittedHasAssignment(Invariant):
         for pod_set, pod_count, holding in zip(view.pod_sets, view.counts, assignments, strict=True):
             yield from self._pod_set_errors(queue, pod_set, pod_count, holding)
 
-    def _pod_set_errors(self, queue: ClusterQueueView, pod_set: PodSet, count: int, holding: Holding) -> Iterator[str]:
+    def _pod_set_errors(
+        self, queue: ClusterQueueView, pod_set: PodSet, count: int, holding: AdmittedPodSet
+    ) -> Iterator[str]:
         count_min = count if pod_set.min_count is None else min(count, pod_set.min_count)
         if not count_min <= holding.pods <= count:
             yield f"{holding.pods} pods of pod set {pod_set.name} are assigned; {count_min} to {count} are allowed"
@@ -181,7 +191,7 @@ class AdmittedHasAssignment(Invariant):
         if any(resource not in covered for resource in holding.flavors):
             yield f"pod set {pod_set.name} has flavors for {sorted(holding.flavors)}; covered: {sorted(covered)}"
 
-    def _group_errors(self, group: ResourceGroup, pod_set: PodSet, holding: Holding) -> Iterator[str]:
+    def _group_errors(self, group: ResourceGroup, pod_set: PodSet, holding: AdmittedPodSet) -> Iterator[str]:
         flavors = sorted({holding.flavors[resource] for resource in group.resources if resource in holding.flavors})
         if len(flavors) > 1:
             yield f"pod set {pod_set.name} has several flavors of one resource group: {flavors}"
@@ -193,10 +203,10 @@ class AdmittedHasAssignment(Invariant):
                 yield f"pod set {pod_set.name} may not use flavor {flavor}: {obstacle}"
 
 
-def _assignments(obj: Obj) -> list[Holding]:
+def _assignments(obj: Obj) -> list[AdmittedPodSet]:
     """Return the pod set assignments in the admission status of a Workload."""
     return [
-        Holding(
+        AdmittedPodSet(
             assignment["name"],
             assignment.get("count", 0),
             assignment.get("flavors") or {},
@@ -253,12 +263,12 @@ def _decision_inputs(index: SchedulerCache) -> dict[str, Any]:
     values: dict[str, Any] = {f"local queue {key}": (view.cluster_queue, view.stop_policy) for key, view in queues}
     for name, queue in snapshot.queues.items():
         values[f"queue {name}"] = queue.active
-        values[f"tally of {name}"] = _counter_values(index.workload_cache.cluster_queue_counters.get(name), snapshot)
+        values[f"counts of {name}"] = _counter_values(index.workload_cache.cluster_queue_counters.get(name), snapshot)
         values[f"waiting in {name}"] = sorted(view.key for view in index.queue_manager.pending[name].views())
         for admitted_workload in queue.workloads.values():
             values[f"quota of {admitted_workload.key}"] = _holding_values(admitted_workload, snapshot)
     for key in index.workload_cache.local_queues:
-        values[f"tally of {key}"] = _counter_values(index.workload_cache.local_queue_counters.get(key), snapshot)
+        values[f"counts of {key}"] = _counter_values(index.workload_cache.local_queue_counters.get(key), snapshot)
     return values
 
 
@@ -297,12 +307,12 @@ class JobsCountRight(Invariant):
         #: By the uid of a Job, the uids of its succeeded pods, and of its failed or deleted pods.
         self._succeeded_pods: dict[str, dict[str, None]] = {}
         self._failed_pods: dict[str, dict[str, None]] = {}
-        self._changed: dict[Key, None] = {}
+        self._changed_jobs: dict[Key, None] = {}
 
     def check_event(self, event: WatchEvent) -> None:
         """Record which pods ended and which Jobs changed."""
         if event.key.kind == scheme.JOB:
-            self._changed[event.key] = None
+            self._changed_jobs[event.key] = None
             self._check_counts_grow(event)
         owner = controller_of(event.obj) if event.key.kind == scheme.POD else None
         if owner is None:
@@ -315,11 +325,11 @@ class JobsCountRight(Invariant):
 
     def end_instant(self) -> None:
         """Check the pod counts in the status of the Jobs that changed."""
-        for key in self._changed:
+        for key in self._changed_jobs:
             job = self.world_view.world.client.get(key)
             for description in () if job is None else self._find_faults(job):
                 self.violate(f"{key}: {description}", key)
-        self._changed.clear()
+        self._changed_jobs.clear()
 
     def finish(self) -> None:
         """Check that no ended Job still counts active or terminating pods."""

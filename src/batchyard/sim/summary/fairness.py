@@ -35,7 +35,10 @@ def jain_index(amounts: Sequence[float]) -> float | None:
 
 
 def shares_of(run: WatchedSimulation) -> dict[str, TeamShare]:
-    """Return by team (namespace) its fractions of all quota while Workloads waited, for teams that requested any."""
+    """Return each team's fractions of all quota while Workloads waited, by namespace.
+
+    Teams that requested nothing in that time are omitted.
+    """
     team_records = run.watch.workload_records
     total_quota = _total_quota(run)
     teams = {name: team for name, team in sorted(team_records.teams.items()) if any(team.requested_integral.values())}
@@ -58,7 +61,7 @@ def _largest_fraction(integrals: Mapping[str, int], total: Mapping[str, int], du
 def _total_quota(run: WatchedSimulation) -> dict[str, int]:
     """Return the nominal quota of all ClusterQueues and Cohorts at the end of a run, by resource."""
     quota_by_resource: dict[str, int] = {}
-    for (_, _, resource), curve in run.watch.nominal.items():
+    for (_, _, resource), curve in run.watch.nominal_quota.items():
         quota_by_resource[resource] = quota_by_resource.get(resource, 0) + curve.value
     return quota_by_resource
 

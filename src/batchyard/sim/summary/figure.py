@@ -12,7 +12,7 @@ class Unit(StrEnum):
     COUNT = "count"
     SECONDS = "seconds"
     HOURS = "hours"
-    SHARE = "share"  # of 1
+    SHARE = "share"  # a fraction of 1
     DOLLARS = "dollars"
     INDEX = "index"
     AMOUNT = "amount"  # of the resource that the row names
@@ -38,9 +38,9 @@ class Figure:
     better: BetterDirection = BetterDirection.NEITHER
 
     def in_row(self, name: str) -> "Figure":
-        """Return the figure for a row. An amount gets the unit of the resource that ends the name of the row.
+        """Return the figure for the row `name`: an amount gets the unit of the resource at the end of the name.
 
-        The row `spot memory` has the unit GiB.
+        For example, amounts in the row `spot memory` have the unit GiB. Other figures are returned unchanged.
         """
         return replace(self, unit=unit_of(name.rpartition(" ")[2])) if self.unit is Unit.AMOUNT else self
 

@@ -162,9 +162,12 @@ def _wait_sentence(figures: Figures) -> str:
     if not figures["maxWait"]:
         return "No Workload waited for quota."
     waits = [_seconds_text(figures[name]) for name in ("meanWait", "p90Wait", "maxWait")]
-    never = int(figures["neverAdmitted"] or 0)
+    never_admitted_count = int(figures["neverAdmitted"] or 0)
     suffix = (
-        f"; {count_with_noun(never, 'Workload')} {select_verb(never, 'was', 'were')} never admitted" if never else ""
+        f"; {count_with_noun(never_admitted_count, 'Workload')} {select_verb(never_admitted_count, 'was', 'were')}"
+        " never admitted"
+        if never_admitted_count
+        else ""
     )
     return f"Waits for quota: mean {waits[0]}, p90 {waits[1]}, longest {waits[2]}{suffix}."
 
@@ -228,7 +231,7 @@ def _row_document(figures: Sequence[Figure], row: Figures) -> dict[str, float]:
 
 
 def field_name(figure: Figure) -> str:
-    """Return the field of a figure in the document of a summary."""
+    """Return the name of a figure's field in the document of a summary; that of a duration ends with `Seconds`."""
     return f"{figure.name}Seconds" if figure.unit is Unit.SECONDS else figure.name
 
 
@@ -237,19 +240,22 @@ def _rounded(value: float) -> float:
 
 
 def series_document(run: WatchedSimulation) -> list[dict[str, Any]]:
-    """Return numbers over time: pending and running Workloads, and the usage of quota and nodes as shares of 1.
+    """Return numbers over time as JSON documents, one for each series.
 
-    Each series has its means over equal intervals of the run, and its maximum.
+    The series are Workloads without and with quota, mean waits, and the usage of quota and nodes as shares of 1. Each
+    series has the means over 120 equal intervals of the run.
     """
     records, end = run.watch.workload_records, run.result.now
-    series = [_series("Workloads pending", "count", records.waiting.means(end, INTERVAL_COUNT), "waiting")]
-    series.append(_series("Workloads with quota", "count", records.running.means(end, INTERVAL_COUNT), "running"))
+    series = [_series("Workloads pending", "count", records.waiting_curve.means(end, INTERVAL_COUNT), "waiting")]
+    series.append(
+        _series("Workloads with quota", "count", records.quota_holder_curve.means(end, INTERVAL_COUNT), "running")
+    )
     series.append(_series("mean wait of Workloads that start", "seconds", _waits_over_time(run), "waiting"))
-    quota = run_tables.sum_curves(run, run.watch.nominal, lambda at: at[2])
-    used = run_tables.sum_curves(run, records.used, lambda at: at[2])
+    quota = run_tables.sum_curves(run, run.watch.nominal_quota, lambda quota_key: quota_key[2])
+    used = run_tables.sum_curves(run, records.usage_curves, lambda quota_key: quota_key[2])
     series += _share_series("quota in use", quota, used, run)
     machines = run.watch.machines
-    by_resource = [_by_resource(curves, run) for curves in (machines.total, machines.used)]
+    by_resource = [_by_resource(curves, run) for curves in (machines.allocatable_curves, machines.request_curves)]
     return series + _share_series("of nodes requested", by_resource[0], by_resource[1], run)
 
 
@@ -281,7 +287,7 @@ def _by_resource(curves: Mapping[tuple[str, str], Curve], run: WatchedSimulation
 def _share_series(
     title: str, totals: Mapping[str, Curve], used: Mapping[str, Curve], run: WatchedSimulation
 ) -> list[dict[str, Any]]:
-    """Return for each resource the share of the total that is used over time."""
+    """Return a series for each resource: the share of the total that is used. Resources without a total are omitted."""
     series = []
     for resource, total in totals.items():
         total_means = total.means(run.result.now, INTERVAL_COUNT)

@@ -140,7 +140,7 @@ def overall_figures(run: WatchedSimulation) -> Figures:
     figure_values["cutShort"] = sum(record.evicted_duration for record in run.workload_records) / HOUR
     if costs is not None:
         end = run.result.now
-        figure_values["nodes"] = sum(curve.mean_and_peak(end)[0] for curve in run.watch.machines.nodes.values())
+        figure_values["nodes"] = sum(curve.mean_and_peak(end)[0] for curve in run.watch.machines.node_curves.values())
         figure_values["machineHours"] = machine_hours(run.result)
         figure_values["lostHours"] = sum(line.machine_hours for line in costs.by_team if line.use == LOST)
         figure_values["cost"] = costs.cents / 100
@@ -173,9 +173,9 @@ def waits_table(run: WatchedSimulation, name: str, row_subject: str, group_of: G
 
 
 def outcome_table(run: WatchedSimulation, name: str, row_subject: str, group_of: Grouping) -> FigureTable:
-    """Return a table with one row for each group of Workloads: states at the end, waits, preemptions, lost time.
+    """Return a table with one row for each group of Workloads: states at the end, waits, preemptions, evicted work.
 
-    Tables by ClusterQueue or flavor also contain the utilization of quota.
+    `group_of` returns a Workload's group. The tables named `queue` and `flavor` also contain the utilization of quota.
     """
     quota_use = {"queue": _quota_use(run, 0), "flavor": _quota_use(run, 1)}.get(name, {})
     rows = {
@@ -194,8 +194,10 @@ def outcome_table(run: WatchedSimulation, name: str, row_subject: str, group_of:
 def _quota_use(run: WatchedSimulation, index: int) -> dict[str, float | None]:
     """Return the mean usage of quota, in the most used resource, by ClusterQueue (index 0) or by flavor (index 1)."""
     use_by_name: dict[str, float | None] = {}
-    for at, figures in quota_figures(run, lambda at: "" if _is_of_cohort(at) else f"{at[index]} {at[2]}").items():
-        name, use = at.partition(" ")[0], figures["meanUse"]
+    for row_name, figures in quota_figures(
+        run, lambda quota_key: "" if _is_of_cohort(quota_key) else f"{quota_key[index]} {quota_key[2]}"
+    ).items():
+        name, use = row_name.partition(" ")[0], figures["meanUse"]
         use_by_name[name] = use if use_by_name.get(name) is None else max(use or 0, use_by_name[name] or 0)
     return use_by_name
 
@@ -233,38 +235,41 @@ def fairness_table(run: WatchedSimulation) -> FigureTable:
     return FigureTable("fairness", "shares of teams while Workloads waited", "team", _FAIRNESS_FIGURES, rows, note)
 
 
-def _is_of_cohort(at: FlavorResource) -> bool:
-    return at[0].startswith("Cohort/")
+def _is_of_cohort(quota_key: FlavorResource) -> bool:
+    return quota_key[0].startswith("Cohort/")
 
 
 def flavor_quota_table(run: WatchedSimulation) -> FigureTable:
-    """Return the quota and its usage by flavor and resource."""
-    rows = quota_figures(run, lambda at: f"{at[1]} {at[2]}")
+    """Return the quota of ClusterQueues and Cohorts, and the usage of it, by flavor and resource."""
+    rows = quota_figures(run, lambda quota_key: f"{quota_key[1]} {quota_key[2]}")
     return FigureTable("quotaByFlavor", "quota in use by flavor", "quota", _QUOTA_FIGURES, rows)
 
 
 def queue_quota_table(run: WatchedSimulation) -> FigureTable:
     """Return the quota and its usage by ClusterQueue, flavor and resource, without the own quotas of Cohorts."""
-    rows = quota_figures(run, lambda at: "" if _is_of_cohort(at) else " ".join(at))
+    rows = quota_figures(run, lambda quota_key: "" if _is_of_cohort(quota_key) else " ".join(quota_key))
     title, note = "quota in use by ClusterQueue", "usage above its quota is borrowed"
     return FigureTable("quotaByQueue", title, "quota", _QUEUE_FIGURES, rows, note)
 
 
-def quota_figures(run: WatchedSimulation, group: Callable[[FlavorResource], str]) -> dict[str, Figures]:
+def quota_figures(run: WatchedSimulation, group_of: Callable[[FlavorResource], str]) -> dict[str, Figures]:
     """Return by group the mean nominal quota, the mean amount in use, and the mean and peak use as shares of the quota.
 
-    `group` returns the group of a quota. Groups with neither quota nor use are omitted.
+    `group_of` returns the group of a quota, '' to omit the quota. Groups with neither quota nor use are omitted.
     """
-    nominal, used = sum_curves(run, run.watch.nominal, group), sum_curves(run, run.watch.workload_records.used, group)
+    nominal = sum_curves(run, run.watch.nominal_quota, group_of)
+    used = sum_curves(run, run.watch.workload_records.usage_curves, group_of)
     empty_curve, rows = Curve(run.start_time), {}
     for name in sorted({**nominal, **used}):
         mean_nominal, nominal_peak = nominal.get(name, empty_curve).mean_and_peak(run.result.now)
         mean, used_peak = used.get(name, empty_curve).mean_and_peak(run.result.now)
         if nominal_peak or used_peak:
             mean_use = mean / mean_nominal if mean_nominal else None
-            nominal_mean, used_mean = (to_display_units(name.rpartition(" ")[2], each) for each in (mean_nominal, mean))
+            shown_nominal, shown_use = (
+                to_display_units(name.rpartition(" ")[2], each) for each in (mean_nominal, mean)
+            )
             peak_use = used_peak / nominal_peak if nominal_peak else None
-            rows[name] = {"nominal": nominal_mean, "used": used_mean, "meanUse": mean_use, "peakUse": peak_use}
+            rows[name] = {"nominal": shown_nominal, "used": shown_use, "meanUse": mean_use, "peakUse": peak_use}
     return rows
 
 
@@ -273,8 +278,8 @@ def sum_curves(
 ) -> dict[str, Curve]:
     """Return by group the sum of quota amounts over time; `group_of` returns a quota's group, '' to omit the quota."""
     groups: dict[str, list[Curve]] = {}
-    for at, curve in curves.items():
-        groups.setdefault(group_of(at), []).append(curve)
+    for quota_key, curve in curves.items():
+        groups.setdefault(group_of(quota_key), []).append(curve)
     return {name: Curve.sum_of(curves_of_group, run.start_time) for name, curves_of_group in groups.items() if name}
 
 
@@ -286,8 +291,8 @@ def machines_table(run: WatchedSimulation) -> FigureTable:
 
 def _machine_figures(run: WatchedSimulation) -> dict[str, Figures]:
     machine_usage, end, figures_by_row = run.watch.machines, run.result.now, {}
-    for (pool, resource), curve in sorted(machine_usage.total.items()):
-        allocatable, used_curve = curve.mean_and_peak(end)[0], machine_usage.used.get((pool, resource))
+    for (pool, resource), curve in sorted(machine_usage.allocatable_curves.items()):
+        allocatable, used_curve = curve.mean_and_peak(end)[0], machine_usage.request_curves.get((pool, resource))
         mean_request = 0.0 if used_curve is None else used_curve.mean_and_peak(end)[0]
         figures_by_row[f"{pool or _NO_POOL} {resource}"] = {
             "allocatable": to_display_units(resource, allocatable),
@@ -304,7 +309,7 @@ def pools_table(run: WatchedSimulation) -> FigureTable:
 def _pool_figures(run: WatchedSimulation) -> dict[str, Figures]:
     costs = run.result.costs
     figures_by_pool: dict[str, Figures] = {}
-    for pool, curve in sorted(run.watch.machines.nodes.items()):
+    for pool, curve in sorted(run.watch.machines.node_curves.items()):
         mean, peak = curve.mean_and_peak(run.result.now)
         lines = () if costs is None else [line for line in costs.by_pool if line.pool == pool]
         figures_by_pool[pool or _NO_POOL] = {"nodes": mean, "peakNodes": peak, **_cost_figures(lines)}
@@ -333,5 +338,5 @@ def _cost_figures(lines: Sequence[StatementLine]) -> Figures:
 
 
 def to_display_units(resource: str, amount: float) -> float:
-    """Return an amount in the unit in which it is shown: cpu in cores, memory in GiB, others unchanged."""
+    """Return an amount in the unit in which it is shown: cpu in cores, memory in GiB, other resources unchanged."""
     return amount / _DISPLAY_UNIT_SIZES.get(resource, 1)

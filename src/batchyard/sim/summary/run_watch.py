@@ -23,13 +23,15 @@ _IGNORED_RESOURCES: Final = frozenset({"pods", "ephemeral-storage"})
 
 
 class MachineUsage:
-    """By node pool and resource: the allocatable amount of nodes and the requests of their pods over time."""
+    """The number of nodes, their allocatable resources and the requests of their pods over time, by node pool."""
 
     def __init__(self, start_time: Instant) -> None:
         self._start_time = start_time
-        self.nodes: dict[str, Curve] = {}
-        self.total: dict[tuple[str, str], Curve] = {}
-        self.used: dict[tuple[str, str], Curve] = {}
+        #: By pool, the number of nodes over time.
+        self.node_curves: dict[str, Curve] = {}
+        #: By pool and resource, the allocatable amounts, and the requests of pods on nodes, over time.
+        self.allocatable_curves: dict[tuple[str, str], Curve] = {}
+        self.request_curves: dict[tuple[str, str], Curve] = {}
         #: By node, its pool and its allocatable resources; by pod, the pool and its requests.
         self._allocatable_by_node: dict[str, tuple[str, dict[str, int]]] = {}
         self._requests_by_pod: dict[str, tuple[str, dict[str, int]]] = {}
@@ -41,12 +43,12 @@ class MachineUsage:
         old_allocatable = self._allocatable_by_node.pop(view.name, None)
         if old_allocatable is not None:
             self._node_curve(old_allocatable[0]).add(-1, now)
-            self._add_amounts(self.total, old_allocatable, -1, now)
+            self._add_amounts(self.allocatable_curves, old_allocatable, -1, now)
         if event.type is not EventType.DELETED:
             allocatable = {r: amount for r, amount in view.allocatable.items() if r not in _IGNORED_RESOURCES}
             self._allocatable_by_node[view.name] = pool, allocatable
             self._node_curve(pool).add(1, now)
-            self._add_amounts(self.total, (pool, allocatable), 1, now)
+            self._add_amounts(self.allocatable_curves, (pool, allocatable), 1, now)
 
     def on_pod(self, event: WatchEvent, now: Instant) -> None:
         """Update the requests of pods on nodes after a watch event of a pod."""
@@ -56,12 +58,12 @@ class MachineUsage:
             pool = self._allocatable_by_node[view.node_name][0]
             requests = {r: amount for r, amount in view.requests if r not in _IGNORED_RESOURCES}
             self._requests_by_pod[view.uid] = (pool, requests)
-            self._add_amounts(self.used, self._requests_by_pod[view.uid], 1, now)
+            self._add_amounts(self.request_curves, self._requests_by_pod[view.uid], 1, now)
         elif not is_running and view.uid in self._requests_by_pod:
-            self._add_amounts(self.used, self._requests_by_pod.pop(view.uid), -1, now)
+            self._add_amounts(self.request_curves, self._requests_by_pod.pop(view.uid), -1, now)
 
     def _node_curve(self, pool: str) -> Curve:
-        return self.nodes.setdefault(pool, Curve(self._start_time))
+        return self.node_curves.setdefault(pool, Curve(self._start_time))
 
     def _add_amounts(
         self, curves: dict[tuple[str, str], Curve], pool_amounts: tuple[str, dict[str, int]], sign: int, now: Instant
@@ -82,7 +84,7 @@ class RunWatch:
         self.workload_records = WorkloadRecords(world.start, self._queue_of)
         self.machines = MachineUsage(world.start)
         #: The nominal quota over time by ClusterQueue or Cohort, flavor and resource; Cohorts are named `Cohort/NAME`.
-        self.nominal: dict[FlavorResource, Curve] = {}
+        self.nominal_quota: dict[FlavorResource, Curve] = {}
         self._quotas: dict[Key, dict[FlavorResource, int]] = {}
         self.observe(initial_events)
         world.client.subscribe(self.observe)
@@ -112,8 +114,8 @@ class RunWatch:
         if new_amounts == old_amounts:
             return
         for sign, amounts in ((-1, old_amounts), (1, new_amounts)):
-            for at, amount in amounts.items():
-                self.nominal.setdefault(at, Curve(self._start_time)).add(sign * amount, now)
+            for quota_key, amount in amounts.items():
+                self.nominal_quota.setdefault(quota_key, Curve(self._start_time)).add(sign * amount, now)
         self._quotas[event.key] = new_amounts
 
 
@@ -144,10 +146,10 @@ class WatchedSimulation:
         return list(self.watch.workload_records.workload_records.values())
 
     def wait_time(self, workload_record: WorkloadRecord) -> Duration:
-        """Return how long a Workload was without quota in total, up to `waits_until`."""
+        """Return how long a Workload waited for quota in total, up to its deletion or `waits_until`."""
         end = workload_record.deleted_at if workload_record.deleted_at is not None else self.waits_until
         return self.result.waits.wait_time(workload_record.obj, end)
 
     def waited_seconds(self, workload_record: WorkloadRecord) -> float:
-        """Return how many seconds a Workload was without quota in total, up to `waits_until`."""
+        """Return how many seconds a Workload waited for quota in total, up to its deletion or `waits_until`."""
         return duration_seconds(self.wait_time(workload_record))

@@ -27,7 +27,7 @@ class WorkloadRecord:
     obj: Obj
     created_at: Instant
     cluster_queue: str = ""
-    #: The time of the first quota reservation, and the begin of the current reservation.
+    #: The time of the first quota reservation, and the start of the current reservation.
     first_start: Instant | None = None
     reserved_since: Instant | None = None
     finished_at: Instant | None = None
@@ -58,15 +58,18 @@ class WorkloadRecord:
 class TeamUsage:
     """The amounts that a namespace holds and requests, and their time integrals while any Workload waited."""
 
-    held: dict[str, int] = field(default_factory=dict)
-    requested: dict[str, int] = field(default_factory=dict)
+    held_amounts: dict[str, int] = field(default_factory=dict)
+    requested_amounts: dict[str, int] = field(default_factory=dict)
     #: Integrals: amounts times microseconds.
     held_integral: dict[str, int] = field(default_factory=dict)
     requested_integral: dict[str, int] = field(default_factory=dict)
 
     def advance(self, duration: Duration) -> None:
         """Add the current amounts times `duration` to the integrals."""
-        for amounts, integral in ((self.held, self.held_integral), (self.requested, self.requested_integral)):
+        for amounts, integral in (
+            (self.held_amounts, self.held_integral),
+            (self.requested_amounts, self.requested_integral),
+        ):
             for resource, amount in amounts.items():
                 integral[resource] = integral.get(resource, 0) + amount * duration
 
@@ -81,16 +84,18 @@ class WorkloadRecords:
         #: The histories by uid, in the order of creation.
         self.workload_records: dict[str, WorkloadRecord] = {}
         self.teams: dict[str, TeamUsage] = {}
-        self.waiting = Curve(start_time)
-        self.running = Curve(start_time)
-        self.used: dict[FlavorResource, Curve] = {}
+        #: The numbers of Workloads that wait for quota, and that hold quota, over time.
+        self.waiting_curve = Curve(start_time)
+        self.quota_holder_curve = Curve(start_time)
+        #: The quota in use over time, by ClusterQueue, flavor and resource.
+        self.usage_curves: dict[FlavorResource, Curve] = {}
         #: The total time in which Workloads waited.
         self.shortage_duration: Duration = 0
 
     def advance(self, now: Instant) -> None:
-        """Extend the usage integrals up to now with the current amounts."""
+        """Extend the usage integrals up to `now` with the current amounts, if any Workload waits."""
         duration, self._advanced_to = now - self._advanced_to, now
-        if duration > 0 and self.waiting.value:
+        if duration > 0 and self.waiting_curve.value:
             self.shortage_duration += duration
             for team in self.teams.values():
                 team.advance(duration)
@@ -117,23 +122,23 @@ class WorkloadRecords:
         if has_quota and workload_record.reserved_since is None:
             workload_record.reserved_since = now
             workload_record.first_start = now if workload_record.first_start is None else workload_record.first_start
-            self.running.add(1, now)
+            self.quota_holder_curve.add(1, now)
         elif not has_quota and workload_record.reserved_since is not None:
             if workload_record.finished_at is None and workload_record.deleted_at is None:
                 workload_record.evicted_duration += now - workload_record.reserved_since
             workload_record.reserved_since = None
-            self.running.add(-1, now)
+            self.quota_holder_curve.add(-1, now)
         amounts_held = _held_amounts(workload_record.view) if has_quota else _NO_AMOUNTS
         if amounts_held == workload_record.held_amounts:
             return
         team = self._team(workload_record)
         for sign, amounts in ((-1, workload_record.held_amounts), (1, amounts_held)):
-            for at, amount in amounts.items():
-                if at not in self.used:
-                    self.used[at] = Curve(self._start_time)
-                self.used[at].add(sign * amount, now)
-                team.held[at[2]] = team.held.get(at[2], 0) + sign * amount
-                team.requested[at[2]] = team.requested.get(at[2], 0) + sign * amount
+            for quota_key, amount in amounts.items():
+                if quota_key not in self.usage_curves:
+                    self.usage_curves[quota_key] = Curve(self._start_time)
+                self.usage_curves[quota_key].add(sign * amount, now)
+                team.held_amounts[quota_key[2]] = team.held_amounts.get(quota_key[2], 0) + sign * amount
+                team.requested_amounts[quota_key[2]] = team.requested_amounts.get(quota_key[2], 0) + sign * amount
         workload_record.held_amounts = amounts_held
         if amounts_held:
             workload_record.flavors = ", ".join(sorted({flavor for _, flavor, _ in amounts_held}))
@@ -148,8 +153,8 @@ class WorkloadRecords:
             return
         sign = 1 if is_waiting else -1
         workload_record.is_waiting = is_waiting
-        self.waiting.add(sign, now)
-        team_requests = self._team(workload_record).requested
+        self.waiting_curve.add(sign, now)
+        team_requests = self._team(workload_record).requested_amounts
         for resource, amount in workload_record.requests.items():
             team_requests[resource] = team_requests.get(resource, 0) + sign * amount
 
@@ -160,8 +165,8 @@ class WorkloadRecords:
 def _held_amounts(view: WorkloadView) -> dict[FlavorResource, int]:
     """Return the amounts of quota that a Workload holds, by ClusterQueue, flavor and resource."""
     amounts_held: dict[FlavorResource, int] = {}
-    for pod_set in view.holdings:
+    for pod_set in view.admitted_pod_sets:
         for resource, amount in pod_set.usage:
-            at = view.cluster_queue, pod_set.flavors.get(resource, ""), resource
-            amounts_held[at] = amounts_held.get(at, 0) + amount
+            quota_key = view.cluster_queue, pod_set.flavors.get(resource, ""), resource
+            amounts_held[quota_key] = amounts_held.get(quota_key, 0) + amount
     return amounts_held

@@ -131,7 +131,7 @@ def test_unknown_field_is_reported_with_suggestion(edits: dict[str, Any], fault:
             {f"{GROUP}.flavors": None},
             f"{FLAVORS}: Required value; set the field to a list of objects with name, resources",
         ),
-        ({f"{GROUP}.flavors": []}, f"{FLAVORS}: Required value; it must have at least 1 item"),
+        ({f"{GROUP}.flavors": []}, f"{FLAVORS}: Required value; the list must have at least 1 item"),
         (
             {f"{GROUP}.flavors": "spot"},
             f"{FLAVORS}: Invalid value: \"spot\": must be a list; write one item on each line, starting with '- '",
@@ -149,7 +149,7 @@ def test_unknown_field_is_reported_with_suggestion(edits: dict[str, Any], fault:
         ({"spec.cohortName": 5}, 'spec.cohortName: Invalid value: 5: must be a string; put the value in quotes: "5"'),
         (
             {"spec.cohortName": "a" * 254},
-            "spec.cohortName: Too long: may not be more than 253 characters; shorten the value by 1",
+            "spec.cohortName: Too long: may not be more than 253 characters; shorten the value by 1 character",
         ),
         (
             {"metadata.labels": {"a": True}},
@@ -234,14 +234,14 @@ def test_set_rejects_duplicate_items() -> None:
 def test_list_with_too_many_items_is_reported_with_count() -> None:
     wrong = with_edits(QUEUE, {f"{GROUP}.coveredResources": [f"r{i}" for i in range(66)]})
     assert fault_texts(CLUSTER_QUEUE, wrong) == [
-        f"{GROUP}.coveredResources: Too many: 66: must have at most 64 items; remove 2"
+        f"{GROUP}.coveredResources: Too many: 66: must have at most 64 items; remove 2 items"
     ]
 
 
 def test_mapping_with_too_many_entries_is_reported_with_count() -> None:
     flavor = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": "f"}}
     wrong = {**flavor, "spec": {"nodeLabels": {f"l{i}": "" for i in range(9)}}}
-    fault = "spec.nodeLabels: Too many: 9: must have at most 8 items; remove 1"
+    fault = "spec.nodeLabels: Too many: 9: must have at most 8 items; remove 1 item"
     assert fault_texts(scheme.kind_info(scheme.RESOURCE_FLAVOR), wrong) == [fault]
 
 

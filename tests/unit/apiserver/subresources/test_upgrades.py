@@ -10,7 +10,7 @@ HANDSHAKE = {"connection": "Upgrade", "upgrade": WEBSOCKET, "sec-websocket-versi
 
 def chosen(spoken: tuple[str, ...], **headers: str) -> str:
     """The protocol that a handshake selects."""
-    return negotiate_upgrade(ApiRequest("GET", "/", headers={**HANDSHAKE, **headers}), spoken, ()).protocol
+    return negotiate_upgrade(ApiRequest("GET", "/", headers={**HANDSHAKE, **headers}), spoken, ()).subprotocol
 
 
 def test_upgrade_chooses_first_supported_protocol_of_client() -> None:

@@ -53,7 +53,7 @@ def small_work(project: str = "project-1") -> drive.RenderedPlatform:
     """Render the small platform in a project, once."""
     platform = read_platform(PlatformSource("platform.yaml", PLATFORM), project)
     work = drive.RenderedPlatform(platform, render(platform), Path())
-    work.create(ClusterConnection("kubeconfig"))  # forked processes reuse the read manifests
+    work.creation_steps(ClusterConnection("kubeconfig"))  # forked processes reuse the read manifests
     return work
 
 
@@ -65,7 +65,7 @@ def work_in(cloud: CloudProject, project: str = "project-1") -> drive.RenderedPl
 def request_of(
     cloud: CloudProject, is_confirmed: bool = True, skipped: frozenset[str] = frozenset()
 ) -> drive.PlatformRequest:
-    settings = StepRunnerSettings(pace=0, skipped=skipped)
+    settings = StepRunnerSettings(pace=0, skipped_steps=skipped)
     return drive.PlatformRequest(
         str(cloud.file), cloud.out, "", NO_CLUSTER, is_confirmed=is_confirmed, settings=settings
     )

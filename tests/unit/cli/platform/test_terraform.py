@@ -10,7 +10,7 @@ from batchyard.cli.platform.journal import FolderLock, StepJournal
 from batchyard.cli.platform.processes import CommandRunner
 from batchyard.cli.platform.step_runner import ProgressKind, RunStoppedError, StepRunner
 from batchyard.provision.loading import PlatformSource, read_platform
-from batchyard.provision.model import Google
+from batchyard.provision.model import GoogleSettings
 from batchyard.provision.steps import google
 from batchyard.provision.steps.model import PlatformStep
 from cloud_commands import PLATFORM
@@ -42,7 +42,7 @@ def run_steps(folder: Path, *steps: PlatformStep) -> tuple[dict[ProgressKind, in
     return counts, [f"{question} (grave)" if asking.destroys_data else question for question in asking.asked]
 
 
-def google_settings() -> Google:
+def google_settings() -> GoogleSettings:
     result = read_platform(PlatformSource("platform.yaml", PLATFORM)).google
     assert result is not None
     return result

@@ -6,10 +6,10 @@ from batchyard.base.instant import SECOND
 from batchyard.cloud.catalog.machine_types import builtin_catalog, catalog_of
 from batchyard.cloud.catalog.pool_properties import (
     hourly_price,
-    in_typical_times,
     pool_price,
     repair_time,
     step_duration,
+    with_typical_times,
 )
 from unit.cloud.catalog.cloud_make import cluster, node_pool
 
@@ -112,7 +112,7 @@ def test_cluster_without_changes_shares_builtin_catalog() -> None:
 
 
 def test_typical_times_fix_each_duration_to_typical_value() -> None:
-    calm = in_typical_times(cluster(times={"byMachine": {"a3": {"boot": SLOW, "repair": "1h"}}, "podStart": SLOW}))
+    calm = with_typical_times(cluster(times={"byMachine": {"a3": {"boot": SLOW, "repair": "1h"}}, "podStart": SLOW}))
     catalog = catalog_of(calm)
     for name, step, seconds in (
         ("g2-standard-24", "drivers", 75),

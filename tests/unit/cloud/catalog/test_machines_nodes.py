@@ -4,7 +4,7 @@ from typing import Any
 
 import make
 from batchyard.api.views.node import node_view
-from batchyard.cloud.catalog.nodes import awaits_drivers, node_template, registered_node, set_ready
+from batchyard.cloud.catalog.nodes import awaits_drivers, node_template, registered_node, with_ready_condition
 from unit.cloud.catalog.cloud_make import ZONE, autoscaled, cluster, instance, node_pool
 
 GKE = "cloud.google.com/"
@@ -125,7 +125,7 @@ def test_machines_have_distinct_identities() -> None:
 def test_registered_node_becomes_ready() -> None:
     node = registered_node(instance("a"), autoscaled(), cluster(), make.NOW)
     assert awaits_drivers(node)
-    ready = set_ready(node, make.at(60))
+    ready = with_ready_condition(node, make.at(60))
     assert node_view(ready).ready
     assert not awaits_drivers(ready)
     assert [c["type"] for c in ready["status"]["conditions"]] == [

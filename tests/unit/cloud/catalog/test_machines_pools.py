@@ -4,15 +4,15 @@ import pytest
 
 from batchyard.api.well_known import INSTANCE_FINALIZER, NODE_POOL
 from batchyard.base.instant import HOUR, SECOND
-from batchyard.cloud.catalog.instances import in_phase, name_prefix, new_instance, phase_of, phase_start
+from batchyard.cloud.catalog.instances import name_prefix, new_instance, phase_of, phase_start, with_phase
 from batchyard.cloud.catalog.machine_types import builtin_catalog
 from batchyard.cloud.catalog.pool_properties import (
-    chips_in,
+    chip_count_of,
     has_its_accelerator,
-    hosts_of_slice,
     is_autoscaled,
     machine_of,
     repair_time,
+    slice_host_count,
     step_duration,
     zones_of,
 )
@@ -35,12 +35,12 @@ CATALOG = builtin_catalog()
     ],
 )
 def test_slice_hosts_follow_from_topology(machine: str, topology: str, hosts: int) -> None:
-    assert hosts_of_slice(node_pool(machine=machine, tpuTopology=topology), CATALOG) == hosts
+    assert slice_host_count(node_pool(machine=machine, tpuTopology=topology), CATALOG) == hosts
 
 
 def test_pool_without_topology_is_no_slice() -> None:
-    assert hosts_of_slice(node_pool(machine="ct5lp-hightpu-4t"), CATALOG) == 1
-    assert chips_in("2x2x4") == 16
+    assert slice_host_count(node_pool(machine="ct5lp-hightpu-4t"), CATALOG) == 1
+    assert chip_count_of("2x2x4") == 16
 
 
 def test_pool_zones_default_to_cluster_zones() -> None:
@@ -114,8 +114,8 @@ def test_name_prefixes_differ_by_zone_and_are_truncated() -> None:
 
 
 def test_new_phase_sets_since_and_clears_error() -> None:
-    failed = in_phase(instance("a"), "Failed", NOW, error={"code": "X", "message": "y"})
-    again = in_phase(failed, "Provisioning", at(5), stopAt=stamp(60))
+    failed = with_phase(instance("a"), "Failed", NOW, error={"code": "X", "message": "y"})
+    again = with_phase(failed, "Provisioning", at(5), stopAt=stamp(60))
     assert again["status"] == {"phase": "Provisioning", "since": stamp(5), "stopAt": stamp(60)}
     assert (phase_of(instance("a")), phase_start(instance("a")), phase_start(again)) == ("", NOW, at(5))
 

@@ -177,7 +177,7 @@ def test_changed_reason_keeps_transition_time() -> None:
 
 def test_startup_policy_conditions_exclude_each_other() -> None:
     draft = draft_of(make.condition("StartupPolicyInProgress", since=5, reason="why", message="m"))
-    draft.end_start_in_order()
+    draft.complete_start_in_order()
     in_progress, completed = conditions_of(draft)
     assert in_progress == {
         **make.condition("StartupPolicyInProgress", False, reason="why", message="m"),

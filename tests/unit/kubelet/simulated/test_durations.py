@@ -6,7 +6,7 @@ import pytest
 
 import make
 from batchyard.base.instant import HOUR, MINUTE, SECOND
-from batchyard.kubelet.simulated.durations import UNLIMITED_RUNTIME, RunPlan, plan_of, sleep_time_of_command
+from batchyard.kubelet.simulated.durations import UNLIMITED_RUNTIME, RunPlan, run_plan_of, sleep_time_of_command
 from stage import Stage
 from unit.nodes.node_make import owner, pod
 
@@ -23,7 +23,7 @@ def plan(annotations: dict[str, str], **objects: Any) -> RunPlan:
     job = make.job("j", annotations=objects.get("job"))
     job["metadata"]["ownerReferences"] = owner("JobSet", "js")
     stage.put(job, make.jobset("js", annotations=objects.get("jobset")))
-    return plan_of(pod(metadata={"annotations": annotations, "ownerReferences": owner("Job", "j")}), stage.client)
+    return run_plan_of(pod(metadata={"annotations": annotations, "ownerReferences": owner("Job", "j")}), stage.client)
 
 
 @pytest.mark.parametrize(
@@ -124,13 +124,13 @@ def test_exit_code_annotation_is_read_from_pod_job_and_jobset() -> None:
 
 
 def test_pod_without_known_duration_runs_for_one_minute() -> None:
-    assert plan_of(pod(containers=UNKNOWN), Stage().client) == RunPlan(MINUTE, 0)
+    assert run_plan_of(pod(containers=UNKNOWN), Stage().client) == RunPlan(MINUTE, 0)
 
 
 def test_pod_of_deleted_job_runs_until_stopped() -> None:
     """The runtime of the Job is gone with it, so the remaining runtime is unknown."""
     left = pod(containers=UNKNOWN, metadata={"ownerReferences": owner("Job", "gone")})
-    assert plan_of(left, Stage().client) == RunPlan(UNLIMITED_RUNTIME, 0)
+    assert run_plan_of(left, Stage().client) == RunPlan(UNLIMITED_RUNTIME, 0)
 
 
 RUNTIMES = {
@@ -145,7 +145,7 @@ def plan_in(runtimes: dict[str, Any] | None, name: str, default: int | None = No
     if runtimes is not None:
         cluster = {"apiVersion": "cloud.batchyard.dev/v1alpha1", "kind": "Cluster", "metadata": {"name": "c"}}
         stage.put({**cluster, "spec": {"zones": ["z-a"], "region": "z", "runtimes": runtimes}})
-    return plan_of(pod(name, containers=UNKNOWN), stage.client, default)
+    return run_plan_of(pod(name, containers=UNKNOWN), stage.client, default)
 
 
 def test_cluster_sets_runtime_of_pods_without_own_runtime() -> None:

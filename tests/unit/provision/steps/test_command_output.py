@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
-from batchyard.provision.steps.google import nothing_is_protected
+from batchyard.provision.steps.google import parse_protection
 from batchyard.provision.steps.model import CommandOutput, ProbeResult, ResultParser, Retry
 from batchyard.provision.steps.probe_parsers import (
-    all_are,
-    diff_is_empty,
+    all_have_condition,
     fails,
     field_equals,
-    has_quota,
+    is_admitted_and_unfinished,
     lists_all,
-    none_is,
-    plan_is_empty,
+    none_match,
+    parse_kubectl_diff,
+    parse_terraform_plan,
     prints_anything,
     prints_nothing,
     succeeds,
@@ -97,23 +97,27 @@ def queue(name: str, active: str, message: str = "", namespace: str = "") -> dic
             id="old",
         ),
         pytest.param(
-            plan_is_empty, CommandOutput(0, "No changes."), ProbeResult(True, "no changes"), id="nothing planned"
+            parse_terraform_plan, CommandOutput(0, "No changes."), ProbeResult(True, "no changes"), id="nothing planned"
         ),
         pytest.param(
-            plan_is_empty,
+            parse_terraform_plan,
             CommandOutput(2, PLAN),
             ProbeResult(False, "87 to add, 0 to change, 0 to destroy"),
             id="a plan",
         ),
         pytest.param(
-            plan_is_empty,
+            parse_terraform_plan,
             CommandOutput(1, "", LOCKED),
             ProbeResult(False, "Error: Error acquiring the state lock"),
             id="locked",
         ),
-        pytest.param(diff_is_empty, CommandOutput(0, ""), ProbeResult(True, "as rendered"), id="no diff"),
-        pytest.param(diff_is_empty, CommandOutput(1, DIFF), ProbeResult(False, "2 objects to write"), id="two differ"),
-        pytest.param(diff_is_empty, REFUSED, ProbeResult(False, REFUSED.stderr.strip()), id="no diff without a server"),
+        pytest.param(parse_kubectl_diff, CommandOutput(0, ""), ProbeResult(True, "as rendered"), id="no diff"),
+        pytest.param(
+            parse_kubectl_diff, CommandOutput(1, DIFF), ProbeResult(False, "2 objects to write"), id="two differ"
+        ),
+        pytest.param(
+            parse_kubectl_diff, REFUSED, ProbeResult(False, REFUSED.stderr.strip()), id="no diff without a server"
+        ),
     ],
 )
 def test_command_output_is_parsed(reading: ResultParser, answer: CommandOutput, seen: ProbeResult) -> None:
@@ -124,19 +128,19 @@ def test_each_expected_object_must_have_condition() -> None:
     answer = objects(
         queue("a", "True"), queue("b", "False", "Can't admit: FlavorNotFound"), queue("of-others", "False")
     )
-    assert all_are("Active", ["a"])(answer) == ProbeResult(True, "1 Active")
-    assert all_are("Active", ["a", "b"])(answer) == ProbeResult(False, "b: Can't admit: FlavorNotFound")
-    assert all_are("Active", ["c"])(answer) == ProbeResult(False, "c: not found")
+    assert all_have_condition("Active", ["a"])(answer) == ProbeResult(True, "1 Active")
+    assert all_have_condition("Active", ["a", "b"])(answer) == ProbeResult(False, "b: Can't admit: FlavorNotFound")
+    assert all_have_condition("Active", ["c"])(answer) == ProbeResult(False, "c: not found")
 
 
 def test_objects_are_distinguished_by_namespace() -> None:
     answer = objects(queue("lq", "True", namespace="x"), queue("lq", "False", "no", namespace="y"))
-    assert all_are("Active", ["x/lq"])(answer).is_satisfied
-    assert all_are("Active", ["y/lq"])(answer) == ProbeResult(False, "y/lq: no")
+    assert all_have_condition("Active", ["x/lq"])(answer).is_satisfied
+    assert all_have_condition("Active", ["y/lq"])(answer) == ProbeResult(False, "y/lq: no")
 
 
 def test_single_object_is_read_as_list() -> None:
-    assert all_are("Active", ["a"])(CommandOutput(0, json.dumps(queue("a", "True")))).is_satisfied
+    assert all_have_condition("Active", ["a"])(CommandOutput(0, json.dumps(queue("a", "True")))).is_satisfied
 
 
 @pytest.mark.parametrize(
@@ -145,7 +149,7 @@ def test_single_object_is_read_as_list() -> None:
 )
 def test_workload_has_quota_until_finished(conditions: list[tuple[str, str]], is_so: bool) -> None:
     rows = [{"type": kind, "status": status} for kind, status in conditions]
-    assert has_quota({"status": {"conditions": rows}}) is is_so
+    assert is_admitted_and_unfinished({"status": {"conditions": rows}}) is is_so
 
 
 def test_running_workloads_are_named() -> None:
@@ -153,17 +157,17 @@ def test_running_workloads_are_named() -> None:
         "metadata": {"name": "w", "namespace": "n"},
         "status": {"conditions": [{"type": "Admitted", "status": "True"}]},
     }
-    assert none_is(has_quota, "running")(objects(running)) == ProbeResult(False, "running: 1 (n/w)")
-    assert none_is(has_quota, "running")(CommandOutput(0, "")) == ProbeResult(True)
-    assert none_is(has_quota, "running")(NOT_SERVED) == ProbeResult(True)
-    assert not none_is(has_quota, "running")(REFUSED).is_satisfied
+    assert none_match(is_admitted_and_unfinished, "running")(objects(running)) == ProbeResult(False, "running: 1 (n/w)")
+    assert none_match(is_admitted_and_unfinished, "running")(CommandOutput(0, "")) == ProbeResult(True)
+    assert none_match(is_admitted_and_unfinished, "running")(NOT_SERVED) == ProbeResult(True)
+    assert not none_match(is_admitted_and_unfinished, "running")(REFUSED).is_satisfied
 
 
 def test_protected_cluster_is_found_in_nested_modules() -> None:
     cluster = {"address": "module.cluster.c", "values": {"deletion_protection": True}}
     deep = {"values": {"root_module": {"child_modules": [{"child_modules": [{"resources": [cluster]}]}]}}}
-    assert nothing_is_protected(CommandOutput(0, json.dumps(deep))) == ProbeResult(False, "protected: module.cluster.c")
-    assert nothing_is_protected(CommandOutput(0, '{"format_version": "1.0"}')).is_satisfied, "an empty state"
+    assert parse_protection(CommandOutput(0, json.dumps(deep))) == ProbeResult(False, "protected: module.cluster.c")
+    assert parse_protection(CommandOutput(0, '{"format_version": "1.0"}')).is_satisfied, "an empty state"
 
 
 def test_only_transient_errors_are_retried_up_to_limit() -> None:

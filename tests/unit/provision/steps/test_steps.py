@@ -12,7 +12,7 @@ from batchyard.provision.model import PlatformModel
 from batchyard.provision.render import render
 from batchyard.provision.steps import google
 from batchyard.provision.steps.cluster import ClusterConnection
-from batchyard.provision.steps.destroy import create, destroy, leftovers
+from batchyard.provision.steps.destroy import creation_steps, destruction_steps, leftovers
 from batchyard.provision.steps.model import PlatformStep
 
 REFARCH = Path(__file__).parents[4] / "examples/platforms/refarch.yaml"
@@ -33,12 +33,12 @@ def rendered_platform(is_on_google: bool) -> tuple[PlatformModel, Mapping[str, s
 
 @cache
 def creating(is_on_google: bool) -> list[PlatformStep]:
-    return create(*rendered_platform(is_on_google), OWN if is_on_google else ELSEWHERE)
+    return creation_steps(*rendered_platform(is_on_google), OWN if is_on_google else ELSEWHERE)
 
 
 @cache
 def destroying(is_on_google: bool) -> list[PlatformStep]:
-    return destroy(*rendered_platform(is_on_google), OWN if is_on_google else ELSEWHERE)
+    return destruction_steps(*rendered_platform(is_on_google), OWN if is_on_google else ELSEWHERE)
 
 
 def place_of(steps: list[PlatformStep], name: str) -> int:

@@ -96,7 +96,7 @@ def test_initial_share_strategy_preempts_at_most_one_workload_of_queue() -> None
 def with_strategy(strategy: FairSharingStrategy, cpus: Sequence[int], own: int = 3) -> SchedulerBench:
     """Queue a uses `own` cpu and b the rest; only one strategy is configured."""
     bench = three()
-    bench.policy = SchedulingPolicy(fair_sharing=True, strategies=(strategy,))
+    bench.policy = SchedulingPolicy(fair_sharing=True, preemption_strategies=(strategy,))
     hold_each(bench, "a", own)
     hold_each(bench, "b", *cpus)
     return bench

@@ -46,7 +46,7 @@ def test_deferred_response_before_journal_commit_is_sent_after_commit() -> None:
         kernel = LiveKernel(asyncio.get_running_loop(), 0)
         metrics = RequestMetrics(monotonic_seconds)
         answers = RequestDispatcher(late, kernel, cast("GroupCommit", commit), lambda: 7, metrics)
-        answers.ask(ApiRequest("GET", "/version", {}, {}, b"", OWNER), answered.append)
+        answers.submit(ApiRequest("GET", "/version", {}, {}, b"", OWNER), answered.append)
         while not late.listeners:
             with suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.Event().wait(), 0.01)

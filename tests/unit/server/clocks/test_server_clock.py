@@ -41,7 +41,7 @@ def measure_offsets(first: Sequence[Duration], later: Sequence[Duration] = ()) -
     loop = asyncio.new_event_loop()
     server, timers, kernel = DatedServer([0, *first]), VirtualEventLoop(START), LiveKernel(loop, START)
     clock = ServerClock(kernel, timers, server, server, reported.append)
-    loop.run_until_complete(clock.set())
+    loop.run_until_complete(clock.synchronize())
     result.append(kernel.clock() - START)
     kernel.call_soon(lambda: None)  # from now on there is work
     for ahead in later:

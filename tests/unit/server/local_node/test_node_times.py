@@ -19,7 +19,7 @@ class SettableClock:
 def test_clocks_within_two_seconds_count_as_equal() -> None:
     times = NodeTimes(SettableClock(NOON + SECOND), SettableClock(NOON))
     state = {"phase": "Running", "startedAt": NOON - MINUTE}
-    assert times.state(state) == state
+    assert times.convert_state(state) == state
     assert times.to_machine_time(NOON) == NOON
 
 
@@ -32,8 +32,8 @@ def test_node_times_are_converted_to_platform_time() -> None:
         "exceeded": {"volume": "v", "at": NOON - 1},
     }
     seen = {"startedAt": NOON + HOUR - 5, "finishedAt": NOON + HOUR, "exceeded": {"volume": "v", "at": NOON + HOUR - 1}}
-    assert times.state(reported) == {"phase": "Exited", **seen}
-    assert times.state({"phase": "Exited", "startedAt": 0}) == {"phase": "Exited", "startedAt": 0}
+    assert times.convert_state(reported) == {"phase": "Exited", **seen}
+    assert times.convert_state({"phase": "Exited", "startedAt": 0}) == {"phase": "Exited", "startedAt": 0}
 
 
 def test_stop_time_is_converted_to_node_time_and_back() -> None:
@@ -41,13 +41,13 @@ def test_stop_time_is_converted_to_node_time_and_back() -> None:
     run = {"status": {}, "stop": {"at": NOON + HOUR, "grace": 3, "why": ""}}
     reported = times.with_machine_stop_time(run)
     assert reported["stop"] == {"at": NOON, "grace": 3, "why": ""}
-    assert times.run(reported) == run
+    assert times.convert_run(reported) == run
 
 
 def test_reported_times_stay_unchanged_when_node_clock_is_set_back() -> None:
     ours, machine = SettableClock(NOON), SettableClock(NOON)
     times = NodeTimes(ours, machine)
-    began = times.state({"startedAt": NOON - MINUTE})
+    began = times.convert_state({"startedAt": NOON - MINUTE})
     ours.now, machine.now = NOON + SECOND, NOON + SECOND - HOUR
-    assert times.state({"startedAt": NOON - MINUTE}) == began
-    assert times.state({"finishedAt": NOON + SECOND - HOUR}) == {"finishedAt": NOON + SECOND}
+    assert times.convert_state({"startedAt": NOON - MINUTE}) == began
+    assert times.convert_state({"finishedAt": NOON + SECOND - HOUR}) == {"finishedAt": NOON + SECOND}

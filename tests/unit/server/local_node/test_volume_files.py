@@ -234,13 +234,13 @@ def test_whole_volume_is_mounted_at_resolved_path(tmp_path: Path) -> None:
     assert mount_source(tmp_path, mount("volumes/v"), EmptyDirPlan()) == "volumes/v"
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    disk = HostPathPlan(str(tmp_path / "link"), allowed=(str(tmp_path),))
+    disk = HostPathPlan(str(tmp_path / "link"), allowed_folders=(str(tmp_path),))
     assert mount_source(tmp_path, mount(disk.path), disk) == str(tmp_path.resolve() / "real")
 
 
 @pytest.mark.parametrize("sub_path", ["", "below"])
 def test_host_path_replaced_by_symlink_outside_allowed_paths_is_rejected(tmp_path: Path, sub_path: str) -> None:
-    disk = HostPathPlan(f"{tmp_path}/data/x", allowed=(f"{tmp_path}/data",))
+    disk = HostPathPlan(f"{tmp_path}/data/x", allowed_folders=(f"{tmp_path}/data",))
     make_volume(tmp_path, "v", disk, make.NOW)
     assert mount_source(tmp_path, mount(disk.path), disk) == str(tmp_path.resolve() / "data/x")
     (tmp_path / "data/x").rename(tmp_path / "data/y")

@@ -106,6 +106,6 @@ def test_pending_spans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     async def act(export: SpanExport, _collector: Collector) -> None:
         for _ in range(605):
             export.emit(SPAN)
-        assert export.lost == 5
+        assert export.lost_count == 5
 
     assert len(with_collector(act).taken) == 600

@@ -26,11 +26,11 @@ class TwoInformers:
 def test_watch_error_is_reported_once_and_recovery_is_reported() -> None:
     reported = TwoInformers()
     away = HttpResponse(0, trouble="nobody listens")
-    assert reported.listed(reported.jobs, away) == "no answer: nobody listens"
+    assert reported.listed(reported.jobs, away) == "no response: nobody listens"
     assert reported.listed(reported.templates, away) == ""
     assert reported.listed(reported.jobs, LISTED) == "", "the other informer has not recovered"
     assert reported.listed(reported.templates, LISTED) == "recovered: all lists and watches work again"
-    assert reported.listed(reported.jobs, away) == "no answer: nobody listens", "this is a new error"
+    assert reported.listed(reported.jobs, away) == "no response: nobody listens", "this is a new error"
 
 
 def test_unserved_kind_does_not_prevent_recovery_report() -> None:
@@ -38,7 +38,7 @@ def test_unserved_kind_does_not_prevent_recovery_report() -> None:
     unserved = reported.listed(reported.templates, HttpResponse(404))
     assert unserved.startswith("podtemplates are not served by the API server; ")
     assert unserved.endswith("; look at the terms")
-    assert reported.listed(reported.jobs, HttpResponse(503)) == "503: no reason was given"
+    assert reported.listed(reported.jobs, HttpResponse(503)) == "503: unknown reason"
     assert reported.listed(reported.jobs, LISTED) == "recovered: all lists and watches work again"
     assert reported.listed(reported.templates, HttpResponse(404)) == "", "the error is reported and unchanged"
-    assert reported.listed(reported.jobs, HttpResponse(503)) == "503: no reason was given"
+    assert reported.listed(reported.jobs, HttpResponse(503)) == "503: unknown reason"

@@ -138,7 +138,7 @@ def test_busy_server_is_retried_and_failing_server_raises_error() -> None:
 def test_unreachable_server_is_not_retried() -> None:
     request = cohorts(1)
     request.trouble = lambda _: HttpResponse(0, trouble="a:1: Connection refused")
-    with pytest.raises(SnapshotError, match="no answer: a:1: Connection refused; check that the server runs"):
+    with pytest.raises(SnapshotError, match="no response: a:1: Connection refused; check that the server runs"):
         read_objects(request, (scheme.COHORT,))
     assert len(request.paths) == 1
 

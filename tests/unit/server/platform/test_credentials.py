@@ -25,7 +25,7 @@ def test_damaged_credential_file_is_reported_and_left_unchanged(tmp_path: Path, 
     CertificateAuthority(tmp_path, NOW)
     SigningKey(tmp_path)
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(CredentialsError, match=f"{tmp_path / name} is damaged; put it back .* or remove"):
+    with pytest.raises(CredentialsError, match=f"{tmp_path / name} is damaged; restore this file .* or remove"):
         SigningKey(tmp_path) if name == "tokens.key" else CertificateAuthority(tmp_path, NOW)
     assert (tmp_path / name).read_bytes() == content
 
@@ -34,7 +34,7 @@ def test_certificate_without_key_is_not_replaced(tmp_path: Path) -> None:
     CertificateAuthority(tmp_path, NOW)
     (tmp_path / "ca.key").unlink()
     before = (tmp_path / "ca.crt").read_bytes()
-    with pytest.raises(CredentialsError, match=r"ca\.key is missing but its certificate exists"):
+    with pytest.raises(CredentialsError, match=r"ca\.key is missing, but its certificate exists"):
         CertificateAuthority(tmp_path, NOW)
     assert (tmp_path / "ca.crt").read_bytes() == before
 

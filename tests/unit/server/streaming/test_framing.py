@@ -55,8 +55,8 @@ class RecordedConnection:
     def send(self, data: bytes) -> None:
         self.sent += data
 
-    def listen(self, *, listens: bool) -> None:
-        self.listens = listens
+    def set_reading(self, *, is_reading: bool) -> None:
+        self.listens = is_reading
 
     def close(self, *, at_once: bool = False) -> None:
         self.is_closed = True
@@ -76,8 +76,8 @@ class RecordedSession:
     def end_input(self) -> None:
         self.reported.append("end")
 
-    def listen(self, *, listens: bool) -> None:
-        self.reported.append(listens)
+    def set_reading(self, *, is_reading: bool) -> None:
+        self.reported.append(is_reading)
 
     def resize(self, columns: int, rows: int) -> None:
         self.reported.append((columns, rows))
@@ -166,7 +166,7 @@ def test_back_pressure_works_in_both_directions() -> None:
     ExecWebSocket(socket, opening.command())
     socket.set_writable(is_writable=False)
     assert opening.sessions[0].reported == [False]
-    opening.sessions[0].session_client.wants_more(wants=False)
+    opening.sessions[0].session_client.set_accepts_input(accepts_input=False)
     assert not wire.listens
 
 

@@ -102,10 +102,10 @@ def test_received_data_is_fed_in_turns_while_reading_is_paused() -> None:
         assert (speaker.parts, len(turns), transport.reads) == ([], 1, False)
         turns.popleft()()
         assert speaker.parts == [sent[:CHUNK_SIZE]]
-        connection.listen(listens=False)
+        connection.set_reading(is_reading=False)
         turns.popleft()()
         assert len(speaker.parts) == 1
-        connection.listen(listens=True)
+        connection.set_reading(is_reading=True)
         while turns:
             turns.popleft()()
         assert b"".join(speaker.parts) == sent
@@ -167,7 +167,7 @@ async def answers_of_a_busy_host(place: Path, number: int) -> list[Mapping[str, 
         host.settimeout(10)
         asking = [HostConnection(place, asyncio.get_running_loop(), hear, lambda: None) for _ in range(number)]
         for each in asking:
-            each.ask({"run": "x"}, [file.fileno()])
+            each.send_request({"run": "x"}, [file.fileno()])
         for _ in asking:
             await answer(host, b'{"run": "x"}')
         await all_heard.wait()

@@ -132,7 +132,7 @@ def test_equal_configurations_make_no_difference() -> None:
             [workload("x", 40)],
             "metadata.annotations.batchyard.dev/runtime: this field of Workload team/x at 0s differs",
         ),
-        ([], [], "it contains no Job, JobSet, Pod or Workload; give a load for both with --trace"),
+        ([], [], "it contains no Job, JobSet, Pod or Workload; pass a load for both with --trace"),
     ],
 )
 def test_different_workloads_are_rejected(a: list[Obj], b: list[Obj], stated: str) -> None:
@@ -148,7 +148,7 @@ def test_workloads_beside_separate_load_are_rejected() -> None:
 def test_different_horizons_are_rejected() -> None:
     settings = {"apiVersion": "sim.batchyard.dev/v1alpha1", "kind": "Scenario", "metadata": {"name": "s"}}
     ends = {**settings, "spec": {"horizon": "1m"}}
-    with pytest.raises(InvalidScenario, match="both scenarios end at different times; give --until"):
+    with pytest.raises(InvalidScenario, match="the scenarios have different horizons; set --until"):
         compared([*queue(1), ends], queue(1), LOAD)
     pair = read_pair(
         ComparedConfiguration("a", [*queue(1), ends]), ComparedConfiguration("b", queue(1)), LOAD, 10 * SECOND

@@ -111,15 +111,15 @@ def test_fault_without_target_is_recorded_as_missed() -> None:
     world, log = world_of("{at: 1m, fail: {jobSet: team/none}}", "{at: 2m, drain: {node: none}}")
     world.run_until(None)
     assert [record["nodes"] for record in log] == [[], []]
-    assert world.refused == []
-    assert [fault.path for fault in world.missed] == ["spec.faults[0]", "spec.faults[1]"]
+    assert world.rejected_writes == []
+    assert [fault.path for fault in world.missed_faults] == ["spec.faults[0]", "spec.faults[1]"]
 
 
 def test_random_fault_without_target_is_not_recorded_as_missed() -> None:
     world, log = world_of("{every: {mean: 1m, until: 10m}, fail: {jobSet: team/none}}", job=JOB % (1, 600))
     world.run_until(None)
     assert log
-    assert world.missed == []
+    assert world.missed_faults == []
 
 
 def test_reclaimed_spot_machine_stops_after_notice() -> None:

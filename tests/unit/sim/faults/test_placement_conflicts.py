@@ -26,7 +26,7 @@ def test_unschedulable_condition_is_retried_after_write_conflict() -> None:
     kernel, trouble = VirtualEventLoop(make.NOW), WriteFaults()
     client = LocalClient(Store(), kernel)
     Runner(kernel, FaultyClient(client, trouble), [PlacementController()], lambda *_: None)
-    trouble.conflicts = 0.5
+    trouble.conflict_rate = 0.5
     names = [f"p{number}" for number in range(5)]
     for name in names:
         client.submit([Create(pod(name))], lambda _: None)

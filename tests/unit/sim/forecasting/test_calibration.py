@@ -111,7 +111,7 @@ def test_empty_calibration_corrects_nothing() -> None:
 
 
 def test_calibration_does_not_use_future_start() -> None:
-    started: Callable[[ForecastRecord], StartOutcome] = lambda _: StartOutcome(started=HOUR)  # noqa: E731 - as it is passed
+    started: Callable[[ForecastRecord], StartOutcome] = lambda _: StartOutcome(started_at=HOUR)  # noqa: E731 - as it is passed
     before = single_record(spread(6000, 0.1))
     assert apply_outcomes(before, MINUTE, started).pending == before.pending
     assert shifts(apply_outcomes(before, MINUTE, started)) == [0.0] * len(LEVELS)
@@ -127,7 +127,7 @@ def test_early_quantile_is_corrected_once_its_time_has_passed() -> None:
 def test_correction_shifts_opposite_level_by_less() -> None:
     late = shifts(apply_outcomes(single_record(spread(600, 0.01)), HOUR, lambda _: WAITS))
     assert late[17] > -late[1] > 0 or late[17] > late[1] > 0
-    result = apply_outcomes(single_record(spread(600, 1)), HOUR, lambda _: StartOutcome(started=SECOND))
+    result = apply_outcomes(single_record(spread(600, 1)), HOUR, lambda _: StartOutcome(started_at=SECOND))
     assert shifts(result)[1] < 0 < shifts(result)[17]
 
 
@@ -152,7 +152,7 @@ def test_few_forks_and_horizons_are_corrected_separately() -> None:
 
 
 def test_corrected_waits_are_sorted_and_unreached_levels_stay_none() -> None:
-    known = apply_outcomes(single_record(spread(600, 1)), HOUR, lambda _: StartOutcome(started=SECOND))
+    known = apply_outcomes(single_record(spread(600, 1)), HOUR, lambda _: StartOutcome(started_at=SECOND))
     result = sort_waits(correct_waits(known, SORTS, (*spread(600, 0.001)[:-1], None)))
     known_waits = [wait for wait in result if wait is not None]
     assert (known_waits, result[-1]) == (sorted(known_waits), None)
@@ -172,7 +172,7 @@ def workload_with_condition(status: str) -> Obj:
 
 
 def test_start_outcome_is_read_from_conditions() -> None:
-    assert outcome_of(workload_with_condition("True"), "u") == StartOutcome(started=MINUTE)
+    assert outcome_of(workload_with_condition("True"), "u") == StartOutcome(started_at=MINUTE)
     assert outcome_of(workload_with_condition("False"), "u") == StartOutcome()
     assert outcome_of(workload_with_condition("True"), "another").is_gone
     assert outcome_of(None, "u").is_gone

@@ -47,7 +47,7 @@ def test_stopped_local_queue_warns_of_workloads_not_admitted() -> None:
     waiting = state(THERE, 10)
     freed = {key: obj for key, obj in waiting.objects.items() if key.name != "a"}
     assert dry_run_warnings(replace(waiting, objects=freed), _local("Hold"), lambda _: True) == [
-        "team/c would be admitted at once without the change, and not with it"
+        "team/c would be admitted at once without the change, but not with it"
     ]
 
 

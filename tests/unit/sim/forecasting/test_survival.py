@@ -7,13 +7,13 @@ from batchyard.sim.forecasting.run_times import SurvivalFunction
 
 def test_survival_without_censoring_is_share_that_lasted_longer() -> None:
     survival = SurvivalFunction([10, 20, 20, 40])
-    assert [survival.left_fraction(age) for age in (9, 10, 20, 39, 40)] == [1, 0.75, 0.25, 0.25, 0]
+    assert [survival.surviving_fraction(age) for age in (9, 10, 20, 39, 40)] == [1, 0.75, 0.25, 0.25, 0]
 
 
 def test_censored_runs_count_until_their_age() -> None:
     survival = SurvivalFunction([10, 30], running_ages=[20, 20])
-    assert [survival.left_fraction(age) for age in (10, 30)] == [0.75, 0]
-    assert SurvivalFunction([10, 30], running_ages=[5]).left_fraction(10) == 0.5
+    assert [survival.surviving_fraction(age) for age in (10, 30)] == [0.75, 0]
+    assert SurvivalFunction([10, 30], running_ages=[5]).surviving_fraction(10) == 0.5
 
 
 def test_lower_chance_draws_longer_run() -> None:
@@ -40,7 +40,9 @@ def test_draw_beyond_last_end_uses_censored_runs() -> None:
 def test_weight_equals_repeated_observation() -> None:
     weighed = SurvivalFunction([10, 20], [15], ([2, 1], [3]))
     plain = SurvivalFunction([10, 10, 20], [15, 15, 15])
-    assert [weighed.left_fraction(age) for age in (5, 10, 20)] == [plain.left_fraction(age) for age in (5, 10, 20)]
+    assert [weighed.surviving_fraction(age) for age in (5, 10, 20)] == [
+        plain.surviving_fraction(age) for age in (5, 10, 20)
+    ]
 
 
 def test_lower_power_draws_longer_run_beyond_last_end() -> None:

@@ -61,7 +61,7 @@ def inspect_stopped_world(world: World) -> InvariantChecker:
 def violated_invariants(world: World, inspection: InvariantChecker) -> list[str]:
     """The violated invariants without duplicates."""
     world.run_until(None)
-    assert world.refused == []
+    assert world.rejected_writes == []
     return list(dict.fromkeys(violation.invariant for violation in inspection.finish()))
 
 

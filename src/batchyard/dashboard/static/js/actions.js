@@ -104,7 +104,7 @@ function choiceOf(action) {
 // Return the error message, or "" on success. The action token lasts some minutes: ask for a new one.
 async function send(target, offer, action, value, source) {
   const fresh = await source.get(offerPath(target));
-  if (!fresh) return "The object is gone, you may no longer read it, or the platform does not answer.";
+  if (!fresh) return "The object is gone, you may no longer read it, or the platform does not respond.";
   const body = { action: action.name, kind: target.kind, namespace: target.namespace || "", name: target.name, uid: offer.uid, value };
   return source.post(ACTIONS_PATH, body, { "X-Batchyard-Action-Token": fresh.token });
 }

@@ -25,14 +25,14 @@ const PAGES = {
 };
 const ANNOUNCE_INTERVAL = 5000;
 const NAV = [["", "Overview"], ["cohorts", "Cohorts"], ["workloads", "Workloads"], ["timeline", "Timeline"], ["nodes", "Nodes"], ["costs", "Cost"]];
-const WITHIN = { queue: "cohorts", workload: "workloads", node: "nodes" };
+const PARENT_VIEWS = { queue: "cohorts", workload: "workloads", node: "nodes" };
 const main = document.getElementById("main");
 const embedded = document.getElementById("report");
 const source = embedded ? new ReportSource(JSON.parse(embedded.textContent)) : new LiveSource();
 const hasResult = Boolean(embedded && source.report.models.result);
 if (hasResult) NAV.unshift(["result", "Result"]);
 if (hasResult && !location.hash) history.replaceState(null, "", "#/result");
-const seen = { route: null, page: null, model: null, besides: {}, stop: () => {}, state: "loading", typing: 0, said: "", saidAt: 0 };
+const current = { route: null, page: null, model: null, extras: {}, stop: () => {}, state: "loading", typing: 0, announcedText: "", announcedAt: 0 };
 
 function routeOf(hash) {
   const [path, query] = hash.replace(/^#\/?/, "").split("?");
@@ -54,18 +54,18 @@ function open() {
   for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
   const route = routeOf(location.hash);
   const page = Object.hasOwn(PAGES, route.view) ? PAGES[route.view] : null;
-  const isSame = seen.route && seen.route.path === route.path;
-  seen.stop();
-  Object.assign(seen, { route, page, besides: isSame ? seen.besides : {}, state: "loading", model: isSame ? seen.model : null, said: "" });
+  const isSame = current.route && current.route.path === route.path;
+  current.stop();
+  Object.assign(current, { route, page, extras: isSame ? current.extras : {}, state: "loading", model: isSame ? current.model : null, announcedText: "" });
   if (!isSame) main.replaceChildren();
   if (!page) {
-    Object.assign(seen, { state: "unknown", stop: () => {} });
+    Object.assign(current, { state: "unknown", stop: () => {} });
     document.title = "Unknown address · batchyard";
     return draw();
   }
   document.title = `${page.title(route)} · batchyard`;
-  seen.stop = source.watch(page.model, page.query(route), take, (state, text) => {
-    Object.assign(seen, { state, text, model: state === "away" ? seen.model : null });
+  current.stop = source.watch(page.model, page.query(route), take, (state, text) => {
+    Object.assign(current, { state, text, model: state === "away" ? current.model : null });
     draw();
   });
   drawTop();
@@ -74,71 +74,71 @@ function open() {
 
 function take(model, envelope) {
   setClock(envelope);
-  Object.assign(seen, { model, state: source.isLive ? "live" : "report" });
+  Object.assign(current, { model, state: source.isLive ? "live" : "report" });
   draw();
-  if (seen.page.besides) askBesides(model);
-  say(model);
+  if (current.page.extras) requestExtras(model);
+  announceChanges(model);
 }
 
-// Tell screen readers what changed, at most every few seconds.
-function say(model) {
-  const text = seen.page.summary ? seen.page.summary(model) : "";
-  const isNews = text && seen.said && text !== seen.said && Date.now() - seen.saidAt > ANNOUNCE_INTERVAL;
+// Announce changes to screen readers, at most every few seconds.
+function announceChanges(model) {
+  const text = current.page.summary ? current.page.summary(model) : "";
+  const isNews = text && current.announcedText && text !== current.announcedText && Date.now() - current.announcedAt > ANNOUNCE_INTERVAL;
   if (isNews) {
     announce(text);
-    seen.saidAt = Date.now();
+    current.announcedAt = Date.now();
   }
-  if (isNews || !seen.said) seen.said = text;
+  if (isNews || !current.announcedText) current.announcedText = text;
 }
 
-// These requests cost more than models: repeat them when the state changes, or 10 s later when the reason changes.
-function askBesides(model) {
-  const { route, besides } = seen, asked = seen.page.besides(model);
-  const state = seen.page.stateOf ? seen.page.stateOf(model) : model.state;
-  const isSame = besides.state === state, isNews = besides.why?.summary !== undefined && besides.of !== model.why;
-  if (isSame && !(isNews && Date.now() - besides.at > 10000)) return;
-  seen.besides = { ...Object.fromEntries(Object.keys(asked).map((name) => [name, besides[name]])), state, of: model.why, at: Date.now() };
-  for (const [name, path] of Object.entries(asked)) {
-    source.get(path).then((answer) => {
-      if (seen.route !== route) return;
-      seen.besides = { ...seen.besides, [name]: answer };
+// Extras cost more than models: request them again when the state changes, or after 10 s when the reason changes.
+function requestExtras(model) {
+  const { route, extras } = current, paths = current.page.extras(model);
+  const state = current.page.stateOf ? current.page.stateOf(model) : model.state;
+  const isSame = extras.state === state, isNews = extras.why?.summary !== undefined && extras.of !== model.why;
+  if (isSame && !(isNews && Date.now() - extras.at > 10000)) return;
+  current.extras = { ...Object.fromEntries(Object.keys(paths).map((name) => [name, extras[name]])), state, of: model.why, at: Date.now() };
+  for (const [name, path] of Object.entries(paths)) {
+    source.get(path).then((response) => {
+      if (current.route !== route) return;
+      current.extras = { ...current.extras, [name]: response };
       draw();
     });
   }
 }
 
 function go(query) {
-  const kept = Object.entries(query).filter(([, value]) => value);
-  location.hash = `#/${seen.route.path}${kept.length ? `?${new URLSearchParams(kept)}` : ""}`;
+  const parameters = Object.entries(query).filter(([, value]) => value);
+  location.hash = `#/${current.route.path}${parameters.length ? `?${new URLSearchParams(parameters)}` : ""}`;
 }
 
 // Debounce typing.
 function later(act) {
-  clearTimeout(seen.typing);
-  seen.typing = setTimeout(act, 150);
+  clearTimeout(current.typing);
+  current.typing = setTimeout(act, 150);
 }
 
 function draw() {
   drawTop();
-  if (seen.model) {
-    const context = { route: seen.route, go, later, redraw: draw, besides: seen.besides, isLive: source.isLive, source, refresh };
-    show(seen.page.show(seen.model, context));
+  if (current.model) {
+    const context = { route: current.route, go, later, redraw: draw, extras: current.extras, isLive: source.isLive, source, refresh };
+    show(current.page.show(current.model, context));
     performance.mark("batchyard-drawn");
-  } else if (seen.state === "unauthorized") {
+  } else if (current.state === "unauthorized") {
     show(signIn());
-  } else if (seen.state === "missing") {
-    show(messagePage("Not found", "It does not exist, or you may not see it."));
-  } else if (seen.state === "unknown") {
-    show(messagePage("Unknown address", `This page has no view for “${seen.route.path}”.`));
-  } else if (seen.state === "away") {
-    show(h("div", { class: "page" }, empty("The platform does not answer", "Retrying every few seconds.")));
+  } else if (current.state === "missing") {
+    show(messagePage("Not found", "The object does not exist, or you may not view it."));
+  } else if (current.state === "unknown") {
+    show(messagePage("Unknown address", `This page has no view for “${current.route.path}”.`));
+  } else if (current.state === "away") {
+    show(h("div", { class: "page" }, empty("The platform does not respond", "Retrying every few seconds.")));
   }
 }
 
-// Ask again for what is shown beside the model, because an action changed the object.
+// Request the extras again, because an action changed the object.
 function refresh() {
-  seen.besides = { ...seen.besides, state: undefined };
-  if (seen.model && seen.page.besides) askBesides(seen.model);
+  current.extras = { ...current.extras, state: undefined };
+  if (current.model && current.page.extras) requestExtras(current.model);
 }
 
 function messagePage(title, hint) {
@@ -157,12 +157,12 @@ function signIn() {
 }
 
 function drawTop() {
-  const { view } = seen.route;
+  const { view } = current.route;
   const words = { live: "live", loading: "…", away: "reconnecting", report: "report", unauthorized: "signed out", missing: "live", unknown: "" };
   const made = h("header", { id: "top" },
     h("a", { href: "#/", class: "brand" }, "batchyard"),
-    h("nav", { "aria-label": "Views" }, NAV.map(([name, title]) => h("a", { href: `#/${name}`, "aria-current": (WITHIN[view] || view) === name ? "page" : null, "data-key": name }, title))),
-    words[seen.state] ? h("span", { class: `status status-${seen.state}`, role: "status" }, h("i", {}), words[seen.state]) : h("span", { class: "status" }),
+    h("nav", { "aria-label": "Views" }, NAV.map(([name, title]) => h("a", { href: `#/${name}`, "aria-current": (PARENT_VIEWS[view] || view) === name ? "page" : null, "data-key": name }, title))),
+    words[current.state] ? h("span", { class: `status status-${current.state}`, role: "status" }, h("i", {}), words[current.state]) : h("span", { class: "status" }),
     speedChip(),
     h("time", { class: "num clock", id: "clock", title: "the platform's time, UTC" }, clockText(nowOf())),
     h("button", { type: "button", class: "quiet", title: "search (/)", "aria-label": "search", onclick: () => openSearch(source) }, "⌕"),
@@ -171,7 +171,7 @@ function drawTop() {
   morph(document.getElementById("top"), made);
 }
 
-// Why ages and times run faster than the clock on the wall.
+// The speed of virtual time, if it differs from real time.
 function speedChip() {
   const speed = speedOf();
   if (!source.isLive || speed === 1) return null;

@@ -30,59 +30,59 @@ function append(element, children) {
   }
 }
 
-// Change an element into a new one with few DOM changes, so that focus, scroll position and selection remain.
-export function morph(old, made) {
-  if (old.nodeType !== made.nodeType || old.nodeName !== made.nodeName || keyOf(old) !== keyOf(made)) {
-    old.replaceWith(made);
+// Change the DOM node `old` into `updated` with few changes, so that focus, scroll position and selection remain.
+export function morph(old, updated) {
+  if (old.nodeType !== updated.nodeType || old.nodeName !== updated.nodeName || keyOf(old) !== keyOf(updated)) {
+    old.replaceWith(updated);
     return;
   }
   if (old.nodeType === Node.TEXT_NODE) {
-    if (old.data !== made.data) old.data = made.data;
+    if (old.data !== updated.data) old.data = updated.data;
     return;
   }
-  for (const name of HANDLERS) if (old[name] !== made[name]) old[name] = made[name];
-  morphAttributes(old, made);
-  if (made.adopt) made.adopt(old);
-  else morphChildren(old, made);
+  for (const name of HANDLERS) if (old[name] !== updated[name]) old[name] = updated[name];
+  morphAttributes(old, updated);
+  if (updated.adopt) updated.adopt(old);
+  else morphChildren(old, updated);
 }
 
 function keyOf(node) {
   return node.nodeType === Node.ELEMENT_NODE ? node.getAttribute("data-key") : null;
 }
 
-function morphAttributes(old, made) {
+function morphAttributes(old, updated) {
   for (const { name } of [...old.attributes]) {
-    if (!made.hasAttribute(name) && name !== "open") old.removeAttribute(name);
+    if (!updated.hasAttribute(name) && name !== "open") old.removeAttribute(name);
   }
-  for (const { name, value } of [...made.attributes]) {
+  for (const { name, value } of [...updated.attributes]) {
     if (old.getAttribute(name) === value) continue;
-    if (name === "open") continue; // a details element keeps what the user chose
-    if (name === "style") old.style.cssText = made.style.cssText;
+    if (name === "open") continue; // a details element stays as the user left it
+    if (name === "style") old.style.cssText = updated.style.cssText;
     else old.setAttribute(name, value);
   }
-  if (old.nodeName === "INPUT" && old !== document.activeElement && old.value !== made.value) old.value = made.value;
-  if (old.nodeName === "SELECT" && old !== document.activeElement) queueMicrotask(() => { old.value = made.getAttribute("data-value") ?? ""; });
+  if (old.nodeName === "INPUT" && old !== document.activeElement && old.value !== updated.value) old.value = updated.value;
+  if (old.nodeName === "SELECT" && old !== document.activeElement) queueMicrotask(() => { old.value = updated.getAttribute("data-value") ?? ""; });
 }
 
-function morphChildren(old, made) {
-  const known = new Map();
-  for (const child of old.childNodes) if (keyOf(child) !== null) known.set(keyOf(child), child);
-  let place = old.firstChild;
-  for (const child of [...made.childNodes]) {
-    const same = keyOf(child) !== null ? known.get(keyOf(child)) : null;
-    if (same && same !== place) old.insertBefore(same, place);
-    if (same) place = same;
-    if (!place) old.appendChild(child);
-    else if (!same && keyOf(child) !== null) old.insertBefore(child, place);
+function morphChildren(old, updated) {
+  const keyedChildren = new Map();
+  for (const child of old.childNodes) if (keyOf(child) !== null) keyedChildren.set(keyOf(child), child);
+  let current = old.firstChild;
+  for (const child of [...updated.childNodes]) {
+    const match = keyOf(child) !== null ? keyedChildren.get(keyOf(child)) : null;
+    if (match && match !== current) old.insertBefore(match, current);
+    if (match) current = match;
+    if (!current) old.appendChild(child);
+    else if (!match && keyOf(child) !== null) old.insertBefore(child, current);
     else {
-      const next = place.nextSibling;
-      morph(place, child);
-      place = next;
+      const next = current.nextSibling;
+      morph(current, child);
+      current = next;
     }
   }
-  while (place) {
-    const next = place.nextSibling;
-    place.remove();
-    place = next;
+  while (current) {
+    const next = current.nextSibling;
+    current.remove();
+    current = next;
   }
 }

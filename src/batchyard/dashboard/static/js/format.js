@@ -1,18 +1,18 @@
 // Times and labels. Ages are updated between two models.
 
-let known = { at: performance.now(), time: Date.now(), speed: 1 };
+let platformClock = { at: performance.now(), time: Date.now(), speed: 1 };
 
 export function setClock(envelope) {
-  if (envelope.time) known = { at: performance.now(), time: Date.parse(envelope.time), speed: envelope.speed };
+  if (envelope.time) platformClock = { at: performance.now(), time: Date.parse(envelope.time), speed: envelope.speed };
 }
 
 // Virtual seconds per real second; 0 if the time is stopped.
 export function speedOf() {
-  return known.speed;
+  return platformClock.speed;
 }
 
 export function nowOf() {
-  return known.time + (known.speed ? (performance.now() - known.at) * known.speed : 0);
+  return platformClock.time + (platformClock.speed ? (performance.now() - platformClock.at) * platformClock.speed : 0);
 }
 
 export function ageText(milliseconds) {

@@ -110,9 +110,9 @@ export function workloadCells() {
 }
 
 // The amounts by flavor: `4 cpu, 20Gi memory of spot`.
-export function heldText(holds) {
-  const flavors = [...new Set(holds.map((held) => held.flavor))];
-  return flavors.map((flavor) => `${holds.filter((held) => held.flavor === flavor).map((held) => `${held.amount} ${held.resource}`).join(", ")} of ${flavor}`).join(" · ");
+export function amountsText(holdings) {
+  const flavors = [...new Set(holdings.map((holding) => holding.flavor))];
+  return flavors.map((flavor) => `${holdings.filter((holding) => holding.flavor === flavor).map((holding) => `${holding.amount} ${holding.resource}`).join(", ")} of ${flavor}`).join(" · ");
 }
 
 // Step functions over time, stacked; lines are {name, values, most, class}.

@@ -3,7 +3,7 @@
 import { actionBar, offerPath, openDialog } from "./actions.js";
 import { forbiddenPage } from "./cohorts.js";
 import { h } from "./dom.js";
-import { barLegend, chart, empty, heldText, linkTo, panel, reasonCell, since, stateBadge, table, usageTable, workloadCells } from "./parts.js";
+import { amountsText, barLegend, chart, empty, linkTo, panel, reasonCell, since, stateBadge, table, usageTable, workloadCells } from "./parts.js";
 import { pager } from "./workloads.js";
 
 export const queuePage = {
@@ -13,7 +13,7 @@ export const queuePage = {
   show: showQueue,
   summary: (model) => `${model.name}: ${model.pending} pending, ${model.reserving} hold quota`,
   stateOf: (model) => (model.rules ? model.rules["stop policy"] : ""),
-  besides: (model) => (model.name ? { offer: offerPath(targetOf(model)) } : {}),
+  extras: (model) => (model.name ? { offer: offerPath(targetOf(model)) } : {}),
 };
 
 function targetOf(model) {
@@ -25,7 +25,7 @@ function showQueue(model, context) {
   return h("div", { class: "page" },
     h("p", { class: "crumbs" }, model.path.length ? model.path.map((name) => [linkTo("cohorts", [], name), " / "]) : null, "ClusterQueue"),
     h("h1", {}, model.name, model.active ? null : h("span", { class: "warn" }, model.why)),
-    actionBar(targetOf(model), context.besides.offer, context),
+    actionBar(targetOf(model), context.extras.offer, context),
     h("p", { class: "facts" }, fact("strategy", model.strategy), Object.entries(model.rules).map(([name, value]) => fact(name, value))),
     panel("Quota", model.cohort ? `in cohort ${model.cohort}` : "no cohort", barLegend(), usageTable(model.usage)),
     h("div", { class: "columns" }, linePanel(model, context), runningPanelOf(model)),
@@ -66,7 +66,7 @@ function seriesPanel(model) {
   return panel("Over time", "since recording began", chart(model.series, lines, model.name));
 }
 
-// The actions on a LocalQueue are asked when they are wanted: a queue can have hundreds.
+// The actions on a LocalQueue are requested when the user opens them: a ClusterQueue can have hundreds of LocalQueues.
 function localActions(line, context) {
   if (!context.isLive) return null;
   const target = { kind: "LocalQueue", namespace: line.namespace, name: line.name };
@@ -85,7 +85,7 @@ function localPanel(model, context) {
     ["queue", "main", (line) => [h("a", { href: `#/workloads?namespace=${encodeURIComponent(line.namespace)}&queue=${encodeURIComponent(line.name)}` }, line.name), h("span", { class: "under" }, line.namespace)]],
     ["pending", "num", (line) => line.pending],
     ["hold quota", "num", (line) => line.reserving],
-    ["uses", "", (line) => heldText(line.usage.map((each) => ({ ...each, amount: each.used }))) || h("span", { class: "faint" }, "nothing")],
+    ["uses", "", (line) => amountsText(line.usage.map((each) => ({ ...each, amount: each.used }))) || h("span", { class: "faint" }, "nothing")],
     ["", "", (line) => [line.active ? null : h("span", { class: "warn" }, line.why), localActions(line, context)]],
   ];
   return panel("LocalQueues", String(model.localQueues.length), table(columns, model.localQueues, (line) => `${line.namespace}/${line.name}`));

@@ -4,10 +4,10 @@ const MODELS = "/apis/ui.batchyard.dev/v1alpha1/";
 const TOKEN = "batchyard-token";
 
 export function takeToken() {
-  const found = /^#token=([\w.-]+)(?:&to=(.*))?$/.exec(location.hash);
-  if (!found) return;
-  sessionStorage.setItem(TOKEN, found[1]);
-  history.replaceState(null, "", `${location.pathname}#${found[2] || "/"}`);
+  const match = /^#token=([\w.-]+)(?:&to=(.*))?$/.exec(location.hash);
+  if (!match) return;
+  sessionStorage.setItem(TOKEN, match[1]);
+  history.replaceState(null, "", `${location.pathname}#${match[2] || "/"}`);
 }
 
 // A token that no header can hold is replaced: the request then fails as unauthorized, not as a network error.
@@ -27,17 +27,18 @@ function headers() {
 export class LiveSource {
   isLive = true;
 
-  // Call take(model, envelope) now and on every change, and tell(state, text) on errors; return a function that stops it.
-  watch(view, query, take, tell) {
+  // Call onModel(model, envelope) now and on every change, and reportState(state, text) on errors.
+  // Return a function that stops the watch.
+  watch(view, query, onModel, reportState) {
     const abort = new AbortController();
-    this.#follow(view, query, take, tell, abort.signal);
+    this.#follow(view, query, onModel, reportState, abort.signal);
     return () => abort.abort();
   }
 
   async get(path) {
     try {
-      const answer = await fetch(path, { headers: headers() });
-      return answer.ok ? await answer.json() : null;
+      const response = await fetch(path, { headers: headers() });
+      return response.ok ? await response.json() : null;
     } catch {
       return null;
     }
@@ -46,23 +47,23 @@ export class LiveSource {
   // Return the error message, or "" on success.
   async post(path, body, more) {
     try {
-      const answer = await fetch(path, { method: "POST", headers: { ...headers(), "Content-Type": "application/json", ...more }, body: JSON.stringify(body) });
-      return answer.ok ? "" : await problemOf(answer);
+      const response = await fetch(path, { method: "POST", headers: { ...headers(), "Content-Type": "application/json", ...more }, body: JSON.stringify(body) });
+      return response.ok ? "" : await problemOf(response);
     } catch (error) {
-      return `The platform does not answer: ${error.message}`;
+      return `The platform does not respond: ${error.message}`;
     }
   }
 
-  // Pass a text to take() as it arrives; return the error message, or "" at its end.
-  async text(path, take, signal) {
+  // Pass a text to onText() as it arrives; return the error message, or "" at its end.
+  async text(path, onText, signal) {
     try {
-      const answer = await fetch(path, { headers: headers(), signal });
-      if (!answer.ok) return await problemOf(answer);
-      const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+      const response = await fetch(path, { headers: headers(), signal });
+      if (!response.ok) return await problemOf(response);
+      const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
       for (;;) {
         const { done, value } = await reader.read();
         if (done) return "";
-        take(value);
+        onText(value);
       }
     } catch (error) {
       return `The log ended: ${error.message}`;
@@ -70,52 +71,52 @@ export class LiveSource {
   }
 
   async search(text) {
-    const answer = await this.get(`${MODELS}search?${new URLSearchParams({ text })}`);
-    return answer ? answer.model.results : [];
+    const response = await this.get(`${MODELS}search?${new URLSearchParams({ text })}`);
+    return response ? response.model.results : [];
   }
 
-  async #follow(view, query, take, tell, signal) {
-    for (let wait = 250; !signal.aborted; wait = Math.min(wait * 2, 5000)) {
+  async #follow(view, query, onModel, reportState, signal) {
+    for (let delay = 250; !signal.aborted; delay = Math.min(delay * 2, 5000)) {
       try {
-        const asked = new URLSearchParams({ ...query, watch: "true" });
-        const answer = await fetch(`${MODELS}${view}?${asked}`, { headers: headers(), signal });
-        if (answer.status === 401 || answer.status === 403) return tell("unauthorized", "");
-        if (answer.status === 404) return tell("missing", "");
-        if (!answer.ok) throw new Error(`the platform responded with ${answer.status}`);
-        await this.#read(answer.body, take);
-        wait = 125;
+        const parameters = new URLSearchParams({ ...query, watch: "true" });
+        const response = await fetch(`${MODELS}${view}?${parameters}`, { headers: headers(), signal });
+        if (response.status === 401 || response.status === 403) return reportState("unauthorized", "");
+        if (response.status === 404) return reportState("missing", "");
+        if (!response.ok) throw new Error(`the platform responded with ${response.status}`);
+        await this.#read(response.body, onModel);
+        delay = 125;
       } catch (error) {
         if (signal.aborted) return;
-        tell("away", error.message);
+        reportState("away", error.message);
       }
-      await new Promise((resolve) => setTimeout(resolve, wait));
+      await new Promise((resolve) => setTimeout(resolve, delay));
     }
   }
 
-  async #read(body, take) {
+  async #read(body, onModel) {
     const reader = body.pipeThrough(new TextDecoderStream()).getReader();
     const model = {};
-    for (let rest = ""; ;) {
+    for (let incompleteLine = ""; ;) {
       const { done, value } = await reader.read();
       if (done) return;
-      const lines = (rest + value).split("\n");
-      rest = lines.pop();
+      const lines = (incompleteLine + value).split("\n");
+      incompleteLine = lines.pop();
       for (const line of lines) {
-        const told = JSON.parse(line);
-        Object.assign(model, told.set);
-        for (const name of told.gone || []) delete model[name];
-        take({ ...model }, told);
+        const change = JSON.parse(line);
+        Object.assign(model, change.set);
+        for (const name of change.gone || []) delete model[name];
+        onModel({ ...model }, change);
       }
     }
   }
 }
 
-async function problemOf(answer) {
-  const text = await answer.text();
+async function problemOf(response) {
+  const text = await response.text();
   try {
-    return JSON.parse(text).message || `the platform responded with ${answer.status}`;
+    return JSON.parse(text).message || `the platform responded with ${response.status}`;
   } catch {
-    return `the platform responded with ${answer.status}`;
+    return `the platform responded with ${response.status}`;
   }
 }
 
@@ -126,10 +127,10 @@ export class ReportSource {
     this.report = report;
   }
 
-  watch(view, query, take, tell) {
+  watch(view, query, onModel, reportState) {
     const model = this.#model(view, query);
-    if (model) queueMicrotask(() => take(model, this.report));
-    else queueMicrotask(() => tell("missing", ""));
+    if (model) queueMicrotask(() => onModel(model, this.report));
+    else queueMicrotask(() => reportState("missing", ""));
     return () => {};
   }
 
@@ -137,15 +138,15 @@ export class ReportSource {
     return null;
   }
 
-  // As the platform's search, of at most eight results of each kind.
+  // Search as the platform does: at most eight results of each kind.
   async search(text) {
-    const { workloads, overview, nodes } = this.report.models, wanted = text.toLowerCase();
-    const found = (kind, items, nameOf, path) => items.filter((item) => nameOf(item).toLowerCase().includes(wanted)).slice(0, 8)
+    const { workloads, overview, nodes } = this.report.models, lowerText = text.toLowerCase();
+    const results = (kind, items, nameOf, path) => items.filter((item) => nameOf(item).toLowerCase().includes(lowerText)).slice(0, 8)
       .map((item) => ({ kind, path: path(item), title: item.owner ? item.owner.name : item.name, state: item.owner || kind === "Workload" ? item.state : "" }));
     return [
-      ...found("Workload", workloads.rows, (row) => `${row.namespace}/${row.name} ${row.owner ? row.owner.name : ""}`, (row) => [row.namespace, row.name]),
-      ...found("ClusterQueue", overview.queues || [], (line) => line.name, (line) => [line.name]),
-      ...found("Node", (nodes.pools || []).flatMap((pool) => pool.nodes), (node) => node.name, (node) => [node.name]),
+      ...results("Workload", workloads.rows, (row) => `${row.namespace}/${row.name} ${row.owner ? row.owner.name : ""}`, (row) => [row.namespace, row.name]),
+      ...results("ClusterQueue", overview.queues || [], (line) => line.name, (line) => [line.name]),
+      ...results("Node", (nodes.pools || []).flatMap((pool) => pool.nodes), (node) => node.name, (node) => [node.name]),
     ];
   }
 
@@ -155,26 +156,26 @@ export class ReportSource {
     if (view === "workload") return models.workload[`${query.namespace}/${query.name}`];
     if (view === "timeline") return models.timeline[query.by === "node" ? "node" : "flavor"];
     if (view === "result") return models.result && { ...models.result, timeline: models.timeline.flavor };
-    return view === "workloads" ? chosen(models.workloads, query) : models[view];
+    return view === "workloads" ? filterWorkloads(models.workloads, query) : models[view];
   }
 }
 
 // A report contains all Workloads, so they are filtered here.
-function chosen(all, query) {
+function filterWorkloads(all, query) {
   const text = (query.text || "").toLowerCase();
-  const meant = all.rows.filter((row) =>
+  const matchingRows = all.rows.filter((row) =>
     (!query.namespace || row.namespace === query.namespace)
     && (!query.queue || row.clusterQueue === query.queue || row.queue === query.queue)
     && (!text || `${row.namespace}/${row.name} ${row.owner ? row.owner.name : ""}`.toLowerCase().includes(text)));
   const states = {};
-  for (const name of Object.keys(all.states)) states[name] = meant.filter((row) => row.state === name).length;
-  const found = sorted(query.state ? meant.filter((row) => row.state === query.state) : meant, query.sort || "");
+  for (const name of Object.keys(all.states)) states[name] = matchingRows.filter((row) => row.state === name).length;
+  const sortedRows = sortRows(query.state ? matchingRows.filter((row) => row.state === query.state) : matchingRows, query.sort || "");
   const offset = Number(query.offset || 0), limit = 100;
-  return { ...all, rows: found.slice(offset, offset + limit), count: found.length, offset, limit, states };
+  return { ...all, rows: sortedRows.slice(offset, offset + limit), count: sortedRows.length, offset, limit, states };
 }
 
-// The keys of the server's list; equal rows keep their order, the newest first.
-function sorted(rows, sort) {
+// Sort by the keys of the server's list; equal rows keep their order, the newest first.
+function sortRows(rows, sort) {
   const name = sort.replace("-", ""), sign = sort.startsWith("-") ? -1 : 1;
   const key = { name: (row) => (row.owner ? row.owner.name : row.name), queue: (row) => row.queue, priority: (row) => row.priority, created: (row) => row.created, state: (row) => row.state }[name];
   if (!key) return rows;

@@ -7,7 +7,7 @@ import { empty, panel, table, workloadLink } from "./parts.js";
 const TOP = 24, GAP = 10;
 // The width of lane names in pixels.
 let LEFT = 170;
-const LASTS = [["600", "10 min"], ["3600", "1 h"], ["21600", "6 h"], ["86400", "1 d"], ["all", "all"]];
+const PERIODS = [["600", "10 min"], ["3600", "1 h"], ["21600", "6 h"], ["86400", "1 d"], ["all", "all"]];
 const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800];
 
 export const timelinePage = {
@@ -22,7 +22,7 @@ function showTimeline(model, context) {
   const pick = (name, value, words, is) => h("button", { type: "button", class: "chip", "aria-pressed": String(is), "data-key": `${name} ${value}`, onclick: () => context.go({ ...query, [name]: value }) }, words);
   return h("div", { class: "page" }, h("h1", {}, "Timeline"),
     h("div", { class: "filters" }, h("span", { class: "chips", role: "group", "aria-label": "By" }, pick("by", "flavor", "by flavor", by === "flavor"), pick("by", "node", "by node", by === "node")),
-      context.isLive ? h("span", { class: "chips", role: "group", "aria-label": "How far back" }, LASTS.map(([value, words]) => pick("last", value, words, last === value))) : null,
+      context.isLive ? h("span", { class: "chips", role: "group", "aria-label": "How far back" }, PERIODS.map(([value, words]) => pick("last", value, words, last === value))) : null,
       timelineLegend(model)),
     model.lanes.length ? drawing(model) : empty("No Workload had quota in this period", "Choose a longer period."),
     model.lanes.length ? h("p", { class: "faint more" }, "Wheel or + and − zoom, drag or ← and → move, 0 shows all, a click opens the workload.", model.dropped ? ` Showing the latest ${model.workloads.length.toLocaleString("en")}; ${model.dropped.toLocaleString("en")} older bars are omitted.` : "") : null,
@@ -86,9 +86,9 @@ class Gantt {
   }
 
   first() {
-    let least = Infinity;
-    for (const lane of this.model.lanes) for (const bar of lane.bars) least = Math.min(least, bar[0]);
-    return Math.max(0, least);
+    let earliest = Infinity;
+    for (const lane of this.model.lanes) for (const bar of lane.bars) earliest = Math.min(earliest, bar[0]);
+    return Math.max(0, earliest);
   }
 
   range() {
@@ -147,8 +147,8 @@ class Gantt {
   }
 
   hit(x, y) {
-    const found = this.hits.find((each) => x >= each.x && x <= each.x + each.width && y >= each.y && y <= each.y + each.height);
-    return found ? found.bar : null;
+    const match = this.hits.find((each) => x >= each.x && x <= each.x + each.width && y >= each.y && y <= each.y + each.height);
+    return match ? match.bar : null;
   }
 
   follow(event) {
@@ -195,20 +195,20 @@ class Gantt {
     this.paintPreemptions(pen, x, middles, color);
   }
 
-  paintBar(pen, bar, place) {
-    const start = Math.max(LEFT, place.x(bar[0])), stop = Math.min(place.width, place.x(bar[1] ?? place.end));
-    if (stop < LEFT || start > place.width) return;
+  paintBar(pen, bar, layout) {
+    const start = Math.max(LEFT, layout.x(bar[0])), stop = Math.min(layout.width, layout.x(bar[1] ?? layout.end));
+    if (stop < LEFT || start > layout.width) return;
     const width = Math.max(1.5, stop - start - (bar[1] === null ? 0 : 1)), [key, queue, priority] = this.model.workloads[bar[3]];
-    pen.fillStyle = queue < 0 ? place.color("--faint") : place.hues[queue % 8];
+    pen.fillStyle = queue < 0 ? layout.color("--faint") : layout.hues[queue % 8];
     pen.globalAlpha = bar[1] === null ? 1 : 0.62;
-    pen.fillRect(start, place.y, width, place.height);
+    pen.fillRect(start, layout.y, width, layout.height);
     pen.globalAlpha = 1;
-    if (bar[4] === "evicted") { pen.fillStyle = place.color("--bad"); pen.fillRect(start + width - 2, place.y, 2, place.height); }
-    if (this.at === bar || (this.at && this.at[3] === bar[3])) { pen.strokeStyle = place.color("--text"); pen.strokeRect(start + 0.5, place.y + 0.5, width - 1, place.height - 1); }
-    if (place.height > 12 && width > 40) { pen.fillStyle = place.color(bar[1] === null ? "--on-hue" : "--text"); pen.fillText(short(pen, key.split("/")[1], width - 8), start + 4, place.y + place.height / 2 + 0.5); }
-    this.hits.push({ x: start, y: place.y, width, height: place.height, bar, priority });
-    if (!place.middles.has(bar[3])) place.middles.set(bar[3], []);
-    place.middles.get(bar[3]).push({ bar, y: place.y + place.height / 2 });
+    if (bar[4] === "evicted") { pen.fillStyle = layout.color("--bad"); pen.fillRect(start + width - 2, layout.y, 2, layout.height); }
+    if (this.at === bar || (this.at && this.at[3] === bar[3])) { pen.strokeStyle = layout.color("--text"); pen.strokeRect(start + 0.5, layout.y + 0.5, width - 1, layout.height - 1); }
+    if (layout.height > 12 && width > 40) { pen.fillStyle = layout.color(bar[1] === null ? "--on-hue" : "--text"); pen.fillText(short(pen, key.split("/")[1], width - 8), start + 4, layout.y + layout.height / 2 + 0.5); }
+    this.hits.push({ x: start, y: layout.y, width, height: layout.height, bar, priority });
+    if (!layout.middles.has(bar[3])) layout.middles.set(bar[3], []);
+    layout.middles.get(bar[3]).push({ bar, y: layout.y + layout.height / 2 });
   }
 
   paintAxis(pen, { from, to, x, width, height, color }) {
@@ -230,13 +230,13 @@ class Gantt {
   paintPreemptions(pen, x, middles, color) {
     pen.strokeStyle = color("--bad");
     for (const each of this.model.preemptions) {
-      const victims = middles.get(each.victim), winners = middles.get(each.by);
-      const victim = victims && nearest(victims, each.at), winner = winners && nearest(winners, each.at);
-      if (!victim || !winner || ((this.model.by === "node" || this.model.preemptions.length > 80) && !(this.at && (this.at[3] === each.victim || this.at[3] === each.by)))) continue;
+      const victims = middles.get(each.victim), preemptors = middles.get(each.by);
+      const victim = victims && nearest(victims, each.at), preemptor = preemptors && nearest(preemptors, each.at);
+      if (!victim || !preemptor || ((this.model.by === "node" || this.model.preemptions.length > 80) && !(this.at && (this.at[3] === each.victim || this.at[3] === each.by)))) continue;
       const at = Math.max(LEFT, x(each.at));
       pen.beginPath();
       pen.moveTo(at, victim.y);
-      pen.quadraticCurveTo(at + 14, (victim.y + winner.y) / 2, Math.max(LEFT, x(winner.bar[0])), winner.y);
+      pen.quadraticCurveTo(at + 14, (victim.y + preemptor.y) / 2, Math.max(LEFT, x(preemptor.bar[0])), preemptor.y);
       pen.stroke();
     }
   }

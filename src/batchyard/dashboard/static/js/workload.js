@@ -4,12 +4,12 @@ import { actionBar, offerPath } from "./actions.js";
 import { comparisonPanel } from "./comparison.js";
 import { h } from "./dom.js";
 import { clockText, stateWord, timeText } from "./format.js";
-import { empty, hashOf, heldText, linkTo, panel, since, stateBadge, table, workloadLink } from "./parts.js";
+import { amountsText, empty, hashOf, linkTo, panel, since, stateBadge, table, workloadLink } from "./parts.js";
 import { fact } from "./queue.js";
 
 // Owners that are shown as YAML.
 const OWNER_KINDS = ["Job", "JobSet"];
-const WHAT = {
+const EVENT_TEXTS = {
   created: "was created", quotaReserved: "got quota", admitted: "was admitted", podsReady: "its pods were ready",
   evicted: "was evicted", preempted: "was preempted", preempts: "preempted", finished: "finished", deleted: "was deleted",
 };
@@ -24,8 +24,8 @@ export const workloadPage = {
   title: (route) => route.names[1],
   query: (route) => ({ namespace: route.names[0], name: route.names[1] }),
   show: showWorkload,
-  // Requests beside the model; without an answer nothing is shown.
-  besides: (model) => ({ ...model.answers, offer: offerPath(targetOfWorkload(model)) }),
+  // The paths of additional documents; those without a response are not shown.
+  extras: (model) => ({ ...model.answers, offer: offerPath(targetOfWorkload(model)) }),
   summary: (model) => `${model.owner ? model.owner.name : model.name}: ${stateWord(model.state)}`,
 };
 
@@ -37,14 +37,14 @@ function showWorkload(model, context) {
   return h("div", { class: "page" },
     h("p", { class: "crumbs" }, h("a", { href: `#/workloads?namespace=${encodeURIComponent(model.namespace)}` }, model.namespace), " / Workload"),
     h("h1", {}, model.owner ? model.owner.name : model.name, " ", stateBadge(model.state)),
-    actionBar(targetOfWorkload(model), context.besides.offer, context),
+    actionBar(targetOfWorkload(model), context.extras.offer, context),
     h("p", { class: "facts" },
       model.owner ? fact(model.owner.kind, context.isLive && OWNER_KINDS.includes(model.owner.kind) ? linkTo("yaml", [model.owner.kind, model.namespace, model.owner.name]) : model.owner.name) : null, fact("workload", model.name),
       fact("queue", [model.queue, " → ", model.clusterQueue ? linkTo("queue", [model.clusterQueue]) : "none"]),
       fact("priority", `${model.priority}${model.priorityClass ? ` (${model.priorityClass})` : ""}`),
       fact("pods", model.pods), model.position ? fact("position", `#${model.position}`) : null, fact(`${stateWord(model.state)} for`, since(model.since))),
-    model.why && !context.besides.why ? h("p", { class: "because" }, model.reason ? h("b", {}, model.reason, " ") : null, model.why) : null,
-    comparisonPanel(model.comparison, true), whyPanel(context.besides.why), etaPanel(context.besides.eta),
+    model.why && !context.extras.why ? h("p", { class: "because" }, model.reason ? h("b", {}, model.reason, " ") : null, model.why) : null,
+    comparisonPanel(model.comparison, true), whyPanel(context.extras.why), etaPanel(context.extras.eta),
     h("div", { class: "columns" }, lifePanel(model), podsPanel(model, context)),
     podSetsPanel(model), conditionsPanel(model), eventsPanel(model));
 }
@@ -52,7 +52,7 @@ function showWorkload(model, context) {
 function lifePanel(model) {
   return panel("History", "UTC", h("ol", { class: "life" }, model.life.map((mark, n) => h("li", { class: `mark mark-${mark.what}`, "data-row": true, "data-key": `${n} ${mark.what}` },
     h("time", { datetime: mark.at, class: "num faint" }, timeText(mark.at)),
-    h("span", {}, WHAT[mark.what] || mark.what, mark.workload ? [" ", workloadLink(mark.workload)] : null,
+    h("span", {}, EVENT_TEXTS[mark.what] || mark.what, mark.workload ? [" ", workloadLink(mark.workload)] : null,
       mark.by ? [" by ", workloadLink(mark.by)] : mark.by === "" ? " by a workload that is hidden or gone" : null,
       mark.reason ? h("span", { class: "under", title: mark.message || "" }, mark.reason) : null)))));
 }
@@ -76,7 +76,7 @@ function podSetsPanel(model) {
     ["pod set", "main", (set) => set.name],
     ["pods", "num", (set) => set.count],
     ["requests per pod", "", (set) => Object.entries(set.requests).map(([name, amount]) => `${amount} ${name}`).join(", ") || "nothing"],
-    ["holds", "", (set) => (set.flavors ? heldText(set.flavors.map((each) => ({ ...each, amount: each.used }))) : h("span", { class: "faint" }, "no quota"))],
+    ["holds", "", (set) => (set.flavors ? amountsText(set.flavors.map((each) => ({ ...each, amount: each.used }))) : h("span", { class: "faint" }, "no quota"))],
   ];
   return panel("Pod sets", "", table(columns, model.podSets, (set) => set.name));
 }
@@ -127,7 +127,7 @@ function holdersTable(holders) {
     ["holder", "main", (each) => (each.workload ? workloadLink(each.workload) : h("span", { class: "faint" }, "of another team"))],
     ["queue", "", (each) => (each.clusterQueue ? linkTo("queue", [each.clusterQueue]) : "")],
     ["priority", "num", (each) => each.priority],
-    ["holds", "", (each) => heldText(each.holds || [])],
+    ["holds", "", (each) => amountsText(each.holds || [])],
     ["why it stays", "why", (each) => [each.borrows ? "borrows; " : "", each.preempted ? "it is being preempted" : each.stays]],
     ["since", "num", (each) => since(each.since)],
   ];
@@ -154,12 +154,12 @@ function verdicts(set) {
   return h("div", {}, h("h3", {}, `${set.name} × ${set.count}`), table(columns, rows, (row) => `${row.flavor} ${row.resource} ${row.level.name}`));
 }
 
-// Format an object with kind and name as `kind name`.
-/** Splits a code such as `headOfLine` into words. */
+// Split a code such as `headOfLine` into words.
 function words(code) {
   return code.replace(/[A-Z]/g, (letter) => ` ${letter.toLowerCase()}`);
 }
 
+// Format an object with kind and name as `kind name`, and any other value as text.
 function named(value) {
   return value && value.kind && value.name ? `${value.kind} ${value.name}` : plain(value);
 }

@@ -1,5 +1,5 @@
-# Who runs the platform's Terraform in Cloud Build, and what he may do. This is a configuration of its own, with a state of
-# its own: build/destroy.yaml takes the platform back, and must not take back who runs it. Apply it once, by hand, before
+# The service account that runs the platform's Terraform in Cloud Build, and its roles. This configuration has a
+# separate state, so that build/destroy.yaml does not delete the account that runs it. Apply it once, by hand, before
 # the first build:
 #
 #     terraform -chdir=terraform/build init
@@ -14,20 +14,20 @@ locals {
     "storage.googleapis.com",
   ]
 
-  # What the platform is made of, and nothing beyond. Who makes service accounts and says who may be them can be each of
-  # the project's: give the platform a project of its own.
+  # The roles for the platform's resources. An account that creates service accounts and grants their use can act as any
+  # service account of the project: use a separate project for the platform.
   roles = [
     "roles/artifactregistry.admin",
     "roles/compute.networkAdmin",
     "roles/container.admin",
     "roles/iam.serviceAccountAdmin",
-    "roles/iam.serviceAccountUser", # nodes are the service account of nodes
+    "roles/iam.serviceAccountUser", # to run nodes as the nodes' service account
     "roles/logging.logWriter",
     "roles/monitoring.dashboardEditor",
     "roles/serviceusage.serviceUsageAdmin",
   ]
 
-  # The only roles that it may give or take in the project.
+  # The only roles that the account may grant or revoke in the project.
   granted = sort(distinct(concat(
     ["roles/container.defaultNodeServiceAccount"],
     flatten(values(var.teams)[*].roles),
@@ -58,8 +58,7 @@ resource "google_project_iam_member" "build" {
   member  = google_service_account.build.member
 }
 
-# Networks are in a role of their own, but reservations are only in one with everything of Compute Engine, and firewall
-# rules in one with everything of security.
+# Google's predefined roles for reservations and firewall rules include many other permissions, so this role is custom.
 resource "google_project_iam_custom_role" "reservations" {
   role_id     = "${replace(var.name, "-", "_")}_reservations"
   title       = "Reservations of ${var.name}"
@@ -91,7 +90,7 @@ resource "google_project_iam_member" "reservations" {
   member  = google_service_account.build.member
 }
 
-# To give roles is to be able to have them all: so these roles only.
+# An account that may grant any role can give itself every role, so this condition limits the roles.
 resource "google_project_iam_member" "grants" {
   project = var.project
   role    = "roles/resourcemanager.projectIamAdmin"
@@ -107,14 +106,14 @@ resource "google_project_iam_member" "grants" {
   }
 }
 
-# The state, and the sources of a build.
+# The bucket with Terraform's state and the sources of builds.
 resource "google_storage_bucket_iam_member" "state" {
   bucket = var.state_bucket
   role   = "roles/storage.admin"
   member = google_service_account.build.member
 }
 
-# Buckets of teams: who reads and writes them is said there.
+# The teams' buckets, whose IAM policies Terraform changes.
 resource "google_storage_bucket_iam_member" "buckets" {
   for_each = toset(flatten(values(var.teams)[*].buckets))
 

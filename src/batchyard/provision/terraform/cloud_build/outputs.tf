@@ -1,4 +1,4 @@
 output "service_account" {
-  description = "Who runs builds, as build/create.yaml and build/destroy.yaml name it."
+  description = "The name of the service account that runs builds, as in build/create.yaml and build/destroy.yaml."
   value       = google_service_account.build.name
 }

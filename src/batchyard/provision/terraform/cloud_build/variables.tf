@@ -4,16 +4,16 @@ variable "project" {
 }
 
 variable "name" {
-  description = "The name of the platform's cluster, from which the account has its name."
+  description = "The name of the platform's cluster; the name of the service account begins with it."
   type        = string
 }
 
 variable "state_bucket" {
-  description = "The bucket in which Terraform keeps the platform's state. It is there before this is applied."
+  description = "The existing bucket in which Terraform stores the platform's state."
   type        = string
 }
 
 variable "teams" {
-  description = "By team: the roles in the project that its pods have, and the buckets that they use."
+  description = "By team: the roles of the team's pods in the project, and the buckets that the pods use."
   type        = map(object({ roles = list(string), buckets = list(string) }))
 }

@@ -1,4 +1,4 @@
-# The versions that this was checked against. The provider is pinned; raise it on purpose, and read `terraform plan`.
+# The tested versions. The provider is pinned: before you raise its version, read `terraform plan`.
 terraform {
   required_version = ">= 1.9.0, < 2.0.0"
 

@@ -1,14 +1,14 @@
-# The platform on Google Cloud, one module a concern. What it is made of is in terraform.tfvars; what the words there
-# mean is in variables.tf.
+# The platform on Google Cloud, with one module for each concern. terraform.tfvars contains the platform's values, and
+# variables.tf describes the variables.
 
-# The APIs that the rest needs. Everything else waits for them.
+# The Google Cloud APIs, which all other modules need.
 module "services" {
   source = "./modules/services"
 
   project = var.project
 }
 
-# A VPC of its own: addresses for nodes, pods and services, and a way out for nodes that have no address outside.
+# The platform's VPC: addresses of nodes, pods and services, and Cloud NAT for nodes without a public address.
 module "network" {
   source = "./modules/network"
 
@@ -21,7 +21,7 @@ module "network" {
   depends_on = [module.services]
 }
 
-# Who the nodes are: a service account that may write logs and metrics and read images, and nothing more.
+# The nodes' service account, which may only write logs and metrics, and read images.
 module "identity" {
   source = "./modules/identity"
 
@@ -31,7 +31,7 @@ module "identity" {
   depends_on = [module.services]
 }
 
-# Where the images of jobs are kept. Nodes read them.
+# The repositories of images, which the nodes read.
 module "registry" {
   source = "./modules/registry"
 
@@ -70,7 +70,7 @@ module "cluster" {
   depends_on = [module.services]
 }
 
-# Machines that are paid for whether they are used or not, so that they are there.
+# Reserved machines, which are billed even if they are unused.
 module "reservations" {
   source = "./modules/reservations"
 
@@ -79,7 +79,7 @@ module "reservations" {
   depends_on = [module.services]
 }
 
-# Machines that are booked for a window of time. A draft reserves nothing.
+# Machines that are booked for a time window. A draft reserves nothing.
 module "future_reservations" {
   source = "./modules/future_reservations"
 
@@ -99,11 +99,12 @@ module "node_pools" {
   image_streaming       = var.image_streaming
   nodes_service_account = module.identity.nodes_email
 
-  # A pool on a reservation can have its machines only once they are reserved.
+  # A pool with a reservation needs the reserved machines.
   depends_on = [module.reservations, module.future_reservations]
 }
 
-# Who the pods of each team are. It waits for the cluster: the pool of identities comes with the first of a project.
+# The service accounts of the teams' pods. They need the workload identity pool, which exists once the project has a
+# cluster.
 module "teams" {
   source = "./modules/teams"
 
@@ -112,7 +113,7 @@ module "teams" {
   teams         = var.teams
 }
 
-# What Cloud Monitoring shows of the GPUs.
+# The GPU dashboard in Cloud Monitoring.
 module "monitoring" {
   source = "./modules/monitoring"
   count  = var.dashboards ? 1 : 0

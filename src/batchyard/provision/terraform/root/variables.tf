@@ -1,20 +1,20 @@
 variable "project" {
-  description = "The id of the Google Cloud project in which everything is made."
+  description = "The id of the Google Cloud project of the platform."
   type        = string
 
   validation {
     condition     = can(regex("^[a-z][a-z0-9-]{4,28}[a-z0-9]$", var.project))
-    error_message = "A project's id has 6 to 30 lower-case letters, digits and dashes, a letter first."
+    error_message = "Use a project id of 6 to 30 lowercase letters, digits and dashes, a letter first."
   }
 }
 
 variable "name" {
-  description = "The name of the cluster, from which those of the network, the router and the node service account are made."
+  description = "The name of the cluster, and of the network and the router; the nodes' service account begins with it."
   type        = string
 
   validation {
     condition     = can(regex("^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$", var.name))
-    error_message = "A cluster's name has up to 40 lower-case letters, digits and dashes, a letter first."
+    error_message = "Use a cluster name of up to 40 lowercase letters, digits and dashes, a letter first."
   }
 }
 
@@ -24,17 +24,17 @@ variable "region" {
 }
 
 variable "zones" {
-  description = "The zones of the cluster. Pools that name none have nodes in all of them."
+  description = "The zones of the cluster. A pool without zones has nodes in all of these."
   type        = list(string)
 
   validation {
     condition     = length(var.zones) > 0 && alltrue([for zone in var.zones : startswith(zone, "${var.region}-")])
-    error_message = "There is at least one zone, and all lie in the region."
+    error_message = "Name at least one zone, and only zones of the region."
   }
 }
 
 variable "labels" {
-  description = "Labels of everything that can have labels, which Cloud Billing reports by."
+  description = "Labels of all resources that support labels; Cloud Billing can report costs by label."
   type        = map(string)
   default     = {}
 }
@@ -43,9 +43,9 @@ variable "labels" {
 
 variable "network" {
   description = <<-EOT
-    Addresses, as CIDRs: of nodes, pods, services and the control plane (a /28). `private_endpoint` takes the control
-    plane's public address away. `authorized` are the networks that may reach its addresses; none: everyone may, and the
-    credentials decide.
+    The address ranges of nodes, pods, services and the control plane (a /28), as CIDRs. With `private_endpoint`, the
+    control plane has no public address. `authorized` lists the networks that may reach the addresses of the control
+    plane; if it is empty, every network may, with credentials.
   EOT
   type = object({
     nodes            = string
@@ -61,17 +61,17 @@ variable "network" {
       for cidr in [var.network.nodes, var.network.pods, var.network.services, var.network.control_plane] :
       can(cidrnetmask(cidr))
     ])
-    error_message = "Each range is an IPv4 CIDR such as 10.0.0.0/20."
+    error_message = "Write each range as an IPv4 CIDR such as 10.0.0.0/20."
   }
 
   validation {
     condition     = endswith(var.network.control_plane, "/28")
-    error_message = "The control plane's range is a /28."
+    error_message = "The control plane's range must be a /28."
   }
 }
 
 variable "webhook_ports" {
-  description = "Ports of pods at which the control plane asks webhooks, beside 443 and 10250, which it may reach by itself."
+  description = "Ports of the pods' webhooks, except 443 and 10250, which GKE opens for the control plane itself."
   type        = list(number)
   default     = []
 }
@@ -79,13 +79,13 @@ variable "webhook_ports" {
 # --- cluster ---
 
 variable "release_channel" {
-  description = "How soon the cluster gets new versions of Kubernetes."
+  description = "The release channel, which determines how soon the cluster gets new versions of Kubernetes."
   type        = string
   default     = "REGULAR"
 
   validation {
     condition     = contains(["RAPID", "REGULAR", "STABLE", "EXTENDED"], var.release_channel)
-    error_message = "The channel is RAPID, REGULAR, STABLE or EXTENDED."
+    error_message = "The channel must be RAPID, REGULAR, STABLE or EXTENDED."
   }
 }
 
@@ -96,62 +96,62 @@ variable "deletion_protection" {
 }
 
 variable "security_group" {
-  description = "The group gke-security-groups@DOMAIN, by which RBAC knows the groups of that domain; null: by none."
+  description = "The group gke-security-groups@DOMAIN, with which RBAC can refer to groups of DOMAIN; null for no groups."
   type        = string
   default     = null
 
   validation {
     condition     = var.security_group == null || can(regex("^gke-security-groups@", var.security_group))
-    error_message = "GKE wants the group to be named gke-security-groups@DOMAIN."
+    error_message = "GKE requires a group with the name gke-security-groups@DOMAIN."
   }
 }
 
 variable "image_streaming" {
-  description = "Whether containers start before their image is there whole."
+  description = "Whether containers start before their image is completely pulled."
   type        = bool
   default     = true
 }
 
 variable "managed_prometheus" {
-  description = "Whether Google's managed Prometheus collects metrics, those of GPUs, pods and JobSets among them."
+  description = "Whether Google's managed Prometheus collects metrics, including those of GPUs, pods and JobSets."
   type        = bool
   default     = true
 }
 
 variable "cost_allocation" {
-  description = "Whether Cloud Billing tells costs by namespace and label."
+  description = "Whether Cloud Billing reports costs by namespace and label."
   type        = bool
   default     = true
 }
 
 variable "filestore" {
-  description = "Whether pods can mount volumes of Filestore: the CSI driver is enabled."
+  description = "Whether pods can mount Filestore volumes (the CSI driver is enabled)."
   type        = bool
   default     = true
 }
 
 variable "autoscaling_profile" {
-  description = "How soon nodes that nobody needs go: BALANCED, or OPTIMIZE_UTILIZATION, which is sooner."
+  description = "How soon unneeded nodes are removed: BALANCED, or OPTIMIZE_UTILIZATION, which is sooner."
   type        = string
   default     = "BALANCED"
 
   validation {
     condition     = contains(["BALANCED", "OPTIMIZE_UTILIZATION"], var.autoscaling_profile)
-    error_message = "The profile is BALANCED or OPTIMIZE_UTILIZATION."
+    error_message = "The profile must be BALANCED or OPTIMIZE_UTILIZATION."
   }
 }
 
 variable "auto_provisioning" {
   description = <<-EOT
-    What the whole cluster may come to for node auto-provisioning to make pools: cores, gigabytes of memory,
-    accelerators by their type. Empty: it makes none.
+    The limits of the whole cluster for node auto-provisioning: cores, gigabytes of memory, and accelerators by type.
+    If it is empty, node auto-provisioning is disabled.
   EOT
   type        = list(object({ resource = string, min = optional(number, 0), max = number }))
   default     = []
 
   validation {
     condition     = length(var.auto_provisioning) == 0 || length(setsubtract(["cpu", "memory"], var.auto_provisioning[*].resource)) == 0
-    error_message = "Node auto-provisioning needs limits of cpu and of memory."
+    error_message = "Node auto-provisioning requires limits of cpu and memory."
   }
 }
 
@@ -164,33 +164,33 @@ variable "disk" {
 
   validation {
     condition     = var.disk.size_gb >= 10
-    error_message = "A boot disk has 10 GB at least."
+    error_message = "A boot disk must have at least 10 GB."
   }
 }
 
 variable "gpu_driver" {
-  description = "Which driver GKE puts on nodes with GPUs; INSTALLATION_DISABLED leaves it to a DaemonSet."
+  description = "The driver that GKE installs on nodes with GPUs; with INSTALLATION_DISABLED, a DaemonSet installs it."
   type        = string
   default     = "DEFAULT"
 
   validation {
     condition     = contains(["DEFAULT", "LATEST", "INSTALLATION_DISABLED"], var.gpu_driver)
-    error_message = "The driver is DEFAULT, LATEST or INSTALLATION_DISABLED."
+    error_message = "The driver must be DEFAULT, LATEST or INSTALLATION_DISABLED."
   }
 }
 
 variable "node_pools" {
   description = <<-EOT
     The node pools, by name.
-    `zones`: those it has nodes in; null: all of the cluster.
+    `zones`: the zones with nodes; null for all zones of the cluster.
     `accelerator`: the GPUs of one machine.
-    `node_count`: how many nodes each zone has; with `autoscaling`: begins with.
-    `autoscaling`: bounds over all zones (`total_min`, `total_max`), or of each (`min`, `max`).
-    `provisioning`: standard, spot, flex-start (Dynamic Workload Scheduler, a node at a time) or queued (all at once).
-    `reservation`: the reservation it takes its machines from, and from nowhere else.
-    `max_run_duration`: after how long a machine is taken away, such as 3600s.
-    `tpu_topology`: of a slice of TPUs that needs several machines, such as 2x4. `compact`: machines lie close together.
-    `disk_type`: where the machine cannot have the usual boot disk. `local_ssds`: those it comes with, for files of pods.
+    `node_count`: the number of nodes in each zone; with `autoscaling`, the initial number.
+    `autoscaling`: bounds for all zones together (`total_min`, `total_max`), or for each zone (`min`, `max`).
+    `provisioning`: standard, spot, flex-start (Dynamic Workload Scheduler, node by node) or queued (all at once).
+    `reservation`: the only reservation that the pool consumes.
+    `max_run_duration`: the time after which a machine is deleted, such as 3600s.
+    `tpu_topology`: the topology of a TPU slice with several machines, such as 2x4. `compact`: compact placement.
+    `disk_type`: the boot disk of machines that do not support the default type. `local_ssds`: built-in disks for pods.
   EOT
   type = map(object({
     machine_type = string
@@ -218,29 +218,29 @@ variable "node_pools" {
 
   validation {
     condition     = alltrue([for name in keys(var.node_pools) : can(regex("^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$", name))])
-    error_message = "A pool's name has up to 40 lower-case letters, digits and dashes, a letter first."
+    error_message = "Use pool names of up to 40 lowercase letters, digits and dashes, a letter first."
   }
 
   validation {
     condition     = alltrue([for pool in values(var.node_pools) : contains(["standard", "spot", "flex-start", "queued"], pool.provisioning)])
-    error_message = "Machines are had standard, spot, flex-start or queued."
+    error_message = "The provisioning must be standard, spot, flex-start or queued."
   }
 
   validation {
     condition     = alltrue([for pool in values(var.node_pools) : pool.reservation == null || pool.provisioning == "standard"])
-    error_message = "Only standard machines come from reservations."
+    error_message = "Only a pool with standard provisioning can have a reservation."
   }
 
   validation {
     condition     = alltrue([for pool in values(var.node_pools) : pool.provisioning != "queued" || pool.autoscaling != null])
-    error_message = "A queued pool has autoscaling: it grows by requests alone."
+    error_message = "A queued pool requires autoscaling, because it grows only for ProvisioningRequests."
   }
 
   validation {
     condition = alltrue([
       for pool in values(var.node_pools) : !pool.compact && pool.tpu_topology == null || length(coalesce(pool.zones, var.zones)) == 1
     ])
-    error_message = "Machines that lie close together lie in one zone: name it in `zones`."
+    error_message = "A pool with compact placement or a TPU topology must have exactly one zone: name it in `zones`."
   }
 
   validation {
@@ -249,12 +249,12 @@ variable "node_pools" {
         for taint in pool.taints : contains(["NO_SCHEDULE", "PREFER_NO_SCHEDULE", "NO_EXECUTE"], taint.effect)
       ]
     ]))
-    error_message = "A taint's effect is NO_SCHEDULE, PREFER_NO_SCHEDULE or NO_EXECUTE."
+    error_message = "The effect of a taint must be NO_SCHEDULE, PREFER_NO_SCHEDULE or NO_EXECUTE."
   }
 }
 
 variable "reservations" {
-  description = "Machines to reserve, by the reservation's name. Those that exist already are not listed."
+  description = "Machines to reserve, by the reservation's name. Do not list existing reservations."
   type = map(object({
     machine_type = string
     zone         = string
@@ -265,15 +265,15 @@ variable "reservations" {
 
   validation {
     condition     = alltrue([for reservation in values(var.reservations) : reservation.count > 0])
-    error_message = "A reservation has one machine at least."
+    error_message = "A reservation must have at least one machine."
   }
 }
 
 variable "future_reservations" {
   description = <<-EOT
-    Machines to book for a window of time, by the reservation's name. Times are in RFC 3339, such as 2026-12-01T20:00:00Z.
-    `planning_status`: DRAFT reserves nothing and costs nothing. SUBMITTED asks Google for the machines. They are paid for once
-    Google approves the request, and a request in calendar mode cannot be canceled, changed or deleted.
+    Machines to book for a time window, by the reservation's name. Times are in RFC 3339, such as 2026-12-01T20:00:00Z.
+    `planning_status`: DRAFT reserves nothing and costs nothing. SUBMITTED requests the machines from Google. They are
+    billed once Google approves the request, and a request in calendar mode cannot be canceled, changed or deleted.
   EOT
   type = map(object({
     machine_type    = string
@@ -288,14 +288,14 @@ variable "future_reservations" {
 
   validation {
     condition     = alltrue([for reservation in values(var.future_reservations) : reservation.count > 0])
-    error_message = "A future reservation has one machine at least."
+    error_message = "A future reservation must have at least one machine."
   }
 
   validation {
     condition = alltrue([
       for reservation in values(var.future_reservations) : contains(["DRAFT", "SUBMITTED"], reservation.planning_status)
     ])
-    error_message = "The planning status of a future reservation is DRAFT or SUBMITTED."
+    error_message = "The planning status of a future reservation must be DRAFT or SUBMITTED."
   }
 
   validation {
@@ -303,16 +303,16 @@ variable "future_reservations" {
       for reservation in values(var.future_reservations) :
       try(timecmp(reservation.start_time, reservation.end_time) < 0, false)
     ])
-    error_message = "A future reservation starts before it ends, both as times such as 2026-12-01T20:00:00Z."
+    error_message = "A future reservation must start before it ends; write both times as in 2026-12-01T20:00:00Z."
   }
 
   validation {
     condition     = length(setintersection(keys(var.reservations), keys(var.future_reservations))) == 0
-    error_message = "A future reservation has a name that no other reservation has."
+    error_message = "Give each future reservation a name that no other reservation has."
   }
 }
 
-# --- who uses it ---
+# --- images and teams ---
 
 variable "repository" {
   description = "The name of the repository in Artifact Registry."
@@ -320,15 +320,15 @@ variable "repository" {
 }
 
 variable "more_repositories" {
-  description = "Further repositories by name, and the location of each: a region, or us, europe or asia."
+  description = "The location of each further repository, by its name: a region, or us, europe or asia."
   type        = map(string)
   default     = {}
 }
 
 variable "teams" {
   description = <<-EOT
-    Who the pods of each team are: the Kubernetes service account `service_account` of `namespace` acts as the Google
-    service account `account`, which has these roles in the project, and reads and writes objects in these buckets.
+    The identity of each team's pods: the Kubernetes ServiceAccount `service_account` in `namespace` acts as the Google
+    service account `account`, which has `roles` in the project, and reads and writes objects in `buckets`.
   EOT
   type = map(object({
     namespace       = string
@@ -341,17 +341,17 @@ variable "teams" {
 
   validation {
     condition     = alltrue([for team in values(var.teams) : can(regex("^[a-z][a-z0-9-]{4,28}[a-z0-9]$", team.account))])
-    error_message = "A service account's id has 6 to 30 lower-case letters, digits and dashes, a letter first."
+    error_message = "Use service account ids of 6 to 30 lowercase letters, digits and dashes, a letter first."
   }
 
   validation {
     condition     = length(setintersection(["roles/owner", "roles/editor"], flatten(values(var.teams)[*].roles))) == 0
-    error_message = "A team's pods are neither owner nor editor of the project: name the roles that their work needs."
+    error_message = "A team's pods must be neither owner nor editor of the project: name the roles that the pods need."
   }
 }
 
 variable "dashboards" {
-  description = "Whether Cloud Monitoring gets a dashboard of GPUs."
+  description = "Whether a GPU dashboard is created in Cloud Monitoring."
   type        = bool
   default     = true
 }

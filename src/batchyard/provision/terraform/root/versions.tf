@@ -1,4 +1,4 @@
-# The versions that this was checked against. The provider is pinned; raise it on purpose, and read `terraform plan`.
+# The tested versions. The provider is pinned: before you raise its version, read `terraform plan`.
 terraform {
   required_version = ">= 1.9.0, < 2.0.0"
 
@@ -8,7 +8,7 @@ terraform {
       version = "8.7.0"
     }
 
-    # For future reservations, which the other lacks.
+    # For future reservations, which the provider google lacks.
     google-beta = {
       source  = "hashicorp/google-beta"
       version = "8.7.0"
@@ -16,7 +16,7 @@ terraform {
   }
 }
 
-# Labels are of everything that can have some; those of a cluster go on to its nodes and their disks.
+# All resources that support labels have these labels. The nodes of a cluster and their disks get the cluster's labels.
 provider "google" {
   project        = var.project
   region         = var.region

@@ -1,6 +1,6 @@
 resource "google_container_cluster" "this" {
   name           = var.name
-  location       = var.region # a region, not a zone: the control plane outlives the loss of a zone
+  location       = var.region # a region instead of a zone: the control plane survives the loss of a zone
   node_locations = var.zones
 
   deletion_protection = var.deletion_protection
@@ -15,7 +15,7 @@ resource "google_container_cluster" "this" {
   subnetwork      = var.subnetwork
   networking_mode = "VPC_NATIVE"
 
-  # Dataplane V2: NetworkPolicies are enforced, those that keep teams apart among them.
+  # Dataplane V2 enforces NetworkPolicies, which isolate the teams.
   datapath_provider           = "ADVANCED_DATAPATH"
   enable_intranode_visibility = true
 
@@ -30,14 +30,14 @@ resource "google_container_cluster" "this" {
     master_ipv4_cidr_block  = var.control_plane_cidr
   }
 
-  # Who has container.clusters.connect comes in by a name of the cluster's own, from wherever he is: Cloud Build too.
+  # Accounts with the permission container.clusters.connect can use the DNS endpoint from anywhere, as Cloud Build does.
   control_plane_endpoints_config {
     dns_endpoint_config {
       allow_external_traffic = true
     }
   }
 
-  # Without a public address GKE wants it to be there, even if it lists nobody: then it is the subnet that may.
+  # Without a public address, GKE requires this block even if it is empty. Then only the subnet has access.
   dynamic "master_authorized_networks_config" {
     for_each = var.private_endpoint || length(var.authorized_networks) > 0 ? [var.authorized_networks] : []
 
@@ -53,14 +53,14 @@ resource "google_container_cluster" "this" {
     }
   }
 
-  # --- who is who ---
+  # --- identities ---
 
-  # Pods act as Google service accounts without keys: see the module of the teams.
+  # Pods use Google service accounts without keys (see the module `teams`).
   workload_identity_config {
     workload_pool = "${var.project}.svc.id.goog"
   }
 
-  # Groups of the organization, as RBAC names them.
+  # The groups of the organization to which RBAC can refer.
   dynamic "authenticator_groups_config" {
     for_each = var.security_group == null ? [] : [var.security_group]
 
@@ -69,7 +69,7 @@ resource "google_container_cluster" "this" {
     }
   }
 
-  # People come by their Google accounts, and by nothing that is handed on.
+  # Users authenticate with their Google accounts; no client certificate is issued.
   master_auth {
     client_certificate_config {
       issue_client_certificate = false
@@ -79,7 +79,7 @@ resource "google_container_cluster" "this" {
   enable_legacy_abac    = false
   enable_shielded_nodes = true
 
-  # No role may be bound to everybody with a Google account.
+  # Roles cannot be bound to all users with a Google account.
   rbac_binding_config {
     enable_insecure_binding_system_authenticated   = false
     enable_insecure_binding_system_unauthenticated = false
@@ -92,7 +92,7 @@ resource "google_container_cluster" "this" {
 
   # --- nodes ---
 
-  # The pool that every cluster is born with goes at once; all pools are in the module of the node pools.
+  # The default pool is removed after creation; the module `node_pools` contains all pools.
   remove_default_node_pool = true
   initial_node_count       = 1
 
@@ -115,7 +115,7 @@ resource "google_container_cluster" "this" {
     autoscaling_profile = var.autoscaling_profile
     enabled             = length(var.auto_provisioning) > 0
 
-    # Node auto-provisioning makes pools in the zones of the cluster until one of these is reached.
+    # Node auto-provisioning creates pools in the cluster's zones until a resource limit is reached.
     auto_provisioning_locations = length(var.auto_provisioning) > 0 ? var.zones : null
 
     dynamic "resource_limits" {
@@ -148,7 +148,7 @@ resource "google_container_cluster" "this" {
           enable_integrity_monitoring = true
         }
 
-        # Machines with GPUs are seldom to be had beside the ones there are.
+        # Additional machines with GPUs are often unavailable, so nodes are upgraded without surge.
         upgrade_settings {
           strategy        = "SURGE"
           max_surge       = 0
@@ -158,7 +158,7 @@ resource "google_container_cluster" "this" {
     }
   }
 
-  # What auto-provisioned pools take over from here.
+  # Defaults of auto-provisioned pools.
   node_pool_defaults {
     node_config_defaults {
       insecure_kubelet_readonly_port_enabled = "FALSE"
@@ -178,7 +178,7 @@ resource "google_container_cluster" "this" {
       enabled = true
     }
 
-    # Volumes that many pods write to at once.
+    # Volumes that many pods can write at the same time.
     gcp_filestore_csi_driver_config {
       enabled = var.filestore
     }
@@ -189,14 +189,14 @@ resource "google_container_cluster" "this" {
     }
   }
 
-  # --- what is told of it ---
+  # --- logs, metrics and costs ---
 
   logging_config {
     enable_components = ["SYSTEM_COMPONENTS", "WORKLOADS"]
   }
 
   monitoring_config {
-    # All but the first are collected by managed Prometheus. DCGM: GPUs, as NVIDIA measures them.
+    # Managed Prometheus collects all but the first. DCGM: NVIDIA's GPU metrics.
     enable_components = (
       var.managed_prometheus
       ? ["SYSTEM_COMPONENTS", "CADVISOR", "DCGM", "JOBSET", "KUBELET", "POD"]
@@ -219,7 +219,7 @@ resource "google_container_cluster" "this" {
   }
 
   lifecycle {
-    # They are of the pool that is gone.
+    # These fields describe the removed default pool.
     ignore_changes = [initial_node_count, node_config]
   }
 }

@@ -9,6 +9,6 @@ output "name" {
 }
 
 output "workload_pool" {
-  description = "The pool of identities of the cluster's pods; it exists as soon as the cluster does."
+  description = "The workload identity pool of the cluster's pods; it exists once the cluster exists."
   value       = google_container_cluster.this.workload_identity_config[0].workload_pool
 }

@@ -1,5 +1,5 @@
 variable "project" {
-  description = "The project of the cluster, from which its pool of identities has its name."
+  description = "The project of the cluster, which is part of the name of the workload identity pool."
   type        = string
 }
 
@@ -9,12 +9,12 @@ variable "name" {
 }
 
 variable "region" {
-  description = "The region of its control plane."
+  description = "The region of the cluster's control plane."
   type        = string
 }
 
 variable "zones" {
-  description = "The zones of nodes that nothing else is said of."
+  description = "The default zones of nodes."
   type        = list(string)
 }
 
@@ -29,32 +29,32 @@ variable "subnetwork" {
 }
 
 variable "pods_range_name" {
-  description = "The secondary range of pods."
+  description = "The name of the secondary range of pods."
   type        = string
 }
 
 variable "services_range_name" {
-  description = "The secondary range of services."
+  description = "The name of the secondary range of services."
   type        = string
 }
 
 variable "control_plane_cidr" {
-  description = "A /28 for the control plane, as a CIDR. Nothing else may have it in a network that is joined to this one."
+  description = "A /28 for the control plane, as a CIDR. No network that is connected to this one may use it."
   type        = string
 }
 
 variable "private_endpoint" {
-  description = "Whether the control plane has no public address. The DNS endpoint is there all the same."
+  description = "Whether the control plane has no public address. The DNS endpoint exists in both cases."
   type        = bool
 }
 
 variable "authorized_networks" {
-  description = "The networks that may reach the addresses of the control plane; none: everyone may try."
+  description = "The networks that may reach the addresses of the control plane; if empty, all networks may."
   type        = list(object({ name = string, cidr = string }))
 }
 
 variable "release_channel" {
-  description = "How soon new versions of Kubernetes come: RAPID, REGULAR, STABLE or EXTENDED."
+  description = "The release channel: RAPID, REGULAR, STABLE or EXTENDED."
   type        = string
 }
 
@@ -69,7 +69,7 @@ variable "security_group" {
 }
 
 variable "image_streaming" {
-  description = "Whether containers on auto-provisioned nodes start before their image is there whole."
+  description = "Whether containers on auto-provisioned nodes start before their image is completely pulled."
   type        = bool
 }
 
@@ -79,17 +79,17 @@ variable "managed_prometheus" {
 }
 
 variable "cost_allocation" {
-  description = "Whether Cloud Billing tells costs by namespace and label."
+  description = "Whether Cloud Billing reports costs by namespace and label."
   type        = bool
 }
 
 variable "autoscaling_profile" {
-  description = "How soon nodes that nobody needs go: BALANCED or OPTIMIZE_UTILIZATION."
+  description = "How soon unneeded nodes are removed: BALANCED or OPTIMIZE_UTILIZATION."
   type        = string
 }
 
 variable "auto_provisioning" {
-  description = "The limits of node auto-provisioning by resource; empty: there is none."
+  description = "The limits of node auto-provisioning by resource; if empty, node auto-provisioning is disabled."
   type        = list(object({ resource = string, min = number, max = number }))
 }
 
@@ -99,7 +99,7 @@ variable "disk" {
 }
 
 variable "nodes_service_account" {
-  description = "Who auto-provisioned nodes are."
+  description = "The email address of the service account of auto-provisioned nodes."
   type        = string
 }
 

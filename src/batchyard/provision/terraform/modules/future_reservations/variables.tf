@@ -1,5 +1,5 @@
 variable "reservations" {
-  description = "Machines to book, by the reservation's name, as the platform's own variable future_reservations describes them."
+  description = "Machines to book, by the reservation's name, as described for the root variable future_reservations."
   type = map(object({
     machine_type    = string
     zone            = string

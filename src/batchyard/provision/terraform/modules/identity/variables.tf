@@ -4,6 +4,6 @@ variable "project" {
 }
 
 variable "name" {
-  description = "The name of the cluster. An account's id has 30 characters at most: a long name is cut."
+  description = "The name of the cluster; it is truncated, because an account's id has at most 30 characters."
   type        = string
 }

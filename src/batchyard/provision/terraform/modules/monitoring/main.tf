@@ -1,4 +1,4 @@
-# The dashboard is drawn in gpu-dashboard.json, which the console can take too: only the cluster's name is put in.
+# gpu-dashboard.json is in the format of the Cloud Monitoring console, with the cluster's name as the only variable.
 resource "google_monitoring_dashboard" "gpus" {
   dashboard_json = templatefile("${path.module}/gpu-dashboard.json", { cluster = var.cluster })
 }

@@ -26,7 +26,7 @@ resource "google_compute_subnetwork" "this" {
   }
 }
 
-# By itself the control plane may reach ports 443 and 10250 of nodes; webhooks of pods may listen elsewhere.
+# GKE lets the control plane reach the ports 443 and 10250 of nodes; other ports of webhooks need this rule.
 resource "google_compute_firewall" "webhooks" {
   count = length(var.webhook_ports) > 0 ? 1 : 0
 
@@ -43,7 +43,7 @@ resource "google_compute_firewall" "webhooks" {
   }
 }
 
-# Nodes have no address outside; what they fetch from elsewhere (images, packages, data) goes by NAT.
+# Nodes have no public address; they download images, packages and data through Cloud NAT.
 resource "google_compute_router" "this" {
   name    = var.name
   region  = var.region
@@ -57,7 +57,8 @@ resource "google_compute_router_nat" "this" {
   nat_ip_allocate_option             = "AUTO_ONLY"
   source_subnetwork_ip_ranges_to_nat = "ALL_SUBNETWORKS_ALL_IP_RANGES"
 
-  # Many pods of a node fetch at once: ports are given as they are needed. This excludes endpoint-independent mapping.
+  # Many pods of a node can download at once, so ports are allocated dynamically. This excludes endpoint-independent
+  # mapping.
   enable_dynamic_port_allocation      = true
   enable_endpoint_independent_mapping = false
   min_ports_per_vm                    = 64

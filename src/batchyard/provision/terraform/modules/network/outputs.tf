@@ -9,11 +9,11 @@ output "subnetwork" {
 }
 
 output "pods_range_name" {
-  description = "The name of the secondary range that pods have their addresses from."
+  description = "The name of the secondary range with the addresses of pods."
   value       = google_compute_subnetwork.this.secondary_ip_range[0].range_name
 }
 
 output "services_range_name" {
-  description = "The name of the secondary range that services have their addresses from."
+  description = "The name of the secondary range with the addresses of services."
   value       = google_compute_subnetwork.this.secondary_ip_range[1].range_name
 }

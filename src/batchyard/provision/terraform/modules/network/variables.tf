@@ -14,11 +14,11 @@ variable "network" {
 }
 
 variable "webhook_ports" {
-  description = "Ports of pods at which the control plane asks webhooks; none: the ports that it may reach by itself."
+  description = "Ports of the pods' webhooks that need a firewall rule; empty if GKE opens all ports itself."
   type        = list(number)
 }
 
 variable "nodes_service_account" {
-  description = "Who the nodes are."
+  description = "The email address of the nodes' service account."
   type        = string
 }

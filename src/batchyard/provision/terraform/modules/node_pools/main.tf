@@ -1,5 +1,5 @@
 locals {
-  # The Dynamic Workload Scheduler gives these machines for a time, and takes them back.
+  # The Dynamic Workload Scheduler provides these machines for a limited time.
   flex_start = { for name, pool in var.node_pools : name => contains(["flex-start", "queued"], pool.provisioning) }
 }
 
@@ -10,7 +10,7 @@ resource "google_container_node_pool" "this" {
   cluster        = var.cluster
   node_locations = coalesce(each.value.zones, var.zones)
 
-  # Per zone, both. Without autoscaling the number is kept; with it the pool begins with so many, and the autoscaler goes on.
+  # Numbers of nodes per zone: constant without autoscaling, otherwise initial.
   node_count         = each.value.autoscaling == null ? each.value.node_count : null
   initial_node_count = each.value.autoscaling == null ? null : each.value.node_count
   max_pods_per_node  = each.value.max_pods_per_node
@@ -19,20 +19,20 @@ resource "google_container_node_pool" "this" {
     for_each = each.value.autoscaling == null ? [] : [each.value.autoscaling]
 
     content {
-      # Over all zones.
+      # Bounds for all zones together.
       total_min_node_count = autoscaling.value.total_max == null ? null : coalesce(autoscaling.value.total_min, 0)
       total_max_node_count = autoscaling.value.total_max
 
-      # Of each zone.
+      # Bounds for each zone.
       min_node_count = autoscaling.value.max == null ? null : coalesce(autoscaling.value.min, 0)
       max_node_count = autoscaling.value.max
 
-      # ANY takes what a zone has; BALANCED keeps zones equal.
+      # ANY uses any zone with capacity; BALANCED keeps the zones equal.
       location_policy = autoscaling.value.location_policy
     }
   }
 
-  # Nodes come with ProvisioningRequests alone: all that a request asks for, or none.
+  # Nodes are created only for ProvisioningRequests: all nodes of a request, or none.
   dynamic "queued_provisioning" {
     for_each = each.value.provisioning == "queued" ? [true] : []
 
@@ -41,7 +41,7 @@ resource "google_container_node_pool" "this" {
     }
   }
 
-  # A slice of TPUs has a topology; other machines that lie close together have none.
+  # TPU slices have a topology; other pools with compact placement have none.
   dynamic "placement_policy" {
     for_each = each.value.compact || each.value.tpu_topology != null ? [each.value.tpu_topology] : []
 
@@ -61,7 +61,7 @@ resource "google_container_node_pool" "this" {
     max_run_duration = each.value.max_run_duration
     labels           = each.value.labels
 
-    # What the nodes may do is said by the roles of their service account, not by scopes.
+    # The roles of the service account determine the rights of the nodes, instead of the scopes.
     service_account = var.nodes_service_account
     oauth_scopes    = ["https://www.googleapis.com/auth/cloud-platform"]
 
@@ -88,14 +88,14 @@ resource "google_container_node_pool" "this" {
       }
     }
 
-    # The machines of one reservation, or of none: never of one that lies about.
+    # The pool uses machines of its own reservation or of none, and never those of other matching reservations.
     reservation_affinity {
       consume_reservation_type = each.value.reservation == null ? "NO_RESERVATION" : "SPECIFIC_RESERVATION"
       key                      = each.value.reservation == null ? null : "compute.googleapis.com/reservation-name"
       values                   = each.value.reservation == null ? null : [each.value.reservation]
     }
 
-    # Pods find their files on the SSDs that some machines come with.
+    # The pods' ephemeral storage is on the local SSDs of machines that have some.
     dynamic "ephemeral_storage_local_ssd_config" {
       for_each = each.value.local_ssds > 0 ? [each.value.local_ssds] : []
 
@@ -108,7 +108,7 @@ resource "google_container_node_pool" "this" {
       enabled = var.image_streaming
     }
 
-    # Pods see their own identity, and not that of the node.
+    # Pods see their own identity instead of the node's.
     workload_metadata_config {
       mode = "GKE_METADATA"
     }
@@ -125,11 +125,11 @@ resource "google_container_node_pool" "this" {
 
   management {
     auto_upgrade = true
-    auto_repair  = !local.flex_start[each.key] # such a machine is not given twice
+    auto_repair  = !local.flex_start[each.key] # such machines cannot be replaced
   }
 
-  # Machines with accelerators are seldom to be had beside the ones there are: they are upgraded one by one in place.
-  # Those of the Dynamic Workload Scheduler have a way of their own (SHORT_LIVED), which GKE sets.
+  # Additional machines with accelerators are often unavailable, so these nodes are upgraded one by one, without surge.
+  # For machines of the Dynamic Workload Scheduler, GKE itself sets the strategy (SHORT_LIVED).
   dynamic "upgrade_settings" {
     for_each = local.flex_start[each.key] ? [] : [each.value.accelerator != null || each.value.tpu_topology != null]
 
@@ -147,7 +147,7 @@ resource "google_container_node_pool" "this" {
   }
 
   lifecycle {
-    # From then on it is the autoscaler's.
+    # After the creation, the autoscaler changes the number of nodes.
     ignore_changes = [initial_node_count]
   }
 }

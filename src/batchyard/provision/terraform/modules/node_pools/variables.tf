@@ -4,12 +4,12 @@ variable "cluster" {
 }
 
 variable "zones" {
-  description = "The zones of pools that name none."
+  description = "The zones of pools without zones."
   type        = list(string)
 }
 
 variable "node_pools" {
-  description = "The pools, by name, as the platform's own variable of that name describes them."
+  description = "The pools, by name, as described for the root variable node_pools."
   type = map(object({
     machine_type = string
     zones        = list(string)
@@ -36,21 +36,21 @@ variable "node_pools" {
 }
 
 variable "disk" {
-  description = "The boot disk of each node; a pool may say another type."
+  description = "The boot disk of each node; a pool may override the type."
   type        = object({ size_gb = number, type = string })
 }
 
 variable "gpu_driver" {
-  description = "Which driver GKE installs: DEFAULT, LATEST or INSTALLATION_DISABLED."
+  description = "The GPU driver that GKE installs: DEFAULT, LATEST or INSTALLATION_DISABLED."
   type        = string
 }
 
 variable "image_streaming" {
-  description = "Whether containers start before their image is there whole."
+  description = "Whether containers start before their image is completely pulled."
   type        = bool
 }
 
 variable "nodes_service_account" {
-  description = "Who the nodes are."
+  description = "The email address of the nodes' service account."
   type        = string
 }

@@ -6,7 +6,7 @@ resource "google_artifact_registry_repository" "this" {
   description   = "Images of jobs."
   format        = "DOCKER"
 
-  # Tags move on, and what they leave behind is of no use to anybody after a month.
+  # Images without a tag, such as those whose tag was moved to another image, are deleted after a month.
   cleanup_policies {
     id     = "delete-untagged"
     action = "DELETE"

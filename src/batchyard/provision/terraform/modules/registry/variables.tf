@@ -1,9 +1,9 @@
 variable "repositories" {
-  description = "The repositories by name, and the location of each: a region, or us, europe or asia."
+  description = "The location of each repository, by its name: a region, or us, europe or asia."
   type        = map(string)
 }
 
 variable "reader" {
-  description = "Who may read images, as policies name it: the nodes."
+  description = "The account that may read images, in the form of IAM policies: the nodes' service account."
   type        = string
 }

@@ -1,4 +1,4 @@
-# Each is consumed by the pools that name it, and by nothing else (a specific reservation).
+# Only pools that name a reservation consume it (a specific reservation).
 resource "google_compute_reservation" "this" {
   for_each = var.reservations
 

@@ -19,6 +19,6 @@ resource "google_project_service" "this" {
   project = var.project
   service = each.value
 
-  # Others in the project may need them; to have them on costs nothing.
+  # Other programs in the project may need the APIs; enabled APIs cost nothing.
   disable_on_destroy = false
 }

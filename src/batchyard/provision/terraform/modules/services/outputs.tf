@@ -1,4 +1,4 @@
 output "apis" {
-  description = "The APIs that are on."
+  description = "The enabled APIs."
   value       = sort(keys(google_project_service.this))
 }

@@ -1,4 +1,4 @@
 variable "project" {
-  description = "The project whose APIs are turned on."
+  description = "The project whose APIs are enabled."
   type        = string
 }

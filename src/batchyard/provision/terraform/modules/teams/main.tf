@@ -18,7 +18,7 @@ resource "google_service_account" "this" {
   description  = "What ${each.value.namespace}/${each.value.service_account} acts as."
 }
 
-# Workload Identity: pods with this service account, in this namespace, are that Google service account. No keys.
+# Workload Identity: pods with this ServiceAccount in this namespace act as the Google service account, without keys.
 resource "google_service_account_iam_member" "workload_identity" {
   for_each = var.teams
 
@@ -27,7 +27,7 @@ resource "google_service_account_iam_member" "workload_identity" {
   member             = "serviceAccount:${var.workload_pool}[${each.value.namespace}/${each.value.service_account}]"
 }
 
-# It may do nothing but this.
+# The only roles of the team's Google service account in the project.
 resource "google_project_iam_member" "roles" {
   for_each = local.roles
 

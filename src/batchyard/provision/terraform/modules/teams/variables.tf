@@ -1,10 +1,10 @@
 variable "project" {
-  description = "The project in which teams have their roles."
+  description = "The project in which the teams have roles."
   type        = string
 }
 
 variable "workload_pool" {
-  description = "The cluster's pool of identities."
+  description = "The cluster's workload identity pool."
   type        = string
 }
 
