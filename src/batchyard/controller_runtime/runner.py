@@ -180,7 +180,7 @@ class Runner:
         the present instant. Keys in backoff after failed writes keep waiting.
         """
         for name in controllers:
-            for ticket in self._queue_of(name).requeue_early():
+            for ticket in self._queue.queue_of(name).requeue_early():
                 self._kernel.cancel(ticket)
         self._schedule_drain()
 
@@ -201,12 +201,6 @@ class Runner:
             will_drain or not self._queue or not self._is_settled(),
             "a drain is scheduled while keys are queued and the client has settled",
         )
-
-    def _queue_of(self, controller: str) -> ControllerQueue:
-        """Return the work queue of the controller with this name."""
-        named_queues = [queue for queue in self._queue.queues if queue.controller.name == controller]
-        invariant(len(named_queues) == 1, f"exactly one controller is named {controller!r}")
-        return named_queues[0]
 
     def _schedule_drain(self) -> None:
         """Schedule a call of `_drain_queue` on the event loop, if a key is queued and no call is scheduled."""

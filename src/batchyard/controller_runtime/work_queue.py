@@ -177,6 +177,12 @@ class WorkQueue:
         """Return whether any key is queued for a reconcile."""
         return any(self.rank_queues)
 
+    def queue_of(self, controller: str) -> ControllerQueue:
+        """Return the work queue of the controller with this name; raise InvariantError if there is none."""
+        named_queues = [queue for queue in self.queues if queue.controller.name == controller]
+        invariant(len(named_queues) == 1, f"exactly one controller is named {controller!r}")
+        return named_queues[0]
+
     def queues_for_kind(self, kind: str) -> Sequence[ControllerQueue]:
         """Return the queues of the controllers that watch a kind of object, in the order of the controllers."""
         return tuple(queue for queue in self.queues if queue.controller.kinds is None or kind in queue.controller.kinds)
