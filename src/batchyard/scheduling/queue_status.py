@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from batchyard.api import scheme
-from batchyard.api.meta import Key, Obj, format_amount, is_true, with_condition, with_status
+from batchyard.api.errors import ApiError
+from batchyard.api.meta import Key, Obj, format_amount, is_true, key_of, with_condition, with_status
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import EventType, Reader, UpdateStatus, WatchEvent, Write
@@ -75,7 +76,19 @@ class QueueStatusController:
         stale_queues, self._stale_queues, self._batch_due = self._stale_queues, {}, None
         keys = [Key(kind, *queue.rpartition("/")[::2]) for kind, queue in stale_queues]
         writes = [write for key in keys for write in self._status_writes(key, reader, now)]
-        return ReconcileResult(writes, independent=True)
+        return ReconcileResult(writes, independent=True, on_result=self._process_batch_result)
+
+    def _process_batch_result(self, write: Write, error: ApiError | None) -> bool:
+        """Have a rejected status written with the next batch; return whether there is one."""
+        if error is None:
+            return False
+        assert isinstance(write, UpdateStatus)
+        self._record_stale_object(key_of(write.obj))
+        return True
+
+    def _record_stale_object(self, key: Key) -> None:
+        name = f"{key.namespace}/{key.name}" if key.namespace else key.name
+        self._stale_queues[key.kind, name] = None
 
     def _record_workload_change(self, event: WatchEvent) -> Iterable[Key]:
         view = workload_view(event.obj)
@@ -95,13 +108,20 @@ class QueueStatusController:
             self._stale_queues[scheme.CLUSTER_QUEUE, local_queue.cluster_queue] = None
 
     def _changed_queue_key(self, event: WatchEvent) -> Iterable[Key]:
-        """Return the key of the changed object; nothing if only this controller's own status write changed it."""
+        """Return the key of the changed object, or that of the next batch if another status than the last one written
+        was stored; nothing if this controller's last write changed it.
+        """
         key, old, new = event.key, event.old, event.obj
         if event.type is _DELETED:
             self._written_statuses.pop(key, None)
         elif old is not None and not _has_relevant_change(old, new):
             new_status = new.get("status")
-            return () if new_status == self._written_statuses.get(key) and new_status != old.get("status") else (key,)
+            if new_status == self._written_statuses.get(key) and new_status != old.get("status"):
+                return ()
+            if new_status != old.get("status"):
+                # It may be an earlier write of this controller. A write at once would compete with the one in flight.
+                self._record_stale_object(key)
+                return () if self._batch_due is not None else (BATCH_KEY,)
         return (key,)
 
     def _local_queue_keys_of(self, event: WatchEvent) -> Iterable[Key]:
