@@ -329,7 +329,6 @@ def _quota_in_message(message: str) -> str:
 
 
 def _conditions_text(request: Obj) -> str:
-    """Return the status conditions of a ProvisioningRequest in one line."""
     conditions = (request.get("status") or {}).get("conditions") or ()
     condition_texts = [f"{each['type']}={each['status']} {each.get('message', '')}".strip() for each in conditions]
     return "; ".join(condition_texts) or "not accepted yet"

@@ -71,7 +71,6 @@ def eviction_summary(document_part: Mapping[str, Any]) -> str:
 
 
 def _view_of_uid(uid: str, scheduler_cache: SchedulerCache) -> WorkloadView | None:
-    """Return the cached WorkloadView of the unfinished Workload with this uid; None if the cache has none."""
     return next((view for view in scheduler_cache.workload_cache.views() if view.uid == uid), None)
 
 

@@ -346,7 +346,6 @@ def _queueing_strategy(queue: ClusterQueue) -> str:
 
 
 def _join_obstacles(analysis: PendingAnalysis) -> str:
-    """Return the distinct reasons why pod sets may not use flavors, joined into one text."""
     obstacles = [outcome.obstacle for pod_set in analysis.outcomes for outcome in pod_set.outcomes if outcome.obstacle]
     return "; ".join(dict.fromkeys(obstacles))
 
