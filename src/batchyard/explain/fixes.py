@@ -73,7 +73,7 @@ class _Correction(NamedTuple):
 
 
 class CorrectedQueue(NamedTuple):
-    """A Workload and the objects that it needs after corrections of all errors, with their texts and patches."""
+    """A Workload and the objects that it needs, all with their errors corrected, and the text and patches for this."""
 
     workload: Obj
     objects: CorrectedObjects
@@ -268,7 +268,7 @@ def _check_corrections(case: WaitingCase, view: ClusterQueueView, cache: Schedul
 
 
 def propose_local_queues(case: WaitingCase, cache: SchedulerCache, policy: SchedulingPolicy) -> Iterator[Proposal]:
-    """Yield changes to other LocalQueues of the namespace that would admit the Workload, similar names first.
+    """Yield moves of the Workload to other LocalQueues of its namespace that would admit it, similar names first.
 
     Nothing is yielded for limits other than MISCONFIGURED and STOPPED.
     """

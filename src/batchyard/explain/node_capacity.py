@@ -238,7 +238,7 @@ _NEW_JOB: Final = "submit the job again with this change"
 
 
 def propose_pod_constraints(pods: Sequence[Obj], node_capacity: NodeCapacityView, reader: Reader) -> Iterator[Proposal]:
-    """Yield tolerations and node selectors with which all pods would have a node, taken from existing nodes."""
+    """Yield at most two changes of tolerations and node selectors with which all pods would fit on existing nodes."""
     spec_changes = dict(islice(_spec_changes(pods[0]["spec"], reader.list(scheme.NODE)), _CONSTRAINTS_TRIED_MAX))
     fitting_texts = [
         text

@@ -83,7 +83,10 @@ class PendingExplainer:
     def binding_of_pending(
         self, key: str, queue: ClusterQueue, user: document.ExplanationUser
     ) -> document.BindingLimit | None:
-        """Return the limit of a pending Workload, ignoring the queue order; None if it fits or does not exist."""
+        """Return the limit of the pending Workload `key` (namespace/name), ignoring the queue order.
+
+        None if the Workload fits or does not exist.
+        """
         namespace, _, name = key.partition("/")
         workload = self._reader.get(Key(scheme.WORKLOAD, namespace, name))
         if workload is None:

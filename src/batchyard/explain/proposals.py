@@ -110,7 +110,7 @@ def propose_priority(case: ProposalCase, build_view: ViewBuilder, classes: Mappi
 
 
 def propose_size(case: ProposalCase, build_view: ViewBuilder) -> Search:
-    """Search for the largest reduced pod count of the Workload's largest pod set at which it would be admitted."""
+    """Search for the highest reduced count of the largest pod set with which the Workload would be admitted."""
     pod_sets = case.workload["spec"]["podSets"]
     index = max(range(len(pod_sets)), key=lambda each: int(pod_sets[each].get("count", 1)))
     pod_set = pod_sets[index]

@@ -36,7 +36,7 @@ FindFlavor = Callable[[str], meta.Obj | None]
 
 
 class InvalidPodSetInfo(Exception):  # noqa: N818 - named like the reasons of Kubernetes
-    """Raised if the fields of an admission conflict with a pod template, or its number of pod sets differs."""
+    """Raised if scheduling fields of an admission conflict, or if its number of pod sets is not that of the job."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -408,7 +408,7 @@ class QuotaAdmission:
             self._check_usage(obj, None, quotas, reader)
 
     def check_update(self, new: meta.Obj, old: meta.Obj, reader: Reader) -> None:
-        """Check the additional usage of a changed object, with the errors of `check_new_object()`.
+        """Check the additional usage of a changed object; raise TemporarilyForbidden as `check_new_object()` does.
 
         A Pod is checked only if the update adds or removes activeDeadlineSeconds.
         """
@@ -492,7 +492,7 @@ class ResourceQuotas:
         return (event.key, *changed_keys)
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Return the write of a quota's status (its limits and usage); reconcile again after the next grace period."""
+        """Return the write of a quota's limits and usage to its status; requeue at the next end of a grace period."""
         quota = reader.get(key)
         if quota is None:
             return ReconcileResult()

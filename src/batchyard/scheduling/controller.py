@@ -41,7 +41,7 @@ from batchyard.scheduling.writes_in_flight import WritesInFlight
 
 
 class CycleObserver(Protocol):
-    """Interface for measuring the stages of a scheduling cycle; simulations use one that reads no clock."""
+    """Interface for measuring the stages of a scheduling cycle; the observer of simulations reads no clock."""
 
     def begin(self) -> None:
         """Handle the start of a scheduling cycle."""
@@ -236,7 +236,7 @@ class Scheduler:
         )
 
     def _write(self, outcome: ReconcileResult, workload: Obj, events: Sequence[EventRecord] = ()) -> None:
-        """Add a Workload's new status to the writes of a reconcile, with the Events to record if it is stored."""
+        """Add a Workload's new status to the writes of a reconcile, with the Events to record if the write succeeds."""
         self._in_flight.add(_name_of(workload))
         outcome.add(UpdateStatus(workload), events)
 
@@ -251,7 +251,7 @@ class Scheduler:
     def _apply_decisions(
         self, all_decisions: Sequence[Decision], reader: Reader, now: Instant, outcome: ReconcileResult
     ) -> None:
-        """Apply decisions up to the first admission that must wait for ready pods, and write that it waits."""
+        """Apply decisions up to the first admission that must wait for ready pods; write that this Workload waits."""
         decisions, blocked_workload = self._blocked.split(all_decisions, reader)
         if blocked_workload is not None:
             self._reports.pop(workload_view(blocked_workload).key, None)
@@ -386,7 +386,7 @@ def _workload_key(name: str) -> Key:
 
 
 def _pod_set_assignment_status(assignment: PodSetAssignment) -> dict[str, Any]:
-    """Format a pod set's item of `status.admission.podSetAssignments`; without requests, it has no flavors."""
+    """Return a pod set's item of `status.admission.podSetAssignments`; without flavors, only name and count."""
     requests = dict(assignment.requests)
     resources = sorted(assignment.choices)
     if not resources:
@@ -400,7 +400,7 @@ def _pod_set_assignment_status(assignment: PodSetAssignment) -> dict[str, Any]:
 
 
 def _with_pending_reason(obj: Obj | None, why: InadmissibleReason, now: Instant) -> Obj | None:
-    """Return the Workload with a pending reason and its requests; None if it is missing, not pending or unchanged."""
+    """Return the Workload with a pending reason and resourceRequests; None if missing, not pending or unchanged."""
     if obj is None:
         return None
     view = workload_view(obj)

@@ -71,7 +71,7 @@ class QueueStatusController:
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Return the write of the object's status if it changed; for BATCH_KEY, those of all recorded queues.
 
-        A batch is written one second (BATCH_PERIOD) after its first reconcile.
+        BATCH_KEY is first requeued, so that the writes follow one second (BATCH_PERIOD) later.
         """
         if key != BATCH_KEY:
             return ReconcileResult(self._status_writes(key, reader, now))
@@ -213,7 +213,7 @@ class QueueStatusController:
 
 
 def _has_relevant_change(old: Obj, new: Obj) -> bool:
-    """Return whether two revisions of a queue differ in the spec, the annotations or the deletion timestamp."""
+    """Return whether two revisions of an object differ in the spec, the annotations or the deletion timestamp."""
     old_metadata, new_metadata = old["metadata"], new["metadata"]
     return old.get("spec") != new.get("spec") or any(
         old_metadata.get(each) != new_metadata.get(each) for each in _RELEVANT_METADATA

@@ -133,7 +133,7 @@ def _with_affinity_term(pod: meta.Obj, field: str, label_expressions: Sequence[m
 
 
 def _bind_to_leader_domain(follower: meta.Obj, reader: PlacementReader) -> meta.Obj:
-    """Return the follower pod with a node selector for its leader's topology domain, if the leader has a node.
+    """Return the follower pod with a node selector for its leader's domain; unchanged if no leader has a node.
 
     Raises Forbidden if the leader's node does not exist or lacks the topology label.
     """
