@@ -117,7 +117,10 @@ def node_pool_defaults(pool: Obj) -> Obj:
 
 
 def region_of(zone: str) -> str:
-    """Return the region of a zone, which is its name up to the last hyphen: europe-west4 for europe-west4-a."""
+    """Return the region of a zone, which is its name up to the last hyphen: europe-west4 for europe-west4-a.
+
+    A name without a hyphen is returned unchanged.
+    """
     return zone.rpartition("-")[0] or zone
 
 

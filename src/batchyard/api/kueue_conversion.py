@@ -419,7 +419,7 @@ def _upgrade_priority_class(old: ObjectFragment) -> ObjectFragment:
 
 
 def _downgrade_priority_class(new: ObjectFragment) -> ObjectFragment:
-    """Convert priorityClassRef to priorityClassName and priorityClassSource; return {} for an unknown or no kind."""
+    """Convert priorityClassRef to priorityClassName and priorityClassSource; return {} if it is missing or unknown."""
     class_reference = new.get("priorityClassRef") or {}
     class_source = _SOURCE_BY_CLASS_REFERENCE.get((class_reference.get("group", ""), class_reference.get("kind", "")))
     return {"priorityClassName": class_reference["name"], "priorityClassSource": class_source} if class_source else {}

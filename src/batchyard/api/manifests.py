@@ -169,7 +169,7 @@ def _queue_name_warnings(served_kind: ServedKind, obj: Obj) -> Iterator[str]:
 
 
 def _metadata_errors(obj: Obj, errors: list[FieldError]) -> list[FieldError]:
-    """Return the errors of an object's metadata; none if `errors`, the schema errors, already include metadata."""
+    """Return the errors of an object's metadata; empty if `errors`, those of the schema, include one in metadata."""
     if any(fault.path.startswith("metadata") for fault in errors):
         return []
     return list(metadata_errors(obj))
@@ -194,7 +194,7 @@ class ManifestFault(NamedTuple):
     item_path: str = ""
 
     def __str__(self) -> str:
-        """Return `file:line kind/name: field.path: problem; remedy` on one line, without an unknown kind or name."""
+        """Return `file:line kind/name: field.path: problem; remedy` on one line, without unknown parts."""
         words = "/".join(filter(_is_printable_word, (self.kind, self.name)))
         object_text = f" {words}" if words else ""
         if self.lines is None:
@@ -216,7 +216,7 @@ class Manifest:
     lines: DocumentLines | None = field(default=None, compare=False)
 
     def location(self, path: str = "") -> str:
-        """Return the `file:line` of a field, or of the object; only the file if the line is unknown."""
+        """Return the `file:line` of the field at `path`, or of the object; only the file if the line is unknown."""
         line = 0 if self.lines is None else self.lines.line_of(".".join(filter(None, (self.item_path, path))))
         return f"{self.source}:{line}" if line else self.source
 

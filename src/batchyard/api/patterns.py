@@ -27,7 +27,7 @@ def matches_anywhere(pattern: str, text: str) -> bool:
 
 
 def find_matches(pattern: str, text: str) -> Iterator[str]:
-    """Yield all matches of a regular expression in a text, from left to right; raise ValueError if it is invalid.
+    """Yield all matches of a regular expression in a text, from left to right; ValueError if the expression is invalid.
 
     An empty match directly after the previous match is skipped. Source: Go's regexp.FindAllString.
     """

@@ -103,7 +103,7 @@ SYSCTLS_1_32: Final = SYSCTLS_1_29 | {"net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"}
 
 
 def app_armor_violation(metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-    """Return a violation if AppArmor profiles have other types than RuntimeDefault and Localhost, else None."""
+    """Return a violation if AppArmor profiles (in fields or annotations) are neither default nor local, else None."""
 
     def bad_type(part: Obj) -> str | None:
         profile = security_context(part).get("appArmorProfile")
@@ -204,7 +204,7 @@ def proc_mount_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | No
 
 
 def proc_mount_violation_1_35(metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-    """Return a violation if the procMount of containers is not Default and the pod uses the node's user namespace."""
+    """Return the violation of `proc_mount_violation`, or None; pods with their own user namespace always pass."""
     return None if has_user_namespace(spec) else proc_mount_violation(metadata, spec)
 
 
@@ -231,7 +231,7 @@ def se_linux_check(types: frozenset[str] = _SE_LINUX_TYPES) -> CheckPod:
 
 
 def seccomp_annotations_violation(metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-    """Return a violation if seccomp annotations (before Kubernetes 1.19) set a profile neither default nor local."""
+    """Return a violation if seccomp annotations (before Kubernetes 1.19) are neither default nor local, else None."""
     annotations = metadata.get("annotations") or {}
     names = {_POD_SECCOMP_ANNOTATION, *(_CONTAINER_SECCOMP_PREFIX + each["name"] for each in containers(spec))}
     forbidden_annotations = sorted(

@@ -43,7 +43,7 @@ _FLOAT_AS_INTEGER_LIMIT: Final = 1e21
 
 
 class BadScalarError(ValueError):
-    """A YAML scalar does not match its tag, is too large or has no JSON equivalent. Message: `problem; remedy`."""
+    """A YAML scalar is invalid, or has no equivalent in JSON. The message has the form `problem; remedy`."""
 
 
 def scalar_value(text: str, tag: str | None, is_plain: bool) -> Any:
@@ -214,7 +214,7 @@ def _parse_chunk(
 
 
 def _json_lines(chunk: str, first_line: int) -> list[tuple[str, int]] | None:
-    """Return the lines of a text with their line numbers if every line is a JSON object, else None."""
+    """Return the non-blank lines of a text with their line numbers; None unless each has the form `{...}`."""
     lines = [(line, number) for number, line in enumerate(chunk.splitlines(), first_line) if line.strip()]
     return lines if all(line[0] == "{" and line.rstrip()[-1] == "}" for line, _ in lines) else None
 
@@ -402,7 +402,6 @@ class _DocumentBuilder:
         return isinstance(open_collection.value, dict) and open_collection.key is None
 
     def _field_name(self, value: Any, open_collection: _OpenCollection, event: yaml.Event) -> str:
-        """Return the field name that a YAML value stands for; record an error unless it is a string and unique."""
         if isinstance(value, str):
             if value in open_collection.value:
                 self._record_fault(event, f"the field {format_value(value)} is set twice", "remove one of the two")
@@ -509,7 +508,7 @@ class DocumentLines:
 
 
 def _blank_line_count(text: str) -> int:
-    """Return the number of blank, comment and `---` lines before the first content of a text."""
+    """Return the number of blank, comment, `---` and directive lines before the first content of a text."""
     lines = enumerate(line.strip() for line in text.splitlines())
     return next((count for count, line in lines if line and not line.startswith(("#", "---", "%"))), 0)
 

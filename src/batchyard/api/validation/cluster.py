@@ -87,7 +87,7 @@ def run_duration_errors(spec: SpecFields, path: str) -> Iterator[FieldError]:
 
 
 def _node_count_errors(pool: SpecFields, path: str) -> Iterator[FieldError]:
-    """Report a node pool without nodeCount and autoscaling, invalid autoscaling bounds, or a nodeCount outside them."""
+    """Report a missing nodeCount, invalid autoscaling bounds, and a nodeCount outside of these bounds."""
     autoscaling, node_count = pool.get("autoscaling"), pool.get("nodeCount")
     if autoscaling is None:
         if node_count is None and pool.get("provisioning") != "queued":
@@ -128,7 +128,7 @@ def _initial_count_errors(pool: SpecFields, autoscaling: SpecFields, path: str) 
 
 
 def _provisioning_errors(pool: SpecFields, path: str) -> Iterator[FieldError]:
-    """Report a node pool of non-standard machines with a reservation; a queued one with initial nodes or fixed size."""
+    """Report a reservation of a pool that is not standard, and a queued pool that is not autoscaled from 0 nodes."""
     provisioning_model = pool.get("provisioning", "standard")
     if pool.get("reservation") and provisioning_model != "standard":
         message = f"{provisioning_model} machines do not use reservations"
@@ -320,7 +320,7 @@ def _autoscaling_errors(autoscaling: SpecFields, path: str) -> Iterator[FieldErr
 
 
 def _expander_priorities_errors(autoscaling: SpecFields, path: str) -> Iterator[FieldError]:
-    """Report expander priorities that are invalid regular expressions, or missing or unused for the expander."""
+    """Report expander priorities that are missing, not used by the expander, or not valid regular expressions."""
     priorities, expander = autoscaling.get("priorities"), autoscaling.get("expander", "least-waste")
     if expander == "priority" and not priorities:
         remedy = "list names of node pools, highest priority first, or use another expander"

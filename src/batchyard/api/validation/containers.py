@@ -499,7 +499,7 @@ def _env_value_from_errors(source: Mapping[str, Any], value: str | None, path: s
 
 
 def _mount_errors(mounts: Sequence[Mapping[str, Any]], volumes: Mapping[str, None], path: str) -> Iterator[FieldError]:
-    """Report volume mounts of a container without an existing volume, or without a unique and valid path."""
+    """Report volume mounts of a container without an existing volume or a unique path, or with an invalid subPath."""
     seen_mount_paths: dict[str, None] = {}
     for i, mount in enumerate(mounts):
         item_path, name, mount_path = f"{path}[{i}]", mount.get("name") or "", mount.get("mountPath") or ""

@@ -59,7 +59,7 @@ def queue_settings_errors(job: Obj) -> Iterator[FieldError]:
 
 
 def queue_settings_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
-    """Validate an update of Kueue's labels and annotations: most of them are immutable while the Job runs."""
+    """Validate an update of Kueue's labels and annotations: most are immutable unless the Job is suspended."""
     is_now_suspended, was_suspended = is_suspended(new), is_suspended(old)
     if not is_now_suspended:
         yield from _immutable_label_errors(new, old, well_known.QUEUE_NAME)
@@ -111,14 +111,14 @@ def _max_exec_time_errors(value: str | None) -> Iterator[FieldError]:
 
 
 def _immutable_label_errors(new: Obj, old: Obj, name: str) -> Iterator[FieldError]:
-    """Report the change of a label that is immutable while the Job runs."""
+    """Report the change of a label of a Job or JobSet; the caller decides whether the label is immutable."""
     old_value, new_value = _job_labels(old).get(name) or "", _job_labels(new).get(name) or ""
     if old_value != new_value:
         yield rules.immutable(f"metadata.labels[{name}]", new_value, "suspend the Job first")
 
 
 def _priority_class_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
-    """Report the removal of a job's priority class label, and its addition to a running job; changes are allowed."""
+    """Report the removal of a job's priority class label, and its addition to a job that is not suspended."""
     old_class, new_class = (_job_labels(job).get(well_known.PRIORITY_CLASS) for job in (old, new))
     path = f"metadata.labels[{well_known.PRIORITY_CLASS}]"
     if new_class and not old_class and not is_suspended(new):
@@ -237,7 +237,10 @@ _NO_MATCH: Final = "`selector` does not match template `labels`"
 
 
 def selector_errors(job: Obj) -> Iterator[FieldError]:
-    """Validate a Job's selector: a manual one must match the template's labels, others what Kubernetes generates."""
+    """Validate a Job's selector, and that it does not contradict the labels of the Job's pod template.
+
+    Without `manualSelector`, the selector may contain only the labels that Kubernetes generates.
+    """
     spec = job.get("spec") or {}
     labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
     if spec.get("manualSelector"):
@@ -332,7 +335,7 @@ def spec_errors(spec: Obj, path: str, claim_names: Sequence[str] = ()) -> Iterat
 
 
 def managed_by_errors(managed_by: str | None, path: str) -> Iterator[FieldError]:
-    """Report a `managedBy` that is not a domain-prefixed path such as example.com/name."""
+    """Report a `managedBy` that is not a domain-prefixed path such as example.com/name of at most 63 characters."""
     if managed_by is None:
         return
     for message in rules.domain_path_errors(managed_by):
@@ -389,7 +392,7 @@ def _completion_errors(spec: Obj, path: str) -> Iterator[FieldError]:
 
 
 def _index_errors(spec: Obj, path: str) -> Iterator[FieldError]:
-    """Report completions, parallelism and maxFailedIndexes of an Indexed Job that are missing or above the limits."""
+    """Report missing completions of an Indexed Job, and numbers of indexes and pods above the limits."""
     completions, parallelism, failed_indexes_max = (
         spec.get(f) for f in ("completions", "parallelism", "maxFailedIndexes")
     )
@@ -508,7 +511,7 @@ def _partial_admission_errors(job: Obj) -> Iterator[FieldError]:
 
 
 def _equal_completions_errors(job: Obj) -> Iterator[FieldError]:
-    """Report job-completions-equal-parallelism on a Job that is not Indexed, or whose completions differ."""
+    """Report job-completions-equal-parallelism if not a boolean, or if the Job is not Indexed or its numbers differ."""
     value = _annotation(job, well_known.EQUAL_COMPLETIONS)
     path = f"metadata.annotations[{well_known.EQUAL_COMPLETIONS}]"
     if value is None:

@@ -277,7 +277,7 @@ def _network_errors(spec: Obj) -> Iterator[FieldError]:
 
 
 def _startup_order_errors(spec: Obj) -> Iterator[FieldError]:
-    """Report replicated Jobs with equal names, and dependencies on replicated Jobs that do not precede them."""
+    """Report replicated Jobs with equal names, and invalid dependencies (dependsOn) between replicated Jobs."""
     jobs: Sequence[Obj] = spec.get("replicatedJobs") or ()
     is_in_order = (spec.get("startupPolicy") or {}).get("startupPolicyOrder") == "InOrder"
     if is_in_order and any(each.get("dependsOn") is not None for each in jobs):

@@ -217,7 +217,7 @@ def _node_operator_errors(expression: Mapping[str, Any], path: str) -> Iterator[
 
 
 def _pod_affinity_errors(affinity: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Report invalid required terms, and preferred terms with an invalid weight, of pod affinity or anti-affinity."""
+    """Report invalid terms of pod affinity or anti-affinity, and invalid weights of preferred terms."""
     for i, term in enumerate(affinity.get(well_known.REQUIRED) or ()):
         yield from _pod_affinity_term_errors(term, f"{path}.{well_known.REQUIRED}[{i}]")
     for i, preferred in enumerate(affinity.get(well_known.PREFERRED) or ()):

@@ -34,7 +34,7 @@ def format_json(value: Any) -> str:
 
 
 def mark_webhook(webhook: str, errors: Iterable[FieldError]) -> Iterator[FieldError]:
-    """Yield all errors, with `webhook` as their reporter except for x-kubernetes-validations rules in the CRD."""
+    """Yield the errors marked as reported by `webhook`; errors of x-kubernetes-validations rules stay unmarked."""
     for fault in errors:
         yield fault if fault.problem.startswith(_TYPE_MESSAGE_STARTS) else fault._replace(webhook=webhook)
 
@@ -50,7 +50,7 @@ def invalid_without_value(path: str, message: str, remedy: str) -> FieldError:
 
 
 def schema_rule_fault(path: str, schema_type: str, message: str, remedy: str) -> FieldError:
-    """Return the FieldError for a violated x-kubernetes-validations rule; it shows the type of the value instead."""
+    """Return the FieldError for a violated x-kubernetes-validations rule; its text shows only the type of the value."""
     return invalid(path, schema_type, message, remedy)
 
 

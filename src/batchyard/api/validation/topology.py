@@ -60,7 +60,7 @@ def topology_request_errors(
 
 
 def _topology_mode_errors(annotations: AnnotationMap, path: str) -> Iterator[FieldError]:
-    """Report a pod set with several topology modes (required, preferred, unconstrained), or invalid values of them."""
+    """Report several topology modes of one pod set, and invalid values of the modes and of the slice topology."""
     mode_annotations = (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, UNCONSTRAINED_TOPOLOGY)
     if sum(mode in annotations for mode in mode_annotations) > 1:
         shown_annotations = ", ".join(map(rules.format_json, mode_annotations))
@@ -98,7 +98,7 @@ def _slice_annotation_errors(annotations: AnnotationMap, path: str, count: int) 
 
 
 def _pod_set_group_name_errors(annotations: AnnotationMap, path: str) -> Iterator[FieldError]:
-    """Report a pod set group name that is a number, or is combined with slices, or lacks a topology."""
+    """Report a pod set group name that is a number, has slices, or has neither a required nor a preferred topology."""
     group_name, item_path = annotations.get(POD_SET_GROUP), f"{path}[{POD_SET_GROUP}]"
     if group_name is None:
         return

@@ -199,7 +199,7 @@ def _without_topology(admission: Obj) -> dict[str, Any]:
 
 
 def cluster_name_update_errors(new: Obj, old: Obj, *, is_replacement: bool) -> Iterator[FieldError]:
-    """Report a changed clusterName, and a new one that is not nominated; a replacement slice needs no nomination."""
+    """Report a clusterName that replaces another, or is not nominated; a replacement slice needs no nomination."""
     new_name, old_name = ((obj.get("status") or {}).get("clusterName") for obj in (new, old))
     if new_name is None or new_name == old_name:
         return
@@ -220,7 +220,7 @@ _ADMISSION_GATES_REMEDY: Final = "list unique names such as example.com/gate, se
 
 
 def admission_gate_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Report admission gates in the annotation that are empty, duplicate, or not domain-prefixed names."""
+    """Report admission gates in the annotation that are empty, duplicate, too long, or not domain-prefixed names."""
     value = _gate_annotation(obj)
     seen_gate_names: dict[str, None] = {}
     for gate in _parse_admission_gates(value):

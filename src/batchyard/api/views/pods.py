@@ -432,7 +432,10 @@ def checkpoint_interval(objects: Iterable[meta.Obj | None]) -> Duration | None:
 
 
 def running_since(pod: meta.Obj) -> Instant | None:
-    """Return when the first running container in a pod's status started; None if none runs."""
+    """Return when the first running container in a pod's status started.
+
+    Returns None if the phase of the pod is not Running, or if no container is running.
+    """
     if phase(pod) != RUNNING:
         return None
     for container in pod["status"].get("containerStatuses") or ():
