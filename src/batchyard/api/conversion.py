@@ -93,7 +93,7 @@ def to_storage(obj: Obj) -> dict[str, Any]:
 def from_storage(obj: Obj, api_version: str) -> dict[str, Any]:
     """Convert an object from its storage version to `api_version` (`group/version`).
 
-    Returns the same object if it already has that version. Raises ValueError if there is no conversion to it.
+    Returns the same object if it already has that version. Raises ValueError if it cannot be converted.
     """
     if obj["apiVersion"] == api_version:
         return obj if isinstance(obj, dict) else dict(obj)
@@ -119,7 +119,7 @@ def from_storage(obj: Obj, api_version: str) -> dict[str, Any]:
 
 
 TimeLocations: TypeAlias = "Mapping[str, TimeLocations]"
-"""The fields of type metav1.Time in a type: nested mappings by field name, with an empty mapping for each time."""
+"""The metav1.Time fields of an object type: nested mappings by field name, with an empty mapping for each time."""
 
 #: The time field of managedFields entries: the server already writes it in whole seconds.
 _MANAGED_FIELDS_TIME: Final = "ManagedFieldsEntry.time"

@@ -7,7 +7,7 @@ NotFound              the object does not exist (an ApiError)
 Forbidden             authorization, an admission plugin or a webhook rejects the request (an ApiError)
 NoValidResponse       the server did not respond, or the response is not valid (an ApiError)
 NamespaceTerminating  a new object is rejected because its Namespace is terminating (Forbidden)
-TemporarilyForbidden  a write is rejected because of other objects, such as a full quota, and may be retried (Forbidden)
+TemporarilyForbidden  a retry may succeed, for example after a quota or a permission changes (Forbidden)
 """
 
 from collections.abc import Sequence
@@ -73,7 +73,7 @@ class NamespaceTerminating(Forbidden):
 
 
 class TemporarilyForbidden(Forbidden):
-    """A write is rejected because of other objects, such as a full quota: a retry may succeed after these change."""
+    """A Forbidden error that may not persist: a retry may succeed, for example after a quota or permission changes."""
 
 
 class NoValidResponse(ApiError):  # noqa: N818

@@ -204,7 +204,7 @@ def proc_mount_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | No
 
 
 def proc_mount_violation_1_35(metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-    """Return the violation of `proc_mount_violation`, or None; pods with their own user namespace always pass."""
+    """Return a violation if procMount is not Default and the pod has no user namespace of its own, else None."""
     return None if has_user_namespace(spec) else proc_mount_violation(metadata, spec)
 
 

@@ -29,7 +29,7 @@ _TIME_CACHE_SIZE: Final = 16384
 def format_time(instant: Instant) -> str:
     """Format an instant in RFC 3339: in whole seconds, or with six decimals if it has a fraction of a second.
 
-    Instants outside of the years 1 to 9999 are clamped to the first or last instant of these.
+    Instants before the year 1 or after the year 9999 become the first or the last instant of these years.
     """
     return (_UNIX_EPOCH + timedelta(microseconds=min(max(instant, _FIRST_INSTANT), _LAST_INSTANT))).isoformat() + "Z"
 
@@ -60,7 +60,7 @@ def convert_micro_time_to_utc(text: str) -> str:
 
 
 def days_in_month(year: int, month: int) -> int:
-    """Return the number of days in a month of the Gregorian calendar, which is extended to the year 0, a leap year."""
+    """Return the number of days in a month of the Gregorian calendar; the year 0 counts as a leap year."""
     return monthrange(year or 4, month)[1]
 
 
@@ -108,7 +108,10 @@ def is_time(text: str) -> bool:
 
 
 def parse_time_or_duration(text: str, simulation_start: Instant) -> Instant:
-    """Return the instant of an RFC 3339 time, or a duration after `simulation_start`; raise ValueError if malformed."""
+    """Return the instant of an RFC 3339 time, or of a duration after `simulation_start`.
+
+    Raises ValueError if the text is malformed.
+    """
     return parse_time(text) if is_time(text) else simulation_start + parse_duration(text)
 
 

@@ -135,7 +135,7 @@ def _sidecar_names(obj: Obj) -> Mapping[str, None]:
 
 
 def _why_not_running(container: ContainerFields, ignored_reason: str = "") -> str:
-    """Return the reason why a container is waiting or has terminated; '' for a running one or for `ignored_reason`."""
+    """Return the reason why a container is waiting or has terminated; '' if running or waiting for `ignored_reason`."""
     waiting_state, end_state = (value_at(container, "state", state_name) for state_name in ("waiting", "terminated"))
     if waiting_state is not None and waiting_state.get("reason"):
         return "" if waiting_state["reason"] == ignored_reason else str(waiting_state["reason"])

@@ -1,7 +1,7 @@
 """Schemas of API objects: validates the structure of objects, and fills in the default values of their fields.
 
     validate                returns all structural errors of an object, in the version of its apiVersion
-    with_defaults           returns the object with the defaults of its schema, without nulls that it does not allow
+    with_defaults           returns the object with the defaults of its schema and without disallowed nulls
     validate_and_default    validates and fills in defaults in one pass, to decode manifests
     fill_defaults           returns a value of a Kubernetes type such as PodSpec with its defaults
     semantic_equality       returns the SemanticEquality of a kind, which compares values by meaning
@@ -548,7 +548,7 @@ def validate(kind_or_type: ServedKind | str, obj: Mapping[str, Any]) -> list[Fie
 
 
 def with_defaults(served_kind: ServedKind, obj: Obj) -> dict[str, Any]:
-    """Return the object with the defaults of its schema, without nulls that it does not allow; raise InvalidObject."""
+    """Return the object with the defaults of its schema and without disallowed nulls; raise InvalidObject on errors."""
     result = validate_and_default(served_kind, _version_of(served_kind, obj), obj)
     if result.obj is None:
         raise InvalidObject(result.faults)

@@ -511,7 +511,10 @@ def _partial_admission_errors(job: Obj) -> Iterator[FieldError]:
 
 
 def _equal_completions_errors(job: Obj) -> Iterator[FieldError]:
-    """Report job-completions-equal-parallelism if not a boolean, or if the Job is not Indexed or its numbers differ."""
+    """Validate the annotation job-completions-equal-parallelism of a Job.
+
+    If it is true, the Job must be Indexed, and its completions must equal its parallelism.
+    """
     value = _annotation(job, well_known.EQUAL_COMPLETIONS)
     path = f"metadata.annotations[{well_known.EQUAL_COMPLETIONS}]"
     if value is None:
