@@ -355,7 +355,7 @@ LATEST_MINOR: Final = max(since for check in _POD_CHECKS for since, _ in check.v
 
 
 class PodSecurityViolations(NamedTuple):
-    """The Pod Security checks of a level and version that a pod fails."""
+    """The Pod Security checks that a pod fails, and the level and version to which they belong."""
 
     policy: LevelVersion
     violations: Sequence[baseline.PodSecurityViolation]

@@ -54,7 +54,7 @@ def noun_with_names(word: str, names: Sequence[str]) -> str:
 
 
 def violation_subject(names: Sequence[str], *, by_pod: bool) -> str:
-    """Return the subject of a violation message: the pod, the named containers, or both."""
+    """Return the subject of a violation message: the pod, the named containers, or both; '' for neither."""
     return " and ".join([*(["pod"] if by_pod else []), *([noun_with_names("container", names)] if names else [])])
 
 

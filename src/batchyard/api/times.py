@@ -103,7 +103,7 @@ class ReservationWindow(NamedTuple):
 
 
 def is_time(text: str) -> bool:
-    """Return whether a text that is a time or a duration is an RFC 3339 time, and not a duration such as `2h`."""
+    """Return whether a text, which must be an RFC 3339 time or a duration such as `2h`, is a time."""
     return "T" in text
 
 

@@ -220,7 +220,7 @@ def _json_lines(chunk: str, first_line: int) -> list[tuple[str, int]] | None:
 
 
 def _read_yaml_chunk(chunk: str, first_line: int, values_max: int | None) -> tuple[Any, Sequence[FieldError]]:
-    """Parse a YAML document; return its value and its errors."""
+    """Parse a YAML document; return its value (None if it cannot be parsed) and its errors."""
     builder = _DocumentBuilder(first_line, values_max)
     try:
         value, errors = builder.build(chunk), builder.faults
@@ -331,7 +331,7 @@ class _DocumentBuilder:
         self._result: Any = None
 
     def build(self, chunk: str) -> Any:
-        """Parse the text of a YAML document and return its value; raise YAMLError if the text cannot be parsed."""
+        """Parse the text of a YAML document and return its value; raise YAMLError if it is malformed or too large."""
         for event in yaml.parse(chunk, Loader=yaml.CSafeLoader):
             self._values_left -= 1
             if self._values_left < 0:

@@ -173,7 +173,7 @@ class SchemaCompiler:
         return self._visitors[name]
 
     def visitor(self, field: Field) -> VisitorOrType:
-        """Return the function that validates values of a field; the type itself if every string or boolean is valid."""
+        """Return the function that validates values of a field; `str` or `bool` if all of its values are valid."""
         is_native = self._scope.name == NATIVE
         if field.is_list:
             visitor = _list_visitor(self._element_visitor(field.element), field)
@@ -515,7 +515,7 @@ _REMEDIES_MAX: Final = 100
 
 
 class SchemaResult(NamedTuple):
-    """The result of validating an object against its schema: the object with defaults, or None and the errors."""
+    """The result of validation against a schema: the object with defaults (None if there are errors) and the errors."""
 
     obj: dict[str, Any] | None
     faults: list[FieldError]

@@ -115,7 +115,7 @@ def _autoscaling_bounds_errors(autoscaling: SpecFields, path: str) -> Iterator[F
 
 
 def _initial_count_errors(pool: SpecFields, autoscaling: SpecFields, path: str) -> Iterator[FieldError]:
-    """Report an initial nodeCount outside of the autoscaling bounds, per zone or in total."""
+    """Report an initial nodeCount outside of the autoscaling bounds per zone, or above the maximum in total."""
     zone_node_count = pool.get("nodeCount", 0)
     total_count = zone_node_count * len(pool.get("zones") or [""])
     minimum, maximum, total_max = autoscaling.get("min", 0), autoscaling.get("max"), autoscaling.get("totalMax")
@@ -273,7 +273,7 @@ def settings_errors(spec: SpecFields) -> Iterator[FieldError]:
 
 
 def _machine_type_errors(machine_type: SpecFields, path: str) -> Iterator[FieldError]:
-    """Report a machine type's negative amounts and prices, missing cpu or memory, and a sustainedCpu above its cpu."""
+    """Report a machine type's invalid amounts and prices, a cpu or memory of 0, and a sustainedCpu above its cpu."""
     for field in _MACHINE_AMOUNT_FIELDS:
         if field in machine_type:
             yield from rules.amount_errors(machine_type[field], f"{path}.{field}")
@@ -404,7 +404,7 @@ def _region_zone_errors(spec: SpecFields) -> Iterator[FieldError]:
 
 
 def _container_image_errors(image: SpecFields, path: str) -> Iterator[FieldError]:
-    """Report a local image of a Cluster without exactly one source, with an unsuitable field, or a relative path."""
+    """Report a local image of a Cluster without exactly one source, or with an unsuitable field or a relative path."""
     image_source_fields = [field for field in ("environment", "root", "machine", "engine") if image.get(field)]
     if len(image_source_fields) != 1:
         message = "must set exactly one of environment, root, machine and engine"

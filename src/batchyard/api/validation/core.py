@@ -119,7 +119,7 @@ _IMMUTABLE_EVENT_FIELDS: Final = (
 
 
 def event_errors(event: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate an Event: its namespace and, if it has an eventTime, the fields of the newer form."""
+    """Validate an Event: its namespace and, if it has an eventTime, the fields that events.k8s.io requires."""
     yield from rules.metadata_errors(event)
     is_newer = bool(event.get("eventTime"))
     object_namespace = (event.get("involvedObject") or {}).get("namespace") or ""

@@ -250,7 +250,6 @@ def selector_errors(job: Obj) -> Iterator[FieldError]:
 
 
 def _manual_selector_errors(selector: Obj | None, labels: Obj) -> Iterator[FieldError]:
-    """Validate a selector that is set manually (`manualSelector: true`)."""
     if selector is None:
         yield rules.required("spec.selector", "", "set the selector, or remove manualSelector")
         return
@@ -262,7 +261,6 @@ def _manual_selector_errors(selector: Obj | None, labels: Obj) -> Iterator[Field
 
 
 def _generated_selector_errors(job_name: str | None, selector: Obj | None, labels: Obj) -> Iterator[FieldError]:
-    """Report a selector and template labels that differ from those that Kubernetes generates."""
     match_labels: Obj = (selector or {}).get("matchLabels") or {}
     if selector and (selector.get("matchExpressions") or match_labels.keys() - set(well_known.POD_OWNER_LABELS)):
         remedy = "remove the selector, or set manualSelector: true"
@@ -431,7 +429,7 @@ def _many_indexes_errors(parallelism: int | None, failed_indexes_max: int | None
 
 
 def _restart_policy_errors(spec: Obj, path: str) -> Iterator[FieldError]:
-    """Report a pod template with restartPolicy Always, or with OnFailure and a podFailurePolicy."""
+    """Report a pod template with restartPolicy Always (the default), or with OnFailure and a podFailurePolicy."""
     restart_policy = ((spec.get("template") or {}).get("spec") or {}).get("restartPolicy") or "Always"
     if restart_policy == "Always":
         message = 'valid values: "OnFailure", "Never"'
@@ -535,7 +533,7 @@ def _equal_completions_errors(job: Obj) -> Iterator[FieldError]:
 
 
 def _partial_admission_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
-    """Report changes of a running Job's parallelism (with partial admission) or job-completions-equal-parallelism."""
+    """Report changes of a Job that is not suspended: parallelism with partial admission, and equal completions."""
     spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
     changes_parallelism = spec.get("parallelism", 1) != old_spec.get("parallelism", 1)
     if _annotation(old, well_known.MIN_PARALLELISM) is not None and not old_spec.get("suspend") and changes_parallelism:

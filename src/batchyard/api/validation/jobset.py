@@ -351,7 +351,7 @@ def _pod_set_count_errors(replicated_jobs: Sequence[Obj]) -> Iterator[FieldError
 
 
 def _name_label_errors(name: str, too_long_message: str, path: str, remedy: str) -> Iterator[FieldError]:
-    """Report a name that is not a DNS label; `too_long_message` is the message for a name that is too long."""
+    """Report a name that is not an RFC 1035 label; `too_long_message` is the message for a name that is too long."""
     for message in rules.dns1035_label_errors(name):
         yield rules.invalid(path, name, too_long_message if "must be no more than 63" in message else message, remedy)
 

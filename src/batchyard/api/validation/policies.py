@@ -338,7 +338,7 @@ def _policy_rule_errors(rule: Mapping[str, Any], path: str, *, is_namespaced: bo
 
 
 def _subject_errors(subject: Mapping[str, Any], path: str, *, is_namespaced: bool) -> Iterator[FieldError]:
-    """Report a role binding's subject that is not a valid User or Group, or a ServiceAccount with its namespace."""
+    """Report a role binding's subject with an invalid name, kind or API group, or without a required namespace."""
     kind, name, group = subject["kind"], subject["name"], subject.get("apiGroup", "")
     if not name:
         yield rules.required(f"{path}.name", "", f"specify the name of the {kind}")

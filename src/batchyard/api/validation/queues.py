@@ -241,7 +241,7 @@ def cohort_errors(cohort: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def local_queue_errors(queue: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate a LocalQueue; its fair sharing weight may be any quantity, as upstream does not check it."""
+    """Validate the metadata of a LocalQueue; its fair sharing weight is not checked, as upstream does not check it."""
     yield from rules.metadata_errors(queue)
 
 

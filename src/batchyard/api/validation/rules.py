@@ -186,7 +186,6 @@ _CONFIG_KEY_RULE: Final = "a valid config key must consist of alphanumeric chara
 
 
 def _matches(pattern: str, text: str) -> bool:
-    """Return whether a regular expression matches the whole text."""
     return _compile_pattern(pattern).fullmatch(text) is not None
 
 
@@ -349,7 +348,7 @@ def path_component_errors(path: str, field_path: str) -> Iterator[FieldError]:
 
 
 def file_errors(path: str, field_path: str) -> Iterator[FieldError]:
-    """Report a path of a file in a volume that is not relative, starts with '..', or contains NUL or '..'."""
+    """Report a file path in a volume that is not relative, starts with '..', or contains NUL or a component '..'."""
     yield from local_path_errors(path, field_path)
     if path.startswith("..") and not path.startswith("../"):
         yield invalid(field_path, path, "must not start with '..'", "use a name that does not start with '..'")
@@ -461,7 +460,7 @@ def finalizer_errors(finalizers: Sequence[str], path: str, *, is_native_kind: bo
 
 
 def _owner_reference_errors(owners: Sequence[Mapping[str, Any]]) -> Iterator[FieldError]:
-    """Report owner references that are incomplete or name an Event, and more than one with `controller: true`."""
+    """Report invalid owner references, references to Events, and more than one reference with `controller: true`."""
     for i, owner in enumerate(owners):
         for field in ("apiVersion", "kind", "name", "uid"):
             if not owner.get(field):

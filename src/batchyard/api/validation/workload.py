@@ -181,7 +181,7 @@ def _admission_check_errors(check: Obj, count_by_pod_set: Mapping[str, int], pat
 
 
 def _admission_update_errors(new: Obj | None, old: Obj | None) -> Iterator[FieldError]:
-    """Report a changed Workload admission: it may be set or removed, but only its topology assignments may change."""
+    """Report a changed Workload admission: it may be set or removed, but only its topology fields may change."""
     if new is None or old is None:
         return
     if not semantic_equality(scheme.WORKLOAD).is_same(_ADMISSION_TYPE, _without_topology(new), _without_topology(old)):
