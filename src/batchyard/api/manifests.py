@@ -272,7 +272,6 @@ def read_manifests(sources: Iterable[tuple[str, str]]) -> Manifests:
 
 
 def _read_document(source: str, document: Document, manifests: Manifests) -> None:
-    """Add the objects of a YAML document, and their errors and warnings, to `manifests`."""
     document_number = document.number
     manifests.texts[source, document_number] = document.text, document.line
     lines = DocumentLines(document.text, document.line)

@@ -71,7 +71,6 @@ def scalar_value(text: str, tag: str | None, is_plain: bool) -> Any:
 
 @memoized_if_short(maxsize=65536)
 def _plain_scalar_value(text: str) -> Any:
-    """Return the value of an unquoted YAML scalar: null, boolean, number or text."""
     if text in _YAML_NULL_TEXTS:
         return None
     if text in _YAML_TRUE_TEXTS or text in _YAML_FALSE_TEXTS:

@@ -173,7 +173,7 @@ class SchemaCompiler:
         return self._visitors[name]
 
     def visitor(self, field: Field) -> VisitorOrType:
-        """Return the function that validates values of a field; `str` or `bool` if all of its values are valid."""
+        """Return the function that validates a field; `str` or `bool` itself if every string or boolean is valid."""
         is_native = self._scope.name == NATIVE
         if field.is_list:
             visitor = _list_visitor(self._element_visitor(field.element), field)

@@ -246,7 +246,6 @@ def _nested_object_fields(scope: TypeScope, kind: str) -> Iterator[tuple[ObjectL
 
 
 def _object_location(path: tuple[PathStep, ...]) -> ObjectLocation:
-    """Return the location of the object that contains the field at the given path."""
     location_steps: list[str] = []
     for step in path[:-1]:
         if isinstance(step, int):

@@ -304,7 +304,6 @@ def _accelerator_device_errors(machine_type: SpecFields, path: str) -> Iterator[
 
 
 def _autoscaling_errors(autoscaling: SpecFields, path: str) -> Iterator[FieldError]:
-    """Report autoscaler settings out of range, and inconsistent priorities and limits."""
     threshold = autoscaling.get("utilizationThreshold", 0)
     if rules.exceeds_limit(threshold, 1) or rules.exceeds_limit(0, threshold):
         message = "must be between 0 and 1"
@@ -394,7 +393,6 @@ def cluster_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Ite
 
 
 def _region_zone_errors(spec: SpecFields) -> Iterator[FieldError]:
-    """Report zones of a Cluster that are not in its region."""
     region = spec["region"]
     for i, zone in enumerate(spec["zones"]):
         if zone != region and not zone.startswith(f"{region}-"):
@@ -421,7 +419,6 @@ def _container_image_errors(image: SpecFields, path: str) -> Iterator[FieldError
 
 
 def _known_zone_errors(zone: str, spec: SpecFields, path: str) -> Iterator[FieldError]:
-    """Report a zone that is not one of the Cluster's zones."""
     if zone not in spec["zones"]:
         remedy = f"use one of {', '.join(spec['zones'])}, or add the zone to spec.zones"
         yield rules.unsupported(path, zone, spec["zones"], remedy)

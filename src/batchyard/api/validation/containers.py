@@ -403,7 +403,6 @@ def _host_port_errors(spec: Mapping[str, Any], path: str) -> Iterator[FieldError
 
 
 def _container_errors(container: Mapping[str, Any], volumes: Mapping[str, None], path: str) -> Iterator[FieldError]:
-    """Validate a container's name, image, ports, environment variables, resources, mounts and probes."""
     name = container.get("name") or ""
     if not name:
         yield rules.required(f"{path}.name", "", "set the name of the container")

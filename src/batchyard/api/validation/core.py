@@ -81,7 +81,6 @@ def _decoded_bytes_count(encoded_data: Mapping[str, str]) -> int:
 
 
 def _data_too_large(path: str) -> FieldError:
-    """Return the error for ConfigMap or Secret data of more than 1 MiB."""
     return rules.too_long(path, DATA_BYTES_MAX, "split the object into several, or store large content in a volume")
 
 

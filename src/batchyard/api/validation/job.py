@@ -547,7 +547,6 @@ def _partial_admission_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]
 
 
 def _topology_errors(job: Obj) -> Iterator[FieldError]:
-    """Validate the topology annotations of a Job's pod template."""
     spec = job.get("spec") or {}
     annotations = ((spec.get("template") or {}).get("metadata") or {}).get("annotations")
     if annotations:

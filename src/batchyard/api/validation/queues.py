@@ -182,7 +182,6 @@ def _flavor_names(spec: Mapping[str, Any]) -> dict[str, None]:
 
 
 def _admission_checks(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the admission checks in a ClusterQueue's admissionChecksStrategy."""
     return (spec.get("admissionChecksStrategy") or {}).get("admissionChecks") or []
 
 

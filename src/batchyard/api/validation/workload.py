@@ -291,7 +291,6 @@ def _status_change_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Ite
 
 
 def _webhook_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate an update of a Workload by the rules of Kueue's webhook."""
     yield from _spec_errors(new)
     yield from _status_change_errors(new, old)
     yield from admission_gate_update_errors(new, old)
@@ -307,7 +306,6 @@ def _webhook_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> It
 
 
 def _spec_errors(workload: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate the pod sets, the priority class and the admission gates of a Workload."""
     spec = workload.get("spec") or {}
     min_count_pod_sets, seen_pod_set_names = 0, {}
     for i, pod_set in enumerate(spec.get("podSets") or ()):
@@ -327,7 +325,6 @@ def _spec_errors(workload: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def _pod_set_errors(pod_set: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Validate a pod set of a Workload: counts, labels, annotations, requests and topology request."""
     template, min_count, count = pod_set["template"], pod_set.get("minCount"), pod_set.get("count", 1)
     if min_count is not None and min_count > count:
         message = "minCount should be positive and less or equal to count"
