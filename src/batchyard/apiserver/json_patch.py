@@ -191,7 +191,7 @@ class _PatchedDocument:
         raise OperationError(f"{missing_message}: missing value")
 
     def _value_at(self, steps: Sequence[str]) -> Any:
-        """Return the value of the document at a path; None if a mapping on the path lacks the next step.
+        """Return the value of the document at a path; None if the path leads to no value.
 
         Raises OperationError if a step is not an index of its list.
         """

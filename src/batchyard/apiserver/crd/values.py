@@ -100,7 +100,10 @@ _ItemTransform = Callable[[Any, Schema], Any]
 
 
 def prune_unknown_fields(obj: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
-    """Return an object without the fields that its schema does not declare."""
+    """Return an object without the fields that its schema neither declares nor preserves.
+
+    `apiVersion`, `kind` and `metadata` are kept unchanged.
+    """
     known_fields = _prune_fields(obj, schema, is_api_object=True)
     return known_fields if isinstance(known_fields, dict) else dict(known_fields)
 

@@ -394,7 +394,11 @@ class ReadHandler:
         return Response(200, representation.render_list(page.items, page.metadata))
 
     def watch(self, request: ApiRequest, path: ResourcePath) -> WatchStream:
-        """Start a watch at a revision; without a revision, or on request, the existing objects are sent first."""
+        """Start a watch at the requested resourceVersion, by default the current one.
+
+        `sendInitialEvents` determines whether the existing objects are sent first; by default, they are sent if the
+        request has no resourceVersion, or 0. Raises StatusError if the watch cannot start.
+        """
         representation = Representation(request, path, self._now())
         representation.check_accepts_single_object()
         with_bookmarks = request.has_flag("allowWatchBookmarks")
