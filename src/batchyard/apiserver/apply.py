@@ -274,7 +274,7 @@ def _marshalled_to_fields_v1(encoded_value: bytes) -> dict[str, Any]:
 def managed_fields_after_update(
     old: Obj, new: Obj, entries: Sequence[ManagedFieldsJson], author: FieldManager, accessors: VersionAccessors
 ) -> list[dict[str, Any]]:
-    """Return the `managedFields` after an update from `old` to `new`, both in the API version of the author's request."""
+    """Return the `managedFields` after an update from `old` to `new`, both in the version of the author's request."""
     return _encode_entries(_entries_after_update(old, new, _decode_entries(entries, accessors), author, accessors))
 
 
@@ -391,8 +391,7 @@ def _remove_abandoned_fields(
 ) -> dict[str, Any]:
     """Return `obj` without the fields that `last_entry` owns but no entry of `manager_entries` owns.
 
-    `last_entry` is of the manager's previous apply, and the first of `manager_entries` is of this apply. If these two
-    have different API versions, or there was no previous apply, `obj` is returned unchanged.
+    If `last_entry` is None or in another API version than the first of `manager_entries`, return `obj` unchanged.
     """
     if last_entry is None or last_entry.api_version != manager_entries[0].api_version:
         return obj
@@ -487,7 +486,10 @@ def _encode_entries(manager_entries: Sequence[FieldManagerEntry]) -> list[dict[s
 
 
 def _merge_oldest_updates(entries: list[FieldManagerEntry]) -> list[FieldManagerEntry]:
-    """Merge the oldest Update entries above `UPDATE_ENTRIES_MAX` into one; drop those not in its (the latest) version."""
+    """Merge the oldest Update entries into one if there are more than `UPDATE_ENTRIES_MAX`.
+
+    The merged entry has the API version of the latest of them; fields from other versions are dropped.
+    """
     update_entries = [entry for entry in entries if entry.operation == UPDATE]
     update_entries.sort(key=lambda entry: (entry.time, entry.name))
     surplus_count = len(update_entries) - UPDATE_ENTRIES_MAX
@@ -579,8 +581,7 @@ class InProcessFieldManager:
     def claim_fields(self, write: Write, get: Callable[[Key], Obj | None]) -> Write:
         """Return a controller's update, with the fields that the controller changed recorded in `managedFields`.
 
-        `get` returns the stored object of a key. Writes that are no Update, and updates of objects that are stored
-        without `managedFields` or not served, are returned unchanged.
+        Other writes, and updates of objects that are not served or have no `managedFields`, are returned unchanged.
         """
         if not isinstance(write, Update):
             return write
