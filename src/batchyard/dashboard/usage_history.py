@@ -55,7 +55,7 @@ class UsageHistory:
             point[total_kind, resource] = point.get((total_kind, resource), 0) + sign * amount
 
     def series(self, now: Instant) -> RecordedSeries:
-        """Return all totals that have a nonzero recorded value; the last value of each is the current total at `now`."""
+        """Return all totals that have a nonzero recorded value; the last value of each is the total at `now`."""
         self._current_point(now)
         names = sorted({name for point in self._points for name, value in point.items() if value})
         instants = [self._began + number * self._interval for number in range(1, len(self._points))]
