@@ -172,14 +172,14 @@ class FieldManagerEntry(NamedTuple):
     fields_v1: Mapping[str, Any] | None = None
 
     def with_fields(self, fields: field_sets.FieldSet) -> "FieldManagerEntry":
-        """Return a copy of the entry that owns `fields`; the entry itself if it has the same field set object."""
+        """Return a copy of the entry with `fields` as its field set; the entry itself if it already has this object."""
         if fields is self.fields:
             return self
         return FieldManagerEntry(self.name, self.operation, self.api_version, self.subresource, self.time, fields)
 
     @property
     def identity(self) -> tuple[str, str, str, str]:
-        """The values that identify the `managedFields` entry; the API version among them is '' for applies."""
+        """The identity: (operation, manager, API version, subresource); the API version is '' for applies."""
         version = "" if self.operation == APPLY else self.api_version
         return self.operation, self.name, version, self.subresource
 

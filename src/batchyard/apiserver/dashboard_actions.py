@@ -166,7 +166,7 @@ class DashboardActions:
         return {"name": action, "values": values, "target": f"{target_kind} {planned_write.target}"}
 
     def _action_values(self, user: UserInfo, action: str) -> list[str]:
-        """Return the values from which the user can choose for an action; empty if it has none or the user types it."""
+        """Return the values from which the user can choose for an action; empty if users must type it or need none."""
         if action == STOP:
             return list(_STOP_POLICIES)
         if action != PRIORITY or not self._is_allowed(user, "list", Key(scheme.WORKLOAD_PRIORITY_CLASS, "", "")):

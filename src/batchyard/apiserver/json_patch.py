@@ -53,7 +53,7 @@ def apply_json_patch(obj: Obj, patch: Any) -> Any:
 
 
 def json_patch_strict_errors(patch: Any, duplicate_faults: Sequence[str]) -> list[str]:
-    """Return the strict decoding errors of a JSON patch: duplicate and unknown fields of operations."""
+    """Return the strict decoding errors of a JSON patch: `duplicate_faults`, and unknown fields of operations."""
     known_fields = {*_STRING_FIELDS, "value"}
     unknown_field_faults = [
         f'unknown field "[{index}].{name}"'

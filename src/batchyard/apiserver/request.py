@@ -82,7 +82,7 @@ def account_groups(namespace: str) -> tuple[str, ...]:
 
 
 def flow_of(user: UserInfo) -> str:
-    """Return the name of the flow that limits a user's requests: the user name, or a group of ServiceAccounts."""
+    """Return the name of a user's flow: the user name; for a ServiceAccount, the group of those in its namespace."""
     service_account = service_account_of(user.name)
     return user.name if service_account is None else f"system:serviceaccounts:{service_account[0]}"
 
@@ -120,7 +120,7 @@ class ApiRequest(NamedTuple):
         )
 
     def with_body(self, body: bytes) -> "ApiRequest":
-        """Return the request with a body."""
+        """Return the request with another body."""
         return ApiRequest(
             self.method, self.path, self.query, self.headers, body, self.user, self.client_address, self.query_items
         )

@@ -423,7 +423,7 @@ class Representation:
 
 
 def full_object_list(stored_objects: Sequence[Obj], path: ResourcePath, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a list of whole objects; items of native and virtual kinds lack `apiVersion` and `kind` as in Go."""
+    """Return a list of whole objects; only items of custom resources have `apiVersion` and `kind`, as in Kubernetes."""
     api_version, render_object = path.api_version, path.resource.strategy.render
     has_types = path.resource.has_typed_items
 

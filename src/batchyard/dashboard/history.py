@@ -147,7 +147,7 @@ class PlatformHistory:
         queue_of: Callable[[str, str], str | None],
         limits: HistoryLimits = LIVE_LIMITS,
     ) -> None:
-        """Start an empty history; `queue_of` returns the ClusterQueue for a namespace and the name of a LocalQueue."""
+        """Start an empty history; `queue_of` returns the ClusterQueue's name for a LocalQueue's namespace and name."""
         self._limits = limits
         self._now = now
         self._queue_of = queue_of

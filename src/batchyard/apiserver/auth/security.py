@@ -311,7 +311,10 @@ class OwnerPodsAuthorizer:
         self._find_denial_reason = find_denial_reason
 
     def decide(self, attributes: authorization.RequestAttributes) -> authorization.AuthorizationDecision:
-        """Decide whether a request is allowed, with the reason of a denial."""
+        """Decide whether a request is allowed.
+
+        If pods cannot be isolated, requests that start processes are denied to other users; the reason says why.
+        """
         if api_request.MASTERS_GROUP not in attributes.user.groups and _starts_processes(attributes):
             reason = self._find_denial_reason()
             if reason:

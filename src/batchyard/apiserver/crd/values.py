@@ -133,7 +133,7 @@ def _prune_fields(value: Mapping[str, Any], schema: Schema, *, is_api_object: bo
 
 
 def with_defaults(value: Any, schema: Schema) -> Any:
-    """Return a value with defaults, and without nulls in fields that are not nullable."""
+    """Return a value with the defaults of its schema, and without nulls in fields that are not nullable."""
     if isinstance(value, Mapping):
         return _complete_fields(value, schema)
     if isinstance(value, list) and schema.get("items"):
@@ -179,7 +179,7 @@ _DATE_PATTERN: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 def is_of_format(text: str, name: str) -> bool:
-    """Return whether a string has a format; true for unknown formats."""
+    """Return whether a string has the format `name`, such as `date-time`; True for unknown formats."""
     check = _FORMAT_CHECKS.get(name)
     return check is None or check(text)
 

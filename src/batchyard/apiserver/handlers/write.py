@@ -77,7 +77,7 @@ class WriteExecutor(Protocol):
 
 
 def encode_prepared_write(prepare: Callable[[], PreparedWrite]) -> bytes:
-    """Encode the write that `prepare` returns, or the error that it raises, as bytes."""
+    """Encode the write that `prepare` returns, or the StatusError that it raises, as bytes."""
     try:
         prepared_write = prepare()
     except StatusError as error:
@@ -166,7 +166,7 @@ class WriteHandler:
     def is_current(self, prepared_write: PreparedWrite, path: resources.ResourcePath) -> bool:
         """Return whether the object of a prepared write is unchanged. Raises StatusError if it no longer exists.
 
-        A new object is always unchanged; StatusError is raised if its Namespace does not exist.
+        For a new object, return True. Raises StatusError if its Namespace does not exist.
         """
         if isinstance(prepared_write.write, Create):
             self._check_namespace(path)
