@@ -112,7 +112,7 @@ async def read_line(client: ClusterClient, sources: LineSources, cluster_queue: 
     """Return the pending jobs of a ClusterQueue, from Kueue's visibility API if possible.
 
     Without permission for the ClusterQueue, only the jobs in its LocalQueues of `namespace` are returned.
-    Otherwise, the known pending jobs are returned in an order estimated from priority and age.
+    If neither can be listed, the known pending jobs are returned in an order estimated from priority and age.
     """
     items, problem = await client.list_pending(f"clusterqueues/{cluster_queue}")
     if not problem:
