@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from sys import maxsize
 from typing import Final
 
 from batchyard import controller_groups
@@ -47,6 +46,7 @@ from batchyard.scheduling.blocked_cycle import PodsReadyGate
 from batchyard.scheduling.controller import CycleObserver, NoCycleObserver, Scheduler, SchedulerSettings
 from batchyard.scheduling.cycle import PreemptionLoop
 from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS, KueueSettings
+from batchyard.scheduling.pacing import IN_PROCESS_PACING, DecisionPacing
 from batchyard.scheduling.queue_status import QueueStatusController
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload.adjustments import PriorityClassValues
@@ -77,9 +77,7 @@ class PlatformPorts:
     cycle_observer: CycleObserver = field(default_factory=NoCycleObserver)
     #: The store's history of changes.
     history: ChangeHistory = no_history
-    #: Limits of the scheduler's writes over a network, which take time (`SchedulerSettings`).
-    in_flight_max: int = 0
-    pending_reasons_max: int = maxsize
+    pacing: DecisionPacing = IN_PROCESS_PACING
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +207,7 @@ def _admission_controllers(
         ports.on_preemption_loop,
         pods_ready_gate,
         ports.cycle_observer,
-        SchedulerSettings(settings.with_api, ports.in_flight_max, ports.pending_reasons_max),
+        SchedulerSettings(settings.with_api, ports.pacing),
     )
     job_reconciler = partial(
         JobReconciler,

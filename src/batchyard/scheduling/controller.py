@@ -2,15 +2,14 @@
 
 The controller has one constant key, CYCLE_KEY. Its rank lets other due reconciles run first, such as those that follow
 from the last cycle. An admission is counted at once (assumed) and confirmed by its watch event. Over a network, cycles
-go on while writes are in flight, up to a limit (`SchedulerSettings`). Pending reasons change often, so they are
-written at most once per REPORT_PERIOD, when no cycle is due. If admission waits for ready pods (`blockAdmission`), a
-cycle stops before the first admission that must wait, and resumes there (`BlockedCycle`).
+go on while writes are in flight, and preemptions are delayed (`DecisionPacing`). Pending reasons change often, so they
+are written at most once per REPORT_PERIOD, when no cycle is due. If admission waits for ready pods
+(`blockAdmission`), a cycle stops before the first admission that must wait, and resumes there (`BlockedCycle`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from sys import maxsize
 from typing import Any, Final, NamedTuple, Protocol
 
 from batchyard.api import scheme
@@ -27,6 +26,7 @@ from batchyard.scheduling.cycle import Cycle, PreemptionLoop, PreemptionLoopDete
 from batchyard.scheduling.decisions import Admit, Decision, InadmissibleReason, Preempt, StayPending
 from batchyard.scheduling.flavor_assigner import Assignment, PodSetAssignment
 from batchyard.scheduling.messages import BYPASSED, PENDING_EVALUATION, preemption_message
+from batchyard.scheduling.pacing import IN_PROCESS_PACING, DecisionPacing, DelayedPreemptions, WritesInFlight
 from batchyard.scheduling.preemption.alternatives import NO_SPARED_WORKLOADS, find_spared_workloads
 from batchyard.scheduling.preemption.context import PreemptionTarget
 from batchyard.scheduling.quota import PreemptionPossibility
@@ -35,7 +35,6 @@ from batchyard.scheduling.workload import evictions, lifecycle
 from batchyard.scheduling.workload.evictions import evict
 from batchyard.scheduling.workload.lifecycle import required_checks, reserve_quota, set_pending, with_resource_requests
 from batchyard.scheduling.workload.pending_reason import is_evaluation_awaited
-from batchyard.scheduling.writes_in_flight import WritesInFlight
 
 # Observers measure scheduling cycles (decisions and durations) for metrics. They do not affect decisions.
 
@@ -149,14 +148,11 @@ def ignore_preemption_loop(loop: PreemptionLoop) -> None:
 
 
 class SchedulerSettings(NamedTuple):
-    """Settings of the scheduler's writes: the details of preemptions, and limits on the number of writes."""
+    """Settings of the scheduler's writes: the details of preemptions, and when decisions are written."""
 
     #: Whether preemption details list the Workloads that were not preempted, with the reasons.
     record_spared_candidates: bool = False
-    #: The maximum number of writes without a result with which a cycle runs; 0 for an API server in process.
-    in_flight_max: int = 0
-    #: The maximum number of pending reasons that are written at once.
-    pending_reasons_max: int = maxsize
+    pacing: DecisionPacing = IN_PROCESS_PACING
 
 
 class Scheduler:
@@ -179,8 +175,9 @@ class Scheduler:
         self._policy = policy
         self._settings = settings or SchedulerSettings()
         #: With a gate, a cycle must see the pods of all admitted Workloads, so no write may be in flight.
-        self._in_flight_max = 0 if gate is not None else self._settings.in_flight_max
+        self._in_flight_max = 0 if gate is not None else self._settings.pacing.in_flight_max
         self._in_flight = WritesInFlight()
+        self._delayed_preemptions = DelayedPreemptions(self._settings.pacing.preemption_delay)
         self._on_loop = on_preemption_loop
         self._observer = watch or NoCycleObserver()
         self._blocked = BlockedCycle(scheduler_cache, gate)
@@ -214,6 +211,8 @@ class Scheduler:
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Run a scheduling cycle or the rest of an interrupted one; if neither is due, write due pending reasons."""
         self._cache.resync(reader, now)
+        for queue in self._delayed_preemptions.due_queues(now):
+            self._cache.queue_manager.record_tree_change(queue)
         heads = self._in_flight.select_heads(self._cache.heads(now))
         outcome = self._new_result(requeue_at=now)
         if self._blocked.may_resume:
@@ -246,7 +245,11 @@ class Scheduler:
         key = _name_of(write.obj)
         if error is not None:
             self._cache.workload_cache.revert_assumption(key)
-        return self._in_flight.complete(key)
+        is_awaited = self._in_flight.complete(key)
+        quota_holder = self._cache.snapshot.holder(key)
+        if is_awaited and quota_holder is not None:
+            self._cache.queue_manager.record_tree_change(quota_holder.queue)
+        return is_awaited
 
     def _apply_decisions(
         self, all_decisions: Sequence[Decision], reader: Reader, now: Instant, outcome: ReconcileResult
@@ -258,6 +261,7 @@ class Scheduler:
             waiting_workload = set_pending(blocked_workload, *_WAITING, now)
             if waiting_workload is not blocked_workload:
                 self._write(outcome, waiting_workload)
+        decisions = [self._postpone_preemption(decision, now) for decision in decisions]
         preemptions = [d for d in decisions if isinstance(d, Preempt) and preempts_new_victim(d)]
         preemption_loops = self._loops.find_loops(preemptions, self._cache.snapshot, now)
         parked_flags = [self._apply_decision(decision, reader, now, outcome) for decision in decisions]
@@ -265,6 +269,14 @@ class Scheduler:
         for loop in preemption_loops:
             self._cache.queue_manager.freeze_tree(loop.tree)
             self._on_loop(loop)
+
+    def _postpone_preemption(self, decision: Decision, now: Instant) -> Decision:
+        """Return the decision to apply now: instead of a preemption that must wait, that its head stays pending."""
+        if not isinstance(decision, Preempt) or not preempts_new_victim(decision):
+            return decision
+        if not self._in_flight.postpones(decision) and not self._delayed_preemptions.postpones(decision, now):
+            return decision
+        return StayPending(decision.head, decision.why, decision.requeue_reason, decision.last_assignment)
 
     def _apply_decision(self, decision: Decision, reader: Reader, now: Instant, outcome: ReconcileResult) -> bool:
         """Apply a scheduling decision; return whether its Workload was set aside until a change or a backoff's end."""
@@ -296,8 +308,6 @@ class Scheduler:
         self._write(outcome, reserve_quota(obj, admission, now, is_admitted, checks), events)
 
     def _preempt_targets(self, decision: Preempt, reader: Reader, now: Instant, outcome: ReconcileResult) -> None:
-        if self._in_flight.postpone(decision):
-            return
         alternatives = NO_SPARED_WORKLOADS
         if self._settings.record_spared_candidates and preempts_new_victim(decision):
             alternatives = find_spared_workloads(decision, self._cache.snapshot, fair_sharing=self._policy.fair_sharing)
@@ -344,14 +354,18 @@ class Scheduler:
     def _write_due_reports(self, reader: Reader, now: Instant) -> ReconcileResult:
         """Return the writes of due pending reasons, and when to reconcile next (end of a backoff, or next report)."""
         outcome = self._new_result()
-        count_max = self._settings.pending_reasons_max
+        count_max = self._settings.pacing.pending_reasons_max
         if not self._in_flight or now >= self._reports_due + _REPORT_DELAY_MAX:
             self._report_bypassed_workloads(reader, now, outcome, count_max)
             if now >= self._reports_due:
                 self._report_pending_reasons(reader, now, outcome, count_max)
         # While writes are in flight, the result of the last one causes the next reconcile.
         next_report = self._reports_due + (_REPORT_DELAY_MAX if self._in_flight else 0)
-        due_times = [self._cache.queue_manager.next_release(), next_report if self._reports else None]
+        due_times = [
+            self._cache.queue_manager.next_release(),
+            self._delayed_preemptions.next_due_time(now),
+            next_report if self._reports else None,
+        ]
         outcome.requeue_at = min((t for t in due_times if t is not None), default=None)
         return outcome
 
