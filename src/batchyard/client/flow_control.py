@@ -95,9 +95,9 @@ _FAIRNESS_PERIOD: Final = 10
 _IN_FLIGHT_MAX_BY_PRIORITY: Final = {
     WritePriority.REGULAR: _IN_FLIGHT_MAX,
     WritePriority.EVICTION: _IN_FLIGHT_MAX,
-    WritePriority.PENDING_REASON: 8,
-    WritePriority.QUEUE_STATUS: 4,
-    WritePriority.EVENT: 4,
+    WritePriority.PENDING_REASON: 4,
+    WritePriority.QUEUE_STATUS: 2,
+    WritePriority.EVENT: 1,
 }
 
 

@@ -2,7 +2,7 @@
 
 The controller has one constant key, CYCLE_KEY. Its rank lets other due reconciles run first, such as those that follow
 from the last cycle. An admission is counted at once (assumed) and confirmed by its watch event. Over a network, cycles
-go on while writes are in flight, and preemptions are delayed (`DecisionPacing`). Pending reasons change often, so they
+go on while writes are in flight, up to a limit (`DecisionPacing`). Pending reasons change often, so they
 are written at most once per REPORT_PERIOD, when no cycle is due. If admission waits for ready pods
 (`blockAdmission`), a cycle stops before the first admission that must wait, and resumes there (`BlockedCycle`).
 """
@@ -26,7 +26,7 @@ from batchyard.scheduling.cycle import Cycle, PreemptionLoop, PreemptionLoopDete
 from batchyard.scheduling.decisions import Admit, Decision, InadmissibleReason, Preempt, StayPending
 from batchyard.scheduling.flavor_assigner import Assignment, PodSetAssignment
 from batchyard.scheduling.messages import BYPASSED, PENDING_EVALUATION, preemption_message
-from batchyard.scheduling.pacing import IN_PROCESS_PACING, DecisionPacing, DelayedPreemptions, WritesInFlight
+from batchyard.scheduling.pacing import IN_PROCESS_PACING, DecisionPacing, WritesInFlight
 from batchyard.scheduling.preemption.alternatives import NO_SPARED_WORKLOADS, find_spared_workloads
 from batchyard.scheduling.preemption.context import PreemptionTarget
 from batchyard.scheduling.quota import PreemptionPossibility
@@ -177,7 +177,6 @@ class Scheduler:
         #: With a gate, a cycle must see the pods of all admitted Workloads, so no write may be in flight.
         self._in_flight_max = 0 if gate is not None else self._settings.pacing.in_flight_max
         self._in_flight = WritesInFlight()
-        self._delayed_preemptions = DelayedPreemptions(self._settings.pacing.preemption_delay)
         self._on_loop = on_preemption_loop
         self._observer = watch or NoCycleObserver()
         self._blocked = BlockedCycle(scheduler_cache, gate)
@@ -211,8 +210,6 @@ class Scheduler:
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Run a scheduling cycle or the rest of an interrupted one; if neither is due, write due pending reasons."""
         self._cache.resync(reader, now)
-        for queue in self._delayed_preemptions.due_queues(now):
-            self._cache.queue_manager.record_tree_change(queue)
         heads = self._in_flight.select_heads(self._cache.heads(now))
         outcome = self._new_result(requeue_at=now)
         if self._blocked.may_resume:
@@ -261,7 +258,7 @@ class Scheduler:
             waiting_workload = set_pending(blocked_workload, *_WAITING, now)
             if waiting_workload is not blocked_workload:
                 self._write(outcome, waiting_workload)
-        decisions = [self._postpone_preemption(decision, now) for decision in decisions]
+        decisions = [self._postpone_preemption(decision) for decision in decisions]
         preemptions = [d for d in decisions if isinstance(d, Preempt) and preempts_new_victim(d)]
         preemption_loops = self._loops.find_loops(preemptions, self._cache.snapshot, now)
         parked_flags = [self._apply_decision(decision, reader, now, outcome) for decision in decisions]
@@ -270,11 +267,9 @@ class Scheduler:
             self._cache.queue_manager.freeze_tree(loop.tree)
             self._on_loop(loop)
 
-    def _postpone_preemption(self, decision: Decision, now: Instant) -> Decision:
-        """Return the decision to apply now: instead of a preemption that must wait, that its head stays pending."""
-        if not isinstance(decision, Preempt) or not preempts_new_victim(decision):
-            return decision
-        if not self._in_flight.postpones(decision) and not self._delayed_preemptions.postpones(decision, now):
+    def _postpone_preemption(self, decision: Decision) -> Decision:
+        """Return the decision; if it is a preemption that must wait for results of writes, a StayPending instead."""
+        if not isinstance(decision, Preempt) or not self._in_flight.postpones(decision):
             return decision
         return StayPending(decision.head, decision.why, decision.requeue_reason, decision.last_assignment)
 
@@ -361,11 +356,7 @@ class Scheduler:
                 self._report_pending_reasons(reader, now, outcome, count_max)
         # While writes are in flight, the result of the last one causes the next reconcile.
         next_report = self._reports_due + (_REPORT_DELAY_MAX if self._in_flight else 0)
-        due_times = [
-            self._cache.queue_manager.next_release(),
-            self._delayed_preemptions.next_due_time(now),
-            next_report if self._reports else None,
-        ]
+        due_times = [self._cache.queue_manager.next_release(), next_report if self._reports else None]
         outcome.requeue_at = min((t for t in due_times if t is not None), default=None)
         return outcome
 

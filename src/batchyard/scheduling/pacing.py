@@ -3,36 +3,28 @@
 Cycles go on while the server processes the writes of earlier cycles. A Workload has at most one write in flight. Until
 the result is known, the Workload is neither a head nor preempted: the cached object is older than the write, so that a
 second write would be rejected as a conflict.
-
-A preemption is delayed a little, because much of the quota that it needs may be released meanwhile. Each eviction
-avoided saves at least four writes, and the work of the evicted Workload. During the delay, the cycles keep the quota
-for the preemptor as they do while its victims stop.
 """
 
 from collections.abc import Iterable
 from sys import maxsize
 from typing import Final, NamedTuple
 
-from batchyard.base.instant import SECOND, Duration, Instant
-from batchyard.scheduling.cluster_queue import ClusterQueue
 from batchyard.scheduling.decisions import Head, Preempt
 
 
 class DecisionPacing(NamedTuple):
-    """Limits and delays of the scheduler's decisions; the defaults are for an API server in process."""
+    """Limits of the scheduler's writes; the defaults are for an API server in process."""
 
     #: The maximum number of writes in flight with which a cycle runs.
     in_flight_max: int = 0
     #: The maximum number of pending reasons that are written at once.
     pending_reasons_max: int = maxsize
-    #: How long a preemption waits for quota that is released meanwhile.
-    preemption_delay: Duration = 0
 
 
 IN_PROCESS_PACING: Final = DecisionPacing()
 #: For an API server over a network. The writes in flight keep a server busy whose responses take up to 50 ms at 300
 #: writes per second. More would only queue at a busy server, while a later decision takes more Workloads into account.
-NETWORK_PACING: Final = DecisionPacing(in_flight_max=16, pending_reasons_max=32, preemption_delay=SECOND)
+NETWORK_PACING: Final = DecisionPacing(in_flight_max=16, pending_reasons_max=32)
 
 
 class WritesInFlight:
@@ -80,41 +72,3 @@ class WritesInFlight:
         written_targets = [target.key for target in targets if target.key in self._workloads and not target.evicted]
         self._awaited_workloads.update(dict.fromkeys(written_targets))
         return bool(written_targets)
-
-
-#: A preemptor that did not preempt so long after its preemption was due starts a new delay.
-_DELAY_VALIDITY: Final = 10 * SECOND
-
-
-class DelayedPreemptions:
-    """The preemptors whose preemptions wait for the end of a delay."""
-
-    def __init__(self, delay: Duration) -> None:
-        """Start without preemptors; preemptions wait for `delay`, 0 for none."""
-        self._delay = delay
-        #: By preemptor, when its preemption is due, and its ClusterQueue.
-        self._due_times: dict[str, tuple[Instant, ClusterQueue]] = {}
-
-    def postpones(self, preemption: Preempt, now: Instant) -> bool:
-        """Return whether a preemption must wait for the end of its delay, which begins with the first call."""
-        if not self._delay:
-            return False
-        preemptor = preemption.head.workload.key
-        due_time, _ = self._due_times.setdefault(preemptor, (now + self._delay, preemption.queue))
-        if now < due_time:
-            return True
-        del self._due_times[preemptor]
-        return False
-
-    def due_queues(self, now: Instant) -> list[ClusterQueue]:
-        """Return the ClusterQueues with preemptions that are due; forget those that were due long ago."""
-        self._due_times = {
-            preemptor: (due_time, queue)
-            for preemptor, (due_time, queue) in self._due_times.items()
-            if now < due_time + _DELAY_VALIDITY
-        }
-        return [queue for due_time, queue in self._due_times.values() if due_time <= now]
-
-    def next_due_time(self, now: Instant) -> Instant | None:
-        """Return when the next preemption after `now` is due; None if there is none."""
-        return min((due_time for due_time, _ in self._due_times.values() if due_time > now), default=None)

@@ -8,7 +8,7 @@ import pytest
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, is_true
-from batchyard.base.instant import MILLISECOND, SECOND, Instant
+from batchyard.base.instant import MILLISECOND, SECOND
 from batchyard.client.transport import HttpRequest, HttpResponse
 from batchyard.controller_runtime.runner import Runner
 from batchyard.scheduling.controller import Scheduler, SchedulerSettings
@@ -26,13 +26,12 @@ LATENCY_MS = 2
 class ServerWithScheduler:
     """An API server with a ClusterQueue of 4 cpu, and a scheduler that is its client."""
 
-    def __init__(self, *, in_flight_max: int = 64, preemption_delay: int = 0, **queue_spec: Any) -> None:
+    def __init__(self, *, in_flight_max: int = 64, **queue_spec: Any) -> None:
         self.served = ClientAndServer(WATCHED_KINDS)
-        self.end_time: Instant = 0
         self.put(make.flavor("spot"))  # the namespace exists
         self.put(queue("cq", 4, **queue_spec), make.local_queue("cq", cluster_queue="cq"))
         self.served.start()
-        cache, pacing = SchedulerCache(), DecisionPacing(in_flight_max, preemption_delay=preemption_delay)
+        cache, pacing = SchedulerCache(), DecisionPacing(in_flight_max)
         scheduler = Scheduler(cache, SchedulingPolicy(), settings=SchedulerSettings(pacing=pacing))
         self.runner = Runner(self.served.kernel, self.served.client, [scheduler, WorkloadLifecycle()])
         self.runner.observe(self.served.client.added_events())
@@ -65,8 +64,10 @@ class ServerWithScheduler:
         return self.served.client.outbox.response_counts["PATCH", 409]
 
     def run(self, milliseconds: int = 60_000) -> None:
-        self.end_time = max(self.end_time, self.served.kernel.now()) + milliseconds * MILLISECOND
-        self.served.kernel.run(end_time=self.end_time)
+        kernel = self.served.kernel
+        end_time = kernel.now() + milliseconds * MILLISECOND
+        kernel.call_at(end_time, lambda: None)  # the clock moves to the end
+        kernel.run(end_time=end_time)
 
 
 def refuse_first(name: str, code: int) -> Callable[[HttpRequest], HttpResponse | None]:
@@ -151,39 +152,3 @@ def test_pending_reason_in_flight_delays_admission() -> None:
     server.run()
     assert server.workloads_with("Admitted") == ["b"]
     assert server.conflicts() == 0
-
-
-def test_preemption_waits_for_end_of_delay() -> None:
-    server = ServerWithScheduler(preemption=preemption("LowerPriority"), preemption_delay=SECOND)
-    server.put(workload("low", 4, priority=1))
-    server.run()
-    server.put(workload("high", 4, priority=9, created=1))
-    server.run(999)
-    assert server.workloads_with("Evicted") == []
-    server.run(100)
-    assert server.workloads_with("Evicted") == ["low"]
-
-
-def test_quota_released_during_delay_avoids_preemption() -> None:
-    server = ServerWithScheduler(preemption=preemption("LowerPriority"), preemption_delay=SECOND)
-    server.put(workload("low", 4, priority=1))
-    server.run()
-    server.put(workload("high", 4, priority=9, created=1))
-    server.run(500)
-    server.delete_workload("low")
-    server.run()
-    assert server.workloads_with("Evicted") == []
-    assert server.workloads_with("Admitted") == ["high"]
-
-
-def test_quota_released_during_delay_is_kept_for_preemptor() -> None:
-    server = ServerWithScheduler(preemption=preemption("LowerPriority"), preemption_delay=SECOND)
-    server.put(workload("low-1", 2, priority=1), workload("low-2", 2, priority=1))
-    server.run()
-    server.put(workload("high", 4, priority=9, created=1))
-    server.run(500)
-    server.put(workload("small", 1, priority=2, created=2))
-    server.delete_workload("low-1")
-    server.run()
-    assert server.workloads_with("Evicted") == ["low-2"]
-    assert "small" not in server.workloads_with("Admitted")
