@@ -101,6 +101,17 @@ _IN_FLIGHT_MAX_BY_PRIORITY: Final = {
 }
 
 
+#: The writes in flight with which the next decisions are made, for a fast server and for a slow one. A fast server is
+#: kept busy. At a slow one, more writes would only wait, while a later decision takes more Workloads into account: in a
+#: burst of arrivals, early admissions are preempted, and each eviction costs four writes.
+_DECISIONS_IN_FLIGHT: Final = 32
+_DECISIONS_IN_FLIGHT_SLOW: Final = 1
+#: The mean latency from which a server counts as slow.
+_LATENCY_SLOW: Final = 100 * MILLISECOND
+#: The weight of a response in the mean latency.
+_LATENCY_WEIGHT: Final = 0.1
+
+
 class PriorityQueue:
     """The requests of one priority: those that wait, in order of arrival, and the number in flight."""
 
@@ -125,6 +136,11 @@ class SendQueue:
         self._queues = {priority: PriorityQueue(priority) for priority in WritePriority}
         self._sent_count = 0
         self._is_wake_up_scheduled = False
+        self._mean_latency = 0.0
+
+    def decisions_in_flight_max(self) -> int:
+        """Return with how many of its writes in flight the scheduler should make the next decisions."""
+        return _DECISIONS_IN_FLIGHT if self._mean_latency < _LATENCY_SLOW else _DECISIONS_IN_FLIGHT_SLOW
 
     @property
     def in_flight(self) -> int:
@@ -148,6 +164,7 @@ class SendQueue:
         """Count the response to a request of this priority, and send waiting requests."""
         now = self._timers.now()
         self._queues[priority].in_flight -= 1
+        self._mean_latency += _LATENCY_WEIGHT * (now - sent_at - self._mean_latency)
         self._in_flight_limit.record(now, now - sent_at, response.code)
         self._send_waiting()
 

@@ -175,7 +175,7 @@ class Scheduler:
         self._policy = policy
         self._settings = settings or SchedulerSettings()
         #: With a gate, a cycle must see the pods of all admitted Workloads, so no write may be in flight.
-        self._in_flight_max = 0 if gate is not None else self._settings.pacing.in_flight_max
+        self._get_in_flight_max = int if gate is not None else self._settings.pacing.in_flight_max
         self._in_flight = WritesInFlight()
         self._on_loop = on_preemption_loop
         self._observer = watch or NoCycleObserver()
@@ -228,7 +228,10 @@ class Scheduler:
 
     def _new_result(self, requeue_at: Instant | None = None) -> ReconcileResult:
         return ReconcileResult(
-            requeue_at=requeue_at, independent=True, in_flight_max=self._in_flight_max, on_result=self._process_result
+            requeue_at=requeue_at,
+            independent=True,
+            in_flight_max=self._get_in_flight_max(),
+            on_result=self._process_result,
         )
 
     def _write(self, outcome: ReconcileResult, workload: Obj, events: Sequence[EventRecord] = ()) -> None:
@@ -316,7 +319,7 @@ class Scheduler:
             evicted_workload, eviction_events = self._evict_target(decision, target, obj, now)
             detailed_events = [e._replace(details=details) if e.reason == _PREEMPTED else e for e in eviction_events]
             self._write(outcome, evicted_workload, detailed_events)
-            if self._in_flight_max:
+            if outcome.in_flight_max:
                 self._cache.workload_cache.assume_eviction(target.workload.key)
 
     def _evict_target(

@@ -5,7 +5,7 @@ the result is known, the Workload is neither a head nor preempted: the cached ob
 second write would be rejected as a conflict.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from sys import maxsize
 from typing import Final, NamedTuple
 
@@ -15,16 +15,13 @@ from batchyard.scheduling.decisions import Head, Preempt
 class DecisionPacing(NamedTuple):
     """Limits of the scheduler's writes; the defaults are for an API server in process."""
 
-    #: The maximum number of writes in flight with which a cycle runs.
-    in_flight_max: int = 0
+    #: Returns the maximum number of writes in flight with which a cycle runs.
+    in_flight_max: Callable[[], int] = int
     #: The maximum number of pending reasons that are written at once.
     pending_reasons_max: int = maxsize
 
 
 IN_PROCESS_PACING: Final = DecisionPacing()
-#: For an API server over a network. The writes in flight keep a server busy whose responses take up to 50 ms at 300
-#: writes per second. More would only queue at a busy server, while a later decision takes more Workloads into account.
-NETWORK_PACING: Final = DecisionPacing(in_flight_max=16, pending_reasons_max=32)
 
 
 class WritesInFlight:

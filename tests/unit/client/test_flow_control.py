@@ -149,6 +149,18 @@ def test_limit_grows_by_one_per_round_of_fast_responses() -> None:
     assert limit.count == 5 + 1
 
 
+def test_decisions_wait_for_writes_of_a_slow_server() -> None:
+    server = SlowServer(latency=10 * MILLISECOND)
+    counts = []
+    for latency in (10 * MILLISECOND, SECOND, 10 * MILLISECOND):
+        server.latency = latency
+        for number in range(40):
+            server.add(str(number))
+        server.run()
+        counts.append(server.queue.decisions_in_flight_max())
+    assert counts == [32, 1, 32]
+
+
 def test_queue_is_full_for_events_only() -> None:
     server = SlowServer(qps=0.001, burst=1)
     server.add("first")

@@ -31,7 +31,7 @@ class ServerWithScheduler:
         self.put(make.flavor("spot"))  # the namespace exists
         self.put(queue("cq", 4, **queue_spec), make.local_queue("cq", cluster_queue="cq"))
         self.served.start()
-        cache, pacing = SchedulerCache(), DecisionPacing(in_flight_max)
+        cache, pacing = SchedulerCache(), DecisionPacing(lambda: in_flight_max)
         scheduler = Scheduler(cache, SchedulingPolicy(), settings=SchedulerSettings(pacing=pacing))
         self.runner = Runner(self.served.kernel, self.served.client, [scheduler, WorkloadLifecycle()])
         self.runner.observe(self.served.client.added_events())
