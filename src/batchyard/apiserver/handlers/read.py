@@ -384,7 +384,7 @@ class ReadHandler:
         check_revision_not_in_future(revision, self._objects.revision)
         obj = self._objects.get(Key(path.served_kind.constant, path.namespace, path.name))
         if obj is None:
-            raise not_found_error(path)
+            raise not_found_error(path.served_kind, path.name)
         return Response(200, representation.render_object(obj))
 
     def list(self, request: ApiRequest, path: ResourcePath) -> Response:
