@@ -299,7 +299,7 @@ class Scheduler:
             return
         alternatives = NO_SPARED_WORKLOADS
         if self._settings.record_spared_candidates and preempts_new_victim(decision):
-            alternatives = find_spared_workloads(decision, self._cache.snapshot, fair_sharing=self._policy.fair_sharing)
+            alternatives = find_spared_workloads(decision, self._cache.snapshot, self._policy.fair_strategies)
         # The details are the same for every target, so they are computed once.
         details = cache(partial(decision_details.preemption_details, decision, self._number, alternatives))
         for target in decision.targets:
