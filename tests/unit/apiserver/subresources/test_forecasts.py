@@ -3,7 +3,6 @@
 import pytest
 
 from batchyard.api import scheme
-from batchyard.api.meta import Key
 from batchyard.apiserver.request import ApiRequest, DeferredResponse, StatusError
 from batchyard.apiserver.subresources.queueing import ETA_SUBRESOURCE, ForecastRequest, with_forecasts
 from unit.apiserver.api import OWNER, Api
@@ -13,7 +12,7 @@ class _IdleForecaster:
     """A forecast service whose responses never arrive."""
 
     def ask(self, forecast_request: ForecastRequest) -> DeferredResponse:
-        return DeferredResponse(lambda respond: None)
+        return DeferredResponse(lambda _respond: None)
 
 
 def test_forecast_of_missing_job_is_not_found() -> None:
