@@ -160,7 +160,7 @@ def test_oldest_updaters_are_merged() -> None:
 
 def test_oldest_updaters_are_merged_by_api_version() -> None:
     def entry(number: int, version: str) -> dict[str, Any]:
-        fields = {"f:metadata": {"f:labels": {f"f:l{number}": {}}}}
+        fields: dict[str, Any] = {"f:metadata": {"f:labels": {f"f:l{number}": {}}}}
         written = {"manager": f"m{number}", "operation": "Update", "apiVersion": version, "time": by("", number).time}
         return {**written, "fieldsType": "FieldsV1", "fieldsV1": fields}
 

@@ -3,8 +3,9 @@
 import pytest
 
 from batchyard.api import scheme
+from batchyard.apiserver.auth.authorization import ETA_SUBRESOURCE
 from batchyard.apiserver.request import ApiRequest, DeferredResponse, StatusError
-from batchyard.apiserver.subresources.queueing import ETA_SUBRESOURCE, ForecastRequest, with_forecasts
+from batchyard.apiserver.subresources.queueing import ForecastRequest, with_forecasts
 from unit.apiserver.api import OWNER, Api
 
 
