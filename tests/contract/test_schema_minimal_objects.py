@@ -100,7 +100,7 @@ def answer(asked: Obj) -> None:
         known: dict[ObjectQuery, Sequence[Obj]] = {}
         while True:
             try:
-                assert hook(review, KUBERNETES_GROUPS, FetchedObjects(NAME, known))["response"]["uid"] == "u"
+                assert hook(review, KUBERNETES_GROUPS, FetchedObjects(known))["response"]["uid"] == "u"
                 break
             except ObjectNotFetched as unknown:
                 known[unknown.query] = []

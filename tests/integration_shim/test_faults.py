@@ -9,6 +9,8 @@ from shutil import rmtree
 
 import pytest
 
+from batchyard.shim import state_dir
+from batchyard.shim.images.image_pull import start_image_helper
 from integration_shim.machine import (
     ShimMachine,
     container,
@@ -50,6 +52,21 @@ def test_background_process_is_ended_with_its_command(node: ShimMachine) -> None
     until(lambda: not is_supervised(run), "the supervisor has ended")
     node.stop(node.root / "pods/u/sandbox")
     until(lambda: not any("sleep" in name_of(pid) for pid in node.processes()), "its processes are gone")
+
+
+def test_crash_of_image_helper_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = tmp_path / "podman"
+    engine.write_text("#!/bin/sh\n")
+    engine.chmod(0o755)
+    (tmp_path / "containers.conf").mkdir()  # where the image helper writes a file
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    node = state_dir.open_folder(str(tmp_path))
+    connection, result = start_image_helper(node, ["docker"], {})
+    connection.close()
+    (failure,) = result.failures
+    assert failure.reason.startswith("the image helper ended during the detection; its error is in node.log")
+    assert "image helper: IsADirectoryError" in (tmp_path / "node.log").read_text()
+    os.close(node)
 
 
 def test_run_ends_if_stopped_before_its_start(node: ShimMachine) -> None:

@@ -104,6 +104,16 @@ class ServedKind:
         """The `apiVersion` of objects in the storage version, such as `batch/v1`."""
         return self.api_version_for(self.storage_version)
 
+    @property
+    def group_resource(self) -> str:
+        """The name of the resource in messages: `jobs.batch`, or `pods` in the core group."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    @property
+    def group_kind(self) -> str:
+        """The name of the kind in messages: `Job.batch`, or `Pod` in the core group."""
+        return f"{self.kind}.{self.group}" if self.group else self.kind
+
     def api_version_for(self, version: str) -> str:
         """Return the `apiVersion` of a version: `group/version`, or the version alone in the core group."""
         return f"{self.group}/{version}" if self.group else version

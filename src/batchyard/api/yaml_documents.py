@@ -284,6 +284,8 @@ def remove_json_strings(text: bytes) -> bytes:
 
 def _syntax_fault(error: yaml.YAMLError, first_line: int, chunk: str) -> FieldError:
     """Convert a YAML syntax error to a FieldError with the line in the file and a remedy."""
+    if isinstance(error, _LimitExceededError):
+        return FieldError("", error.problem, error.remedy, line=first_line + error.line)
     if isinstance(error, yaml.MarkedYAMLError):
         error_mark, problem = error.problem_mark, error.problem or "the text is not valid YAML"
         context = f" {error.context}" if error.context else ""
@@ -299,9 +301,12 @@ def _syntax_fault(error: yaml.YAMLError, first_line: int, chunk: str) -> FieldEr
 class _LimitExceededError(yaml.YAMLError):
     """A YAML document exceeds the limit for its number of values, its nesting, or the expansion of anchors."""
 
-    def __init__(self, problem: str) -> None:
+    def __init__(self, event: yaml.Event, problem: str, remedy: str) -> None:
         super().__init__(problem)
-        self.reason = problem
+        self.problem = problem
+        self.remedy = remedy
+        #: The line in the document at which the limit is exceeded, from 0.
+        self.line: int = event.start_mark.line if event.start_mark else 0
 
 
 class _OpenCollection:
@@ -334,7 +339,7 @@ class _DocumentBuilder:
         for event in yaml.parse(chunk, Loader=yaml.CSafeLoader):
             self._values_left -= 1
             if self._values_left < 0:
-                raise _LimitExceededError("the document has too many values: split it into smaller ones")
+                raise _LimitExceededError(event, "the document has too many values", "split it into smaller ones")
             if isinstance(event, yaml.ScalarEvent):
                 self._add_value(self._parse_scalar(event), 1, event, event.anchor)
             elif isinstance(event, yaml.CollectionStartEvent):
@@ -350,7 +355,8 @@ class _DocumentBuilder:
 
     def _open_collection(self, event: yaml.CollectionStartEvent) -> None:
         if len(self._frames) >= NESTING_MAX:
-            raise _LimitExceededError(f"values are nested more than {NESTING_MAX} levels deep: reduce the nesting")
+            problem = f"values are nested more than {NESTING_MAX} levels deep"
+            raise _LimitExceededError(event, problem, "reduce the nesting")
         is_mapping = isinstance(event, yaml.MappingStartEvent)
         expected_tag = "tag:yaml.org,2002:map" if is_mapping else "tag:yaml.org,2002:seq"
         if event.tag not in (None, "!", expected_tag):
@@ -369,7 +375,8 @@ class _DocumentBuilder:
         value, value_count = self._anchors[anchor]
         self._aliased_values += value_count
         if self._aliased_values > ALIASED_VALUES_MAX:
-            raise _LimitExceededError(f"aliases expand to more than {ALIASED_VALUES_MAX} values: use fewer aliases")
+            problem = f"aliases expand to more than {ALIASED_VALUES_MAX} values"
+            raise _LimitExceededError(event, problem, "use fewer aliases")
         return value, value_count
 
     def _parse_scalar(self, event: yaml.ScalarEvent) -> Any:

@@ -486,23 +486,17 @@ def _encode_entries(manager_entries: Sequence[FieldManagerEntry]) -> list[dict[s
 
 
 def _merge_oldest_updates(entries: list[FieldManagerEntry]) -> list[FieldManagerEntry]:
-    """Merge the oldest Update entries into one if there are more than `UPDATE_ENTRIES_MAX`.
-
-    The merged entry has the API version of the latest of them; fields from other versions are dropped.
-    """
+    """Merge the oldest of more than `UPDATE_ENTRIES_MAX` Update entries, into one entry for each API version."""
     update_entries = [entry for entry in entries if entry.operation == UPDATE]
     update_entries.sort(key=lambda entry: (entry.time, entry.name))
-    surplus_count = len(update_entries) - UPDATE_ENTRIES_MAX
-    if surplus_count <= 0:
-        return entries
-    oldest_entries = update_entries[: surplus_count + 1]
-    newest_entry = oldest_entries[-1]
-    fields = field_sets.union_of(
-        [entry.fields for entry in oldest_entries if entry.api_version == newest_entry.api_version]
-    )
-    apply_entries = [entry for entry in entries if entry.operation != UPDATE]
-    merged_entry = newest_entry.with_fields(fields)._replace(name=_MERGED_ENTRY_MANAGER, subresource="")
-    return [*apply_entries, *update_entries[surplus_count + 1 :], merged_entry]
+    merged_entries: dict[str, FieldManagerEntry] = {}
+    while len(merged_entries) + len(update_entries) > UPDATE_ENTRIES_MAX:
+        entry = update_entries.pop(0)
+        if older_entry := merged_entries.get(entry.api_version):
+            entry = entry.with_fields(field_sets.union(older_entry.fields, entry.fields))
+            entry = entry._replace(name=_MERGED_ENTRY_MANAGER, subresource="")
+        merged_entries[entry.api_version] = entry
+    return [*(entry for entry in entries if entry.operation != UPDATE), *merged_entries.values(), *update_entries]
 
 
 def _drop_managed_fields(obj: Obj) -> dict[str, Any]:

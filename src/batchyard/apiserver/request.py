@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj
+from batchyard.api.validation.rules import format_json
 from batchyard.interfaces.client import Propagation
 from batchyard.interfaces.containers import ByteStream, ProcessSession, SessionClient, SessionEnd, Streams
 
@@ -363,10 +364,13 @@ def _write_option_errors(request: ApiRequest, content_type: str) -> Iterator[Fie
         yield FieldError("fieldManager", "Required value: is required for apply patch")
     if content_type != APPLY_PATCH and "force" in query:
         yield FieldError("force", "Forbidden: may not be specified for non-apply patch")
-    if len(manager) > _MANAGER_LENGTH_MAX:
+    if len(manager.encode()) > _MANAGER_LENGTH_MAX:
         yield FieldError("fieldManager", f"Too long: may not be more than {_MANAGER_LENGTH_MAX} bytes")
-    if not manager.isprintable():
-        yield FieldError("fieldManager", f'Invalid value: "{manager!r}": should only contain printable characters')
+    # At most as many characters as a valid field manager has bytes: a request line may hold thousands.
+    for index, char in enumerate(manager[:_MANAGER_LENGTH_MAX]):
+        if not char.isprintable():
+            problem = f"invalid character U+{ord(char):04X} (at position {len(manager[:index].encode())})"
+            yield FieldError("fieldManager", f"Invalid value: {format_json(manager)}: {problem}")
     yield from _dry_run_errors([query["dryRun"]] if "dryRun" in query else [])
     if query.get("fieldValidation", "") not in ("", IGNORE, STRICT, WARN):
         supported_text = f'supported values: "", "{IGNORE}", "{STRICT}", "{WARN}"'

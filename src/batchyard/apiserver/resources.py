@@ -126,18 +126,6 @@ class Resource(NamedTuple):
         """Whether list items carry `apiVersion` and `kind`, as those of custom resources do."""
         return not self.is_native and "" not in self.handlers
 
-    @property
-    def title(self) -> str:
-        """The name of the resource in messages: `jobs.batch`, or `pods` in the core group."""
-        return (
-            f"{self.served_kind.plural}.{self.served_kind.group}" if self.served_kind.group else self.served_kind.plural
-        )
-
-    @property
-    def group_kind(self) -> str:
-        """The name of the kind in messages: `Job.batch`, or `Pod` in the core group."""
-        return f"{self.served_kind.kind}.{self.served_kind.group}" if self.served_kind.group else self.served_kind.kind
-
 
 class Resources:
     """All served resources, by group, version and plural name."""
@@ -292,45 +280,59 @@ class ApiObjectStore(ObjectReader, Protocol):
         """Execute one write synchronously and return its result; a dry run does everything except storing."""
 
 
+def execute_write(
+    objects: ApiObjectStore, write: Write, served_kind: ServedKind, name: str, *, dry_run: bool = False
+) -> Obj:
+    """Execute a write of an object with a kind and a name; return the written object.
+
+    Raises StatusError if the write is rejected.
+    """
+    write_result = objects.attempt(write, dry_run=dry_run)
+    if write_result.error is not None:
+        raise _rejected_write_error(write_result.error, write, served_kind, name) from write_result.error
+    assert write_result.obj is not None, "a successful write must return an object"
+    return write_result.obj
+
+
 # API errors in Kubernetes' wording. Source: k8s.io/apimachinery, pkg/api/errors.
 
 
-def rejected_write_error(error: ApiError, write: Write, path: ResourcePath, name: str) -> StatusError:
+def _rejected_write_error(error: ApiError, write: Write, served_kind: ServedKind, name: str) -> StatusError:
     """Convert the store's error for a rejected write to the error that the API server returns."""
     match error:
         case NotFound() if isinstance(write, Create):  # the missing object is the Namespace
             error_details = {"name": write.obj["metadata"].get("namespace", ""), "kind": "namespaces"}
             return StatusError(404, "NotFound", str(error), error_details)
         case NotFound():
-            return not_found_error(path)
+            return not_found_error(served_kind, name)
         case Conflict() if isinstance(write, Create):
-            message = f'{path.resource.title} "{name}" already exists'
-            return StatusError(409, "AlreadyExists", message, object_details(path, name))
+            message = f'{served_kind.group_resource} "{name}" already exists'
+            return StatusError(409, "AlreadyExists", message, object_details(served_kind, name))
         case Conflict():
-            return conflict_error(path, name)
+            return conflict_error(served_kind, name)
         case InvalidObject():
-            return invalid_object_error(error, path, name)
+            return invalid_object_error(error, served_kind, name)
         case Forbidden():
-            return StatusError(403, "Forbidden", str(error), object_details(path, name))
+            return StatusError(403, "Forbidden", str(error), object_details(served_kind, name))
     return StatusError(500, error.reason, str(error))
 
 
-def not_found_error(path: ResourcePath) -> StatusError:
+def not_found_error(served_kind: ServedKind, name: str) -> StatusError:
     """Return the 404 error of a missing object."""
-    message = f'{path.resource.title} "{path.name}" not found'
-    return StatusError(404, "NotFound", message, object_details(path, path.name))
+    message = f'{served_kind.group_resource} "{name}" not found'
+    return StatusError(404, "NotFound", message, object_details(served_kind, name))
 
 
 _MODIFIED_MESSAGE: Final = "the object has been modified; please apply your changes to the latest version and try again"
 
 
-def conflict_error(path: ResourcePath, name: str, reason: str = _MODIFIED_MESSAGE) -> StatusError:
+def conflict_error(served_kind: ServedKind, name: str, reason: str = _MODIFIED_MESSAGE) -> StatusError:
     """Return the 409 error of a changed object or an unmet precondition."""
-    message = f'Operation cannot be fulfilled on {path.resource.title} "{name}": {reason}'
-    return StatusError(409, "Conflict", message, object_details(path, name))
+    message = f'Operation cannot be fulfilled on {served_kind.group_resource} "{name}": {reason}'
+    return StatusError(409, "Conflict", message, object_details(served_kind, name))
 
 
-def invalid_object_error(error: InvalidObject, path: ResourcePath, name: str) -> StatusError:
+def invalid_object_error(error: InvalidObject, served_kind: ServedKind, name: str) -> StatusError:
     """Return the 422 error of an invalid object, or 403 if only an admission webhook denied the object."""
     errors = tuple(fault for fault in error.faults if not fault.webhook)
     if error.faults and not errors:
@@ -338,13 +340,8 @@ def invalid_object_error(error: InvalidObject, path: ResourcePath, name: str) ->
         message = f'admission webhook "{error.faults[0].webhook}" denied the request: {faults_text}'
         return StatusError(403, "Forbidden", message)
     faults_text = _format_errors(errors)
-    error_details = {
-        "name": name,
-        "group": path.served_kind.group,
-        "kind": path.served_kind.kind,
-        "causes": causes_of(errors),
-    }
-    message = f'{path.resource.group_kind} "{name}" is invalid: {faults_text}'
+    error_details = {"name": name, "group": served_kind.group, "kind": served_kind.kind, "causes": causes_of(errors)}
+    message = f'{served_kind.group_kind} "{name}" is invalid: {faults_text}'
     return StatusError(422, "Invalid", message, {k: v for k, v in error_details.items() if v})
 
 
@@ -352,7 +349,7 @@ def _format_errors(errors: Sequence[FieldError]) -> str:
     return str(errors[0]) if len(errors) == 1 else f"[{', '.join(map(str, errors))}]"
 
 
-def object_details(path: ResourcePath, name: str) -> dict[str, str]:
+def object_details(served_kind: ServedKind, name: str) -> dict[str, str]:
     """Return the `details` of a Status about an object."""
-    fields = {"name": name, "group": path.served_kind.group, "kind": path.served_kind.plural}
+    fields = {"name": name, "group": served_kind.group, "kind": served_kind.plural}
     return {field: value for field, value in fields.items() if value}

@@ -238,7 +238,7 @@ def decode_body_object(
     if errors and options.field_validation == STRICT:
         raise _decoding_error(sent_object, f"strict decoding error: {', '.join(errors)}", is_patched=is_patched)
     if result.obj is None:
-        raise invalid_object_error(InvalidObject(result.faults), path, name_of(sent_object))
+        raise invalid_object_error(InvalidObject(result.faults), path.served_kind, name_of(sent_object))
     _check_name_and_namespace(result.obj["metadata"], path)
     return SentObject(_without_empty_metadata(result.obj), (*result.warnings, *errors))
 

@@ -288,7 +288,7 @@ class ApiServer:
             assert isinstance(response, Response), "the response to a write must be a Response"
             return response
         if is_last_try:
-            raise conflict_error(path, path.name)
+            raise conflict_error(path.served_kind, path.name)
         return None
 
     def _serve_document(self, request: ApiRequest) -> AnyResponse:

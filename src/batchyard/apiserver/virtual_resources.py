@@ -101,7 +101,7 @@ def computed_resource(
         if name:
             obj = source.get_object(namespace, name)
             if obj is None:
-                raise not_found_error(path)
+                raise not_found_error(served_kind, name)
             return Response(200, representation.render_object(obj))
         selection = parse_selection(request, served_kind)
         objs = [obj for obj in source.list_objects(namespace) if selection.accepts(obj)]

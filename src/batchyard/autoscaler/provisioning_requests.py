@@ -10,7 +10,6 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, find_condition, key_of
 from batchyard.api.times import parse_time
 from batchyard.api.views.pods import PodView
-from batchyard.autoscaler import provisioning_request_pods
 from batchyard.autoscaler import provisioning_request_pods as request_pods
 from batchyard.autoscaler.auto_provisioning import NodeAutoProvisioner
 from batchyard.autoscaler.cluster_forecast import UpcomingCluster, requested_pods, template_keys
@@ -464,7 +463,7 @@ class ProvisioningRequests:
         if request is None:
             resize_request = resize_request_key(key)
             return ReconcileResult([] if reader.get(resize_request) is None else [Delete(resize_request)])
-        if provisioning_request_pods.is_for_other_autoscaler(request):
+        if request_pods.is_for_other_autoscaler(request):
             return ReconcileResult()
         self._index.catch_up(reader)
         cluster, settings = self._index.cluster, self._index.settings
@@ -475,9 +474,9 @@ class ProvisioningRequests:
             return ReconcileResult(requeue_at=next_scan_time)
         loop_context = LoopContext(cluster, settings, now)
         match request["spec"]["provisioningClassName"]:
-            case provisioning_request_pods.QUEUED_CLASS:
+            case request_pods.QUEUED_CLASS:
                 return QueuedRequest(request, self._index, reader, loop_context).step()
-            case provisioning_request_pods.ATOMIC_CLASS | provisioning_request_pods.CHECK_CLASS:
+            case request_pods.ATOMIC_CLASS | request_pods.CHECK_CLASS:
                 return CapacityRequest(request, self._index, reader, loop_context).step()
         return ReconcileResult()
 

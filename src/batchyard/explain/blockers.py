@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from batchyard.api import scheme, well_known
-from batchyard.api.meta import Key, Obj, find_condition, format_amount, label
+from batchyard.api.meta import Key, Obj, annotation, find_condition, format_amount
 from batchyard.api.times import format_second
 from batchyard.api.views.pod_shape import PODS
 from batchyard.api.views.pods import PodView, is_terminal, pod_view
@@ -253,7 +253,7 @@ def _add_pod_to_occupants(
     occupants_by_key: dict[str, NodeOccupant], pod: Obj, view: PodView, context: tuple[Sequence[str], Reader]
 ) -> None:
     requested_resources, reader = context
-    name = label(pod, well_known.WORKLOAD)
+    name = annotation(pod, well_known.WORKLOAD)
     if name is None:
         workload = workload_of(pod, reader).workload
         name = workload["metadata"]["name"] if workload is not None else ""

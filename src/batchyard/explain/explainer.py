@@ -1,6 +1,6 @@
 """Builds the document of `batchyard why`, which explains the state of a Workload, Job, JobSet, pod or ClusterQueue."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from batchyard.api import scheme
@@ -22,6 +22,7 @@ from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.messages import WRITE_REFUSED, PreemptionReason, parse_preemptor_uid
 from batchyard.scheduling.preemption.alternatives import protection_reason, ranked_quota_holders
 from batchyard.scheduling.preemption.context import PreemptionContext
+from batchyard.scheduling.preemption.fair import FairSharingStrategy
 from batchyard.scheduling.quota import available, weighted_share
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload import lifecycle
@@ -34,7 +35,11 @@ _HOLDERS_CHECKED_MAX: Final = 50
 
 
 def eviction_part(
-    workload: Obj, scheduler_cache: SchedulerCache, reader: Reader, user: ExplanationUser, *, fair_sharing: bool
+    workload: Obj,
+    scheduler_cache: SchedulerCache,
+    reader: Reader,
+    user: ExplanationUser,
+    fair_strategies: Sequence[FairSharingStrategy],
 ) -> DocumentPart:
     """Return the document field `preemption` about a Workload's last eviction; {} if Evicted is not True."""
     eviction_condition, preemption = find_condition(workload, "Evicted"), find_condition(workload, "Preempted")
@@ -52,7 +57,7 @@ def eviction_part(
     spared_holders = (
         []
         if preemptor is None
-        else _spared_holders(preemptor, workload_view(workload), scheduler_cache, user, fair_sharing=fair_sharing)
+        else _spared_holders(preemptor, workload_view(workload), scheduler_cache, user, fair_strategies)
     )
     text = f"by {name} at {evicted_at}, due to {preemption_wording} ({rule})"
     return {
@@ -83,7 +88,11 @@ def _former_preemptor_name(uid: str, reader: Reader, user: ExplanationUser) -> s
 
 
 def _spared_holders(
-    preemptor: WorkloadView, victim: WorkloadView, cache: SchedulerCache, user: ExplanationUser, *, fair_sharing: bool
+    preemptor: WorkloadView,
+    victim: WorkloadView,
+    cache: SchedulerCache,
+    user: ExplanationUser,
+    fair_strategies: Sequence[FairSharingStrategy],
 ) -> list[str]:
     """Return why other Workloads were not preempted instead of the victim, as at most _SHOWN_MAX texts."""
     preemptor_holder = cache.snapshot.holder(preemptor.key)
@@ -100,13 +109,15 @@ def _spared_holders(
     frs = tuple([fr for fr, amount in preemptor_usage if amount]) or tuple(queue.node.declared_frs)
     context = PreemptionContext(preemptor, queue, cache.snapshot, preemptor_usage, frs)
     spared_reasons = []
-    for holder in ranked_quota_holders(cache.snapshot, queue.node.path[0], queue, frs)[:_HOLDERS_CHECKED_MAX]:
-        holder_workload = holder.workload
-        if holder_workload.key in {preemptor.key, victim.key}:
-            continue
-        reason = protection_reason(context, holder_workload, fair_sharing=fair_sharing)
-        text = _preemption_order_reason(holder_workload, victim) if reason is None else reason.text
-        spared_reasons.append(f"{user.name_of(holder_workload.key)} was not preempted: {text}")
+    with cache.snapshot.what_if():
+        cache.snapshot.remove_usage(queue, preemptor_usage)
+        for holder in ranked_quota_holders(cache.snapshot, queue.node.path[0], queue, frs)[:_HOLDERS_CHECKED_MAX]:
+            holder_workload = holder.workload
+            if holder_workload.key in {preemptor.key, victim.key}:
+                continue
+            reason = protection_reason(context, holder_workload, fair_strategies)
+            text = _preemption_order_reason(holder_workload, victim) if reason is None else reason.text
+            spared_reasons.append(f"{user.name_of(holder_workload.key)} was not preempted: {text}")
     return spared_reasons[:_SHOWN_MAX]
 
 
@@ -301,7 +312,7 @@ class Explainer:
             return explain_finished(workload)
         if lifecycle.has_quota_reservation(workload):
             return self._admitted.explain(workload, now, user)
-        eviction = eviction_part(workload, self._cache, self._reader, user, fair_sharing=self._policy.fair_sharing)
+        eviction = eviction_part(workload, self._cache, self._reader, user, self._policy.fair_strategies)
         pending_parts = self._pending.explain(workload, now, user)
         state = EVICTED if eviction else PENDING
         if not lifecycle.is_active(workload):

@@ -275,7 +275,7 @@ class PendingExplainer:
     def _protection_of(
         self, analysis: PendingAnalysis, holder: MissingQuotaHolder
     ) -> alternatives.ProtectionReason | None:
-        return protection_reason(analysis.preemption_context, holder.workload, fair_sharing=self._policy.fair_sharing)
+        return protection_reason(analysis.preemption_context, holder.workload, self._policy.fair_strategies)
 
     # --- holders, queue position, changes ---
 

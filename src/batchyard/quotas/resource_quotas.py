@@ -179,7 +179,7 @@ def is_in_scope(obj: meta.Obj, kind: str, scopes: Sequence[meta.Requirement]) ->
 
 def has_active_deadline(pod: meta.Obj) -> bool:
     """Return whether a pod has activeDeadlineSeconds, which puts the pod in the quota scope Terminating."""
-    return (pod["spec"].get("activeDeadlineSeconds") or -1) >= 0
+    return pod["spec"].get("activeDeadlineSeconds") is not None
 
 
 def _matches_scope(scope: meta.Requirement, pod: meta.Obj) -> bool:

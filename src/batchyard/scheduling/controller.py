@@ -308,7 +308,7 @@ class Scheduler:
     def _preempt_targets(self, decision: Preempt, reader: Reader, now: Instant, outcome: ReconcileResult) -> None:
         alternatives = NO_SPARED_WORKLOADS
         if self._settings.record_spared_candidates and preempts_new_victim(decision):
-            alternatives = find_spared_workloads(decision, self._cache.snapshot, fair_sharing=self._policy.fair_sharing)
+            alternatives = find_spared_workloads(decision, self._cache.snapshot, self._policy.fair_strategies)
         # The details are the same for every target, so they are computed once.
         details = cache(partial(decision_details.preemption_details, decision, self._number, alternatives))
         for target in decision.targets:

@@ -113,8 +113,7 @@ class ObjectNotFetched(Exception):  # noqa: N818 - named after the condition
 class FetchedObjects:
     """The objects fetched for the response to one AdmissionReview; reading any other object raises ObjectNotFetched."""
 
-    def __init__(self, namespace: str, objects_by_query: Mapping[ObjectQuery, Sequence[Obj]]) -> None:
-        self._namespace = namespace
+    def __init__(self, objects_by_query: Mapping[ObjectQuery, Sequence[Obj]]) -> None:
         self._fetched = objects_by_query
 
     def get(self, key: Key) -> Obj | None:
@@ -123,8 +122,8 @@ class FetchedObjects:
         return objects[0] if objects else None
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
-        """Return the fetched pods of the Job with this uid; the namespace is always that of the reviewed object."""
-        return self._fetched_objects(ObjectQuery(Key("", self._namespace, ""), uid))
+        """Return the fetched pods of the Job with this uid in a namespace."""
+        return self._fetched_objects(ObjectQuery(Key("", namespace, ""), uid))
 
     def _fetched_objects(self, query: ObjectQuery) -> Sequence[Obj]:
         if query not in self._fetched:
@@ -178,12 +177,6 @@ _encode_json: Final = msgspec.json.Encoder().encode
 
 class InvalidReview(ValueError):  # noqa: N818 - named after the condition
     """The request body is not a valid AdmissionReview or ConversionReview."""
-
-
-def namespace_of(review: Mapping[str, Any]) -> str:
-    """Return the Namespace of the object in an AdmissionReview, or ''; raise InvalidReview if it is malformed."""
-    namespace: str = _read_request(review).get("namespace") or ""
-    return namespace
 
 
 def review_mutation(

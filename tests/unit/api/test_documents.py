@@ -164,14 +164,13 @@ def test_excessive_alias_expansion_is_rejected() -> None:
     lines = ["l0: &l0 [ha, ha, ha, ha, ha, ha, ha, ha, ha]"]
     lines += [f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]" for i in range(1, 12)]
     (fault,) = fault_texts("\n".join(lines))
-    assert f"aliases expand to more than {ALIASED_VALUES_MAX} values" in fault
+    assert fault == f"line 6: aliases expand to more than {ALIASED_VALUES_MAX} values; use fewer aliases"
 
 
 @pytest.mark.parametrize("opening", ["[", "- ", '{"a":', "{a: "])
 def test_deep_nesting_is_rejected(opening: str) -> None:
     (fault,) = fault_texts(opening * 100_000)
-    assert f"nested more than {NESTING_MAX} levels deep" in fault
-    assert len(fault) < 200
+    assert fault == f"line 1: values are nested more than {NESTING_MAX} levels deep; reduce the nesting"
 
 
 def test_deeply_nested_complete_json_is_rejected() -> None:

@@ -51,7 +51,10 @@ def test_finalize_rejects_other_name_old_revision_and_missing_namespace() -> Non
     result = namespace_view(api)
     assert api.ask("PUT", f"{PATH}/finalize", {**result, "metadata": {"name": "other"}}).code == 400
     stale = {**result, "metadata": {**result["metadata"], "resourceVersion": "1"}}
-    assert api.ask("PUT", f"{PATH}/finalize", stale).code == 409
+    rejected = api.ask("PUT", f"{PATH}/finalize", stale)
+    problem = "the object has been modified; please apply your changes to the latest version and try again"
+    title = 'namespaces "team"'
+    assert (rejected.code, rejected.body["message"]) == (409, f"Operation cannot be fulfilled on {title}: {problem}")
     assert api.ask("PUT", "/api/v1/namespaces/none/finalize", result).code == 404
 
 

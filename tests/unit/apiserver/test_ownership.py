@@ -158,6 +158,26 @@ def test_oldest_updaters_are_merged() -> None:
     assert set(entries[0]["fieldsV1"]["f:metadata"]["f:labels"]) >= {"f:l0", "f:l1"}
 
 
+def test_oldest_updaters_are_merged_by_api_version() -> None:
+    def entry(number: int, version: str) -> dict[str, Any]:
+        fields: dict[str, Any] = {"f:metadata": {"f:labels": {f"f:l{number}": {}}}}
+        written = {"manager": f"m{number}", "operation": "Update", "apiVersion": version, "time": by("", number).time}
+        return {**written, "fieldsType": "FieldsV1", "fieldsV1": fields}
+
+    versions_by_age = ["v1beta1", "v2", "v1", "v1beta1", "v1", *["v1"] * (UPDATE_ENTRIES_MAX - 4)]
+    entries = [entry(number, version) for number, version in enumerate(versions_by_age)]
+    live = service() | {"metadata": {**META, "labels": {f"l{number}": "" for number in range(len(entries))}}}
+    new = live | {"metadata": {**META, "labels": {**live["metadata"]["labels"], "new": ""}}}
+    merged = managed_fields_after_update(live, new, entries, by("writer", 30), SERVICES)
+    owned = [(each["manager"], each["apiVersion"], set(each["fieldsV1"]["f:metadata"]["f:labels"])) for each in merged]
+    assert owned[:3] == [
+        ("m1", "v2", {"f:l1"}),
+        ("ancient-changes", "v1beta1", {"f:l0", "f:l3"}),
+        ("ancient-changes", "v1", {"f:l2", "f:l4"}),
+    ]
+    assert len(merged) == UPDATE_ENTRIES_MAX
+
+
 def test_atomic_field_has_one_owner() -> None:
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": META, "spec": {"nodeSelector": {"a": "b"}, "tolerations": []}}
     entries = apply_configuration(None, pod, by("me"), PODS, force=False).managed_fields

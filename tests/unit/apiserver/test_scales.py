@@ -35,6 +35,15 @@ def test_scale_rejects_negative_replicas_and_missing_deployment() -> None:
     assert api.ask("GET", f"{DEPLOYMENTS}/none/scale").body["message"] == 'deployments.apps "none" not found'
 
 
+def test_scale_of_changed_deployment_is_rejected() -> None:
+    api, path = api_with_deployment(), f"{DEPLOYMENTS}/web/scale"
+    sent = {**api.get(path), "metadata": {"name": "web", "resourceVersion": "1"}, "spec": {"replicas": 3}}
+    rejected = api.ask("PUT", path, sent)
+    problem = "the object has been modified; please apply your changes to the latest version and try again"
+    assert rejected.body["message"] == f'Operation cannot be fulfilled on deployments.apps "web": {problem}'
+    assert rejected.body["details"] == {"name": "web", "group": "apps", "kind": "deployments"}
+
+
 def managed_fields_of(api: Api) -> dict[tuple[str, str], Any]:
     """The owned fields of the Deployment's spec, by manager and subresource."""
     entries = api.get(f"{DEPLOYMENTS}/web")["metadata"]["managedFields"]

@@ -258,6 +258,8 @@ def test_apply_of_status_changes_status_only(api: Api) -> None:
             'fieldValidation: Unsupported value: "Some": supported values: "", "Ignore", "Strict", "Warn"',
         ),
         (f"fieldManager={'x' * 129}", MERGE, "fieldManager: Too long: may not be more than 128 bytes"),
+        (f"fieldManager={'é' * 65}", MERGE, "fieldManager: Too long: may not be more than 128 bytes"),
+        ("fieldManager=é\nb", MERGE, 'fieldManager: Invalid value: "é\\nb": invalid character U+000A (at position 2)'),
     ],
 )
 def test_invalid_patch_options_are_rejected(api: Api, query: str, headers: Mapping[str, str], reported: str) -> None:

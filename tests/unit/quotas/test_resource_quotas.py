@@ -10,7 +10,7 @@ from batchyard.api import scheme
 from batchyard.api.meta import NANO, key_of
 from batchyard.housekeeping.controllers import RootCertificates
 from batchyard.interfaces.client import Create, Delete, WriteResult
-from batchyard.quotas.resource_quotas import ResourceQuotas, object_usage
+from batchyard.quotas.resource_quotas import ResourceQuotas, has_active_deadline, object_usage
 from stage import Stage
 from unit.nodes.node_make import pod, running
 
@@ -24,6 +24,11 @@ def quota(**hard: Any) -> dict[str, Any]:
 
 def used_quota(stage: Stage) -> Any:
     return stage.get(scheme.RESOURCE_QUOTA, "q")["status"]["used"]
+
+
+def test_pod_with_any_deadline_is_in_scope_terminating() -> None:
+    assert not has_active_deadline(pod())
+    assert has_active_deadline(pod(activeDeadlineSeconds=0))
 
 
 def test_quota_status_counts_existing_created_and_failed_objects() -> None:

@@ -42,7 +42,7 @@ def mutated_object(
     obj: Obj, known: Mapping[ObjectQuery, Sequence[Obj]] = NOTHING, groups: Sequence[str] = KUBERNETES_GROUPS
 ) -> Any:
     """Return an object with the patch of the webhook applied."""
-    response = review_mutation(review(obj), groups, FetchedObjects("team", known))["response"]
+    response = review_mutation(review(obj), groups, FetchedObjects(known))["response"]
     assert response["allowed"] is True
     if "patch" not in response:
         return obj
@@ -57,15 +57,13 @@ def test_default_queue_is_set_in_managed_namespaces_only() -> None:
         (parse_selector({}), True),
         (parse_selector({"matchLabels": {"a": "b"}}), False),
     ):
-        answer = review_mutation(review(UNQUEUED), KUBERNETES_GROUPS, FetchedObjects("team", known), managed)[
-            "response"
-        ]
+        answer = review_mutation(review(UNQUEUED), KUBERNETES_GROUPS, FetchedObjects(known), managed)["response"]
         assert ("patch" in answer) is is_patched
 
 
 def refusal(obj: Obj, old: Obj | None = None, part: str = "") -> str:
     """Return the message of the rejection, or '' if the object is accepted."""
-    response = review_validation(review(obj, old, part), KUBERNETES_GROUPS, FetchedObjects("team", NOTHING))["response"]
+    response = review_validation(review(obj, old, part), KUBERNETES_GROUPS, FetchedObjects(NOTHING))["response"]
     assert response["uid"] == "u"
     assert response["allowed"] is ("status" not in response)
     reported: str = response.get("status", {}).get("message", "")
@@ -162,7 +160,7 @@ def test_conversion_to_unknown_version_returns_failed_result() -> None:
 @pytest.mark.parametrize("sent", [{}, {"request": 1}, {"request": {}}, {"request": {"object": {"kind": "Job"}}}])
 def test_invalid_review_is_rejected(sent: Any) -> None:
     with pytest.raises(InvalidReview):
-        review_mutation(sent, KUBERNETES_GROUPS, FetchedObjects("", {}))
+        review_mutation(sent, KUBERNETES_GROUPS, FetchedObjects({}))
     with pytest.raises(InvalidReview):
         review_conversion(sent)
 

@@ -12,8 +12,8 @@ from batchyard.api import scheme, well_known
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj, annotation, label
 from batchyard.api.schema import semantic_equality
-from batchyard.api.validation import job, pods, rules, topology
 from batchyard.api.validation import job as queued_jobs
+from batchyard.api.validation import pods, rules, topology
 from batchyard.api.views.node import parallel_pod_count
 
 # Rules of a JobSet's success and failure policies, its coordinator and its volume claims.
@@ -206,14 +206,14 @@ def jobset_errors(jobset: Obj) -> Iterator[FieldError]:
     yield from rules.metadata_errors(jobset)
     yield from _exclusive_topology_errors(jobset, "metadata")
     yield from _network_errors(spec)
-    yield from job.managed_by_errors(spec.get("managedBy"), "spec.managedBy")
+    yield from queued_jobs.managed_by_errors(spec.get("managedBy"), "spec.managedBy")
     yield from _startup_order_errors(spec)
     claim_template_names = claim_names(spec)
     for i, replicated_job in enumerate(spec.get("replicatedJobs") or ()):
         path = f"{JOBS_PATH}[{i}]"
         yield from _replicated_job_errors(replicated_job, _name_or_generated_name(jobset), path)
         yield from _job_template_errors(replicated_job["template"], f"{path}.template.metadata")
-        yield from job.spec_errors(_job_spec(replicated_job), f"{path}.template.spec", claim_template_names)
+        yield from queued_jobs.spec_errors(_job_spec(replicated_job), f"{path}.template.spec", claim_template_names)
     yield from policy_errors(spec, _name_or_generated_name(jobset))
     yield from rules.mark_webhook(_JOBSET_WEBHOOK_NAME, queued_jobs.queue_settings_errors(jobset))
     if label(jobset, well_known.QUEUE_NAME):

@@ -499,10 +499,12 @@ def with_resumption(pod: meta.Obj, resumed_from: ResumedWork | None, now: Instan
 
     Returns the same object if the condition already states this work.
     """
+    if resumed_from is not None and not resumed_from.work:
+        resumed_from = None
     if resumption(pod) == resumed_from:
         return pod
     other_conditions = [c for c in pod["status"].get("conditions") or () if c["type"] != RESUMED]
-    if resumed_from is not None and resumed_from.work:
+    if resumed_from is not None:
         reason_and_message = (
             _RESUMED_REASON,
             f"{format_duration(resumed_from.work)}{_RESUMED_SEPARATOR}{resumed_from.pod_key}",

@@ -212,20 +212,27 @@ def compile_cel_rule(text: str, *, is_old_self_optional: bool) -> CompiledExpres
 
     If `is_old_self_optional`, `oldSelf` is an optional value, as `optionalOldSelf` requires.
     """
-    compiled_rule = compile_expression(_bind_optional_old_self(text) if is_old_self_optional else text)
+    compiled_rule = compile_expression(text, is_old_self_optional=is_old_self_optional)
     if compiled_rule.program.return_type().name() not in _ALLOWED_RESULT_TYPES:
         raise NotCompiled("must evaluate to a bool")
     return compiled_rule
 
 
-def compile_expression(text: str) -> CompiledExpression:
-    """Compile a CEL expression over `self` and `oldSelf`. Raises NotCompiled if it is invalid."""
+def compile_expression(text: str, *, is_old_self_optional: bool) -> CompiledExpression:
+    """Compile a CEL expression over `self` and `oldSelf`. Raises NotCompiled if it is invalid.
+
+    If `is_old_self_optional`, the program reads `oldSelf` as a list that holds the old value, or is empty without one.
+    """
     try:
         return CompiledExpression(_cel_environment(with_old_self=False).compile(text), uses_old_self=False)
     except RuntimeError:
         pass
+    environment = _cel_environment(with_old_self=True)
     try:
-        return CompiledExpression(_cel_environment(with_old_self=True).compile(text), uses_old_self=True)
+        program = environment.compile(text)
+        if is_old_self_optional:
+            program = environment.compile(_bind_optional_old_self(text))
+        return CompiledExpression(program, uses_old_self=True)
     except RuntimeError as error:
         unknown_functions = dict.fromkeys(_UNKNOWN_FUNCTION.findall(str(error)))
         unimplemented_names = ", ".join(name for name in unknown_functions if name in UNIMPLEMENTED_FUNCTIONS)
@@ -244,12 +251,12 @@ def evaluate_program(program: Any, variables: Mapping[str, Any]) -> tuple[Any, s
 
 
 def _bind_optional_old_self(text: str) -> str:
-    return f"cel.bind(oldSelf, wasThere ? optional.of(before) : optional.none(), {text}\n)"
+    return f"cel.bind(oldSelf, oldSelf == [] ? optional.none() : optional.of(oldSelf[0]), {text}\n)"
 
 
 @cache
 def _cel_environment(*, with_old_self: bool) -> Any:
-    variables = {"self": cel.Type.DYN, "before": cel.Type.DYN, "wasThere": cel.Type.BOOL}
+    variables = {"self": cel.Type.DYN}
     if with_old_self:
         variables["oldSelf"] = cel.Type.DYN
     extensions = [ExtBindings(), ExtEncoders(), ExtMath(), ExtOptional(), ExtStrings(), kubernetes_functions()]
@@ -386,7 +393,7 @@ class ValidationRule(NamedTuple):
     @property
     def runs_without_old_value(self) -> bool:
         """Whether a transition rule also runs without an old value (`optionalOldSelf`)."""
-        return bool(self.definition.get("optionalOldSelf"))
+        return _has_optional_old_self(self.definition)
 
 
 class _BudgetExceeded(Exception):  # noqa: N818 - named after the condition
@@ -457,20 +464,19 @@ class ValidationRules:
         }
 
     def _rule_errors(self, value: Any, old: Any, path: str, budget: RuleBudget) -> Iterator[FieldError]:
-        old_value = None if old is NO_OLD_VALUE else cel_value(old, self._schema)
-        variables = {
-            "self": cel_value(value, self._schema),
-            "oldSelf": old_value,
-            "before": old_value,
-            "wasThere": old is not NO_OLD_VALUE,
-        }
+        new_value, old_value = cel_value(value, self._schema), None
+        optional_old_value = []
+        if old is not NO_OLD_VALUE:
+            old_value = cel_value(old, self._schema)
+            optional_old_value = [old_value]
         size = input_size([value, old_value] if self._iterates else None)
         for rule in self._value_rules:
             if not rule.uses_old_self or rule.runs_without_old_value or old is not NO_OLD_VALUE:
                 if not budget.spend(rule.depth, size):
                     problem = f"Invalid value: {self._quoted_type()}: {_BUDGET_EXCEEDED}"
                     raise _BudgetExceeded(FieldError(path or "<nil>", problem))
-                yield from self._evaluate_rule(rule, variables, path)
+                old_self = optional_old_value if rule.runs_without_old_value else old_value
+                yield from self._evaluate_rule(rule, {"self": new_value, "oldSelf": old_self}, path)
 
     def _evaluate_rule(self, rule: ValidationRule, variables: Mapping[str, Any], path: str) -> Iterator[FieldError]:
         result, error = evaluate_program(rule.program, variables)
@@ -493,12 +499,16 @@ class ValidationRules:
         return format_json(self._schema.get("type", "object"))
 
 
+def _has_optional_old_self(definition: Mapping[str, Any]) -> bool:
+    return bool(definition.get("optionalOldSelf"))
+
+
 def find_compilation_problems(definition: Mapping[str, Any]) -> tuple[str, str]:
     """Return (compilation error, unimplemented functions used) for a CEL validation rule; ('', '') if it is valid."""
     try:
-        compile_cel_rule(definition["rule"], is_old_self_optional=bool(definition.get("optionalOldSelf")))
+        compile_cel_rule(definition["rule"], is_old_self_optional=_has_optional_old_self(definition))
         if definition.get("messageExpression"):
-            compile_expression(definition["messageExpression"])
+            compile_expression(definition["messageExpression"], is_old_self_optional=_has_optional_old_self(definition))
     except NotCompiled as error:
         return ("", error.unimplemented_names) if error.unimplemented_names else (str(error), "")
     return "", ""
@@ -507,9 +517,11 @@ def find_compilation_problems(definition: Mapping[str, Any]) -> tuple[str, str]:
 def _compile_rule(definition: Mapping[str, Any]) -> ValidationRule | None:
     """Compile a CEL validation rule; return None if it does not compile, as with unimplemented functions."""
     try:
-        cel_rule = compile_cel_rule(definition["rule"], is_old_self_optional=bool(definition.get("optionalOldSelf")))
-        message_expression = definition.get("messageExpression")
-        message_program = compile_expression(message_expression).program if message_expression else None
+        is_optional = _has_optional_old_self(definition)
+        cel_rule = compile_cel_rule(definition["rule"], is_old_self_optional=is_optional)
+        message_expression, message_program = definition.get("messageExpression"), None
+        if message_expression:
+            message_program = compile_expression(message_expression, is_old_self_optional=is_optional).program
     except NotCompiled:
         return None
     depth = iteration_depth(definition["rule"])

@@ -271,8 +271,8 @@ class PagedLists:
     def drop_expired(self) -> None:
         """Drop lists in memory that are more than HELD_LIST_AGE_MAX revisions old."""
         oldest_revision = self._objects.revision - HELD_LIST_AGE_MAX
-        while self._held_lists and next(iter(self._held_lists))[2] < oldest_revision:
-            self._held_lists.popitem(last=False)
+        for key in [key for key in self._held_lists if key[2] < oldest_revision]:
+            del self._held_lists[key]
 
 
 def parse_resource_version(text: str) -> int:
@@ -384,7 +384,7 @@ class ReadHandler:
         check_revision_not_in_future(revision, self._objects.revision)
         obj = self._objects.get(Key(path.served_kind.constant, path.namespace, path.name))
         if obj is None:
-            raise not_found_error(path)
+            raise not_found_error(path.served_kind, path.name)
         return Response(200, representation.render_object(obj))
 
     def list(self, request: ApiRequest, path: ResourcePath) -> Response:

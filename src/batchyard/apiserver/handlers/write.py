@@ -230,7 +230,7 @@ class WriteHandler:
         apply.check_applied_config(config, path.resource.merge_schema(path.version))
         stored_object = self._objects.get(_key(path))
         if stored_object is None and path.subresource:
-            raise resources.not_found_error(path)
+            raise resources.not_found_error(path.served_kind, path.name)
         live_object = None if stored_object is None else _render(stored_object, path)
         author, accessors = (
             self._field_manager(path, options),
@@ -244,7 +244,7 @@ class WriteHandler:
             )
             if uid := result.obj["metadata"].get("uid"):
                 message = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
-                raise resources.conflict_error(path, path.name, message)
+                raise resources.conflict_error(path.served_kind, path.name, message)
             return self._prepare_creation(decoded_object, path, options, result.managed_fields)
         sent_object = serialization.decode_body_object(
             serialization.RequestBody(result.obj, body.faults), path, options
@@ -262,7 +262,10 @@ class WriteHandler:
             revision = None if options.dry_run else str(self._objects.revision)
             last_state = with_metadata(result, resourceVersion=revision) if revision else result
             return Response(200, _render(last_state, path), _propagation_warnings(options, path))
-        deleted_details = {**resources.object_details(path, path.name), "uid": stored_object["metadata"]["uid"]}
+        deleted_details = {
+            **resources.object_details(path.served_kind, path.name),
+            "uid": stored_object["metadata"]["uid"],
+        }
         status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": deleted_details}
         return Response(200, status, _propagation_warnings(options, path))
 
@@ -363,16 +366,12 @@ class WriteHandler:
         return PreparedWrite(write, path.name, options.dry_run, 200, warnings, base_version, pod_review.annotations)
 
     def _execute_write(self, write: Write, path: resources.ResourcePath, name: str, *, dry_run: bool) -> Obj:
-        write_result = self._objects.attempt(write, dry_run=dry_run)
-        if write_result.error is not None:
-            raise resources.rejected_write_error(write_result.error, write, path, name) from write_result.error
-        assert write_result.obj is not None, "a successful write must return an object"
-        return write_result.obj
+        return resources.execute_write(self._objects, write, path.served_kind, name, dry_run=dry_run)
 
     def _get_stored(self, path: resources.ResourcePath) -> Obj:
         stored_object = self._objects.get(_key(path))
         if stored_object is None:
-            raise resources.not_found_error(path)
+            raise resources.not_found_error(path.served_kind, path.name)
         return stored_object
 
     def _check_namespace(self, path: resources.ResourcePath) -> None:
@@ -408,7 +407,7 @@ def _key(path: resources.ResourcePath) -> Key:
 
 def _check_valid(errors: Sequence[FieldError], path: resources.ResourcePath, name: str) -> None:
     if errors:
-        raise resources.invalid_object_error(InvalidObject(errors), path, name)
+        raise resources.invalid_object_error(InvalidObject(errors), path.served_kind, name)
 
 
 def _render(obj: Obj, path: resources.ResourcePath) -> dict[str, Any]:
@@ -468,10 +467,10 @@ def _check_server_metadata(sent_object: Obj, stored_object: Obj, path: resources
     new, old = sent_object["metadata"], stored_object["metadata"]
     if new.get("uid", old["uid"]) != old["uid"]:
         message = f"Precondition failed: UID in precondition: {new['uid']}, UID in object meta: {old['uid']}"
-        raise resources.conflict_error(path, path.name, message)
+        raise resources.conflict_error(path.served_kind, path.name, message)
     # Checked before validation: a client with a stale object gets the conflict, not errors about immutable fields.
     if (new.get("resourceVersion") or old["resourceVersion"]) != old["resourceVersion"]:
-        raise resources.conflict_error(path, path.name)
+        raise resources.conflict_error(path.served_kind, path.name)
     errors = []
     if not new.get("resourceVersion") and not path.resource.is_native:
         errors.append(FieldError("metadata.resourceVersion", "Invalid value: 0x0: must be specified for an update"))
@@ -482,7 +481,7 @@ def _check_server_metadata(sent_object: Obj, stored_object: Obj, path: resources
     if old.get("deletionTimestamp") and path.subresource != _STATUS:
         errors += _added_finalizer_errors(new.get("finalizers") or (), old.get("finalizers") or ())
     if errors:
-        raise resources.invalid_object_error(InvalidObject(errors), path, path.name)
+        raise resources.invalid_object_error(InvalidObject(errors), path.served_kind, path.name)
 
 
 def _added_finalizer_errors(new: Sequence[str], old: Sequence[str]) -> Iterator[FieldError]:
@@ -501,8 +500,8 @@ def _whole_seconds_of(timestamp: str) -> int:
 
 def _check_preconditions(options: DeleteOptions, stored_object: Obj, path: resources.ResourcePath, name: str) -> None:
     if unmet_precondition := options.unmet_precondition(stored_object):
-        message = f'Operation cannot be fulfilled on {path.resource.group_kind} "{name}": {unmet_precondition}'
-        raise StatusError(409, "Conflict", message, resources.object_details(path, name))
+        message = f'Operation cannot be fulfilled on {path.served_kind.group_kind} "{name}": {unmet_precondition}'
+        raise StatusError(409, "Conflict", message, resources.object_details(path.served_kind, name))
 
 
 def _delete_write(key: Key, options: DeleteOptions, path: resources.ResourcePath) -> Delete:

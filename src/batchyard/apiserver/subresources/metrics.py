@@ -14,8 +14,7 @@ from batchyard.api.printing.cells import Column, value_at, value_cell
 from batchyard.api.times import format_time
 from batchyard.api.views.pods import RUNNING, bound_node, phase
 from batchyard.apiserver.request import StatusError
-from batchyard.apiserver.resources import Resource
-from batchyard.apiserver.subresources.pod_actions import pod_not_found_error
+from batchyard.apiserver.resources import Resource, not_found_error
 from batchyard.apiserver.virtual_resources import ComputedStrategy, computed_resource, virtual_kind
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import ObjectReader
@@ -84,7 +83,7 @@ class _PodMetricsSource:
         """Return the metrics of one pod. Raises StatusError if the pod is missing or not running, or lacks metrics."""
         pod = self._inputs.objects.get(Key(scheme.POD, namespace, name))
         if pod is None:
-            raise pod_not_found_error(name)
+            raise not_found_error(scheme.kind_info(scheme.POD), name)
         pod_metrics = self._pod_metrics(pod) if phase(pod) == RUNNING else None
         if pod_metrics is None:
             raise _no_metrics_error("podmetrics", f"{namespace}/{name}")

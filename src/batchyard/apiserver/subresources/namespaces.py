@@ -4,17 +4,19 @@ The finalizer is stored in the metadata, like any other. Source: Kubernetes's pk
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from batchyard.admission_plugins.built_in import FINALIZER, with_name_label
 from batchyard.api import scheme
 from batchyard.api.manifests import DecodedObject
 from batchyard.api.meta import Key, Obj, finalizers_of, with_finalizer, with_metadata, without_finalizer
 from batchyard.apiserver.built_in import BuiltInStrategy
-from batchyard.apiserver.request import ApiRequest, Response, StatusError, bad_request, parse_write_options
-from batchyard.apiserver.resources import ApiObjectStore, EndpointHandlers, Resource
+from batchyard.apiserver.request import ApiRequest, Response, bad_request, parse_write_options
+from batchyard.apiserver.resources import ApiObjectStore, EndpointHandlers, Resource, execute_write, not_found_error
 from batchyard.apiserver.serialization import read_body
 from batchyard.interfaces.client import Update
+
+_SERVED_KIND: Final = scheme.kind_info(scheme.NAMESPACE)
 
 
 class NamespaceStrategy(BuiltInStrategy):
@@ -64,9 +66,8 @@ class FinalizeHandler:
     def _update(self, request: ApiRequest, _namespace: str, name: str) -> Response:
         options, sent_object = parse_write_options(request), read_body(request).value
         stored_object = self._objects.get(Key(scheme.NAMESPACE, "", name))
-        details = {"name": name, "kind": "namespaces"}
         if stored_object is None:
-            raise StatusError(404, "NotFound", f'namespaces "{name}" not found', details)
+            raise not_found_error(_SERVED_KIND, name)
         if not isinstance(sent_object, Mapping) or sent_object.get("kind", "Namespace") != "Namespace":
             raise bad_request("the request body is not a Namespace")
         decoded_object = self._strategy.decode({**sent_object, "kind": "Namespace", "apiVersion": "v1"}, "").obj
@@ -76,11 +77,9 @@ class FinalizeHandler:
         new = with_finalizer(stored_object, FINALIZER) if has_finalizer else without_finalizer(stored_object, FINALIZER)
         new = {**new, "spec": decoded_object.get("spec") or {}}
         version = decoded_object["metadata"].get("resourceVersion") or stored_object["metadata"]["resourceVersion"]
-        result = self._objects.attempt(Update(with_metadata(new, resourceVersion=version)), dry_run=options.dry_run)
-        if result.obj is None:
-            message = f'Operation cannot be fulfilled on namespaces "{name}": {result.error}'
-            raise StatusError(409, "Conflict", message, details)
-        return Response(200, self._strategy.render(result.obj, "v1"))
+        write = Update(with_metadata(new, resourceVersion=version))
+        finalized_object = execute_write(self._objects, write, _SERVED_KIND, name, dry_run=options.dry_run)
+        return Response(200, self._strategy.render(finalized_object, "v1"))
 
 
 def with_finalize(resources: Iterable[Resource], objects: ApiObjectStore) -> list[Resource]:

@@ -12,12 +12,19 @@ from batchyard.api.meta import Key, Obj, with_metadata, with_path
 from batchyard.api.views import pods
 from batchyard.api.views.pods import SCHEDULED, bound_node, is_terminating, with_condition
 from batchyard.apiserver import request as api_request
-from batchyard.apiserver.resources import ApiObjectStore, EndpointHandlers, Resource
+from batchyard.apiserver.resources import (
+    ApiObjectStore,
+    EndpointHandlers,
+    Resource,
+    conflict_error,
+    execute_write,
+    not_found_error,
+)
 from batchyard.apiserver.serialization import read_body
 from batchyard.apiserver.virtual_resources import virtual_kind, virtual_resource
 from batchyard.base.instant import Instant
 from batchyard.disruption.controller import EvictionRefusal, eviction_decision
-from batchyard.interfaces.client import Delete, ObjectReader, Propagation, Update, UpdateStatus, Write
+from batchyard.interfaces.client import Delete, ObjectReader, Propagation, Update, UpdateStatus
 from batchyard.interfaces.containers import Containers
 
 # Lookup of pods and their containers for subresources.
@@ -25,6 +32,7 @@ from batchyard.interfaces.containers import Containers
 # Source: Kubernetes's pkg/registry/core/pod/strategy.go.
 
 
+_PODS: Final = scheme.kind_info(scheme.POD)
 _CONTAINER_FIELDS: Final = ("initContainers", "containers", "ephemeralContainers")
 
 
@@ -39,13 +47,8 @@ class PodContainers:
         """Return a pod. Raises StatusError if it does not exist."""
         pod_object = self._objects.get(Key(scheme.POD, namespace, name))
         if pod_object is None:
-            raise pod_not_found_error(name)
+            raise not_found_error(_PODS, name)
         return pod_object
-
-
-def pod_not_found_error(name: str) -> api_request.StatusError:
-    """Return the 404 error of a missing pod."""
-    return api_request.StatusError(404, "NotFound", f'pods "{name}" not found', {"name": name, "kind": "pods"})
 
 
 def select_container(pod: Obj, name: str) -> str:
@@ -121,16 +124,14 @@ class BindingHandlers:
         node = _target_node_name(target_reference, name)
         pod = self._objects.get(Key(scheme.POD, namespace, name))
         if pod is None:
-            raise pod_not_found_error(name)
+            raise not_found_error(_PODS, name)
         _check_bindable(pod, metadata)
         bound_pod: Obj = with_path(pod, ("spec", "nodeName"), node)
         annotations = {**(pod["metadata"].get("annotations") or {}), **(metadata.get("annotations") or {})}
         if annotations:
             bound_pod = with_metadata(bound_pod, annotations=annotations)
         bound_pod = with_condition(bound_pod, SCHEDULED, True, ("", ""), self._now())
-        write_result = self._objects.attempt(Update(bound_pod, is_whole=True), dry_run=options.dry_run)
-        if write_result.error is not None:
-            raise _conflict_error(name, str(write_result.error))
+        execute_write(self._objects, Update(bound_pod, is_whole=True), _PODS, name, dry_run=options.dry_run)
         return api_request.Response(201, _SUCCESS_STATUS)
 
 
@@ -218,9 +219,9 @@ class EvictionHandler:
         options = options._replace(dry_run=options.dry_run or api_request.parse_write_options(request).dry_run)
         pod = self._objects.get(Key(scheme.POD, namespace, name))
         if pod is None:
-            raise pod_not_found_error(name)
+            raise not_found_error(_PODS, name)
         if unmet_precondition := options.unmet_precondition(pod):
-            raise _eviction_conflict_error(name, unmet_precondition)
+            raise conflict_error(_PODS, name, unmet_precondition)
         self._evict(pod, options)
         return api_request.Response(
             201, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
@@ -232,17 +233,15 @@ class EvictionHandler:
         if decision.refusal is not None:
             raise _refusal_error(decision.refusal)
         if decision.new_budget is not None:
-            self._write(UpdateStatus(decision.new_budget), name, dry_run=options.dry_run)
+            budget, budgets = decision.new_budget, scheme.kind_info(scheme.POD_DISRUPTION_BUDGET)
+            name_of_budget = budget["metadata"]["name"]
+            execute_write(self._objects, UpdateStatus(budget), budgets, name_of_budget, dry_run=options.dry_run)
         if not pods.is_terminal(pod) and not pods.is_terminating(pod):
             pod_with_disruption_target = pods.with_disruption(pod, pods.DISRUPTION_BY_EVICTION, self._now())
-            self._write(UpdateStatus(pod_with_disruption_target), name, dry_run=options.dry_run)
+            status_write = UpdateStatus(pod_with_disruption_target)
+            execute_write(self._objects, status_write, _PODS, name, dry_run=options.dry_run)
         deletion = Delete(Key(scheme.POD, namespace, name), options.grace_seconds, Propagation.BACKGROUND, options.uid)
-        self._write(deletion, name, dry_run=options.dry_run)
-
-    def _write(self, write: Write, name: str, *, dry_run: bool) -> None:
-        error = self._objects.attempt(write, dry_run=dry_run).error
-        if error is not None:
-            raise _eviction_conflict_error(name, str(error))
+        execute_write(self._objects, deletion, _PODS, name, dry_run=options.dry_run)
 
 
 def _read_eviction(request: api_request.ApiRequest, namespace: str, name: str) -> Mapping[str, Any]:
@@ -275,7 +274,3 @@ def _refusal_error(refusal: EvictionRefusal) -> api_request.StatusError:
     if refusal.retry_after:
         details["retryAfterSeconds"] = refusal.retry_after
     return api_request.StatusError(refusal.code, refusal.reason, refusal.message, details)
-
-
-def _eviction_conflict_error(name: str, reason: str) -> api_request.StatusError:
-    return api_request.StatusError(409, "Conflict", f'Operation cannot be fulfilled on pods "{name}": {reason}')

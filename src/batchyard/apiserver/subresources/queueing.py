@@ -77,7 +77,7 @@ def decisions_resource(ledger: DecisionLedger, authorizer: Authorizer, now: Call
             with _ledger_errors_as_api_errors():
                 record = ledger.get(int(name)) if name.isdecimal() and len(name) < 19 else None
             if record is None or (record.regarding.namespace or _DEFAULT_NAMESPACE) != namespace:
-                raise not_found_error(path)
+                raise not_found_error(served_kind, name)
             return Response(200, representation.render_object(decision_object(request, record)))
         selection = parse_selection(request, served_kind)
         with _ledger_errors_as_api_errors():
@@ -271,10 +271,7 @@ def _forecast_handler(
     def start_forecast(request: ApiRequest, namespace: str, name: str) -> DeferredResponse:
         subject_key, served_kind = Key(kind, namespace, name), kind_info(kind)
         if objects.get(subject_key) is None:
-            title = f"{served_kind.plural}.{served_kind.group}"
-            raise StatusError(
-                404, "NotFound", f'{title} "{name}" not found', {"name": name, "kind": served_kind.plural}
-            )
+            raise not_found_error(served_kind, name)
         text = request.query.get("seed", "0")
         if not text.isdecimal() or not text.isascii() or len(text) > _SEED_DIGITS_MAX:
             raise bad_request(f"seed: {text!r} is not a number with at most {_SEED_DIGITS_MAX} digits")
@@ -331,8 +328,7 @@ class WhyHandler:
         key = Key(resource.served_kind.constant, namespace, name)
         explanation = self._explanations.why(key, self._now(), partial(self._may_read, request.user))
         if explanation is None:
-            details = {"name": name, "group": resource.served_kind.group, "kind": resource.served_kind.plural}
-            raise StatusError(404, "NotFound", f'{resource.title} "{name}" not found', details)
+            raise not_found_error(resource.served_kind, name)
         return Response(200, explanation)
 
     def _may_read(self, user: UserInfo, namespace: str) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from batchyard.api import scheme
 from batchyard.api.conversion import cut_metadata_times_to_seconds
-from batchyard.api.errors import ApiError, FieldError, InvalidObject
+from batchyard.api.errors import FieldError, InvalidObject
 from batchyard.api.meta import Key, Obj, with_path
 from batchyard.api.printing.cells import format_selector
 from batchyard.api.times import format_time
@@ -32,7 +32,7 @@ from batchyard.apiserver.request import (
     causes_of,
     parse_write_options,
 )
-from batchyard.apiserver.resources import ApiObjectStore, EndpointHandlers, Resource
+from batchyard.apiserver.resources import ApiObjectStore, EndpointHandlers, Resource, execute_write, not_found_error
 from batchyard.apiserver.serialization import content_type_of, read_body, read_json, read_yaml
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import Update
@@ -106,10 +106,8 @@ class ScaleHandler:
             else self._managed_fields_after_update(stored_object, new, options)
         )
         write = Update({**new, "metadata": {**new["metadata"], "resourceVersion": resource_version}}, managed_fields)
-        write_result = self._objects.attempt(write, dry_run=options.dry_run)
-        if write_result.obj is None:
-            raise self._conflict_error(name, write_result.error)
-        return Response(200, self._scale_of(write_result.obj))
+        scaled_object = execute_write(self._objects, write, self._served_kind, name, dry_run=options.dry_run)
+        return Response(200, self._scale_of(scaled_object))
 
     def _managed_fields_after_update(self, stored_object: Obj, new: Obj, options: WriteOptions) -> list[dict[str, Any]]:
         old, new = (self._strategy.in_version(obj, self._served_kind.api_version) for obj in (stored_object, new))
@@ -134,21 +132,10 @@ class ScaleHandler:
         return FieldManager(options.manager, self._served_kind.api_version, "scale", write_time)
 
     def _get_object(self, namespace: str, name: str) -> Obj:
-        served_kind = self._served_kind
-        obj = self._objects.get(Key(served_kind.constant, namespace, name))
+        obj = self._objects.get(Key(self._served_kind.constant, namespace, name))
         if obj is None:
-            message = f'{served_kind.plural}.{served_kind.group} "{name}" not found'
-            raise StatusError(
-                404, "NotFound", message, {"name": name, "group": served_kind.group, "kind": served_kind.plural}
-            )
+            raise not_found_error(self._served_kind, name)
         return obj
-
-    def _conflict_error(self, name: str, error: ApiError | None) -> StatusError:
-        served_kind = self._served_kind
-        message = f'Operation cannot be fulfilled on {served_kind.plural}.{served_kind.group} "{name}": {error}'
-        return StatusError(
-            409, "Conflict", message, {"name": name, "group": served_kind.group, "kind": served_kind.plural}
-        )
 
     def _scale_of(self, stored_object: Obj) -> dict[str, Any]:
         """Return the Scale object of a stored object: its desired and current replicas, and its selector."""

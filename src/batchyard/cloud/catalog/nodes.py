@@ -121,7 +121,8 @@ _OLD_INSTANCE_TYPE_LABEL: Final = "beta.kubernetes.io/instance-type"
 _OLD_ZONE_LABEL: Final = "failure-domain.beta.kubernetes.io/zone"
 _OLD_REGION_LABEL: Final = "failure-domain.beta.kubernetes.io/region"
 
-_NOT_READY_REASON: Final = "KubeletNotReady"
+#: The reason and message of the condition Ready while the kubelet starts.
+_STARTING: Final = ("KubeletNotReady", "container runtime network not ready")
 #: GKE labels nodes with their memory in units of 1000 MiB.
 _MEMORY_LEVEL_BYTES: Final = 1000 * MIB
 #: Node conditions other than Ready: type, reason and message.
@@ -175,7 +176,7 @@ def registered_node(instance: Obj, pool: Obj, cluster: Obj, now: Instant) -> dic
     status = {
         **node["status"],
         "nodeInfo": {**node["status"]["nodeInfo"], **_node_identity(name, now)},
-        "conditions": [_node_condition("Ready", False, (_NOT_READY_REASON, "container runtime network not ready"), now)]
+        "conditions": [_node_condition("Ready", False, _STARTING, now)]
         + [_node_condition(kind, False, (reason, message), now) for kind, reason, message in _PRESSURE_CONDITIONS],
         "addresses": [{"type": "InternalIP", "address": _private_address(name)}, {"type": "Hostname", "address": name}],
     }
@@ -183,12 +184,12 @@ def registered_node(instance: Obj, pool: Obj, cluster: Obj, now: Instant) -> dic
 
 
 def awaits_drivers(node: Obj) -> bool:
-    """Return whether a Node's condition Ready is False because its kubelet is not ready.
+    """Return whether a Node's condition Ready is False because its kubelet starts, as while drivers are installed.
 
-    That is so before a new Node is ready for the first time, for example while its drivers are installed.
+    A Node that shuts down has the same reason but another message.
     """
     condition = find_condition(node, "Ready")
-    return condition is not None and condition["status"] == "False" and condition["reason"] == _NOT_READY_REASON
+    return condition is not None and (condition.get("reason"), condition.get("message")) == _STARTING
 
 
 def with_ready_condition(node: Obj, now: Instant) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from batchyard.base.instant import Instant
 from batchyard.interfaces import client
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.jobs.job.plan import CREATED_MAX
-from batchyard.jobs.jobset import policies, spec
+from batchyard.jobs.jobset import policies
 from batchyard.jobs.jobset import spec as jobset_spec
 
 # The child Jobs of a JobSet, and the headless Service of their pods.
@@ -212,7 +212,7 @@ class JobSetController:
     def reconcile(self, key: Key, reader: client.Reader, now: Instant) -> ReconcileResult:
         """Create, delete, suspend and resume Jobs as the JobSet requires, and update the status of the JobSet."""
         jobset = reader.get(key)
-        if jobset is None or "deletionTimestamp" in jobset["metadata"] or spec.is_managed_elsewhere(jobset):
+        if jobset is None or "deletionTimestamp" in jobset["metadata"] or jobset_spec.is_managed_elsewhere(jobset):
             return ReconcileResult()
         children = jobset_spec.sort_children(jobset, _jobs_of(jobset, reader))
         if children is None:
@@ -220,11 +220,11 @@ class JobSetController:
         jobset_pass = _JobSetReconcilePass(key, jobset, children, policies.JobSetStatusDraft(jobset, now), [])
         counts_by_name = policies.replicated_statuses(jobset, children)
         jobset_pass.status_draft.set_counts(counts_by_name)
-        if spec.is_finished(jobset):
+        if jobset_spec.is_finished(jobset):
             jobset_pass.writes.extend(_job_deletion_writes(children.active_jobs))
             return jobset_pass.reconcile_result()
         jobset_pass.writes.extend(_job_deletion_writes(children.previous_jobs))
-        if not spec.is_suspended(jobset) and policies.are_all_ready(jobset, counts_by_name):
+        if not jobset_spec.is_suspended(jobset) and policies.are_all_ready(jobset, counts_by_name):
             jobset_pass.status_draft.end_restart()
         if children.failed_jobs:
             policies.apply_failure_policy(jobset_pass.status_draft, jobset, children.failed_jobs)
@@ -246,7 +246,7 @@ def _create_and_resume(
         writes.extend(client.Create(job) for job in jobs if key_of(job) not in existing_keys)
         if existing_keys:  # later replicated jobs must wait too
             return ReconcileResult(writes, [_creation_failed_event(jobset_pass.key, existing_keys)])
-    if spec.is_suspended(jobset):
+    if jobset_spec.is_suspended(jobset):
         writes.extend(_job_suspend_writes(jobset_pass.children.active_jobs))
         status_draft.suspend()
         return jobset_pass.reconcile_result()
@@ -254,7 +254,7 @@ def _create_and_resume(
     if startup.must_wait:
         status_draft.start_in_order()
         return jobset_pass.reconcile_result()
-    if spec.starts_in_order(jobset):
+    if jobset_spec.starts_in_order(jobset):
         status_draft.complete_start_in_order()
     status_draft.resume()
     return jobset_pass.reconcile_result()
@@ -281,9 +281,9 @@ def _job_deletion_writes(jobs: Sequence[Obj]) -> list[client.Write]:
 
 def _missing_service_writes(jobset: Obj, reader: client.Reader) -> list[client.Write]:
     """Return the write that creates the JobSet's headless Service; [] if unneeded or if the Service name is in use."""
-    if not spec.has_host_names(jobset):
+    if not jobset_spec.has_host_names(jobset):
         return []
-    service = reader.get(Key(scheme.SERVICE, jobset["metadata"].get("namespace", ""), spec.subdomain(jobset)))
+    service = reader.get(Key(scheme.SERVICE, jobset["metadata"].get("namespace", ""), jobset_spec.subdomain(jobset)))
     return [] if service is not None else [client.Create(headless_service(jobset))]
 
 
@@ -294,13 +294,15 @@ def _missing_jobs(jobset_pass: _JobSetReconcilePass, startup: policies.StartupDe
     restart with BlockingRecreate waits for the deletion of earlier Jobs.
     """
     jobset, children = jobset_pass.jobset, jobset_pass.children
-    if children.previous_jobs and spec.blocks_recreation(jobset):
+    if children.previous_jobs and jobset_spec.blocks_recreation(jobset):
         return []
     names, job_count_max = children.names(), CREATED_MAX
     missing_jobs: list[list[dict[str, Any]]] = []
     for each in startup.replicated_jobs:
-        indexes = range(spec.replicas_of(each))
-        new_indexes = list(islice((i for i in indexes if spec.job_name(jobset, each, i) not in names), job_count_max))
+        indexes = range(jobset_spec.replicas_of(each))
+        new_indexes = list(
+            islice((i for i in indexes if jobset_spec.job_name(jobset, each, i) not in names), job_count_max)
+        )
         if new_indexes:
             missing_jobs.append(child_jobs(jobset, each, new_indexes))
             job_count_max -= len(new_indexes)
@@ -332,7 +334,7 @@ def _creation_failed_event(key: Key, used_keys: Sequence[Key]) -> EventRecord:
     """Return a warning Event of a JobSet whose new Jobs' names are already used by other Jobs."""
     names = [used_key.name for used_key in used_keys]
     messages = [f'job "{name}" creation failed with error: jobs.batch "{name}" already exists' for name in names]
-    return EventRecord(key, "Warning", spec.JOB_CREATION_FAILED, "\n".join(messages))
+    return EventRecord(key, "Warning", jobset_spec.JOB_CREATION_FAILED, "\n".join(messages))
 
 
 def _rejection_event(key: Key, write: client.Write, error: ApiError) -> EventRecord | None:
@@ -346,9 +348,9 @@ def _rejection_event(key: Key, write: client.Write, error: ApiError) -> EventRec
         reason_text = f'{kind} "{name}" is invalid: {faults_text if len(error.faults) == 1 else f"[{faults_text}]"}'
     if write.obj["kind"] == "Job":
         return EventRecord(
-            key, "Warning", spec.JOB_CREATION_FAILED, f'job "{name}" creation failed with error: {reason_text}'
+            key, "Warning", jobset_spec.JOB_CREATION_FAILED, f'job "{name}" creation failed with error: {reason_text}'
         )
-    return EventRecord(key, "Warning", spec.SERVICE_CREATION_FAILED, reason_text)
+    return EventRecord(key, "Warning", jobset_spec.SERVICE_CREATION_FAILED, reason_text)
 
 
 def _changes_fields(event: client.WatchEvent, fields_of: Callable[[Obj], tuple[Any, ...]]) -> bool:

@@ -8,6 +8,7 @@ from batchyard.api.views.workload import WorkloadView
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
 from batchyard.scheduling.decisions import Preempt
 from batchyard.scheduling.preemption.context import PreemptionContext
+from batchyard.scheduling.preemption.fair import FairSharingStrategy, is_fair_victim
 from batchyard.scheduling.quota import QuotaNode, is_within_nominal
 from batchyard.scheduling.snapshot import Snapshot
 
@@ -86,9 +87,12 @@ def _unpack_holder(ranked_holder: _RankedHolder) -> MissingQuotaHolder:
 
 
 def protection_reason(
-    context: PreemptionContext, holder: AdmittedWorkload, *, fair_sharing: bool
+    context: PreemptionContext, holder: AdmittedWorkload, fair_strategies: Sequence[FairSharingStrategy]
 ) -> ProtectionReason | None:
-    """Return the rule that protects an admitted Workload (`holder`) from this preemption; None if no rule does."""
+    """Return the rule that protects an admitted Workload (`holder`) from this preemption; None if no rule does.
+
+    `fair_strategies` are the preemption strategies of fair sharing; empty without fair sharing.
+    """
     queue, preemption_policy = context.queue, context.queue.view.preemption
     if holder.queue is queue:
         policy = preemption_policy.within_cluster_queue
@@ -110,9 +114,11 @@ def protection_reason(
         return ProtectionReason(NOMINAL_RULE, f"{holder.queue.name} uses no more than its own quota")
     if holder not in context.eligible_workloads(holder.queue, policy):
         return _priority_reason(context.workload, holder, policy)
-    if fair_sharing:
-        return ProtectionReason(FAIRNESS_RULE, "the preemption would not make the shares fairer")
-    return _borrowing_reason(context, holder)
+    if not fair_strategies:
+        return _borrowing_reason(context, holder)
+    if is_fair_victim(context, holder, fair_strategies):
+        return None
+    return ProtectionReason(FAIRNESS_RULE, "the preemption would not make the shares fairer")
 
 
 def _priority_reason(workload: WorkloadView, holder: AdmittedWorkload, policy: str) -> ProtectionReason:
@@ -166,7 +172,9 @@ class SparedWorkloads(NamedTuple):
 NO_SPARED_WORKLOADS: Final = SparedWorkloads((), 0)
 
 
-def find_spared_workloads(decision: Preempt, snapshot: Snapshot, *, fair_sharing: bool) -> SparedWorkloads:
+def find_spared_workloads(
+    decision: Preempt, snapshot: Snapshot, fair_strategies: Sequence[FairSharingStrategy]
+) -> SparedWorkloads:
     """Return the Workloads that use the quota a preemptor lacked but were not preempted, at most 32 with reasons.
 
     `snapshot` must be the state before the preemption.
@@ -180,9 +188,7 @@ def find_spared_workloads(decision: Preempt, snapshot: Snapshot, *, fair_sharing
     ranked_holders, count = first_ranked_holders(snapshot, queue.node.path[0], queue, contested_frs, max_count)
     spared_holders = [holder for holder in ranked_holders if holder.workload.key not in victim_keys]
     recorded_workloads = [
-        SparedWorkload(
-            holder, protection_reason(context, holder.workload, fair_sharing=fair_sharing) or NEEDLESS_REASON
-        )
+        SparedWorkload(holder, protection_reason(context, holder.workload, fair_strategies) or NEEDLESS_REASON)
         for holder in spared_holders[:_RECORDED_WORKLOADS_MAX]
     ]
     return SparedWorkloads(

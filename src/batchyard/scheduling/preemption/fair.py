@@ -47,6 +47,23 @@ def find_targets(
         return fill_back_workloads(context, targets, may_borrow=True) if does_fit else []
 
 
+def is_fair_victim(
+    context: PreemptionContext, candidate: AdmittedWorkload, strategies: Sequence[FairSharingStrategy]
+) -> bool:
+    """Return whether any strategy allows the preemption of a Workload of another queue as the first victim."""
+    with context.snapshot.what_if():
+        context.snapshot.add_usage(context.queue, context.usage)
+        if _is_within_nominal_quota(context):
+            return True
+        orders = [_TargetOrder(context, [candidate], strategy) for strategy in strategies]
+        return any(_next_fair_candidate(context, order, candidate.queue, []) is not None for order in orders)
+
+
+def _is_within_nominal_quota(context: PreemptionContext) -> bool:
+    """Return whether the preemptor's queue uses no more than its own contested quota, with the new Workload."""
+    return not any(is_borrowing_with(context.queue.node, fr, 0) for fr in context.contested_frs)
+
+
 def _preemption_candidates(context: PreemptionContext) -> Iterator[AdmittedWorkload]:
     preemption = context.queue.view.preemption
     own_policy, cohort_policy = preemption.within_cluster_queue, preemption.reclaim_within_cohort
@@ -75,7 +92,7 @@ def _apply_first_rule(
     The refused candidates are empty if the preemptor fits.
     """
     target_order = _TargetOrder(context, candidates, strategy)
-    is_within_nominal_quota = not any(is_borrowing_with(context.queue.node, fr, 0) for fr in context.contested_frs)
+    is_within_nominal_quota = _is_within_nominal_quota(context)
     targets: list[PreemptionTarget] = []
     skipped_candidates: list[AdmittedWorkload] = []
     while (queue := target_order.next_queue()) is not None:

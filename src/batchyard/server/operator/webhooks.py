@@ -35,7 +35,6 @@ from batchyard.webhooks.hooks import (
     InvalidReview,
     ObjectNotFetched,
     ObjectQuery,
-    namespace_of,
     review_conversion,
     review_mutation,
     review_validation,
@@ -488,7 +487,7 @@ class Webhooks:
         try:
             for _ in range(_LOOKUPS_MAX):
                 try:
-                    return _json_response(decide(review, self._groups, FetchedObjects(namespace_of(review), fetched)))
+                    return _json_response(decide(review, self._groups, FetchedObjects(fetched)))
                 except ObjectNotFetched as unknown:
                     fetched[unknown.query] = await self._look_up_objects(unknown.query)
         except InvalidReview as invalid:

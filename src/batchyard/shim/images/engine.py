@@ -9,11 +9,9 @@ from contextlib import suppress
 from typing import Any, NamedTuple, NoReturn
 
 from batchyard.shim import linux, stop
-from batchyard.shim import run as commands
-from batchyard.shim import run as error_texts
 from batchyard.shim.isolation import cgroups
 from batchyard.shim.isolation.cgroups import CgroupPaths
-from batchyard.shim.run import CommandResult
+from batchyard.shim.run import CommandResult, format_start_error, run_command
 
 PODMAN, DOCKER = "podman", "docker"
 _NODE_LABEL = "batchyard.node"
@@ -44,7 +42,7 @@ class ContainerEngine(NamedTuple):
 
     def run_command(self, *arguments: str, seconds: float = _COMMAND_SECONDS) -> CommandResult:
         """Run an engine command such as `ps --all`, given as arguments, for at most `seconds`; return the result."""
-        return commands.run_command([self.program, *self.options, *arguments], self.environment, seconds)
+        return run_command([self.program, *self.options, *arguments], self.environment, seconds)
 
     def label_options(self, path: str) -> list[str]:
         """Return the options that label a container with the node's id and `path`, its path in the node directory."""
@@ -199,7 +197,7 @@ def run_engine_subreaper(container: EngineContainer, status_fd: int) -> NoReturn
             **(
                 {}
                 if exit_codes.get(engine_pid)
-                else {"error": error_texts.format_start_error("the container engine did not start the container")}
+                else {"error": format_start_error("the container engine did not start the container")}
             ),
         )
         os._exit(1)

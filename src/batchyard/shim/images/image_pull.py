@@ -382,14 +382,25 @@ def start_image_helper(
                 ),
             )
     own_socket.settimeout(_DETECTION_SECONDS)
-    result: dict[str, Any] = {"failures": [["container engine", "the detection did not finish within 60 seconds"]]}
-    with suppress(OSError, ValueError):
-        result = json.loads(own_socket.recv(_RESULT_BYTES))
+    result = _receive_result(own_socket)
     own_socket.settimeout(None)
     found_engines = tuple(ContainerEngine(**engine) for engine in result.get("engines") or ())
     return own_socket, EngineSearchResult(
         found_engines, tuple(EngineFailure(*failure) for failure in result["failures"])
     )
+
+
+def _receive_result(connection: socket.socket) -> dict[str, Any]:
+    """Return the result of the detection that the image helper sends, or the reason why there is none."""
+    try:
+        result: dict[str, Any] = json.loads(connection.recv(_RESULT_BYTES))
+    except TimeoutError:
+        reason = f"the detection did not finish within {_DETECTION_SECONDS:.0f} seconds"
+    except (OSError, ValueError):
+        reason = "the image helper ended during the detection; its error is in node.log in the node directory"
+    else:
+        return result
+    return {"failures": [["container engine", reason]]}
 
 
 def _serve_requests(node: int, connection: socket.socket, detect_engines: Callable[..., EngineSearchResult]) -> None:

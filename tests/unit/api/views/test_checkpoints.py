@@ -78,7 +78,10 @@ def test_resumption_of_pod_round_trips() -> None:
     reported = with_resumption(pod("Running"), resumed, make.NOW)
     assert (resumption(reported), saved_work_key(reported)) == (resumed, "slice/2/3")
     assert with_resumption(reported, resumed, make.at(9)) is reported
-    assert resumption(with_resumption(reported, None, make.NOW)) is None
+    for nothing in (None, ResumedWork("slice/2/3", 0)):
+        without_condition = with_resumption(reported, nothing, make.NOW)
+        assert resumption(without_condition) is None
+        assert with_resumption(without_condition, nothing, make.NOW) is without_condition
 
 
 def test_saved_work_is_stored_per_place() -> None:

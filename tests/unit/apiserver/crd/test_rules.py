@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from batchyard.apiserver.crd.rules import find_compilation_problems
 from unit.apiserver.crd.rockets import (
     DEFINITIONS,
     ROCKETS,
@@ -95,6 +96,21 @@ def test_rule_with_optional_old_self_is_checked_on_create() -> None:
     assert api.faults(rocket(a=2)) == ['spec: Invalid value: "object": begin with 1']
     api.post(ROCKETS, rocket(a=1))
     assert api.ask("PATCH", f"{ROCKETS}/ariane", {"spec": {"a": 2}}, headers=MERGE).code == 200
+
+
+def test_optional_old_self_is_available_in_message() -> None:
+    rule = {"rule": "oldSelf.orValue(self).a == self.a", "messageExpression": "string(oldSelf.value().a) + ' is fixed'"}
+    api = space(schema_with_rules({**rule, "optionalOldSelf": True}, a=WHOLE))
+    api.post(ROCKETS, rocket(a=1))
+    rejected = api.ask("PATCH", f"{ROCKETS}/ariane", {"spec": {"a": 2}}, headers=MERGE)
+    assert rejected.body["details"]["causes"][0]["message"] == 'Invalid value: "object": 1 is fixed'
+
+
+def test_rule_sees_only_self_and_old_self() -> None:
+    for text in ("before == self", "wasThere", "true) || (true"):
+        for is_optional in (False, True):
+            rule = {"rule": text, "optionalOldSelf": is_optional}
+            assert find_compilation_problems(rule)[0].startswith("compilation failed: "), rule
 
 
 def test_transition_rule_compares_list_items_by_key() -> None:

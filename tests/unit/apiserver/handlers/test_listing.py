@@ -60,6 +60,19 @@ def test_old_continue_token_expires_after_many_lists(api: Api) -> None:
     assert (refused.code, refused.body["reason"]) == (410, "Expired")
 
 
+def test_continued_list_expires_before_newer_list(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read, "HELD_LIST_AGE_MAX", 3)
+    token = api.get(f"{MAPS}?limit=1")["metadata"]["continue"]
+    for number in range(2):
+        api.post(MAPS, config_map(f"x{number}"))
+    newer_token = api.get(f"{MAPS}?limit=1")["metadata"]["continue"]
+    api.get(f"{MAPS}?limit=1&continue={token}")
+    for number in range(2, 4):
+        api.post(MAPS, config_map(f"x{number}"))
+    assert api.ask("GET", f"{MAPS}?limit=1&continue={token}").code == 410
+    assert api.ask("GET", f"{MAPS}?limit=1&continue={newer_token}").code == 200
+
+
 def test_continue_token_expires_after_many_changes(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read, "HELD_LIST_AGE_MAX", 3)
     token = api.get(f"{MAPS}?limit=2")["metadata"]["continue"]

@@ -5,6 +5,7 @@ from typing import Any
 import make
 from batchyard.api.views.node import node_view
 from batchyard.cloud.catalog.nodes import awaits_drivers, node_template, registered_node, with_ready_condition
+from batchyard.nodes import conditions
 from unit.cloud.catalog.cloud_make import ZONE, autoscaled, cluster, instance, node_pool
 
 GKE = "cloud.google.com/"
@@ -128,6 +129,7 @@ def test_registered_node_becomes_ready() -> None:
     ready = with_ready_condition(node, make.at(60))
     assert node_view(ready).ready
     assert not awaits_drivers(ready)
+    assert not awaits_drivers(conditions.with_shutdown(ready, make.at(90)))
     assert [c["type"] for c in ready["status"]["conditions"]] == [
         "Ready",
         "MemoryPressure",

@@ -5,6 +5,7 @@ from batchyard.scheduling.preemption.alternatives import (
     BORROWING_RULE,
     FAIRNESS_RULE,
     INACTIVE_RULE,
+    NEEDLESS_REASON,
     ProtectionReason,
     find_spared_workloads,
 )
@@ -15,8 +16,7 @@ ANY = preemption("LowerPriority", "Any")
 
 def spared_reasons(bench: SchedulerBench, head: Obj) -> dict[str, ProtectionReason]:
     """By name, the reason for which each Workload that a head could have preempted is spared."""
-    fair_sharing = bench.policy.fair_sharing
-    alternatives = find_spared_workloads(bench.preemption(head), bench.snapshot, fair_sharing=fair_sharing)
+    alternatives = find_spared_workloads(bench.preemption(head), bench.snapshot, bench.policy.fair_strategies)
     return {each.holder.workload.key.removeprefix("team/"): each.reason for each in alternatives.spared_workloads}
 
 
@@ -46,12 +46,23 @@ def test_workload_above_priority_threshold_of_borrower_is_spared() -> None:
     assert spared_reasons(bench, pending) == {"c1": ProtectionReason(BORROWING_RULE, text)}
 
 
-def test_workload_is_spared_if_its_preemption_makes_shares_no_fairer() -> None:
+def bench_with_borrowers() -> SchedulerBench:
+    """Three queues with fair sharing; `b` borrows little and `c` borrows more."""
     queues = [queue("a", 3, cohort="all", preemption=ANY), *[queue(name, 3, cohort="all") for name in "bc"]]
     bench = SchedulerBench(*queues, fair_sharing=True)
     bench.hold("b1", 4, "b")
     bench.hold("c1", 5, "c")
-    pending = workload(cpu=1, queue="a")
+    return bench
+
+
+def test_workload_is_spared_if_other_victims_free_enough_quota() -> None:
+    bench, pending = bench_with_borrowers(), workload(cpu=1, queue="a")
+    assert bench.victims(pending) == ["c1"]
+    assert spared_reasons(bench, pending) == {"b1": NEEDLESS_REASON}
+
+
+def test_workload_is_spared_if_its_preemption_makes_shares_no_fairer() -> None:
+    bench, pending = bench_with_borrowers(), workload(cpu=4, queue="a")
     assert bench.victims(pending) == ["c1"]
     text = "the preemption would not make the shares fairer"
     assert spared_reasons(bench, pending) == {"b1": ProtectionReason(FAIRNESS_RULE, text)}
