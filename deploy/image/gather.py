@@ -14,7 +14,7 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-#: Parts of the standard library that only developers need, or that need what is not there.
+#: Parts of the standard library that only developers need, or that need libraries missing from the image.
 UNUSED = (
     "test",
     "idlelib",
@@ -26,9 +26,9 @@ UNUSED = (
     "site-packages",
     "dist-packages",
 )
-#: Of packages, what is there for other programs than ours.
+#: Parts of packages that batchyard does not use.
 UNUSED_OF_APP = ("bin", "share/man")
-#: The authorities of certificates, and where the loader finds libraries outside its own places.
+#: The CA certificates, and the dynamic linker's configuration of library paths.
 BESIDE = (Path("/etc/ssl/certs/ca-certificates.crt"), Path("/etc/ld.so.cache"))
 NOBODY = "nobody:x:65532:65532:nobody:/:/none\n"
 

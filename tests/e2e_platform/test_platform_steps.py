@@ -100,14 +100,14 @@ def test_create_reports_removed_teams_and_prune_deletes_them(tmp_path: Path, run
     text = place.file.read_text("utf-8")
     place.file.write_text(text.replace("name: team-a", "name: team-b"), "utf-8")
     goes = "ClusterQueue cq-team-a-lp, Namespace team-a with all its objects"
-    assert f"no-longer-said: failed, optional: {goes}; --prune removes these objects" in place.create()
+    assert f"obsolete-objects: failed, optional: {goes}; --prune removes these objects" in place.create()
     reported = place.create(is_pruning=True)
     ending = "This deletes these objects. These Workloads end: 1 (team-a/job-long-"
     assert f"The file no longer defines: {goes}. {ending}" in reported
-    assert "no-longer-said: done" in reported
+    assert "obsolete-objects: done" in reported
     running.kubectl("wait", "--for=delete", "namespace/team-a", "clusterqueue/cq-team-a-lp", "--timeout=60s")
     place.file.write_text(text, "utf-8")
-    assert "no-longer-said: failed, optional: ClusterQueue cq-team-b-lp" in place.destroy()
+    assert "obsolete-objects: failed, optional: ClusterQueue cq-team-b-lp" in place.destroy()
     assert running.kubectl("get", KINDS, OURS, "--all-namespaces", "--output=name") == ""
 
 

@@ -59,7 +59,7 @@ SCRIPTS: Final = (
     "keys.js",
     "app.js",
 )
-#: The chart library uPlot, vendored: its script, its style, and its licence, which reports include.
+#: The chart library uPlot, vendored: its script, its style, and its license, which reports include.
 _CHART_SCRIPT, _CHART_STYLE = "vendor/uplot/uPlot.iife.min.js", "vendor/uplot/uPlot.min.css"
 _CHART_LICENSE: Final = "vendor/uplot/LICENSE.txt"
 _VENDORED_FILES: Final = (_CHART_SCRIPT, _CHART_STYLE, _CHART_LICENSE)

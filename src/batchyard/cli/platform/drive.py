@@ -509,8 +509,8 @@ def _print_dry_run(
 def _dry_run_row(step: PlatformStep) -> dict[str, object]:
     return {
         "step": step.name,
-        "tells": step.purpose,
-        "asks": step.consent.preview if step.consent else None,
+        "purpose": step.purpose,
+        "confirmation": step.consent.preview if step.consent else None,
         "probes": [list(probe.command.full_argv) for probe in step.probes],
         "commands": [list(command.full_argv) for command in step.commands],
     }

@@ -130,7 +130,7 @@ _NamesFormatter: TypeAlias = Callable[[Sequence[str]], str]
 _NAMES_WIDTH: Final = 72
 _HOURS_PER_MONTH: Final = 730
 _MICRODOLLARS_PER_CENT: Final = 10_000
-_UNPRICED_NOTE: Final = "Disks, network, the control plane and licences are not included."
+_UNPRICED_NOTE: Final = "Disks, network, the control plane and licenses are not included."
 
 
 class _Plan(NamedTuple):

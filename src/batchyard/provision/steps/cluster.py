@@ -306,7 +306,7 @@ def queues_active_steps(connection: ClusterConnection, queues: Sequence[Queue]) 
 def check_job_step(connection: ClusterConnection, namespace: str, local_queue: str) -> PlatformStep:
     """Return a step that checks with a dry run that the API server would accept a Job in a team's LocalQueue."""
     return wait_step(
-        "last-check",
+        "final-check",
         f"a Job in {namespace}, queue {local_queue}, would be accepted (dry run)",
         [
             Probe(
@@ -407,7 +407,7 @@ def list_workloads_step(connection: ClusterConnection) -> PlatformStep:
     """Return a step that lists the admitted, unfinished Workloads."""
     get_command = connection.kubectl("get", WORKLOADS, "--all-namespaces", "--ignore-not-found", "--output=json")
     return PlatformStep(
-        "what-runs",
+        "running-workloads",
         "list running Workloads",
         probes=(
             Probe(get_command, probe_parsers.none_match(probe_parsers.is_admitted_and_unfinished, "running Workloads")),

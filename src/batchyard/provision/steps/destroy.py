@@ -22,7 +22,7 @@ from batchyard.provision.yaml_output import MANAGED_BY, PART_OF
 # A deleted namespace includes its objects. RBAC objects are pruned too, so that removed members lose their rights.
 
 
-STEP_NAME: Final = "no-longer-said"
+STEP_NAME: Final = "obsolete-objects"
 #: The kinds of a platform's objects with any engine, queues first to stop admission.
 _PRUNED_KINDS: Final = (
     "localqueues.kueue.x-k8s.io",

@@ -138,7 +138,9 @@ def cloud_build_files(platform: PlatformModel, google: GoogleSettings, bucket: s
         "cluster": platform.name,
         "region": platform.region,
         "images": "".join(_image_build_step(recipe) for recipe in image_recipes(platform)),
-        "registry": "The repositories stay too." if google.keep_repository else "Images in the repositories go.",
+        "registry": "The image repositories are kept too."
+        if google.keep_repository
+        else "The image repositories are deleted.",
         "targets": "".join(f" {each}" for each in destroy_targets(google)),
         "waits": "\n".join(
             _WAIT_AVAILABLE.format(namespace=each.namespace, name=each.name) for each in engine_deployments(platform)

@@ -197,7 +197,7 @@ def test_progress_is_reported_as_json_lines(cloud: CloudProject) -> None:
     assert {"event": "done", "step": "state-bucket"}.items() <= next(
         row for row in events if (row["event"], row["step"]) == ("done", "state-bucket")
     ).items()
-    assert events[-1]["step"] == "last-check"
+    assert events[-1]["step"] == "final-check"
 
 
 def test_missing_tool_is_reported_with_install_link(cloud: CloudProject) -> None:

@@ -65,7 +65,7 @@ def test_step_names_are_unique(steps_of: object, is_on_google: bool) -> None:
         ("available-batchyard-operator", "webhooks"),
         ("webhooks", "apply-30-flavors"),
         ("apply-60-queues", "cluster-queues"),
-        ("apply-70-monitoring", "last-check"),
+        ("apply-70-monitoring", "final-check"),
     ],
 )
 def test_create_steps_follow_dependencies(first: str, then: str) -> None:
