@@ -303,7 +303,8 @@ class FaultyClient:
     def submit(self, writes: Sequence[Write], on_result: Callable[[WriteResult], None]) -> None:
         """Submit writes in order until a crash or an error; some writes are rejected with a conflict.
 
-        If the platform crashes before the last write, `on_result` is never called.
+        If the platform crashes before the last write, `on_result` is never called: a process that has crashed learns
+        no results, and the restarted platform reads the stored objects.
         """
         for write in writes:
             if self._is_crashed:
