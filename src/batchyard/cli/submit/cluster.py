@@ -105,7 +105,7 @@ class Cluster:
     async def queue_position(self, job_request: JobRequest, uid: str) -> tuple[int, int] | None:
         """Return the numbers of Workloads before the Job in its LocalQueue and of all pending ones; None if unknown."""
         path = f"namespaces/{job_request.namespace}/localqueues/{job_request.queue}"
-        pending_workloads, _ = await self.client.list_pending(path)
+        pending_workloads = (await self.client.list_pending(path)).items
         for item in pending_workloads:
             owner_references = item["metadata"].get("ownerReferences") or ()
             if any(owner["uid"] == uid for owner in owner_references):
