@@ -41,6 +41,7 @@ class QueueStatusController:
         scheme.LOCAL_QUEUE,
         scheme.COHORT,
         scheme.RESOURCE_FLAVOR,
+        scheme.TOPOLOGY,
         scheme.ADMISSION_CHECK,
     )
 
@@ -58,7 +59,7 @@ class QueueStatusController:
         match event.key.kind:
             case scheme.WORKLOAD:
                 return self._record_workload_change(event)
-            case scheme.RESOURCE_FLAVOR | scheme.ADMISSION_CHECK:
+            case scheme.RESOURCE_FLAVOR | scheme.TOPOLOGY | scheme.ADMISSION_CHECK:
                 return [Key(scheme.CLUSTER_QUEUE, "", name) for name in sorted(self._cache.snapshot.queues)]
             case scheme.CLUSTER_QUEUE:
                 return [*self._changed_queue_key(event), *self._local_queue_keys_of(event), *self._cohorts_of(event)]

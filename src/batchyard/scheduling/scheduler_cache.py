@@ -14,6 +14,7 @@ from batchyard.api.meta import Obj, is_true, key_of
 from batchyard.api.views.node import namespace_labels
 from batchyard.api.views.workload import (
     ClusterQueueView,
+    FlavorView,
     LocalQueueView,
     WorkloadView,
     cluster_queue_view,
@@ -321,6 +322,7 @@ WATCHED_KINDS: Final = (
     scheme.CLUSTER_QUEUE,
     scheme.COHORT,
     scheme.RESOURCE_FLAVOR,
+    scheme.TOPOLOGY,
     scheme.NAMESPACE,
     scheme.ADMISSION_CHECK,
     scheme.LIMIT_RANGE,
@@ -348,6 +350,7 @@ class SchedulerCache:
         self._views = AdjustedViews(view_of)
         self.workload_cache = WorkloadCache(self.snapshot, self.queue_manager, self._views.view)
         self._checks: dict[str, AdmissionCheckInfo] = {}
+        self._topologies: dict[str, None] = {}
         self._terminating_queues: dict[str, None] = {}
         self._rebuild_count = 0
         self._handlers: dict[str, Callable[[WatchEvent], None]] = {
@@ -356,6 +359,7 @@ class SchedulerCache:
             scheme.CLUSTER_QUEUE: self._on_cluster_queue,
             scheme.COHORT: self._on_cohort,
             scheme.RESOURCE_FLAVOR: self._on_flavor,
+            scheme.TOPOLOGY: self._on_topology,
             scheme.NAMESPACE: self._on_namespace,
             scheme.ADMISSION_CHECK: self._on_check,
             scheme.LIMIT_RANGE: self._views.observe,
@@ -405,14 +409,17 @@ class SchedulerCache:
         """Return the Active condition that a ClusterQueue should have, given its spec and the objects it references."""
         return self.readiness_of_view(self.snapshot.queues[name].view)
 
-    def readiness_of_view(self, view: ClusterQueueView, new_flavors: Iterable[str] = ()) -> QueueActiveStatus:
+    def readiness_of_view(self, view: ClusterQueueView, new_flavors: Iterable[FlavorView] = ()) -> QueueActiveStatus:
         """Return the Active condition that a ClusterQueue would have with a hypothetical spec (`view`).
 
-        `new_flavors` are the names of ResourceFlavors that do not exist yet.
+        `new_flavors` are ResourceFlavors that do not exist yet.
         """
-        flavors = {**dict.fromkeys(self.snapshot.flavors), **dict.fromkeys(new_flavors)}
         return compute_active_status(
-            view, terminating=view.name in self._terminating_queues, flavors=flavors, checks=self._checks
+            view,
+            terminating=view.name in self._terminating_queues,
+            flavors={**self.snapshot.flavors, **{flavor.name: flavor for flavor in new_flavors}},
+            topologies=self._topologies,
+            checks=self._checks,
         )
 
     def has_admission_check(self, name: str) -> bool:
@@ -524,6 +531,19 @@ class SchedulerCache:
             if any(flavor.name in group.flavors for group in queue.view.groups):
                 self._set_active(name)
                 self.queue_manager.mark_queue(name)
+
+    def _on_topology(self, event: WatchEvent) -> None:
+        name = event.key.name
+        if event.type is _DELETED:
+            self._topologies.pop(name, None)
+        elif name in self._topologies:
+            return
+        else:
+            self._topologies[name] = None
+        flavors = self.snapshot.flavors
+        for queue in self.snapshot.queues.values():
+            if any(flavors[each].topology == name for each in queue.view.flavors if each in flavors):
+                self._set_active(queue.name)
 
     def _on_namespace(self, event: WatchEvent) -> None:
         name, labels = event.obj["metadata"]["name"], namespace_labels(event.obj)

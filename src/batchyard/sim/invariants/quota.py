@@ -224,6 +224,7 @@ def _assignments(obj: Obj) -> list[AdmittedPodSet]:
 KINDS: Final = (
     scheme.NAMESPACE,
     scheme.RESOURCE_FLAVOR,
+    scheme.TOPOLOGY,
     scheme.ADMISSION_CHECK,
     scheme.COHORT,
     scheme.CLUSTER_QUEUE,
