@@ -170,6 +170,12 @@ def flavor(name: str = "spot", *, labels: Mapping[str, str] | None = None, **spe
     }
 
 
+def topology(name: str = "racks") -> Obj:
+    """A Topology."""
+    spec = {"levels": [{"nodeLabel": "rack"}]}
+    return {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Topology", "metadata": metadata(name, None), "spec": spec}
+
+
 def workload_priority_class(name: str, value: int) -> Obj:
     """A WorkloadPriorityClass."""
     return {

@@ -154,4 +154,4 @@ def image_node(request: pytest.FixtureRequest, pool: SharedNodes) -> Iterator[Im
     with pool.lend(without, user, bringer.variables) as node:
         if [engine["runs"] for engine in node.features["engines"]] != [False]:
             pytest.skip(f"{request.param} cannot pull images on this machine: {node.features['missing']}")
-        yield ImageNode(node, bringer.engine, bringer.image)
+        yield ImageNode(node, bringer, user)

@@ -99,11 +99,25 @@ class EngineImage(NamedTuple):
 
 
 class ImageNode(NamedTuple):
-    """A node with an engine that pulls images, and a busybox image of the engine."""
+    """A node with an engine that pulls images as a user (None: root), and a busybox image of the engine."""
 
     node: ShimMachine
-    engine: str
-    image: str
+    bringer: EngineImage
+    user: int | None
+
+    @property
+    def engine(self) -> str:
+        """The name of the engine."""
+        return self.bringer.engine
+
+    @property
+    def image(self) -> str:
+        """The name of the busybox image."""
+        return self.bringer.image
+
+    def remove_image(self, name: str) -> None:
+        """Remove an image that the engine may have pulled."""
+        engine_output(self.engine, self.bringer.variables, self.user, "image", "rm", "--force", name)
 
 
 @contextmanager

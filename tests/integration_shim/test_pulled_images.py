@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,7 @@ def test_private_image_is_pulled_only_with_credentials(
     image_node: ImageNode, images: Registry, request: pytest.FixtureRequest
 ) -> None:
     name = images.push(request.getfixturevalue("docker_image" if image_node.engine == "docker" else "users_image"))
+    request.addfinalizer(partial(image_node.remove_image, name))
     refused = wait_for_phase(request_image(image_node, name=name), "Exited")
     assert refused["reason"] == "ErrImagePull"
     assert re.search("no basic auth credentials|authentication required|unauthorized", refused["message"])
@@ -189,4 +191,4 @@ def test_new_spawner_removes_incomplete_root(image_node: ImageNode) -> None:
 def test_ordinary_user_with_access_to_docker_runs_its_images(pool: SharedNodes, docker_image: EngineImage) -> None:
     with pool.lend("podman", ordinary_user(), docker_image.variables) as node:
         assert [engine["name"] for engine in node.features["engines"]] == ["docker"]
-        assert output_of(ImageNode(node, "docker", docker_image.image), "id -u; echo $WHO", user="7") == ["7", "image"]
+        assert output_of(ImageNode(node, docker_image, ordinary_user()), "id -u; echo $WHO", user="7") == ["7", "image"]

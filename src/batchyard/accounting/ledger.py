@@ -210,7 +210,7 @@ class CostLedger:
     def _observe_instance(self, event: WatchEvent, now: Instant) -> None:
         name = event.key.name
         if event.type is EventType.DELETED or not records.is_billed(event.obj):
-            self._remove_machine(name, self._limit_to_open_period(records.billed_until(event.obj), now), now)
+            self._remove_machine(name, self._limit_to_open_period(records.billed_until(event.obj), now))
         elif name not in self._machines:
             machine_rate = instance_rate(event.obj, self._reader.get, self._cluster())
             billed_from = self._limit_to_open_period(records.billed_from(event.obj), now)
@@ -223,7 +223,7 @@ class CostLedger:
         if machine is None:
             return
         if is_node_deleted and machine.has_no_instance:
-            self._remove_machine(event.key.name, now, now)
+            self._remove_machine(event.key.name, now)
             return
         node = None if is_node_deleted else node_view(event.obj)
         was_ready, old_accelerators = machine.node is not None and machine.node.ready, machine.accelerators
@@ -286,7 +286,7 @@ class CostLedger:
         """Return `recorded_time`, but at least `period_start` and at most `now`; return `now` if it is None."""
         return now if recorded_time is None else max(self.period_start, min(recorded_time, now))
 
-    def _remove_machine(self, name: str, end_time: Instant, now: Instant) -> None:
+    def _remove_machine(self, name: str, end_time: Instant) -> None:
         machine = self._machines.get(name)
         if machine is None:
             return

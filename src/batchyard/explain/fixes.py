@@ -99,7 +99,7 @@ def correct_queue(case: WaitingCase, cache: SchedulerCache) -> Sequence[Correcte
 
 
 def _is_ready(objects: CorrectedObjects, cache: SchedulerCache) -> bool:
-    return cache.readiness_of_view(objects.queue, [flavor.name for flavor in objects.flavors]).active
+    return cache.readiness_of_view(objects.queue, objects.flavors).active
 
 
 def _apply_corrections(workload: Obj, view: ClusterQueueView, corrections: Sequence[_Correction]) -> CorrectedQueue:

@@ -529,8 +529,8 @@ def _conflicts(spec_names: Mapping[str, Any], old_names: Mapping[str, Any], in_u
     """Return a message, by field, for each name of a CustomResourceDefinition that another kind already uses."""
     name_conflicts: dict[str, str] = {}
     for field in _NAME_FIELDS:
-        names, field_name = (in_use.kinds, field) if field in ("kind", "listKind") else (in_use.resources, field)
-        current_value = old_names.get(field_name) or ()
+        names = in_use.kinds if field in ("kind", "listKind") else in_use.resources
+        current_value = old_names.get(field) or ()
         for name in spec_names.get(field) or () if field == "shortNames" else [spec_names.get(field)]:
             if name in names and (name not in current_value if field == "shortNames" else name != current_value):
                 name_conflicts[field] = f'"{name}" is already in use'

@@ -63,7 +63,11 @@ def unknown_cluster_queue(config: Configuration) -> Iterator[RuleResult]:
 
 
 def unknown_namespace(config: Configuration) -> Iterator[RuleResult]:
-    """Report each Namespace that manifests use but do not define, located at the first object in that Namespace."""
+    """Report each Namespace that manifests use but do not define, located at the first object in that Namespace.
+
+    If the manifests define no Namespace at all, the Namespaces probably exist on the cluster: the severity is note.
+    """
+    severity = None if config.has_kind(scheme.NAMESPACE) else Severity.NOTE
     manifests_by_namespace: dict[str, list[Manifest]] = {}
     for manifest in config.manifests:
         name = manifest.obj["metadata"].get("namespace")
@@ -75,7 +79,7 @@ def unknown_namespace(config: Configuration) -> Iterator[RuleResult]:
             f" {count_with_noun(len(manifests), 'object')} in it as NotFound"
         )
         fix = f"add the Namespace {name} to the files, or run `kubectl create namespace {name}` first"
-        yield RuleResult(manifests[0], "metadata.namespace", problem, fix)
+        yield RuleResult(manifests[0], "metadata.namespace", problem, fix, severity=severity)
 
 
 def unknown_flavor(config: Configuration) -> Iterator[RuleResult]:

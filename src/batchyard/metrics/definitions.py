@@ -11,7 +11,7 @@ from itertools import accumulate, repeat
 from operator import mul
 from typing import Final
 
-from batchyard.metrics.registry import COUNTER, GAUGE, HISTOGRAM, Labels, Metric
+from batchyard.metrics.registry import COUNTER, GAUGE, HISTOGRAM, Metric
 
 
 def _geometric_buckets(start: float, factor: float, count: int) -> tuple[float, ...]:
@@ -536,8 +536,3 @@ _METRICS_BY_NAME: Final = {metric.name: metric for group in GROUPS.values() for 
 def metric(name: str) -> Metric:
     """Return the definition of the metric with this full name. Raises KeyError if there is none."""
     return _METRICS_BY_NAME[name]
-
-
-def labels_without_role(definition: Metric) -> Labels:
-    """Return the label names of a metric without the label `replica_role`, which comes last if the metric has it."""
-    return definition.labels[:-1] if definition.labels[-1:] == (_ROLE_LABEL,) else definition.labels

@@ -491,9 +491,17 @@ INACTIVE_TERMINATING: Final = QueueActiveStatus(
 
 
 def compute_active_status(
-    view: ClusterQueueView, *, terminating: bool, flavors: Container[str], checks: Mapping[str, AdmissionCheckInfo]
+    view: ClusterQueueView,
+    *,
+    terminating: bool,
+    flavors: Mapping[str, FlavorView],
+    topologies: Container[str],
+    checks: Mapping[str, AdmissionCheckInfo],
 ) -> QueueActiveStatus:
-    """Return a ClusterQueue's Active condition, given the existing ResourceFlavors (by name) and AdmissionChecks."""
+    """Return a ClusterQueue's Active condition, given the existing ResourceFlavors, Topologies and AdmissionChecks.
+
+    Source: inactiveReason in Kueue's pkg/cache/scheduler/clusterqueue.go.
+    """
     if terminating:
         return INACTIVE_TERMINATING
     faults: list[QueueFault] = []
@@ -504,10 +512,30 @@ def compute_active_status(
         faults.append(("FlavorNotFound", f"references missing ResourceFlavor(s): {','.join(missing_flavors)}"))
     if view.check_rules:
         faults += _check_faults(view, checks)
-    if not faults:
+    topology_faults = _topology_faults(view, flavors, topologies)
+    if not faults and (not topology_faults or _has_multikueue_check(view, checks)):
         return ACTIVE_READY
+    faults += topology_faults
     fault_texts = ", ".join(text for _, text in faults)
     return QueueActiveStatus(False, faults[0][0], f"Can't admit new workloads: {fault_texts}.")
+
+
+def _topology_faults(
+    view: ClusterQueueView, flavors: Mapping[str, FlavorView], topologies: Container[str]
+) -> list[QueueFault]:
+    """Return condition reason and text for each flavor of a ClusterQueue whose Topology does not exist."""
+    existing_flavors = [flavors[name] for name in view.flavors if name in flavors]
+    return [
+        ("TopologyNotFound", f'there is no Topology "{flavor.topology}" for TAS flavor "{flavor.name}"')
+        for flavor in existing_flavors
+        if flavor.topology and flavor.topology not in topologies
+    ]
+
+
+def _has_multikueue_check(view: ClusterQueueView, checks: Mapping[str, AdmissionCheckInfo]) -> bool:
+    """Return whether other clusters run the Workloads, so that the Topologies are only there."""
+    existing_checks = [checks[rule.name] for rule in view.check_rules if rule.name in checks]
+    return any(check.controller == MULTIKUEUE_CONTROLLER_NAME for check in existing_checks)
 
 
 def _check_faults(view: ClusterQueueView, checks: Mapping[str, AdmissionCheckInfo]) -> list[QueueFault]:

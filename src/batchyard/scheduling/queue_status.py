@@ -16,8 +16,9 @@ from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import EventType, Reader, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import ReconcileResult
 from batchyard.scheduling.cluster_queue import ClusterQueue, QueueActiveStatus
+from batchyard.scheduling.queue_counters import QueueCounter
 from batchyard.scheduling.quota import QuotaNode, weighted_share
-from batchyard.scheduling.scheduler_cache import QueueCounter, SchedulerCache
+from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload.pending_reason import holding_budgets_suffix
 
 BATCH_KEY: Final = Key("Batch", "", "queue-status")
@@ -41,6 +42,7 @@ class QueueStatusController:
         scheme.LOCAL_QUEUE,
         scheme.COHORT,
         scheme.RESOURCE_FLAVOR,
+        scheme.TOPOLOGY,
         scheme.ADMISSION_CHECK,
     )
 
@@ -62,7 +64,7 @@ class QueueStatusController:
         match event.key.kind:
             case scheme.WORKLOAD:
                 return self._record_workload_change(event)
-            case scheme.RESOURCE_FLAVOR | scheme.ADMISSION_CHECK:
+            case scheme.RESOURCE_FLAVOR | scheme.TOPOLOGY | scheme.ADMISSION_CHECK:
                 return [Key(scheme.CLUSTER_QUEUE, "", name) for name in sorted(self._cache.snapshot.queues)]
             case scheme.CLUSTER_QUEUE:
                 return [*self._changed_queue_key(event), *self._local_queue_keys_of(event), *self._cohorts_of(event)]

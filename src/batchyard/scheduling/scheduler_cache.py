@@ -6,7 +6,7 @@ in pkg/controller/core and pkg/cache/queue/manager.go.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
 
 from batchyard.api import scheme
@@ -14,6 +14,7 @@ from batchyard.api.meta import Obj, is_true, key_of
 from batchyard.api.views.node import namespace_labels
 from batchyard.api.views.workload import (
     ClusterQueueView,
+    FlavorView,
     LocalQueueView,
     WorkloadView,
     cluster_queue_view,
@@ -32,21 +33,11 @@ from batchyard.scheduling.cluster_queue import (
     compute_active_status,
 )
 from batchyard.scheduling.decisions import Admit, Head
+from batchyard.scheduling.queue_counters import QueueCounters
 from batchyard.scheduling.queue_manager import PendingQueue, QueueManager
 from batchyard.scheduling.quota import Usage
 from batchyard.scheduling.snapshot import Snapshot
 from batchyard.scheduling.workload.adjustments import AdjustedViews
-
-
-@dataclass(slots=True)
-class QueueCounter:
-    """The number of Workloads with quota in a queue, and the quota they use, by flavor-resource id."""
-
-    reserving: int = 0
-    admitted: int = 0
-    reserved_usage: dict[int, int] = field(default_factory=dict)
-    admitted_usage: dict[int, int] = field(default_factory=dict)
-
 
 # Workload cache: quota holders and pending Workloads, from watch events of Workloads.
 #
@@ -54,45 +45,6 @@ class QueueCounter:
 # LocalQueue is deleted or stopped releases quota, Kueue does not reactivate inadmissible Workloads. They wait for the
 # next release, or forever if there is none. Here they are reactivated after a grace period, or at once if no other
 # Workload remains whose release would reactivate them.
-
-
-class QueueCounters:
-    """The number and quota usage of the Workloads with quota, by queue name."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, QueueCounter] = {}
-
-    def get(self, queue: str) -> QueueCounter:
-        """Return the counter of a queue; a counter of zeros if no Workload of the queue was counted."""
-        return self._counts.get(queue) or QueueCounter()
-
-    def add(self, queue: str, quota_holder: AdmittedWorkload) -> None:
-        """Add a Workload with quota to the counter of its queue."""
-        counter = self._counts.get(queue)
-        if counter is None:
-            counter = self._counts[queue] = QueueCounter()
-        self._change_counter(counter, quota_holder, 1)
-
-    def remove(self, queue: str, quota_holder: AdmittedWorkload) -> None:
-        """Subtract a Workload from the counter of its queue."""
-        counter = self._counts.get(queue)
-        if counter is not None:
-            self._change_counter(counter, quota_holder, -1)
-
-    def forget(self, queue: str) -> None:
-        """Delete the counter of a queue."""
-        self._counts.pop(queue, None)
-
-    @staticmethod
-    def _change_counter(counter: QueueCounter, quota_holder: AdmittedWorkload, sign: int) -> None:
-        counter.reserving += sign
-        usage_tables = [counter.reserved_usage]
-        if quota_holder.is_admitted:
-            counter.admitted += sign
-            usage_tables.append(counter.admitted_usage)
-        for fr, amount in quota_holder.usage:
-            for table in usage_tables:
-                table[fr] = table.get(fr, 0) + sign * amount
 
 
 #: How long released quota may stay free before inadmissible Workloads are tried again.
@@ -370,6 +322,7 @@ WATCHED_KINDS: Final = (
     scheme.CLUSTER_QUEUE,
     scheme.COHORT,
     scheme.RESOURCE_FLAVOR,
+    scheme.TOPOLOGY,
     scheme.NAMESPACE,
     scheme.ADMISSION_CHECK,
     scheme.LIMIT_RANGE,
@@ -397,6 +350,7 @@ class SchedulerCache:
         self._views = AdjustedViews(view_of)
         self.workload_cache = WorkloadCache(self.snapshot, self.queue_manager, self._views.view)
         self._checks: dict[str, AdmissionCheckInfo] = {}
+        self._topologies: dict[str, None] = {}
         self._terminating_queues: dict[str, None] = {}
         self._rebuild_count = 0
         self._handlers: dict[str, Callable[[WatchEvent], None]] = {
@@ -405,6 +359,7 @@ class SchedulerCache:
             scheme.CLUSTER_QUEUE: self._on_cluster_queue,
             scheme.COHORT: self._on_cohort,
             scheme.RESOURCE_FLAVOR: self._on_flavor,
+            scheme.TOPOLOGY: self._on_topology,
             scheme.NAMESPACE: self._on_namespace,
             scheme.ADMISSION_CHECK: self._on_check,
             scheme.LIMIT_RANGE: self._views.observe,
@@ -454,14 +409,17 @@ class SchedulerCache:
         """Return the Active condition that a ClusterQueue should have, given its spec and the objects it references."""
         return self.readiness_of_view(self.snapshot.queues[name].view)
 
-    def readiness_of_view(self, view: ClusterQueueView, new_flavors: Iterable[str] = ()) -> QueueActiveStatus:
+    def readiness_of_view(self, view: ClusterQueueView, new_flavors: Iterable[FlavorView] = ()) -> QueueActiveStatus:
         """Return the Active condition that a ClusterQueue would have with a hypothetical spec (`view`).
 
-        `new_flavors` are the names of ResourceFlavors that do not exist yet.
+        `new_flavors` are ResourceFlavors that do not exist yet.
         """
-        flavors = {**dict.fromkeys(self.snapshot.flavors), **dict.fromkeys(new_flavors)}
         return compute_active_status(
-            view, terminating=view.name in self._terminating_queues, flavors=flavors, checks=self._checks
+            view,
+            terminating=view.name in self._terminating_queues,
+            flavors={**self.snapshot.flavors, **{flavor.name: flavor for flavor in new_flavors}},
+            topologies=self._topologies,
+            checks=self._checks,
         )
 
     def has_admission_check(self, name: str) -> bool:
@@ -573,6 +531,19 @@ class SchedulerCache:
             if any(flavor.name in group.flavors for group in queue.view.groups):
                 self._set_active(name)
                 self.queue_manager.mark_queue(name)
+
+    def _on_topology(self, event: WatchEvent) -> None:
+        name = event.key.name
+        if event.type is _DELETED:
+            self._topologies.pop(name, None)
+        elif name in self._topologies:
+            return
+        else:
+            self._topologies[name] = None
+        flavors = self.snapshot.flavors
+        for queue in self.snapshot.queues.values():
+            if any(flavors[each].topology == name for each in queue.view.flavors if each in flavors):
+                self._set_active(queue.name)
 
     def _on_namespace(self, event: WatchEvent) -> None:
         name, labels = event.obj["metadata"]["name"], namespace_labels(event.obj)

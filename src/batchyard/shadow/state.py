@@ -92,8 +92,8 @@ class SchedulerModel:
         return (event for events in self._objects.values() for event in events.values())
 
     def get(self, key: Key) -> Obj | None:
-        """Return a Workload as batchyard's scheduler last processed it; None if it does not exist."""
-        event = self._objects.get(key.namespace, {}).get(key)
+        """Return an object as batchyard's scheduler last processed it; None if it does not exist."""
+        event = self._objects.get(key.namespace if key.kind == scheme.WORKLOAD else "", {}).get(key)
         return None if event is None else event.obj
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
@@ -243,12 +243,17 @@ class SchedulerModel:
         return Cycle(self.index.snapshot, self._policy, self.index.namespaces, self._cycle_number)
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """Return all objects of a kind, as batchyard's scheduler last processed them.
-
-        With a nonempty `namespace`, only Workloads are found.
-        """
-        namespace_objects = self._objects.values() if namespace is None else [self._objects.get(namespace, {})]
-        return [event.obj for events in namespace_objects for event in events.values() if event.key.kind == kind]
+        """Return all objects of a kind, or those in a namespace, as batchyard's scheduler last processed them."""
+        if kind != scheme.WORKLOAD:
+            events_by_key = [self._objects.get("", {})]
+        else:
+            events_by_key = [*self._objects.values()] if namespace is None else [self._objects.get(namespace, {})]
+        return [
+            event.obj
+            for events in events_by_key
+            for key, event in events.items()
+            if key.kind == kind and namespace in (None, key.namespace)
+        ]
 
 
 # Periods in which Kueue made no decision because it waited for the pods of admitted Workloads (blockAdmission).

@@ -23,6 +23,7 @@ from batchyard.api.manifests import Manifests, read_manifests
 from batchyard.api.meta import Obj, annotation, group_kind, is_true, label, with_path
 from batchyard.base.instant import MINUTE, SECOND, Duration, Instant, parse_duration
 from batchyard.cloud.catalog.pool_properties import with_typical_times
+from batchyard.jobs.job.spec import is_finished
 from batchyard.kubelet.simulated.durations import named_runtime
 from batchyard.package_data import find_folder
 from batchyard.sim.scenario import FileFault, Scenario, files_below, make_scenario, read_sources
@@ -211,7 +212,7 @@ class Guide:
             yield GuideObservation(step, now, queues, world.kernel.now(), world.objects(scheme.NODE))
 
     def _wait_for_all(self, step: GuideStep) -> None:
-        """Run the simulation until all Jobs have completed and added nodes are removed, or a time limit is reached."""
+        """Run the simulation until all Jobs have ended and added nodes are removed, or a time limit is reached."""
         world = self.world
         world.run_until(step.starts_at)
         while self.unfinished_jobs() and world.now() < RUN_LENGTH_MAX:
@@ -234,7 +235,7 @@ class Guide:
         return EPOCH
 
     def unfinished_jobs(self) -> Sequence[Obj]:
-        """Return the stored Jobs without a completion time; failed Jobs have none either."""
+        """Return the stored Jobs that have neither completed nor failed."""
         return unfinished_of(self.objects(scheme.JOB))
 
 
@@ -246,8 +247,8 @@ def has_run_time(obj: Obj, cluster: Obj | None) -> bool:
 
 
 def unfinished_of(jobs: Sequence[Obj]) -> Sequence[Obj]:
-    """Return the Jobs without a completion time; failed Jobs have none either."""
-    return [job for job in jobs if not (job.get("status") or {}).get("completionTime")]
+    """Return the Jobs that have neither completed nor failed."""
+    return [job for job in jobs if not is_finished(job)]
 
 
 class _GuidePlan:

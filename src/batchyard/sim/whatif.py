@@ -260,7 +260,7 @@ REQUIRED_KINDS: Final = (scheme.CLUSTER_QUEUE, scheme.LOCAL_QUEUE, scheme.RESOUR
 _CONSEQUENCES: Final = {
     scheme.NAMESPACE: "namespaceSelectors match by the namespace's name only",
     scheme.COHORT: "Cohorts count as having no quota of their own and no parents",
-    scheme.TOPOLOGY: "racks and blocks are unknown",
+    scheme.TOPOLOGY: "queues with flavors of a Topology count as inactive",
     scheme.ADMISSION_CHECK: "queues with AdmissionChecks count as inactive",
     scheme.PROVISIONING_REQUEST_CONFIG: "the settings of provisioning checks are unknown",
     scheme.PROVISIONING_REQUEST: "Workloads that wait for provisioned capacity are unknown",

@@ -123,6 +123,12 @@ def test_preemption_loop_finding_is_confirmed_by_simulation(name: str) -> None:
     assert simulate(text, until="1m").loops
 
 
+def test_undefined_namespace_is_a_note_if_the_manifests_define_none() -> None:
+    objects = [obj for obj in PLATFORMS["plain"] if obj["kind"] != "Namespace"]
+    (finding,) = lint(objects).findings
+    assert (finding.rule, finding.severity) == ("unknown-namespace", Severity.NOTE)
+
+
 def test_documentation_lists_every_rule_with_severity_and_summary() -> None:
     text = (ROOT / RULES_DOCUMENT).read_text()
     sections = re.findall(r"^### (\S+)\n\n(\w+): ((?:.+\n)+)", text.replace("`", ""), re.MULTILINE)

@@ -76,6 +76,18 @@ def test_missing_flavor_is_reported_until_creation() -> None:
     )
 
 
+def test_missing_topology_is_reported_until_creation_and_after_deletion() -> None:
+    stage = team(make.flavor("spot", topologyName="racks"))
+    message = 'Can\'t admit new workloads: there is no Topology "racks" for TAS flavor "spot".'
+    assert condition_state(cluster_queue(stage), "Active") == ("False", "TopologyNotFound", message)
+    stage.put(make.topology("other"))
+    assert condition_state(cluster_queue(stage), "Active")[1] == "TopologyNotFound"
+    stage.put(make.topology())
+    assert condition_state(cluster_queue(stage), "Active")[1] == "Ready"
+    stage.delete(scheme.TOPOLOGY, "racks", "")
+    assert condition_state(cluster_queue(stage), "Active") == ("False", "TopologyNotFound", message)
+
+
 def test_status_of_other_writer_is_corrected() -> None:
     stage = team()
     for result in (cluster_queue(stage), local_queue(stage)):

@@ -40,6 +40,14 @@ def test_released_quota_reactivates_workloads(how: str) -> None:
     assert watcher.heads() == ["a"]
 
 
+def test_queue_admits_only_once_topologies_of_its_flavors_exist() -> None:
+    watcher = AdmissionWatcher(make.flavor("spot", topologyName="racks"), *open_queue(), workload("a"))
+    assert watcher.heads() == []
+    assert not watcher.put(make.topology("other"))
+    assert watcher.put(make.topology())
+    assert watcher.heads() == ["a"]
+
+
 def test_reservation_reactivates_no_workload() -> None:
     watcher = parked_queue()
     watcher.put(workload_with_quota("x", 3, admitted=False))

@@ -31,12 +31,6 @@ def check(name: str = "check") -> Obj:
     return {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": metadata, "spec": spec}
 
 
-def topology(name: str = "racks") -> Obj:
-    """A Topology as a user writes it."""
-    metadata, spec = make.metadata(name, None), {"levels": [{"nodeLabel": "rack"}]}
-    return {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Topology", "metadata": metadata, "spec": spec}
-
-
 def queue_with_checks(*names: str) -> Obj:
     """A ClusterQueue with these AdmissionChecks."""
     return queue("cq", 4, admissionChecksStrategy={"admissionChecks": [{"name": name} for name in names]})
@@ -92,7 +86,7 @@ def test_finalizer_stays_without_deletion() -> None:
 
 
 def test_finalizer_is_added_only_to_referenced_kinds() -> None:
-    stage = open_stage(make.flavor("spot"), queue("cq", 4), check(), topology(), cohort("root", 4), workload("a"))
+    stage = open_stage(make.flavor("spot"), queue("cq", 4), check(), make.topology(), cohort("root", 4), workload("a"))
     held = [scheme.RESOURCE_FLAVOR, scheme.CLUSTER_QUEUE, scheme.ADMISSION_CHECK, scheme.TOPOLOGY]
     assert all(obj["metadata"]["finalizers"] == [RESOURCE_IN_USE] for kind in held for obj in stage.client.list(kind))
     free = [*stage.client.list(scheme.COHORT), *stage.client.list(scheme.LOCAL_QUEUE), stage.workload("a")]
@@ -117,7 +111,7 @@ def test_admission_check_is_removed_when_no_queue_references_it() -> None:
 
 
 def test_topology_is_removed_when_no_flavor_references_it() -> None:
-    stage = open_stage(topology(), make.flavor("spot", topologyName="racks"), queue("cq", 4))
+    stage = open_stage(make.topology(), make.flavor("spot", topologyName="racks"), queue("cq", 4))
     stage.delete(scheme.TOPOLOGY, "racks", "")
     stage.delete(scheme.RESOURCE_FLAVOR, "spot", "")
     assert exists(stage, scheme.TOPOLOGY, "racks")

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from batchyard.api import scheme
-from batchyard.api.meta import label
+from batchyard.api.meta import is_true, label
 from batchyard.base.instant import SECOND, Duration
 from batchyard.cli.commands.guide import guide_rows
 from batchyard.sim.guide import (
@@ -20,6 +20,7 @@ from batchyard.sim.guide import (
     examples_folder,
     guide_steps,
     played_steps,
+    unfinished_of,
 )
 from batchyard.sim.scenario import InvalidScenario
 from batchyard.sim.world import World
@@ -70,8 +71,17 @@ def test_rows_decided_by_quota_match_guide(folder: Path) -> None:
 def test_all_work_of_guide_completes(folder: Path) -> None:
     guide, steps = play_guide(folder)
     assert guide.unfinished_jobs() == []
+    assert all(is_true(job, "Complete") for job in guide.objects(scheme.JOB))
     assert set(steps["all-completed"].rows.values()) == {GuideRow()}
     assert guide.world.rejected_writes == []
+
+
+def test_failed_job_is_finished_without_completion_time() -> None:
+    running = {"status": {"active": 1}}
+    failed, completed = (
+        {"status": {"conditions": [{"type": end, "status": "True"}]}} for end in ("Failed", "Complete")
+    )
+    assert unfinished_of([running, failed, completed]) == [running]
 
 
 @folders

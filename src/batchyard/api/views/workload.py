@@ -551,13 +551,15 @@ _SCHEDULING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
 
 @dataclass(frozen=True, slots=True)
 class FlavorView:
-    """The parsed spec of a ResourceFlavor: the labels and taints of its nodes, and the tolerations it adds to pods."""
+    """The parsed spec of a ResourceFlavor: labels, taints and Topology of its nodes, and tolerations for its pods."""
 
     name: str
     labels: Mapping[str, str]
     #: The taints with the effects NoSchedule and NoExecute.
     taints: tuple[node.Taint, ...]
     tolerations: tuple[node.Toleration, ...]
+    #: The name of the Topology of its nodes; '' without one.
+    topology: str = ""
 
 
 def flavor_view(obj: Obj) -> FlavorView:
@@ -569,4 +571,5 @@ def flavor_view(obj: Obj) -> FlavorView:
         labels=spec.get("nodeLabels") or {},
         taints=tuple(t for t in taints if t.effect in _SCHEDULING_EFFECTS),
         tolerations=tuple(map(node.parse_toleration, spec.get("tolerations") or ())),
+        topology=spec.get("topologyName") or "",
     )

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Protocol
 import typer
 
 from batchyard.api import printing, scheme
-from batchyard.api.meta import Obj
+from batchyard.api.meta import Obj, is_true
 from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import Instant, format_age
 from batchyard.cli import output
@@ -28,7 +28,7 @@ from batchyard.cli.platform.render import write_platform_files
 from batchyard.cli.platform.target import read_source, read_valid_platform
 from batchyard.provision.model import PlatformModel
 from batchyard.provision.render import render
-from batchyard.sim.guide import Guide, GuideObservation, examples_folder, played_steps, pool_of, unfinished_of
+from batchyard.sim.guide import Guide, GuideObservation, examples_folder, played_steps, pool_of
 from batchyard.sim.recovery import RunAccounting
 from batchyard.sim.result import Reporter, describe_rejected_write
 from batchyard.sim.scenario import InvalidScenario
@@ -277,15 +277,15 @@ def _job_document(job: Obj, now: Instant) -> dict[str, str]:
 def _report_agreement(observations: Sequence[GuideObservation], guide: PlayedGuide, *, is_complete: bool) -> None:
     """Print how many rows agree with the guide; exit with 1 if a row that quota alone decides differs.
 
-    Also exit with 1 if the whole guide was played (`is_complete`) and a Job did not end.
+    Also exit with 1 if the whole guide was played (`is_complete`) and a Job did not complete.
     """
     exact_count = sum(len(observation.exact_queues) for observation in observations)
     wrong_rows = [f"{each.step.name}: {queue}" for each in observations for queue in each.wrong_queues]
     all_jobs = _jobs(guide)
-    job_count, unfinished_jobs = len(all_jobs), len(unfinished_of(all_jobs))
+    job_count, completed_count = len(all_jobs), sum(is_true(job, "Complete") for job in all_jobs)
     output.report_line(
         f"batchyard: {exact_count - len(wrong_rows)} of {exact_count} rows that quota alone decides (exact) agree with "
-        f"the guide, the other rows depend on the reading time; {job_count - unfinished_jobs} of {job_count} Jobs are "
+        f"the guide, the other rows depend on the reading time; {completed_count} of {job_count} Jobs are "
         "complete; nodes after each "
         f"step: {', '.join(str(sum(observation.pools.values())) for observation in observations)}"
     )
@@ -299,8 +299,9 @@ def _report_agreement(observations: Sequence[GuideObservation], guide: PlayedGui
             f"batchyard: {other_difference_count} of the other rows differ from the guide; examples/refarch/README.md"
             " explains why"
         )
-    if wrong_rows or (is_complete and unfinished_jobs):
-        message = f"rows that differ from the guide: {', '.join(wrong_rows)}" if wrong_rows else "some Jobs did not end"
+    if wrong_rows or (is_complete and completed_count < job_count):
+        row_message = f"rows that differ from the guide: {', '.join(wrong_rows)}"
+        message = row_message if wrong_rows else "some Jobs did not complete"
         output.fail(f"batchyard: {message}")
 
 

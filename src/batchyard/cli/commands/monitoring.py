@@ -25,7 +25,7 @@ from batchyard.cli.background import require_running_platform
 from batchyard.cli.options import DATA_DIR, DocumentFormat
 from batchyard.cli.output import render_document
 from batchyard.package_data import read_folder
-from batchyard.server.clocks.wall import wall_clock
+from batchyard.server.clocks.wall import monotonic_seconds, wall_clock
 from batchyard.server.platform.credentials import CA_FILE, CertificateAuthority, CredentialsError
 from batchyard.server.platform.data_dir import LOOPBACK, process_start_time, write_private
 
@@ -166,6 +166,7 @@ def _dump_yaml(document: Mapping[str, Any]) -> bytes:
 READY_TIMEOUT: Final = 60  # seconds
 END_TIMEOUT: Final = 30  # seconds
 _READY_POLL_INTERVAL: Final = 0.1  # seconds
+_READY_REQUEST_TIMEOUT: Final = 5  # seconds
 _LOG_TAIL_LINES: Final = 4  # lines of a log
 
 
@@ -223,17 +224,20 @@ def start(program: HttpProgram) -> "subprocess.Popen[bytes]":
         )
 
 
-def wait_until_ready(program: HttpProgram, process: "subprocess.Popen[bytes]") -> None:
+def wait_until_ready(
+    program: HttpProgram, process: "subprocess.Popen[bytes]", timeout_seconds: float = READY_TIMEOUT
+) -> None:
     """Wait until the program reports readiness; raise ProgramError if its process ends or is not ready in time."""
-    for _ in range(round(READY_TIMEOUT / _READY_POLL_INTERVAL)):
-        if _is_program_ready(program):
+    deadline = monotonic_seconds() + timeout_seconds
+    while (remaining_seconds := deadline - monotonic_seconds()) > 0:
+        if _is_program_ready(program, min(remaining_seconds, _READY_REQUEST_TIMEOUT)):
             return
         try:
             process.wait(_READY_POLL_INTERVAL)
         except subprocess.TimeoutExpired:
             continue
         raise make_ended_error(program, process.returncode)
-    raise ProgramError(f"{program.name} was not ready within {READY_TIMEOUT} s; read its log {program.log}")
+    raise ProgramError(f"{program.name} was not ready within {timeout_seconds} s; read its log {program.log}")
 
 
 def make_ended_error(program: HttpProgram, exit_code: int) -> ProgramError:
@@ -243,8 +247,8 @@ def make_ended_error(program: HttpProgram, exit_code: int) -> ProgramError:
     return ProgramError(f"{program.name} ended with exit code {exit_code}; the end of its log {program.log}:{message}")
 
 
-def _is_program_ready(program: HttpProgram) -> bool:
-    connection = http.client.HTTPConnection(LOOPBACK, program.port, timeout=END_TIMEOUT)
+def _is_program_ready(program: HttpProgram, timeout_seconds: float) -> bool:
+    connection = http.client.HTTPConnection(LOOPBACK, program.port, timeout=timeout_seconds)
     try:
         connection.request("GET", program.ready_path)
         return connection.getresponse().status == http.client.OK

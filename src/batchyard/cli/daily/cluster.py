@@ -67,6 +67,15 @@ class _ServerTime(NamedTuple):
     read_at: float
 
 
+class PendingList(NamedTuple):
+    """A queue's pending Workloads in scheduling order; without them, the reason in `problem`."""
+
+    items: Sequence[Obj]
+    problem: str = ""
+    #: Whether the user lacks the permission to list them.
+    is_forbidden: bool = False
+
+
 class ClusterClient:
     """An HTTP client of one cluster, with the URL of its API server and the default namespace of its user."""
 
@@ -115,11 +124,10 @@ class ClusterClient:
             raise ClusterRequestError(f"{self.url} does not serve {info.plural}.{info.group}: install Kueue first")
         return ()
 
-    async def list_pending(self, queue_path: str) -> tuple[Sequence[Obj], str]:
-        """Return a queue's pending Workloads in scheduling order, and ''.
+    async def list_pending(self, queue_path: str) -> PendingList:
+        """Return a queue's pending Workloads, or why Kueue's visibility API does not list them.
 
-        If Kueue's visibility API does not list them, return no Workloads, and the reason. `queue_path` is the path of
-        the queue in the API, such as `clusterqueues/NAME`.
+        `queue_path` is the path of the queue in the API, such as `clusterqueues/NAME`.
         """
         for version in self._visibility_versions:
             path = f"{_VISIBILITY_PATH}/{version}/{queue_path}/pendingworkloads"
@@ -132,10 +140,11 @@ class ClusterClient:
                     break
             if response.code == HTTPStatus.OK:
                 self._visibility_versions = (version,)
-                return items, ""
+                return PendingList(items)
             if response.code == HTTPStatus.FORBIDDEN:
-                return (), f"no permission to get {queue_path}/pendingworkloads of {_VISIBILITY_GROUP}"
-        return (), f"the server does not serve pending Workloads ({_VISIBILITY_GROUP})"
+                problem = f"no permission to get {queue_path}/pendingworkloads of {_VISIBILITY_GROUP}"
+                return PendingList((), problem, is_forbidden=True)
+        return PendingList((), f"the server does not serve pending Workloads ({_VISIBILITY_GROUP})")
 
     async def get(self, path: str, timeout_seconds: int = 30) -> HttpResponse:
         """Send a GET request; raise ClusterRequestError without a response, or for status 401 (Unauthorized)."""

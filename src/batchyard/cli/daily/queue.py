@@ -70,6 +70,8 @@ class QueueLine:
     cluster_queue: str
     jobs: Sequence[PendingJob]
     note: str = ""
+    #: False if the user may not list the pending Workloads of the ClusterQueue, so that their number is unknown.
+    is_complete: bool = True
 
     def find_pending_job(self, namespace: str, workload_name: str) -> PendingJob | None:
         """Return the pending job that has this Workload; None if there is none."""
@@ -114,35 +116,37 @@ async def read_line(client: ClusterClient, sources: LineSources, cluster_queue: 
     Without permission for the ClusterQueue, only the jobs in its LocalQueues of `namespace` are returned.
     If neither can be listed, the known pending jobs are returned in an order estimated from priority and age.
     """
-    items, problem = await client.list_pending(f"clusterqueues/{cluster_queue}")
-    if not problem:
-        return QueueLine(cluster_queue, [_pending_job(item, sources) for item in items])
-    if problem.startswith("no permission") and namespace:
-        items, local_problem = await _list_local_lines(client, sources, cluster_queue, namespace)
-        if not local_problem:
-            note = f"{problem}: jobs of other LocalQueues are counted, but not shown"
-            return QueueLine(cluster_queue, [_pending_job(item, sources) for item in items], note)
-    note = f"{problem}: the order is estimated from priority and age"
-    return QueueLine(cluster_queue, list(estimated_line(sources, cluster_queue)), note)
+    pending = await client.list_pending(f"clusterqueues/{cluster_queue}")
+    if not pending.problem:
+        return QueueLine(cluster_queue, [_pending_job(item, sources) for item in pending.items])
+    if pending.is_forbidden and namespace:
+        local_items = await _list_local_lines(client, sources, cluster_queue, namespace)
+        if local_items is not None:
+            note = f"{pending.problem}: jobs of other LocalQueues are counted, but not shown"
+            jobs = [_pending_job(item, sources) for item in local_items]
+            return QueueLine(cluster_queue, jobs, note, is_complete=False)
+    note = f"{pending.problem}: the order is estimated from priority and age"
+    jobs = list(estimated_line(sources, cluster_queue))
+    return QueueLine(cluster_queue, jobs, note, is_complete=not pending.is_forbidden)
 
 
 async def _list_local_lines(
     client: ClusterClient, sources: LineSources, cluster_queue: str, namespace: str
-) -> tuple[Sequence[Obj], str]:
+) -> Sequence[Obj] | None:
     """Return the pending Workloads in those LocalQueues of a namespace that belong to the ClusterQueue.
 
-    They are in scheduling order. The second result is '', or why they cannot be listed.
+    They are in scheduling order; None if they cannot be listed.
     """
     items: list[Obj] = []
     for queue in sources.local_queues:
         metadata = queue["metadata"]
         if metadata["namespace"] == namespace and queue["spec"].get("clusterQueue") == cluster_queue:
             path = f"namespaces/{namespace}/localqueues/{metadata['name']}"
-            queue_items, problem = await client.list_pending(path)
-            if problem:
-                return (), problem
-            items.extend(queue_items)
-    return sorted(items, key=lambda item: item.get("positionInClusterQueue", 0)), ""
+            pending = await client.list_pending(path)
+            if pending.problem:
+                return None
+            items.extend(pending.items)
+    return sorted(items, key=lambda item: item.get("positionInClusterQueue", 0))
 
 
 def _pending_job(item: Obj, sources: LineSources) -> PendingJob:
@@ -242,7 +246,7 @@ class _PlaceAnswer:
             reason = f": {entry.reason}" if entry.reason else ""
             yield f"{entry.title} in namespace {entry.namespace} is not queued: it is {entry.state}{reason}"
             return
-        total = f" of {len(self.line.jobs)}" if not self.line.note.startswith("no permission") else ""
+        total = f" of {len(self.line.jobs)}" if self.line.is_complete else ""
         local_place = f"position {pending_job.local_place} in LocalQueue {entry.queue} of namespace {entry.namespace}"
         queue_place = f"position {pending_job.place}{total} in ClusterQueue {self.line.cluster_queue}"
         yield f"{entry.title} has {queue_place}, and {local_place}"

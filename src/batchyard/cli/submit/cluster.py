@@ -111,7 +111,7 @@ class Cluster:
         None if they are unknown.
         """
         path = f"namespaces/{job_request.namespace}/localqueues/{job_request.queue}"
-        pending_workloads, _ = await self.client.list_pending(path)
+        pending_workloads = (await self.client.list_pending(path)).items
         for item in pending_workloads:
             owner_references = item["metadata"].get("ownerReferences") or ()
             if any(owner["uid"] == uid for owner in owner_references):

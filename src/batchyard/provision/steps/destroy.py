@@ -344,7 +344,7 @@ def destruction_steps(
         report_obsolete_step(connection, platform, manifest_parts, "; destroy deletes these objects too"),
         _confirmation_step(f"This deletes {platform.name} from {describe_cluster(connection)}: {loss_text}."),
         cluster.drain_step(connection, _queue_names(platform)),
-        *cluster.empty_namespace_steps(connection, namespaces(manifest_parts)),
+        *cluster.empty_namespace_steps(connection, _team_namespaces(platform)),
         delete_obsolete_step(connection, platform, manifest_parts),
     ]
     for part in reversed(manifest_parts):
@@ -386,7 +386,7 @@ def _google_destroy_steps(
     ]
     cleanup_steps = [
         cluster.drain_step(connection, _queue_names(platform)),
-        *cluster.empty_namespace_steps(connection, namespaces(manifest_parts), _CLOUD_RESOURCE_KINDS),
+        *cluster.empty_namespace_steps(connection, _team_namespaces(platform), _CLOUD_RESOURCE_KINDS),
         delete_obsolete_step(connection, platform, manifest_parts),
         cluster.scale_down_step(connection, _permanent_pools(platform)),
     ]
@@ -427,15 +427,23 @@ def _queue_names(platform: PlatformModel) -> list[str]:
     return [queue.name for queue in platform.queues]
 
 
-def namespaces(manifest_parts: Sequence[ManifestPart]) -> list[str]:
-    """Return the namespaces in the manifests, except the engine's: its controllers must still remove finalizers."""
+def _team_namespaces(platform: PlatformModel) -> list[str]:
+    """Return the namespaces whose jobs and pods end before the engine, which must still remove finalizers.
+
+    The namespace of the monitoring stack is deleted as a whole: until then its Deployments recreate deleted pods.
+    """
+    return [team.namespace for team in platform.teams]
+
+
+def _deleted_namespaces(manifest_parts: Sequence[ManifestPart]) -> list[str]:
+    """Return the namespaces in the manifests, except the engine's, which hold objects of users or of monitoring."""
     return [name for part in manifest_parts if part.path != ENGINE_FOLDER for name in part.names_of_kind("Namespace")]
 
 
 def _describe_loss(platform: PlatformModel, manifest_parts: Sequence[ManifestPart]) -> str:
     """Describe the ClusterQueues and namespaces that `destroy` deletes, for the question to the user."""
     loss_text = count_with_noun(len(platform.queues), "ClusterQueue")
-    names = namespaces(manifest_parts)
+    names = _deleted_namespaces(manifest_parts)
     return f"{loss_text}, and everything in the namespaces {', '.join(names)}" if names else loss_text
 
 

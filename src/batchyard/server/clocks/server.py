@@ -31,12 +31,13 @@ _DATE_HEADER_TOLERANCE: Final = 2 * SECOND
 
 
 async def is_other_server(sender: RequestSender) -> bool:
-    """Return whether an API server's version is not batchyard's; False if the request of the version fails.
+    """Return whether an API server's version is not batchyard's; False if the server does not report its version.
 
-    Only batchyard reports its time.
+    A proxy may answer without a version, for example with a login page. Only batchyard reports its time.
     """
     answer = await sender.ask(HttpRequest("GET", _VERSION_PATH))
-    return answer.code == 200 and _BATCHYARD_NAME not in str(decode_object(answer.body).get("gitVersion"))
+    version = decode_object(answer.body).get("gitVersion") if answer.code == 200 else None
+    return isinstance(version, str) and _BATCHYARD_NAME not in version
 
 
 class ServerClock:

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Final, NamedTuple, Self, TypeAlias
 
 from batchyard.interfaces.client import Reader
+from batchyard.kubelet.local.errors import CREATE_ERROR, ContainerError
 from batchyard.kubelet.local.names import resolve_address, resolve_dns_name
 from batchyard.shim import state_dir
 from batchyard.shim.isolation import network
@@ -65,34 +66,45 @@ class PodNetworkConnection:
 
 
 _POD_NETWORK: Final = IPv4Network("10.77.0.0/16")
+#: The host number of the first pod; number 1 is the gateway.
+_FIRST_HOST_NUMBER: Final = 2
 
 
 class PodAddresses:
     """The IP addresses of this machine's pods, by pod uid, with prefix length, such as `10.77.0.5/16`."""
 
-    def __init__(self) -> None:
+    def __init__(self, network: IPv4Network = _POD_NETWORK) -> None:
+        self._network = network
+        self._last_host_number = network.num_addresses - 2
         self._address_by_uid: dict[str, str] = {}
         self._used_addresses: set[str] = set()
-        self._next_number = 2
+        self._next_number = _FIRST_HOST_NUMBER
 
     @property
     def gateway(self) -> str:
         """The IP address of the pod network's bridge, which is the gateway of the pods."""
-        return str(_POD_NETWORK[1])
+        return str(self._network[1])
 
     def allocate(self, uid: str) -> str:
         """Allocate and return an IP address for the pod with this uid.
 
-        Addresses are allocated in turn, so that a released address is reused as late as possible.
+        Addresses are allocated in turn, so that a released address is reused as late as possible. Raises ContainerError
+        if other pods use all addresses.
         """
-        host_count = _POD_NETWORK.num_addresses - 2
-        for _ in range(host_count):
-            host_number, self._next_number = self._next_number, self._next_number % host_count + 1
-            address = str(IPv4Interface((_POD_NETWORK[max(host_number, 2)], _POD_NETWORK.prefixlen)))
-            if address not in self._used_addresses:
-                break
+        self.release(uid)
+        if len(self._used_addresses) > self._last_host_number - _FIRST_HOST_NUMBER:
+            address_range = f"{self._network[_FIRST_HOST_NUMBER]}-{self._network[self._last_host_number]}"
+            problem = f"no IP addresses available in range set: {address_range}"
+            raise ContainerError(CREATE_ERROR, f"{problem}; delete pods that are no longer needed")
+        while (address := self._take_next_address()) in self._used_addresses:
+            pass  # at least one address is free
         self.restore(uid, address)
         return address
+
+    def _take_next_address(self) -> str:
+        host_number = self._next_number
+        self._next_number = _FIRST_HOST_NUMBER if host_number == self._last_host_number else host_number + 1
+        return str(IPv4Interface((self._network[host_number], self._network.prefixlen)))
 
     def restore(self, uid: str, address: str | None) -> None:
         """Record the IP address of the pod with this uid as used; do nothing if the address is None."""

@@ -55,12 +55,13 @@ class CertificateAuthority:
         """Load the CA from this folder, or create it. Raises CredentialsError if files are damaged or do not match."""
         self._now = now
         key_file, self.certificate_file = folder / "ca.key", folder / CA_FILE
-        remedy = f"or remove {key_file} and {CA_FILE}: then all certificates that it signed become invalid"
+        loss_text = "then all certificates that it signed become invalid"
         if not key_file.exists():
             if self.certificate_file.exists():
-                raise CredentialsError(f"{key_file} is missing, but its certificate exists; {_REMEDY}, {remedy}")
+                missing_error = f"{key_file} is missing, but its certificate {self.certificate_file} exists"
+                raise CredentialsError(f"{missing_error}; {_REMEDY}, or remove the certificate: {loss_text}")
             write_private(key_file, _encode_key(ec.generate_private_key(ec.SECP256R1())))
-        self._key = _load_key(key_file, remedy)
+        self._key = _load_key(key_file, f"or remove {key_file} and {CA_FILE}: {loss_text}")
         if not self.certificate_file.exists():
             self._make_certificate()
         self._certificate = _load_certificate(self.certificate_file)

@@ -18,7 +18,7 @@ Random faults have exponentially distributed intervals with the given mean, dete
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import count
 from typing import Any, Final, TypeAlias
 
@@ -95,6 +95,16 @@ class Restart:
 
 
 Action: TypeAlias = Fail | ReclaimSpot | Stockout | SlowBoot | Drain | Conflicts | Restart
+#: The text of each action, by its values in order. It seeds random draws: a change of a text changes simulations.
+_SEED_TEXTS: Final[Mapping[type[Action], str]] = {
+    Fail: "Fail(node={!r}, pool={!r}, pod={!r}, job_set={!r}, slice={!r}, count={!r})",
+    ReclaimSpot: "ReclaimSpot(pool={!r}, count={!r})",
+    Stockout: "Stockout(machine={!r}, lasts={!r}, zone={!r}, provisioning={!r})",
+    SlowBoot: "SlowBoot(machine={!r}, times={!r}, lasts={!r})",
+    Drain: "Drain(node={!r}, lasts={!r})",
+    Conflicts: "Conflicts(percent={!r}, lasts={!r})",
+    Restart: "Restart()",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +126,11 @@ class ScheduledFault:
         """Whether the fault disturbs the platform's writes to the store: conflicts, or a crash between two writes."""
         return isinstance(self.action, Conflicts | Restart)
 
+    def draw(self, purpose: str, *names: str) -> int:
+        """Return a random integer from 0 to 2**52 - 1, determined by the seed, the action, the purpose and names."""
+        action_text = _SEED_TEXTS[type(self.action)].format(*astuple(self.action))
+        return draw_integer(self.seed, purpose, action_text, *names)
+
     def times(self) -> Iterator[Duration]:
         """Yield the times at which the fault occurs, counted from the start of the run, in ascending order.
 
@@ -126,7 +141,7 @@ class ScheduledFault:
             return
         now = 0
         for number in count():
-            fraction = (draw_integer(self.seed, "fault", repr(self.action), str(number)) + 1) / _FRACTION_STEPS
+            fraction = (self.draw("fault", str(number)) + 1) / _FRACTION_STEPS
             now += max(SECOND, round(-math.log(fraction) * self.mean_interval))
             if number >= REPETITIONS_MAX or (self.until is not None and now > self.until):
                 return
@@ -288,7 +303,8 @@ class FaultyClient:
     def submit(self, writes: Sequence[Write], on_result: Callable[[WriteResult], None]) -> None:
         """Submit writes in order until a crash or an error; some writes are rejected with a conflict.
 
-        If the platform crashes before the last write, `on_result` is never called.
+        If the platform crashes before the last write, `on_result` is never called: a process that has crashed learns
+        no results, and the restarted platform reads the stored objects.
         """
         for write in writes:
             if self._is_crashed:

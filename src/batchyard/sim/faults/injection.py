@@ -20,7 +20,6 @@ from batchyard.api.views.pods import (
     phase,
     with_disruption,
 )
-from batchyard.base import draw_integer
 from batchyard.base.instant import Duration, Instant, duration_seconds
 from batchyard.cloud.catalog import instances
 from batchyard.cloud.catalog.machine_types import Catalog, MachineType, catalog_of
@@ -309,7 +308,7 @@ class _TargetOrder:
         name = instance["metadata"]["name"]
         if self._number is None:
             return 0, name
-        return draw_integer(self._fault.seed, "victim", repr(self._fault.action), str(self._number), name), name
+        return self._fault.draw("victim", str(self._number), name), name
 
 
 def has_unfinished_work(reader: Reader) -> bool:

@@ -53,7 +53,7 @@ _POWER_MIN: Final = 0.01
 class SurvivalFunction:
     """Survival function of run times (Kaplan-Meier): the fraction of runs that last longer than each observed end."""
 
-    __slots__ = ("_ends", "_log_beyond_last_end", "_survival_fractions", "ended_count")
+    __slots__ = ("_ends", "_log_beyond_last_end", "_survival_fractions")
 
     def __init__(
         self,
@@ -64,11 +64,8 @@ class SurvivalFunction:
         """Estimate from the durations of ended runs, the ages of current runs, and the weights of both (default 1)."""
         weight_by_end: dict[Duration, float] = {}
         ended_weights, running_weights = (repeat(1.0), repeat(1.0)) if random_weights is None else random_weights
-        #: The number of observed ends.
-        self.ended_count = 0
         for duration, weight in zip(ended_durations, ended_weights, strict=False):
             weight_by_end[duration] = weight_by_end.get(duration, 0.0) + weight
-            self.ended_count += 1
         running = sorted(zip(running_ages, running_weights, strict=False))
         ages, censored_weights = ([age for age, _ in running], [0.0, *accumulate(weight for _, weight in running)])
         self._ends = sorted(weight_by_end)

@@ -21,12 +21,14 @@ ELSEWHERE = ClusterConnection("", "somewhere")
 
 
 @cache
-def rendered_platform(is_on_google: bool) -> tuple[PlatformModel, Mapping[str, str]]:
-    """Return the reference architecture on GKE or on an existing cluster."""
+def rendered_platform(is_on_google: bool, *, with_stack: bool = False) -> tuple[PlatformModel, Mapping[str, str]]:
+    """Return the reference architecture on GKE or on an existing cluster, with the monitoring stack or without."""
     text = REFARCH.read_text("utf-8")
     if not is_on_google:
         begin, end = text.index("  # What is particular to GKE"), text.index("  # The nodes, as kind Cluster")
         text = text[:begin] + text[end:]
+    if with_stack:
+        text = text.replace("\nspec:\n", "\nspec:\n  monitoring: {stack: {enabled: true}}\n")
     platform = read_platform(PlatformSource("platform.yaml", text))
     return platform, render(platform)
 
@@ -105,6 +107,20 @@ def test_engine_keeps_running_while_finalizers_are_removed(is_on_google: bool) -
     names = [step.name for step in destroying(is_on_google)]
     assert "empty-team-a" in names
     assert "empty-batchyard-system" not in names
+
+
+@pytest.mark.parametrize("is_on_google", [True, False])
+def test_only_team_namespaces_are_emptied_of_jobs_and_pods(is_on_google: bool) -> None:
+    steps = destruction_steps(*rendered_platform(is_on_google, with_stack=True), OWN if is_on_google else ELSEWHERE)
+    emptied = [step.name for step in steps if step.name.startswith("empty-")]
+    assert emptied == [f"empty-team-{letter}" for letter in "abcd"]
+
+
+def test_question_about_destroy_lists_monitoring_namespace() -> None:
+    steps = destruction_steps(*rendered_platform(False, with_stack=True), ELSEWHERE)
+    consent = steps[place_of(steps, "confirm")].consent
+    assert consent is not None
+    assert "team-d, monitoring" in consent.question
 
 
 def test_external_engine_is_deleted_last_and_conditionally() -> None:

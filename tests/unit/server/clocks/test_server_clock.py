@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
+import pytest
+
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration
 from batchyard.client.transport import HttpRequest, HttpResponse
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.server.clocks.kernel import LiveKernel
-from batchyard.server.clocks.server import ServerClock
+from batchyard.server.clocks.server import ServerClock, is_other_server
 
 START = 1_767_225_600 * SECOND
 
@@ -50,6 +52,32 @@ def measure_offsets(first: Sequence[Duration], later: Sequence[Duration] = ()) -
         result.append(kernel.clock() - START)
     loop.close()
     return [each // MINUTE * MINUTE for each in result], reported
+
+
+class VersionServer:
+    """A server that answers the request of its version with a fixed response."""
+
+    def __init__(self, response: HttpResponse) -> None:
+        self.response = response
+
+    async def ask(self, request: HttpRequest) -> HttpResponse:
+        """Return the response."""
+        assert request.path == "/version"
+        return self.response
+
+
+@pytest.mark.parametrize(
+    ("response", "is_other"),
+    [
+        (HttpResponse(200, b'{"gitVersion": "v1.36.2"}'), True),
+        (HttpResponse(200, b'{"gitVersion": "v1.32.0+batchyard"}'), False),
+        (HttpResponse(200, b"<html>please log in</html>"), False),
+        (HttpResponse(200, b"{}"), False),
+        (HttpResponse(403, b'{"gitVersion": "v1.36.2"}'), False),
+    ],
+)
+def test_server_is_other_only_if_it_reports_another_version(response: HttpResponse, is_other: bool) -> None:
+    assert asyncio.run(is_other_server(VersionServer(response))) is is_other
 
 
 def test_clock_is_set_forwards_or_backwards_before_first_work() -> None:

@@ -62,6 +62,24 @@ def test_random_faults_have_given_mean_and_depend_only_on_seed() -> None:
     assert times != list(islice(read_one(every={"mean": "2h", "seed": 8}, fail={"pool": "p"}).times(), 2000))
 
 
+@pytest.mark.parametrize(
+    ("action", "drawn"),
+    [
+        (Fail(pool="spot-np", count=3), 314_299_624_300_863),
+        (Fail(job_set="team/train"), 343_852_839_656_826),
+        (ReclaimSpot("spot-np", 2), 3_187_308_362_956_519),
+        (Stockout("a2", 30 * MINUTE, "z", "spot"), 3_973_481_331_613_308),
+        (SlowBoot("g2", 4, HOUR), 4_272_156_594_692_670),
+        (Drain("n"), 4_461_328_153_273_640),
+        (Drain("n", HOUR), 3_671_552_465_310_263),
+        (Conflicts(20, 5 * MINUTE), 4_207_460_107_221_205),
+        (Restart(), 1_404_425_979_121_125),
+    ],
+)
+def test_random_draws_of_recorded_runs_stay_the_same(action: Action, drawn: int) -> None:
+    assert ScheduledFault(action, seed=7).draw("fault", "0") == drawn
+
+
 def test_random_faults_end_at_until() -> None:
     fault = read_one(every={"mean": "1h", "until": "10h"}, restart=True)
     times = list(fault.times())
