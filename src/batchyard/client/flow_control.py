@@ -66,7 +66,7 @@ _OVERLOADED_CODES: Final = frozenset({429, 503})
 
 
 class InFlightLimit:
-    """The number of requests that may be in flight: one more per round of fast responses, half after a slow one."""
+    """The limit of requests in flight: one more per round of fast responses, half after a slow response, 429 or 503."""
 
     def __init__(self) -> None:
         self._limit = float(_IN_FLIGHT_INITIAL)
@@ -107,12 +107,12 @@ class SendQueue:
         self.in_flight = 0
 
     def add(self, priority: WritePriority, send: Work) -> None:
-        """Call `send` when its turn has come. It must start one request, whose response goes to `on_response`."""
+        """Call `send` when its turn has come. `send` must start one request, and pass the response to `on_response`."""
         self._waiting[priority].append(send)
         self._send_waiting()
 
     def is_full(self, priority: WritePriority) -> bool:
-        """Report whether too many Events wait to add one; other requests are never dropped."""
+        """Return whether a new request of this priority must be dropped: an Event, if too many Events wait."""
         return priority is WritePriority.EVENT and len(self._waiting[priority]) >= EVENTS_WAITING_MAX
 
     def waiting_counts(self) -> Mapping[WritePriority, int]:
@@ -145,7 +145,7 @@ class SendQueue:
         self._send_waiting()
 
     def _send_next(self, queues: Sequence[deque[Work]]) -> None:
-        """Send the oldest request of the first queue, or in each `_FAIRNESS_PERIOD` one of the last queue."""
+        """Send the oldest request of the first queue; every `_FAIRNESS_PERIOD`-th time, that of the last queue."""
         self._sent_count += 1
         self.in_flight += 1
         queues[0 if self._sent_count % _FAIRNESS_PERIOD else -1].popleft()()

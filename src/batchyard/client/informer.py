@@ -236,7 +236,10 @@ class Informer:
         return transport.HttpRequest("GET", f"{self._path()}{query}", timeout=_PAGE_TIMEOUT, accept=_METADATA_ACCEPT)
 
     def process_list_page(self, response: transport.HttpResponse) -> Sequence[WatchEvent]:
-        """Process the response to a list request; after the last page, return the differences from the cache."""
+        """Process the response to a list request, and return the resulting changes of the cache.
+
+        The cache changes only after the last page, or after the server has rejected all versions of the kind.
+        """
         list_page = transport.list_in_response(response)
         if list_page is None:
             return self._process_list_error(response)

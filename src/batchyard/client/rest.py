@@ -97,7 +97,7 @@ class RestClient:
 
     @property
     def is_synced(self) -> bool:
-        """Whether the initial lists of all watched kinds are complete."""
+        """Whether the initial lists of all watched kinds that the server serves are complete."""
         return all(informer.is_synced for informer in self.informers.values())
 
     def added_events(self) -> Sequence[WatchEvent]:
@@ -235,8 +235,8 @@ class RestClient:
     def _confirmation_for(self, response: WriteResponse) -> _Confirmation | None:
         """Return what a watch must deliver to confirm a write; None if there is nothing to wait for.
 
-        That is if the write was rejected, its kind is not watched, or the deleted object is not in the cache. The
-        object of a kind that is not watched is stored for later updates.
+        There is nothing to wait for if the write was rejected, if its kind is not watched, or if the deleted object is
+        not in the cache. An object of a kind that is not watched is stored for later updates.
         """
         write, response_body = response.write, response.body
         key = write.key if isinstance(write, Delete) else key_of(response_body) if response.error is None else None

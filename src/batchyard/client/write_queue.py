@@ -3,7 +3,7 @@
 The writes of one submission are sent one after the other until one is rejected. A submission waits for earlier
 submissions that write one of its objects. A write without a response is retried a limited number of times if a
 repetition is harmless. If the server's error shows that the first try succeeded, the write counts as done. After
-this process has lost leadership, nothing is sent and no result is reported.
+this process has lost leadership, nothing is sent, and writes that need another request get no result.
 """
 
 from collections import Counter

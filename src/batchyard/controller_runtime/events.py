@@ -57,7 +57,7 @@ _SeriesKey: TypeAlias = tuple[str, tuple[str, ...], str, str]
 
 @dataclass(slots=True)
 class _Series:
-    """Repeated event records that one Event counts: its key, the time of the last occurrence, and their number."""
+    """Repeated records that one Event counts: the Event's key, the time of the last record, the number of records."""
 
     event_key: Key
     last_occurrence: Instant

@@ -62,7 +62,10 @@ class LiveKernel:
         return next_due_time is None or next_due_time > self.stops_at
 
     def call_at(self, due_time: Instant, work: Work) -> Ticket:
-        """Schedule a callback for an instant. Callbacks of the same instant run in order of registration."""
+        """Schedule a callback for an instant, and return a ticket with which `cancel` can cancel it.
+
+        Callbacks of the same instant run in order of registration.
+        """
         ticket = self._virtual_loop.call_at(due_time, work)
         self._schedule_slice()
         return ticket

@@ -204,7 +204,7 @@ class RequestDispatcher:
         return len(self._users_by_stream)
 
     def leave(self, stream: api_request.StreamingResponse | api_request.UpgradeResponse) -> None:
-        """End a streaming response; stop counting it, or a closed upgraded connection, as a watch of its user."""
+        """Stop counting a stream as a watch of its user. A streaming response is also ended."""
         if not isinstance(stream, api_request.UpgradeResponse):
             self._commit.unsubscribe(stream)
             stream.end()

@@ -58,7 +58,10 @@ class RunFolders:
         return self._node / _PODS_FOLDER / uid
 
     def all_runs(self) -> Iterator[Obj]:
-        """Read and yield all container runs: for each pod its sandbox, then its other runs by container and number."""
+        """Read and yield all container runs: for each pod its sandbox, then its image pulls, then its container starts.
+
+        Image pulls and container starts are ordered by container and number.
+        """
         for pod in sorted((self._node / _PODS_FOLDER).iterdir()):
             run_paths = [path for name in (_RUNS_FOLDER, IMAGE_PULLS) for path in (pod / name).glob("*/*")]
             ordered_run_paths = sorted(run_paths, key=lambda path: (path.parent, int(path.name)))

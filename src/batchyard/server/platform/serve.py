@@ -175,7 +175,7 @@ async def serve_platform(
     on_ready: Callable[[str], None],
     forecast_functions: ForecastFunctions | None = None,
 ) -> None:
-    """Run an embedded platform until the process gets a signal or the journal fails.
+    """Run an embedded platform until the process gets a termination signal or the journal fails.
 
     `on_ready` is called with the platform's URL once the platform listens. Without `forecast_functions` the platform
     serves no forecasts.
@@ -283,7 +283,10 @@ def _create_listener(options: data_dir.PlatformOptions) -> socket.socket:
 
 
 def _shut_down_on_signal(end_event: asyncio.Event, platform: EmbeddedPlatform) -> None:
-    """Shut the platform down on SIGTERM, SIGINT, SIGHUP or a journal failure. A second SIGINT kills the process."""
+    """Shut the platform down on SIGTERM, SIGINT, SIGHUP or a journal failure.
+
+    SIGHUP stays ignored if it is already. During the shutdown, SIGINT kills the process.
+    """
     loop = asyncio.get_running_loop()
 
     def end() -> None:

@@ -59,7 +59,8 @@ class StatusReport:
     def document(self, *, wall: Instant, clock: Instant, node_status: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """Return the platform's status document.
 
-        `wall` is the current wall-clock time, `clock` that of the platform. `node_status` describes the local node.
+        `wall` is the current wall-clock time, `clock` that of the platform. `node_status` describes the local node, if
+        there is one.
         """
         objects = self._objects
         nodes, cluster_queues = objects.list(scheme.NODE), objects.list(scheme.CLUSTER_QUEUE)

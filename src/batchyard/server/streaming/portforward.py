@@ -177,7 +177,7 @@ class _StreamPair:
             self._session.set_reading(is_reading=False)
 
     def take(self, spdy_data: SpdyData) -> None:
-        """Pass data of the data stream to the port, and its end; ignore data on the error stream."""
+        """Write data of the data stream to the port, and signal the end of the data; ignore the error stream."""
         if self._session is not None and spdy_data.stream_id == self.streams["data"]:
             self._session.write(spdy_data.data)
             if spdy_data.is_last:
@@ -293,7 +293,10 @@ class PortForwardWebSocket:
         self.socket.set_reading(is_reading=not self._blocked_channels)
 
     def forget(self, channel: int) -> None:
-        """Remove a port whose connection is closed; close the WebSocket after the last one."""
+        """Remove the port with this data channel, because its connection is closed.
+
+        After the last port, close the WebSocket.
+        """
         if self._open_ports.pop(channel, None) is not None:
             self._port_limit.leave_port()
         if channel in self._blocked_channels:
@@ -302,7 +305,10 @@ class PortForwardWebSocket:
             self.socket.close()
 
     def send_failure(self, channel: int, port: int, session_end: SessionEnd) -> None:
-        """Send the message of a failed connection to the client, on the error channel of its port."""
+        """Send the error message of a failed connection to the client.
+
+        `channel` is the data channel of the port. Its error channel is the next one.
+        """
         self.socket.send(bytes([channel + 1]) + self.forwarding.failure_message(port, session_end).encode())
 
 
