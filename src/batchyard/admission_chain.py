@@ -82,7 +82,7 @@ class AdmissionChain:
         return mutated_object
 
     def _prepare_custom_object(self, obj: Obj, reader: Reader) -> Obj:
-        """Check the Namespace and quotas of a new object of a user-defined kind, unless it is cluster-scoped."""
+        """Check the Namespace and ResourceQuotas of a new namespaced object of a user-defined kind."""
         return self._prepare_namespaced(None, obj, reader) if obj["metadata"].get("namespace") else obj
 
     def _prepare_pod(self, pod: Obj, reader: Reader) -> Obj:

@@ -26,7 +26,7 @@ GROUPS: Final = (
     *(ADMISSION, PROVISIONING, JOBSET, HOTSWAP, JOBS, PLACEMENT, NODES, AUTOSCALER),
     *(NAMESPACES, RESOURCE_QUOTA, DISRUPTION, API, RUNTIME, CLOUD, COSTS),
 )
-#: Groups that a Kubernetes cluster lacks.
+#: The groups that an operator runs by default: Kubernetes has no such controllers.
 KUBERNETES_GROUPS: Final = (ADMISSION, PROVISIONING, JOBSET, HOTSWAP)
 #: Groups that can run outside the platform's process: not those that read all kinds, run pods or create machines.
 REMOTE_GROUPS: Final = tuple(
@@ -141,12 +141,15 @@ def select_groups(text: str, known_groups: Sequence[str] = GROUPS) -> tuple[str,
 
 
 def kinds_read(groups: Sequence[str]) -> tuple[str, ...]:
-    """Return the kinds of objects that the controllers of `groups` read, each kind once."""
+    """Return the kinds that the controllers of `groups` read, each once. `groups` must be a subset of REMOTE_GROUPS."""
     return tuple(dict.fromkeys(kind for group in groups for kind in _KINDS_READ[group]))
 
 
 def verbs_by_written_kind(groups: Sequence[str]) -> Mapping[str, Sequence[str]]:
-    """Return the API verbs with which the controllers of `groups` write objects, by kind."""
+    """Return the verbs with which the controllers of `groups` write objects, by kind.
+
+    `groups` must be a subset of REMOTE_GROUPS. STATUS and FINALIZERS stand for writes to these subresources.
+    """
     verbs_by_kind: dict[str, dict[str, None]] = {}
     for group in groups:
         for kind, verbs in _VERBS_USED[group].items():

@@ -177,7 +177,6 @@ def _group_controllers(
 
 
 def _cost_controllers(ports: PlatformPorts, settings: PlatformSettings) -> Sequence[Controller]:
-    """Return the controllers that record machine costs and enforce budgets."""
     costs = CostController(ports.history, is_endless=settings.is_endless)
     return (costs, Budgets(costs, is_endless=settings.is_endless))
 
@@ -189,7 +188,7 @@ def _api_controllers(settings: PlatformSettings) -> Sequence[Controller]:
 
 
 def _ttl_controllers(settings: PlatformSettings) -> Sequence[Controller]:
-    """Return the controller that deletes finished Jobs and JobSets after their TTL, if their groups run here."""
+    """Return the controller that deletes finished Jobs and JobSets after their TTL, of the kinds that run here."""
     kinds = {controller_groups.JOBS: scheme.JOB, controller_groups.JOBSET: scheme.JOB_SET}
     return (TtlAfterFinished([kind for group, kind in kinds.items() if group in settings.controllers]),)
 

@@ -88,7 +88,7 @@ def with_default_tolerations(pod: meta.Obj) -> meta.Obj:
 
 
 def with_extended_tolerations(pod: meta.Obj) -> meta.Obj:
-    """Return the Pod with tolerations for taints named after the extended resources that it requests."""
+    """Return the Pod with tolerations for taints whose keys are the extended resources that it requests."""
     spec = pod["spec"]
     containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
     names = {name: None for c in containers for name in (c.get("resources") or {}).get("requests") or () if "/" in name}
@@ -117,7 +117,6 @@ def _class_of(pod: meta.Obj, find_object: FindObject, global_default_class: meta
 
 
 def _mismatch_error(pod: meta.Obj, field_text: str, spec_value: object, computed_value: object) -> Forbidden:
-    """Return the error of a Pod whose priority or preemption policy differs from that of its PriorityClass."""
     return Forbidden(
         f"{forbidden_prefix(pod)}: the {field_text} ({spec_value}) must not be provided in pod spec; "
         f"priority admission controller computed {computed_value} from the given PriorityClass name"
@@ -209,7 +208,7 @@ _PRIVILEGED_REVIEW: Final = PodSecurityReview(
 
 
 def check_pod(pod: meta.Obj, find_object: FindObject) -> None:
-    """Raise Forbidden if a new pod violates the Pod Security level that its namespace enforces."""
+    """Raise TemporarilyForbidden if a pod violates the Pod Security level that its namespace enforces."""
     policy = pod_security.namespace_policy(_labels_of_namespace(pod, find_object))
     result = pod_security.evaluate_pod(policy.enforce, pod["metadata"], pod["spec"])
     if result.violations:
@@ -217,7 +216,7 @@ def check_pod(pod: meta.Obj, find_object: FindObject) -> None:
 
 
 def check_pod_change(new: meta.Obj, old: meta.Obj, find_object: FindObject) -> None:
-    """Raise Forbidden if a pod with changed containers or images violates the enforced Pod Security level."""
+    """Raise TemporarilyForbidden if an update of containers or images violates the enforced Pod Security level."""
     if _is_significant_change(new, old):
         check_pod(new, find_object)
 
@@ -230,7 +229,10 @@ def check_pod_security_labels(namespace: meta.Obj, old: meta.Obj | None = None) 
 
 
 def review_security(kind: str, new: meta.Obj, old: meta.Obj | None, objects: ObjectReader) -> PodSecurityReview:
-    """Return the Pod Security warnings and audit annotations for a new or changed object; none for other kinds."""
+    """Return the Pod Security warnings and audit annotations for a new or changed object.
+
+    They are empty for kinds other than Namespace, Pod and those with a pod template.
+    """
     if kind == scheme.NAMESPACE:
         return _EMPTY_REVIEW if old is None else PodSecurityReview(_namespace_warnings(new, old, objects))
     if kind == scheme.POD:
@@ -275,7 +277,10 @@ def _evaluate_modes(
 
 
 def _namespace_warnings(new: meta.Obj, old: meta.Obj, objects: ObjectReader) -> tuple[str, ...]:
-    """Return warnings about existing pods, at most 3000, that violate a Namespace's new, stricter security level."""
+    """Return warnings about existing pods that violate a Namespace's new enforce level; none if it is no stricter.
+
+    At most PODS_MAX pods are checked.
+    """
     labels = (obj["metadata"].get("labels") or {} for obj in (new, old))
     new_level, old_level = (pod_security.namespace_policy(each).enforce for each in labels)
     is_no_stricter = new_level.minor == old_level.minor and new_level.strictness <= old_level.strictness
@@ -318,7 +323,7 @@ def _pods_text(names: Sequence[str], reasons: str) -> str:
 
 
 def _is_significant_change(new: meta.Obj, old: meta.Obj) -> bool:
-    """Return whether a pod update changed containers or images."""
+    """Return whether a pod update changed the names, order or images of containers."""
     container_fields = ("containers", "initContainers", "ephemeralContainers")
     return any(_container_images(new, field) != _container_images(old, field) for field in container_fields)
 
@@ -392,7 +397,6 @@ def _has_managed_ancestor(job: meta.Obj, find_object: FindObject) -> bool:
 
 
 def _suspend_queued_job(job: meta.Obj) -> meta.Obj:
-    """Return the job, suspended if it has a queue label."""
     if not meta.label(job, well_known.QUEUE_NAME) or job["spec"].get("suspend"):
         return job
     return meta.with_path(job, ("spec", "suspend"), True)
@@ -462,7 +466,7 @@ def with_name_label(namespace: meta.Obj) -> meta.Obj:
 
 
 def check_namespace(obj: meta.Obj, find_object: FindObject) -> None:
-    """Raise NotFound if an object's Namespace is missing, NamespaceTerminating if it is being deleted."""
+    """Raise NotFound if an object's Namespace is missing, NamespaceTerminating if the Namespace is being deleted."""
     name = obj["metadata"].get("namespace", "")
     namespace = find_object(meta.Key(scheme.NAMESPACE, "", name))
     if namespace is None:

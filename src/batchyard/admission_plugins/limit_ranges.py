@@ -48,7 +48,7 @@ _ConstraintRule: TypeAlias = Callable[[_LimitConstraint, _RequestedResources], s
 
 
 def limits_of(limit_range: meta.Obj) -> Sequence[Mapping[str, Any]]:
-    """Return the limit items of a LimitRange; none if it has no spec, which Kubernetes accepts."""
+    """Return the limit items of a LimitRange; empty if it has no spec, which Kubernetes accepts."""
     return (limit_range.get("spec") or {}).get("limits") or ()
 
 
@@ -91,7 +91,7 @@ def _apply_defaults(pod: meta.Obj, limit_range: meta.Obj) -> meta.Obj:
 def _describe_defaults(
     container: Mapping[str, Any], container_type: str, requests: Mapping[str, Any], limits: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yield a description of each default that is set on a container."""
+    """Yield a description of the default requests, and one of the default limits, that a container lacks."""
     resources = container.get("resources") or {}
     for field, field_text, defaults in (("requests", "request", requests), ("limits", "limit", limits)):
         missing_names = sorted(name for name in defaults if name not in (resources.get(field) or {}))

@@ -80,7 +80,7 @@ def _current_object(event: WatchEvent) -> meta.Obj | None:
 
 
 def _config_name_of(check: meta.Obj | None) -> str:
-    """Return the name of the ProvisioningRequestConfig that an AdmissionCheck references; '' if none."""
+    """Return the name of the config that an AdmissionCheck references; '' without a valid reference."""
     name = "" if check is None else check_requests.config_name(check)
     return "" if isinstance(name, check_requests.InvalidConfig) else name
 
@@ -106,7 +106,7 @@ class ProvisioningChecks:
         self._checks = ChecksByConfig()
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return a changed AdmissionCheck's key, or the keys of those that reference a changed config."""
+        """Return the key of a changed AdmissionCheck, or the keys of the AdmissionChecks that use a changed config."""
         if event.key.kind == scheme.PROVISIONING_REQUEST_CONFIG:
             return [meta.Key(scheme.ADMISSION_CHECK, "", name) for name in self._checks.names_for(event.key.name)]
         self._checks.observe(event)
@@ -171,7 +171,8 @@ class CheckCase(NamedTuple):
 def updated_check(case: CheckCase, workload: meta.Obj) -> AdmissionCheck:
     """Return the admission check with the state and message that follow from its ProvisioningRequest.
 
-    Without a valid config the state is Pending. If no pod set needs capacity, it is Ready.
+    Without a valid config, the state is Pending. If no pod set needs capacity, the state is Ready. While the
+    ProvisioningRequest does not exist, the check is unchanged.
     """
     check = case.check
     if case.config is None:
@@ -226,7 +227,10 @@ def _check_from_request(
 def _retry_or_reject(
     case: CheckCase, config: check_requests.ProvisioningConfig, reason: str, message: str
 ) -> AdmissionCheck:
-    """Return the check in state Retry, or Rejected if no retry is left; for an old attempt only change the message."""
+    """Return the check in state Retry, or Rejected if no retry is left.
+
+    If this attempt was already counted as a retry, only the message is changed.
+    """
     if case.attempt > config.retries_max:
         return {**case.check, "state": REJECTED, "message": message}
     new_check = {**case.check, "message": f"{reason}: {message}"}
@@ -297,9 +301,10 @@ class ProvisioningController:
                 return [key for name in names for key in self._workloads.keys_for_check(name)]
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Update a Workload's admission checks, and delete unneeded or create missing ProvisioningRequests.
+        """Update the admission checks of a Workload with a quota reservation, and its ProvisioningRequests.
 
-        If the Workload is finished or evicted, all its ProvisioningRequests and PodTemplates are deleted.
+        Unneeded requests are deleted before missing ones are created. If the Workload is finished or evicted, all its
+        ProvisioningRequests and PodTemplates are deleted.
         """
         workload = reader.get(key)
         if workload is None:
@@ -322,7 +327,7 @@ class ProvisioningController:
 
 
 def _is_created_by_controller(obj: meta.Obj) -> bool:
-    """Return whether an object is a ProvisioningRequest, or a pod template that this controller created."""
+    """Return whether an object is a ProvisioningRequest, or a PodTemplate with the label of this controller."""
     kind, labels = meta.group_kind(obj), obj["metadata"].get("labels") or {}
     return kind == scheme.PROVISIONING_REQUEST or (kind == scheme.POD_TEMPLATE and well_known.MANAGED in labels)
 
@@ -350,7 +355,7 @@ def _check_cases(workload: meta.Obj, requests: Sequence[meta.Obj], reader: Reade
 def _latest_request(
     requests: Sequence[meta.Obj], workload: meta.Obj, check_name: str, config: check_requests.ProvisioningConfig | None
 ) -> tuple[meta.Obj | None, int]:
-    """Return the request with the highest attempt that matches the config, and the attempt; None and 0 if none."""
+    """Return the request of the highest attempt that matches the config, and the attempt number; else None and 0."""
     latest_request: meta.Obj | None = None
     attempt_max = 0
     for request in requests:
@@ -361,7 +366,7 @@ def _latest_request(
 
 
 def _update_changed_checks(workload: meta.Obj, check_cases: Sequence[CheckCase], now: Instant) -> ReconcileResult:
-    """Return the status update and the Events for the changed admission checks of a Workload; empty if none changed."""
+    """Return the status update for changed admission checks, and an Event for each changed state; empty if none."""
     outcome, new_workload = ReconcileResult(), workload
     for case in check_cases:
         new, old = updated_check(case, workload), case.check
@@ -424,7 +429,10 @@ class _RequestCreator:
         self._outcome.events.append(self._make_event("Normal", "ProvisioningRequestCreated", message))
 
     def _template_writes(self, key: meta.Key, group: check_requests.TemplateGroup) -> list[Write] | None:
-        """Return the writes that create or replace a PodTemplate; None if an assigned ResourceFlavor is missing."""
+        """Return the writes that create or replace a PodTemplate; empty if it is up to date.
+
+        Returns None if an assigned ResourceFlavor is missing. Raises InvalidPodSetInfo.
+        """
         injection = flavor_injection(group.assignment, group.pod_set, self._find_flavor)
         if injection is None:
             return None

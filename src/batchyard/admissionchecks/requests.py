@@ -205,7 +205,7 @@ def attempt_of(request: str, workload: str, check_name: str) -> int | None:
 
 
 def _limit_name_length(name: str) -> str:
-    """Return an object name, which is truncated and ends in a hash if it is too long."""
+    """Return the name; if it is too long, truncated, with a hash of the whole name at the end."""
     if len(name) <= _NAME_PREFIX_MAX:
         return name
     return f"{name[:_NAME_PREFIX_MAX]}-{sha1(name.encode(), usedforsecurity=False).hexdigest()[:_HASH_LENGTH]}"
@@ -232,7 +232,10 @@ def provisioning_request(
 
 
 def pod_template(workload: meta.Obj, name: str, group: TemplateGroup, injection: PodSetInfo) -> dict[str, Any]:
-    """Return a new PodTemplate for a group of pod sets with `injection` applied. Raises InvalidPodSetInfo."""
+    """Return a new PodTemplate for a group of pod sets, with `injection` applied and missing requests set to limits.
+
+    Raises InvalidPodSetInfo if `injection` conflicts with the template.
+    """
     template: Mapping[str, Any] = inject(group.pod_set.get("template") or {}, injection)
     for kind in ("initContainers", "containers"):
         if containers := (template.get("spec") or {}).get(kind):
@@ -241,7 +244,10 @@ def pod_template(workload: meta.Obj, name: str, group: TemplateGroup, injection:
 
 
 def matches_config(request: meta.Obj, config: ProvisioningConfig, workload: meta.Obj) -> bool:
-    """Return whether a request has a config's class and parameters, except parameters that the Workload overrides."""
+    """Return whether a ProvisioningRequest has the class and parameters of a config.
+
+    Parameters that the Workload's annotations override are not compared.
+    """
     spec, overridden_parameters = request["spec"], _annotated_parameters(workload)
     parameters = spec.get("parameters") or {}
     has_same_parameters = all(
@@ -257,7 +263,7 @@ def is_controlled_by(obj: meta.Obj, owner: meta.Obj) -> bool:
 
 
 def with_request_owner(template: meta.Obj, workload: meta.Obj, request: meta.Obj) -> meta.Obj:
-    """Return a PodTemplate owned by the request in place of the Workload; unchanged if the Workload does not own it."""
+    """Return a PodTemplate owned by the request instead of the Workload; unchanged unless the Workload controls it."""
     if not is_controlled_by(template, workload):
         return template
     uid = workload["metadata"]["uid"]

@@ -1,9 +1,9 @@
-"""Lossless conversion of objects between API versions, and of their timestamps between microseconds and whole seconds.
+"""Conversion of objects between API versions, and of their timestamps between microseconds and whole seconds.
 
 Objects are stored in the storage version. Fields that a version cannot represent are kept in an annotation while the
 object has that version. Objects must be structurally valid in their version. Kueue's kinds have the versions v1beta1
 and v1beta2, and v1beta2 is stored. The versions of ProvisioningRequests differ only in their name. Kueue's
-Configuration is a file; both versions are read and converted to the newer one.
+Configuration is a file: v1beta1 is converted to v1beta2 without the fields that v1beta2 lacks, and never back.
 """
 
 from collections.abc import Mapping, Sequence
@@ -91,9 +91,9 @@ def to_storage(obj: Obj) -> dict[str, Any]:
 
 
 def from_storage(obj: Obj, api_version: str) -> dict[str, Any]:
-    """Convert an object to another version (`group/version`); return the same object if it already has that version.
+    """Convert an object from its storage version to `api_version` (`group/version`).
 
-    Raises ValueError if its kind does not have that version.
+    Returns the same object if it already has that version. Raises ValueError if it cannot be converted.
     """
     if obj["apiVersion"] == api_version:
         return obj if isinstance(obj, dict) else dict(obj)
@@ -119,7 +119,7 @@ def from_storage(obj: Obj, api_version: str) -> dict[str, Any]:
 
 
 TimeLocations: TypeAlias = "Mapping[str, TimeLocations]"
-"""The time fields of a type: a tree with the names of the fields that contain times; a time is an empty mapping."""
+"""The metav1.Time fields of an object type: nested mappings by field name, with an empty mapping for each time."""
 
 #: The time field of managedFields entries: the server already writes it in whole seconds.
 _MANAGED_FIELDS_TIME: Final = "ManagedFieldsEntry.time"
@@ -165,13 +165,13 @@ class WireTimesCache:
 
 @cache
 def time_locations(served_kind: ServedKind, version: str) -> TimeLocations:
-    """Return the locations of the timestamp fields of a kind in an API version, from the schema of the kind."""
+    """Return the locations of the metav1.Time fields of a kind in an API version, from the schema of the kind."""
     return _locations_in_type(load_scope_for_kind(served_kind, version), served_kind.kind, ())
 
 
 @cache
 def metadata_time_locations() -> TimeLocations:
-    """Return the locations of the timestamp fields of ObjectMeta, for custom kinds, whose schema is not known here."""
+    """Return the locations of the metav1.Time fields of ObjectMeta, for custom kinds, whose schema is unknown here."""
     return {"metadata": _locations_in_type(load_scope(NATIVE), "ObjectMeta", ())}
 
 
@@ -234,7 +234,7 @@ def _cut_time_to_seconds(time_text: str) -> str:
 
 
 def _locations_in_type(type_scope: TypeScope, type_name: str, outer_types: tuple[str, ...]) -> TimeLocations:
-    """Return the locations of the timestamp fields in a schema type; `outer_types` are not searched again."""
+    """Return the locations of the metav1.Time fields in a schema type; `outer_types` are not searched again."""
     if type_name in outer_types:
         return _NO_TIME_LOCATIONS
     field_locations = {}

@@ -91,5 +91,5 @@ def accepted_names(definition: Obj) -> Mapping[str, Any]:
 
 
 def resource_names(names: Mapping[str, Any]) -> Sequence[str]:
-    """Return all resource names of a kind: plural, singular and short names."""
+    """Return the plural, singular and short names in `names`, such as `spec.names` of a CustomResourceDefinition."""
     return [*filter(None, (names.get("plural"), names.get("singular"))), *(names.get("shortNames") or ())]

@@ -117,7 +117,10 @@ def node_pool_defaults(pool: Obj) -> Obj:
 
 
 def region_of(zone: str) -> str:
-    """Return the region of a zone, which is its name up to the last hyphen: europe-west4 for europe-west4-a."""
+    """Return the region of a zone, which is its name up to the last hyphen: europe-west4 for europe-west4-a.
+
+    A name without a hyphen is returned unchanged.
+    """
     return zone.rpartition("-")[0] or zone
 
 
@@ -245,7 +248,7 @@ def stateful_set_defaults(obj: Obj) -> Obj:
 
 
 def replication_controller_defaults(obj: Obj) -> Obj:
-    """Return the ReplicationController with defaults: one replica, and the selector and labels of its pod template."""
+    """Return the ReplicationController with defaults: one replica, and its template's labels as selector and labels."""
     spec = obj.get("spec") or {}
     labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels")
     new_spec = {"replicas": 1, **({"selector": labels} if labels else {}), **spec}
@@ -320,7 +323,6 @@ def _pod_failure_policy_defaults(failure_policy: Mapping[str, Any]) -> Mapping[s
 
 
 def _failure_rule_defaults(rule: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a pod failure policy rule; patterns in its onPodConditions without a status get the status True."""
     condition_patterns = rule.get("onPodConditions")
     if not condition_patterns:
         return rule

@@ -7,7 +7,7 @@ NotFound              the object does not exist (an ApiError)
 Forbidden             authorization, an admission plugin or a webhook rejects the request (an ApiError)
 NoValidResponse       the server did not respond, or the response is not valid (an ApiError)
 NamespaceTerminating  a new object is rejected because its Namespace is terminating (Forbidden)
-TemporarilyForbidden  a new object is rejected because of a quota, a limit or a missing object (Forbidden)
+TemporarilyForbidden  a retry may succeed, for example after a quota or a permission changes (Forbidden)
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class FieldError(NamedTuple):
 
 
 class ApiError(Exception):
-    """A request that the API server rejected; `reason` is the machine-readable `reason` of Kubernetes's Status."""
+    """The base class of failed API requests; `reason` is the machine-readable `reason` of Kubernetes's Status."""
 
     reason = "InternalError"
 
@@ -73,7 +73,7 @@ class NamespaceTerminating(Forbidden):
 
 
 class TemporarilyForbidden(Forbidden):
-    """A rejection that may not persist: a retry may succeed after other objects are deleted or limits change."""
+    """A Forbidden error that may not persist: a retry may succeed, for example after a quota or permission changes."""
 
 
 class NoValidResponse(ApiError):  # noqa: N818

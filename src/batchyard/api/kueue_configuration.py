@@ -24,7 +24,7 @@ _REMEDY_BY_V1BETA1_FIELD: Final = {
 
 
 class InvalidConfiguration(Exception):  # noqa: N818 - named like the API's Invalid
-    """The text is not a valid Kueue Configuration; the message has one line for each field error."""
+    """A text or object is not a valid Kueue Configuration; the message contains all errors."""
 
 
 def read_configuration(file_name: str, text: str) -> Obj:
@@ -46,7 +46,7 @@ def read_configuration(file_name: str, text: str) -> Obj:
 
 
 def complete_configuration(configuration: Obj) -> Obj:
-    """Return a partial Kueue Configuration with all defaults; raise InvalidConfiguration if it is invalid."""
+    """Return a Kueue Configuration in its storage version with all defaults; raise InvalidConfiguration if invalid."""
     complete_obj, errors = _decode_configuration(configuration)
     if complete_obj is None:
         raise InvalidConfiguration("; ".join(map(str, errors)))
@@ -64,7 +64,7 @@ def _decode_configuration(configuration_value: Any) -> tuple[Obj | None, Sequenc
 
 
 def _with_v1beta1_remedies(errors: Sequence[FieldError]) -> Iterator[FieldError]:
-    """Yield the errors; for a field that only v1beta1 has, the remedy explains this instead of suggesting a name."""
+    """Yield the errors; for unknown fields that enabled features in v1beta1, the remedy names their replacement."""
     for fault in errors:
         remedy = _REMEDY_BY_V1BETA1_FIELD.get(fault.path)
         yield fault if remedy is None else fault._replace(remedy=f"v1beta2 does not have this field: {remedy}")

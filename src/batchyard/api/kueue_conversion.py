@@ -64,7 +64,6 @@ class MappingFields:
         )
 
     def _find_mapping(self, obj: Obj) -> Mapping[str, Any] | None:
-        """Return the mapping in the object that contains the fields, or None if the object lacks it."""
         mapping: Any = obj
         for name in self.path:
             mapping = mapping.get(name) if isinstance(mapping, Mapping) else None
@@ -324,7 +323,7 @@ def _common_prefix(values: Sequence[str]) -> str:
 
 
 def _group_by_prefix(levels: Sequence[str], domains: Sequence[Obj]) -> list[Sequence[Obj]]:
-    """Group adjacent topology domains by common host name prefix; one group if the lowest level is not host names."""
+    """Group adjacent topology domains into slices: by common host name prefix if the lowest level is the host name."""
     keys = [""] * len(domains)
     if len(domains) > 1 and levels and levels[-1] == HOSTNAME:
         keys = _host_name_prefixes([domain["values"][-1] for domain in domains])
@@ -419,7 +418,7 @@ def _upgrade_priority_class(old: ObjectFragment) -> ObjectFragment:
 
 
 def _downgrade_priority_class(new: ObjectFragment) -> ObjectFragment:
-    """Convert priorityClassRef to priorityClassName and priorityClassSource; return {} for an unknown or no kind."""
+    """Convert priorityClassRef to priorityClassName and priorityClassSource; return {} if it is missing or unknown."""
     class_reference = new.get("priorityClassRef") or {}
     class_source = _SOURCE_BY_CLASS_REFERENCE.get((class_reference.get("group", ""), class_reference.get("kind", "")))
     return {"priorityClassName": class_reference["name"], "priorityClassSource": class_source} if class_source else {}

@@ -31,7 +31,7 @@ _DEFAULT_NAME_BY_KIND: Final = {CONFIGURATION: "kueue"}
 
 
 class DecodedObject(NamedTuple):
-    """The result of decoding an object: the object in its storage version, or None with errors; and the warnings."""
+    """The result of decoding: the object in its storage version (None if there are errors), errors, and warnings."""
 
     obj: dict[str, Any] | None
     faults: list[FieldError]
@@ -118,7 +118,7 @@ def _api_version_remedy(kind: object) -> str:
 
 
 def _unknown_kind_error(api_version: str, kind: str) -> FieldError:
-    """Return the error for an unknown kind or API version; the remedy suggests the nearest known one."""
+    """Return the error for an unknown kind or API version; the remedy suggests the nearest known one, if any."""
     served_kind = _served_kinds_by_name().get(kind)
     if served_kind is not None:
         remedy = "use " + " or ".join(
@@ -169,7 +169,7 @@ def _queue_name_warnings(served_kind: ServedKind, obj: Obj) -> Iterator[str]:
 
 
 def _metadata_errors(obj: Obj, errors: list[FieldError]) -> list[FieldError]:
-    """Return the errors of an object's metadata; none if `errors`, the schema errors, already include metadata."""
+    """Return the errors of an object's metadata; empty if `errors`, those of the schema, include one in metadata."""
     if any(fault.path.startswith("metadata") for fault in errors):
         return []
     return list(metadata_errors(obj))
@@ -194,7 +194,7 @@ class ManifestFault(NamedTuple):
     item_path: str = ""
 
     def __str__(self) -> str:
-        """Return `file:line kind/name: field.path: problem; remedy` on one line, without an unknown kind or name."""
+        """Return `file:line kind/name: field.path: problem; remedy` on one line, without unknown parts."""
         words = "/".join(filter(_is_printable_word, (self.kind, self.name)))
         object_text = f" {words}" if words else ""
         if self.lines is None:
@@ -216,12 +216,12 @@ class Manifest:
     lines: DocumentLines | None = field(default=None, compare=False)
 
     def location(self, path: str = "") -> str:
-        """Return the `file:line` of a field, or of the object; only the file if the line is unknown."""
+        """Return the `file:line` of the field at `path` (empty: the object); only the file if the line is unknown."""
         line = 0 if self.lines is None else self.lines.line_of(".".join(filter(None, (self.item_path, path))))
         return f"{self.source}:{line}" if line else self.source
 
     def fault(self, error: FieldError) -> ManifestFault:
-        """Return an error with the file, line, kind and name of this object."""
+        """Return the ManifestFault for an error in this object."""
         kind, name = self.obj["kind"], _name_text(self.obj)
         return ManifestFault(self.source, self.document, kind, name, error, self.lines, self.item_path)
 
@@ -272,7 +272,6 @@ def read_manifests(sources: Iterable[tuple[str, str]]) -> Manifests:
 
 
 def _read_document(source: str, document: Document, manifests: Manifests) -> None:
-    """Add the objects of a YAML document, and their errors and warnings, to `manifests`."""
     document_number = document.number
     manifests.texts[source, document_number] = document.text, document.line
     lines = DocumentLines(document.text, document.line)

@@ -489,7 +489,7 @@ def _quantity_examples(text: str) -> str:
 def parse_quantity(value: str | int | float) -> int:
     """Parse a resource quantity such as `500m` to an integer in billionths; raise ValueError if it is malformed.
 
-    As in Kubernetes, fractions of a billionth round away from zero, and absolute values are capped at 2**63 - 1.
+    As in Kubernetes, fractions of a billionth round away from zero, and absolute values are capped at 2**63 - 1 units.
     """
     text = str(value)
     quantity_match = _QUANTITY_PATTERN.fullmatch(text) if len(text) <= QUANTITY_LENGTH_MAX else None

@@ -27,9 +27,10 @@ def matches_anywhere(pattern: str, text: str) -> bool:
 
 
 def find_matches(pattern: str, text: str) -> Iterator[str]:
-    """Yield all matches of a regular expression in a text, from left to right; raise ValueError if it is invalid.
+    """Yield all matches of a regular expression in a text, from left to right.
 
-    An empty match directly after the previous match is skipped. Source: Go's regexp.FindAllString.
+    An empty match directly after the previous match is skipped. Raises ValueError if the expression is invalid. Source:
+    Go's regexp.FindAllString.
     """
     end = -1
     for match in _compile_pattern(pattern).finditer(text):

@@ -62,7 +62,7 @@ def namespace_policy(labels: Mapping[str, str]) -> PodSecurityPolicy:
     """Return the Pod Security policy that a namespace's labels set.
 
     An invalid level means `restricted` for enforce, and `privileged` for audit and warn. An invalid version means the
-    latest one. Without a label for its own level, warn gets the level of enforce.
+    latest one. Without a label for its own level, warn gets the level of enforce if that is valid.
     """
     if not any(label.startswith(LABEL_PREFIX) for label in labels):
         return PodSecurityPolicy()
@@ -163,7 +163,7 @@ def privilege_escalation_violation(_metadata: Obj, spec: Obj) -> baseline.PodSec
 
 
 def restricted_capabilities_violation(_metadata: Obj, spec: Obj) -> baseline.PodSecurityViolation | None:
-    """Return a violation if containers keep capabilities, or add other ones than NET_BIND_SERVICE, else None."""
+    """Return a violation if containers do not drop ALL capabilities, or add any but NET_BIND_SERVICE, else None."""
 
     def added_capabilities(container: Obj) -> set[str]:
         return {*((baseline.security_context(container).get("capabilities") or {}).get("add") or ())} - {
@@ -355,7 +355,7 @@ LATEST_MINOR: Final = max(since for check in _POD_CHECKS for since, _ in check.v
 
 
 class PodSecurityViolations(NamedTuple):
-    """The Pod Security checks of a level and version that a pod fails."""
+    """The Pod Security checks that a pod fails, and the level and version to which they belong."""
 
     policy: LevelVersion
     violations: Sequence[baseline.PodSecurityViolation]
@@ -371,7 +371,7 @@ class PodSecurityViolations(NamedTuple):
 
 
 def evaluate_pod(policy: LevelVersion, metadata: Obj, spec: Obj) -> PodSecurityViolations:
-    """Return the checks of a Pod Security level and version that the metadata and spec of a pod or template fail."""
+    """Check the metadata and spec of a pod or pod template against a Pod Security level and version."""
     minor_version = LATEST_MINOR if policy.minor is None else min(policy.minor, LATEST_MINOR)
     check_results = (check(metadata, spec) for check in _check_functions(policy.level, minor_version))
     return PodSecurityViolations(policy, [violation for violation in check_results if violation is not None])
@@ -379,7 +379,10 @@ def evaluate_pod(policy: LevelVersion, metadata: Obj, spec: Obj) -> PodSecurityV
 
 @cache
 def _check_functions(level: str, minor_version: int) -> Sequence[baseline.CheckPod]:
-    """Return the functions that check a Pod Security level in a minor version of Kubernetes, ordered by check name."""
+    """Return the functions that check a Pod Security level in a minor version of Kubernetes.
+
+    Checks of `baseline` come first, without those that checks of `restricted` replace.
+    """
     if level == PRIVILEGED:
         return ()
     levels = (BASELINE,) if level == BASELINE else (BASELINE, RESTRICTED)

@@ -54,7 +54,7 @@ def noun_with_names(word: str, names: Sequence[str]) -> str:
 
 
 def violation_subject(names: Sequence[str], *, by_pod: bool) -> str:
-    """Return the subject of a violation message: the pod, the named containers, or both."""
+    """Return the subject of a violation message: the pod, the named containers, or both; '' for neither."""
     return " and ".join([*(["pod"] if by_pod else []), *([noun_with_names("container", names)] if names else [])])
 
 
@@ -103,7 +103,7 @@ SYSCTLS_1_32: Final = SYSCTLS_1_29 | {"net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"}
 
 
 def app_armor_violation(metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-    """Return a violation if AppArmor profiles have other types than RuntimeDefault and Localhost, else None."""
+    """Return a violation if AppArmor profiles (in fields or annotations) are neither default nor local, else None."""
 
     def bad_type(part: Obj) -> str | None:
         profile = security_context(part).get("appArmorProfile")
@@ -204,7 +204,7 @@ def proc_mount_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | No
 
 
 def proc_mount_violation_1_35(metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-    """Return a violation if the procMount of containers is not Default and the pod uses the node's user namespace."""
+    """Return a violation if procMount is not Default and the pod has no user namespace of its own, else None."""
     return None if has_user_namespace(spec) else proc_mount_violation(metadata, spec)
 
 
@@ -231,7 +231,7 @@ def se_linux_check(types: frozenset[str] = _SE_LINUX_TYPES) -> CheckPod:
 
 
 def seccomp_annotations_violation(metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-    """Return a violation if seccomp annotations (before Kubernetes 1.19) set a profile neither default nor local."""
+    """Return a violation if seccomp annotations (before Kubernetes 1.19) are neither default nor local, else None."""
     annotations = metadata.get("annotations") or {}
     names = {_POD_SECCOMP_ANNOTATION, *(_CONTAINER_SECCOMP_PREFIX + each["name"] for each in containers(spec))}
     forbidden_annotations = sorted(

@@ -330,7 +330,7 @@ class Field:
 
 
 class TypeScope:
-    """The object types of one API group and version, such as `kueue.v1beta2`, loaded from a field table."""
+    """The object types of one API group and version, such as `kueue.v1beta2`, or of all Kubernetes kinds (`native`)."""
 
     def __init__(self, name: str) -> None:
         self.name = name

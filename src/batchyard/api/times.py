@@ -29,7 +29,7 @@ _TIME_CACHE_SIZE: Final = 16384
 def format_time(instant: Instant) -> str:
     """Format an instant in RFC 3339: in whole seconds, or with six decimals if it has a fraction of a second.
 
-    Instants out of range are clamped to the first or last one.
+    Instants before the year 1 or after the year 9999 become the first or the last instant of these years.
     """
     return (_UNIX_EPOCH + timedelta(microseconds=min(max(instant, _FIRST_INSTANT), _LAST_INSTANT))).isoformat() + "Z"
 
@@ -60,7 +60,7 @@ def convert_micro_time_to_utc(text: str) -> str:
 
 
 def days_in_month(year: int, month: int) -> int:
-    """Return the number of days in a month of the Gregorian calendar."""
+    """Return the number of days in a month of the Gregorian calendar; the year 0 counts as a leap year."""
     return monthrange(year or 4, month)[1]
 
 
@@ -103,12 +103,15 @@ class ReservationWindow(NamedTuple):
 
 
 def is_time(text: str) -> bool:
-    """Return whether a text that is a time or a duration is an RFC 3339 time, and not a duration such as `2h`."""
+    """Return whether a text, which must be an RFC 3339 time or a duration such as `2h`, is a time."""
     return "T" in text
 
 
 def parse_time_or_duration(text: str, simulation_start: Instant) -> Instant:
-    """Return the instant of an RFC 3339 time, or of a duration after `simulation_start`; ValueError if malformed."""
+    """Return the instant of an RFC 3339 time, or of a duration after `simulation_start`.
+
+    Raises ValueError if the text is malformed.
+    """
     return parse_time(text) if is_time(text) else simulation_start + parse_duration(text)
 
 

@@ -43,7 +43,7 @@ _FLOAT_AS_INTEGER_LIMIT: Final = 1e21
 
 
 class BadScalarError(ValueError):
-    """A YAML scalar does not match its tag, is too large or has no JSON equivalent. Message: `problem; remedy`."""
+    """A YAML scalar is invalid, or has no equivalent in JSON. The message has the form `problem; remedy`."""
 
 
 def scalar_value(text: str, tag: str | None, is_plain: bool) -> Any:
@@ -71,7 +71,6 @@ def scalar_value(text: str, tag: str | None, is_plain: bool) -> Any:
 
 @memoized_if_short(maxsize=65536)
 def _plain_scalar_value(text: str) -> Any:
-    """Return the value of an unquoted YAML scalar: null, boolean, number or text."""
     if text in _YAML_NULL_TEXTS:
         return None
     if text in _YAML_TRUE_TEXTS or text in _YAML_FALSE_TEXTS:
@@ -214,13 +213,13 @@ def _parse_chunk(
 
 
 def _json_lines(chunk: str, first_line: int) -> list[tuple[str, int]] | None:
-    """Return the lines of a text with their line numbers if every line is a JSON object, else None."""
+    """Return the non-blank lines of a text with their line numbers; None unless each has the form `{...}`."""
     lines = [(line, number) for number, line in enumerate(chunk.splitlines(), first_line) if line.strip()]
     return lines if all(line[0] == "{" and line.rstrip()[-1] == "}" for line, _ in lines) else None
 
 
 def _read_yaml_chunk(chunk: str, first_line: int, values_max: int | None) -> tuple[Any, Sequence[FieldError]]:
-    """Parse a YAML document; return its value and its errors."""
+    """Parse a YAML document; return its value (None if it cannot be parsed) and its errors."""
     builder = _DocumentBuilder(first_line, values_max)
     try:
         value, errors = builder.build(chunk), builder.faults
@@ -331,7 +330,7 @@ class _DocumentBuilder:
         self._result: Any = None
 
     def build(self, chunk: str) -> Any:
-        """Parse the text of a YAML document and return its value; raise YAMLError if the text cannot be parsed."""
+        """Parse the text of a YAML document and return its value; raise YAMLError if it is malformed or too large."""
         for event in yaml.parse(chunk, Loader=yaml.CSafeLoader):
             self._values_left -= 1
             if self._values_left < 0:
@@ -402,7 +401,6 @@ class _DocumentBuilder:
         return isinstance(open_collection.value, dict) and open_collection.key is None
 
     def _field_name(self, value: Any, open_collection: _OpenCollection, event: yaml.Event) -> str:
-        """Return the field name that a YAML value stands for; record an error unless it is a string and unique."""
         if isinstance(value, str):
             if value in open_collection.value:
                 self._record_fault(event, f"the field {format_value(value)} is set twice", "remove one of the two")
@@ -509,7 +507,7 @@ class DocumentLines:
 
 
 def _blank_line_count(text: str) -> int:
-    """Return the number of blank, comment and `---` lines before the first content of a text."""
+    """Return the number of blank, comment, `---` and directive lines before the first content of a text."""
     lines = enumerate(line.strip() for line in text.splitlines())
     return next((count for count, line in lines if line and not line.startswith(("#", "---", "%"))), 0)
 

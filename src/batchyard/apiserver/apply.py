@@ -172,14 +172,14 @@ class FieldManagerEntry(NamedTuple):
     fields_v1: Mapping[str, Any] | None = None
 
     def with_fields(self, fields: field_sets.FieldSet) -> "FieldManagerEntry":
-        """Return a copy of the entry that owns `fields`; the entry itself if it has the same field set object."""
+        """Return a copy of the entry with `fields` as its field set; the entry itself if it already has this object."""
         if fields is self.fields:
             return self
         return FieldManagerEntry(self.name, self.operation, self.api_version, self.subresource, self.time, fields)
 
     @property
     def identity(self) -> tuple[str, str, str, str]:
-        """The values that identify the `managedFields` entry; the API version among them is '' for applies."""
+        """The identity: (operation, manager, API version, subresource); the API version is '' for applies."""
         version = "" if self.operation == APPLY else self.api_version
         return self.operation, self.name, version, self.subresource
 
@@ -252,13 +252,11 @@ def _top_level_to_fields_v1(value: Any, schema: MergeSchema, *, has_self_mark: b
 
 @memoized_if_short(_CACHED_FIELD_SETS_MAX, _CACHED_VALUE_BYTES_MAX)
 def _value_to_fields_v1(encoded_value: bytes, schema: MergeSchema) -> dict[str, Any]:
-    """Return the `fieldsV1` of a top-level field, whose value is encoded by `marshal`."""
     return field_sets.to_fields_v1(all_fields_of(marshal.loads(encoded_value), schema))  # noqa: S302 - encoded by this module
 
 
 @memoized_if_short(_CACHED_FIELD_SETS_MAX, _CACHED_VALUE_BYTES_MAX)
 def _nested_to_fields_v1(encoded_value: bytes, schema: MergeSchema) -> dict[str, Any]:
-    """Return the `fieldsV1` of one nested field, whose value is encoded by `marshal`."""
     fields = all_fields_of(marshal.loads(encoded_value), schema)  # noqa: S302 - encoded by this module
     return {} if fields == field_sets.LEAF else field_sets.to_fields_v1(fields)
 
@@ -276,7 +274,7 @@ def _marshalled_to_fields_v1(encoded_value: bytes) -> dict[str, Any]:
 def managed_fields_after_update(
     old: Obj, new: Obj, entries: Sequence[ManagedFieldsJson], author: FieldManager, accessors: VersionAccessors
 ) -> list[dict[str, Any]]:
-    """Return the `managedFields` after an update; `old` and `new` are in the API version that the author sent."""
+    """Return the `managedFields` after an update from `old` to `new`, both in the version of the author's request."""
     return _encode_entries(_entries_after_update(old, new, _decode_entries(entries, accessors), author, accessors))
 
 
@@ -391,9 +389,9 @@ def _remove_abandoned_fields(
     manager_entries: Sequence[FieldManagerEntry],
     schema: MergeSchema,
 ) -> dict[str, Any]:
-    """Return an object without the fields that only `last_entry` owns, and no entry of `manager_entries`.
+    """Return `obj` without the fields that `last_entry` owns but no entry of `manager_entries` owns.
 
-    If the last apply used another API version than this one (the first entry), no field is removed.
+    If `last_entry` is None or in another API version than the first of `manager_entries`, return `obj` unchanged.
     """
     if last_entry is None or last_entry.api_version != manager_entries[0].api_version:
         return obj
@@ -440,7 +438,6 @@ def _unchanged_kubectl_fields(live_object: Obj, schema: MergeSchema) -> field_se
 
 
 def _conflict_error(conflicts: Sequence[tuple[FieldManagerEntry, field_sets.FieldSet]]) -> StatusError:
-    """Return the conflict error of an apply that changes fields of other managers."""
     causes = [
         {"reason": "FieldManagerConflict", "message": f"conflict with {entry.title}", "field": path}
         for entry, fields in conflicts
@@ -489,7 +486,10 @@ def _encode_entries(manager_entries: Sequence[FieldManagerEntry]) -> list[dict[s
 
 
 def _merge_oldest_updates(entries: list[FieldManagerEntry]) -> list[FieldManagerEntry]:
-    """Merge the oldest of more than `UPDATE_ENTRIES_MAX` Update entries into one; drop those in another API version."""
+    """Merge the oldest Update entries into one if there are more than `UPDATE_ENTRIES_MAX`.
+
+    The merged entry has the API version of the latest of them; fields from other versions are dropped.
+    """
     update_entries = [entry for entry in entries if entry.operation == UPDATE]
     update_entries.sort(key=lambda entry: (entry.time, entry.name))
     surplus_count = len(update_entries) - UPDATE_ENTRIES_MAX
@@ -517,7 +517,7 @@ def _empty_object(obj: Obj) -> dict[str, Any]:
 
 
 def check_applied_config(config: Mapping[str, Any], schema: MergeSchema) -> None:
-    """Raise StatusError if an applied configuration has undeclared fields, duplicate list items or `managedFields`."""
+    """Raise StatusError (400) if an applied configuration does not fit its schema or sets `managedFields`."""
     metadata = config.get("metadata") or {}
     if not isinstance(metadata, Mapping):
         raise bad_request("metadata must be an object")
@@ -550,7 +550,7 @@ def _undeclared_paths(value: Any, schema: MergeSchema, path: str) -> Iterator[st
 
 
 def version_accessors_of(resource: Resource, namespace: str) -> VersionAccessors:
-    """Return the accessors for all versions of a resource's kind."""
+    """Return the accessors for all versions of a resource's kind; `namespace` is that of the object to convert."""
     served_kind, strategy = resource.served_kind, resource.strategy
 
     def merge_schema(api_version: str) -> MergeSchema:
@@ -579,9 +579,9 @@ class InProcessFieldManager:
         self._now = now
 
     def claim_fields(self, write: Write, get: Callable[[Key], Obj | None]) -> Write:
-        """Return a controller's write; an update records in `managedFields` which fields the controller changed.
+        """Return a controller's update, with the fields that the controller changed recorded in `managedFields`.
 
-        Other writes, and updates of an object without `managedFields`, are returned unchanged.
+        Other writes, and updates of objects that are not served or have no `managedFields`, are returned unchanged.
         """
         if not isinstance(write, Update):
             return write

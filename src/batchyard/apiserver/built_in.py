@@ -175,7 +175,6 @@ def _json_type(value: Any) -> str:
 
 
 def _go_type(field: Field) -> str:
-    """Return the Go type of a field, as decoding errors name it."""
     if field.is_list:
         return f"[]{_go_type(field.element)}"
     if field.expression == "{quantity}":

@@ -71,7 +71,10 @@ class ModelProvider(Protocol):
     """Computes the models of the dashboard: the JSON document of each page."""
 
     def model(self, view_name: str, query: Mapping[str, str], permissions: ListPermissions) -> dict[str, Any] | None:
-        """Return the JSON document of a dashboard page; None if the page is unknown or hidden from the user."""
+        """Return the JSON document of a dashboard page, limited to what the user may list.
+
+        None if there is no such page, or if its object does not exist or the user may not list it.
+        """
 
     def time(self) -> dict[str, Any]:
         """Return the current time of the platform as a JSON document."""
@@ -216,7 +219,7 @@ class ModelStream:
             self.mark_stale()
 
     def mark_stale(self) -> None:
-        """Mark the page's document as stale, and schedule an update unless the client has not read the last one yet."""
+        """Mark the page's document as stale, so that an update is sent later, once the client has read the last one."""
         if self.is_over:
             return
         self._is_stale = True

@@ -154,7 +154,7 @@ class DashboardActions:
         return self._authorizer.decide(attributes).allowed
 
     def _offered_action(self, user: UserInfo, obj: Obj, action: str) -> dict[str, Any] | None:
-        """Return an action with its possible values; None if the user may not perform it."""
+        """Return an action with its possible values; None if it is not possible or the user may not perform it."""
         values = self._action_values(user, action)
         try:
             planned_write = self._plan_write(obj, action, values[0] if values else "")
@@ -166,7 +166,7 @@ class DashboardActions:
         return {"name": action, "values": values, "target": f"{target_kind} {planned_write.target}"}
 
     def _action_values(self, user: UserInfo, action: str) -> list[str]:
-        """Return the values from which the user can choose for an action; none for an action without a value."""
+        """Return the values from which the user can choose for an action; empty if users must type it or need none."""
         if action == STOP:
             return list(_STOP_POLICIES)
         if action != PRIORITY or not self._is_allowed(user, "list", Key(scheme.WORKLOAD_PRIORITY_CLASS, "", "")):
@@ -191,7 +191,8 @@ class DashboardActions:
     def _plan_priority_change(self, workload: Obj, class_name: str) -> PlannedWrite:
         """Return the write that gives a Workload another WorkloadPriorityClass, through its job if it has one.
 
-        Raises StatusError if the class does not exist, or the priority does not come from a WorkloadPriorityClass.
+        If `class_name` is '', the write has only its target. Raises StatusError if the class does not exist, or the
+        priority of the Workload cannot be changed.
         """
         if not follows_priority_label(workload, has_quota_reservation(workload)):
             message = "its priority comes from the PriorityClass of its pods, or it holds quota without a class"

@@ -49,7 +49,10 @@ class Discovery:
         self._documents_by_path: dict[str, Mapping[str, Any]] = {}
 
     def document(self, path: str, *, is_aggregated: bool) -> Mapping[str, Any] | None:
-        """Return the discovery document of a path: `/`, `/version`, `/api`, `/apis` or below; None if unknown."""
+        """Return the discovery document of a path: `/`, `/version`, `/api`, `/apis` or below; None if unknown.
+
+        Aggregated documents exist only for `/api` and `/apis`.
+        """
         if self._edition != self._resources.edition:
             self._edition = self._resources.edition
             self._documents_by_path = _build_documents(self._resources.all())
@@ -157,7 +160,6 @@ def _aggregated_document(resources: Sequence[Resource], groups: Mapping[str, Seq
 
 
 def _discovery_entry(resource: Resource, version: str) -> dict[str, Any]:
-    """Return the entry of a resource in aggregated discovery."""
     served_kind = resource.served_kind
     kind = {"group": served_kind.group, "version": version, "kind": served_kind.kind}
     entry: dict[str, Any] = {

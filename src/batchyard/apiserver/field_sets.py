@@ -202,9 +202,9 @@ def with_named_fields(fields: FieldSet, schema: MergeSchema) -> FieldSet:
 
 
 def items_of(list_items: Sequence[Any], schema: MergeSchema, *, rejects_duplicates: bool = False) -> dict[str, Any]:
-    """Return list items by field-set path element.
+    """Return list items by their path element in a field set, such as `k:{"name":"a"}`.
 
-    Of items with the same element, the first is returned; with `rejects_duplicates`, StatusError is raised instead.
+    Of items with the same path element, the first is returned; with `rejects_duplicates`, StatusError is raised.
     """
     items_by_step: dict[str, Any] = {}
     for item in list_items:

@@ -53,7 +53,7 @@ def apply_json_patch(obj: Obj, patch: Any) -> Any:
 
 
 def json_patch_strict_errors(patch: Any, duplicate_faults: Sequence[str]) -> list[str]:
-    """Return the strict decoding errors of a JSON patch: duplicate and unknown fields of operations."""
+    """Return the strict decoding errors of a JSON patch: `duplicate_faults`, and unknown fields of operations."""
     known_fields = {*_STRING_FIELDS, "value"}
     unknown_field_faults = [
         f'unknown field "[{index}].{name}"'
@@ -191,7 +191,7 @@ class _PatchedDocument:
         raise OperationError(f"{missing_message}: missing value")
 
     def _value_at(self, steps: Sequence[str]) -> Any:
-        """Return the value of the document at a path; None if a mapping on the path lacks the next step.
+        """Return the value of the document at a path; None if the path leads to no value.
 
         Raises OperationError if a step is not an index of its list.
         """

@@ -249,7 +249,6 @@ def _resource_schemas(version_path: str, resource: Resource) -> dict[str, Any]:
 
 
 def _paths(version_path: str, resource: Resource) -> dict[str, Any]:
-    """Return the OpenAPI paths of a resource with their operations."""
     served_kind, version = resource.served_kind, version_path.rpartition("/")[2]
     kind = {"group": served_kind.group, "version": version, "kind": served_kind.kind}
     name = schema_name(served_kind, version)
@@ -338,7 +337,6 @@ def _path_parameter(name: str) -> dict[str, Any]:
 
 
 def _v2_document(path_resources: Mapping[str, Sequence[Resource]]) -> dict[str, Any]:
-    """Return the OpenAPI v2 document of all resources."""
     definitions: dict[str, Any] = dict(_COMMON_SCHEMAS)
     paths: dict[str, Any] = {}
     for version_path, resources in path_resources.items():

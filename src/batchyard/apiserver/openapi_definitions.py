@@ -66,7 +66,7 @@ def schema_name(served_kind: ServedKind, version: str) -> str:
 
 
 def schemas_of(served_kind: ServedKind, version: str) -> Schemas:
-    """Return the OpenAPI schema of a kind in a version first, then all referenced schemas."""
+    """Return the OpenAPI schemas of a kind in a version, by name: that of the kind first, then all referenced ones."""
     schemas = _collect_schemas(
         schema_name(served_kind, version), load_scope_for_kind(served_kind, version), served_kind.kind
     )
@@ -76,7 +76,7 @@ def schemas_of(served_kind: ServedKind, version: str) -> Schemas:
 
 
 def metadata_schemas() -> Schemas:
-    """Return the OpenAPI schema of object metadata first, then all referenced schemas."""
+    """Return the OpenAPI schemas of object metadata, by name: that of ObjectMeta first, then all referenced ones."""
     native_scope = load_scope(NATIVE)
     return _collect_schemas(_type_name(_METADATA_TYPE, native_scope), native_scope, _METADATA_TYPE)
 

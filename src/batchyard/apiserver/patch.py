@@ -213,7 +213,7 @@ def _apply_directive(patch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _retain_keys(value: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return only the fields of a mapping that `$retainKeys` names, which must include all that the patch sets."""
+    """Return the fields of `value` that `$retainKeys` names. Raises StatusError if the patch sets other fields."""
     retained_keys = patch[_RETAIN_KEYS]
     changed_fields = [name for name, new_value in patch.items() if new_value is not None and not name.startswith("$")]
     if not isinstance(retained_keys, list):
@@ -285,7 +285,7 @@ def _directive_of(item: Any) -> str | None:
 
 
 def _item_key(item: Any, key: str) -> Any:
-    """Return the identity of a list item: the value of its merge key, or the item itself without a merge key."""
+    """Return the identity of a list item: the value of its merge key, or the item itself if `key` is ''."""
     if not key:
         return item
     if not isinstance(item, Mapping) or key not in item:
@@ -294,7 +294,7 @@ def _item_key(item: Any, key: str) -> Any:
 
 
 def _check_element_order(element_order: Any, patch: Sequence[Any], key: str) -> None:
-    """Raise StatusError unless `$setElementOrder` contains the items of the patch in their order."""
+    """Raise StatusError unless `$setElementOrder` is empty or contains the items of the patch in their order."""
     if not isinstance(element_order, list):
         raise request.bad_request("invalid patch format of setElementOrder list")
     ordered_keys: Iterator[Any] = iter([_item_key(item, key) for item in element_order])
@@ -305,7 +305,10 @@ def _check_element_order(element_order: Any, patch: Sequence[Any], key: str) -> 
 
 
 def _order_items(items: list[Any], element_order: Sequence[Any], previous_items: Sequence[Any], key: str) -> list[Any]:
-    """Return list items in order: those of `element_order` in its order, with the others between in their old order."""
+    """Merge two sequences of `items`: those in `element_order`, sorted by it, and the others, in their given order.
+
+    One of the others precedes the next item in `element_order` only if it did so in `previous_items`.
+    """
     positions = _first_positions(_encode_item_key(item, key) for item in element_order)
     previous_positions = _first_positions(_encode_item_key(item, key) for item in previous_items)
     keyed_items = [(_encode_item_key(item, key), item) for item in items]
@@ -352,7 +355,10 @@ def apply_merge_patch(value: Any, patch: Any) -> Any:
 
 
 def apply_patch(obj: Obj, content_type: str, patch: Any, merge_schema: MergeSchema) -> Any:
-    """Return an object after a patch of one of the media types. Raises StatusError if the patch does not apply."""
+    """Return an object after a JSON, JSON merge or strategic merge patch; `content_type` is the patch's media type.
+
+    Raises StatusError if the patch does not apply.
+    """
     if content_type == request.JSON_PATCH:
         return apply_json_patch(obj, patch)
     if not isinstance(patch, Mapping):

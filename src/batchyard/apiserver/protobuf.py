@@ -31,11 +31,13 @@ class FieldBudget:
 
 
 class BadMessage(Exception):  # noqa: N818 - named after the condition
-    """The bytes are not a valid protobuf message."""
+    """The bytes are not a protobuf message that this module can decode."""
 
 
 def fields_of(message: bytes, budget: FieldBudget | None = None) -> Iterator[tuple[int, FieldValue]]:
-    """Yield number and value of each protobuf field: an integer for varints, bytes for other wire types.
+    """Yield (field number, value) of each field in a protobuf message.
+
+    The value is an integer for a varint, and bytes for other wire types.
 
     Raises BadMessage if the message is malformed, or has more fields than `budget` allows.
     """

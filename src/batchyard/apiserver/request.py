@@ -62,7 +62,7 @@ def account_name(namespace: str, name: str) -> str:
 
 
 def service_account_of(user: str) -> tuple[str, str] | None:
-    """Return namespace and name of the ServiceAccount of a user name; None if the user is not a ServiceAccount."""
+    """Return (namespace, name) of the ServiceAccount with this user name; None if the user is not a ServiceAccount."""
     namespace, separator, name = user.removeprefix(_SERVICE_ACCOUNT_PREFIX).partition(":")
     is_account = user.startswith(_SERVICE_ACCOUNT_PREFIX) and separator and namespace and name and ":" not in name
     return (namespace, name) if is_account else None
@@ -82,7 +82,7 @@ def account_groups(namespace: str) -> tuple[str, ...]:
 
 
 def flow_of(user: UserInfo) -> str:
-    """Return the flow whose requests are limited together: the user, or all ServiceAccounts of a namespace."""
+    """Return the name of a user's flow: the user name; for a ServiceAccount, the group of those in its namespace."""
     service_account = service_account_of(user.name)
     return user.name if service_account is None else f"system:serviceaccounts:{service_account[0]}"
 
@@ -120,7 +120,7 @@ class ApiRequest(NamedTuple):
         )
 
     def with_body(self, body: bytes) -> "ApiRequest":
-        """Return the request with a body."""
+        """Return the request with another body."""
         return ApiRequest(
             self.method, self.path, self.query, self.headers, body, self.user, self.client_address, self.query_items
         )
@@ -229,7 +229,7 @@ class StreamingResponse(Protocol):
         """Remove and return the buffered data; bytes are sent unchanged, other values as lines of JSON."""
 
     def send_keep_alive(self) -> None:
-        """Send a bookmark or keep-alive if the client requested it; called periodically."""
+        """Send a keep-alive, such as a bookmark, if this kind of response has one; called periodically."""
 
     def end(self) -> None:
         """End the response after the buffered data."""
@@ -417,7 +417,7 @@ def _propagation_policy(fields: Mapping[str, Any]) -> Propagation | None:
 
 
 def _parse_grace_period(value: Any) -> int | None:
-    """Return the grace period of a delete in seconds; negative values mean one second, as in Kubernetes."""
+    """Return the grace period of a delete in seconds, None if unset; as in Kubernetes, a negative one is one second."""
     if value is None:
         return None
     if isinstance(value, bool) or not str(value).removeprefix("-").isdecimal() or len(str(value)) > 10:

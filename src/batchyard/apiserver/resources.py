@@ -52,7 +52,7 @@ class ResourceStrategy(Protocol):
         """Return the table columns in a version, including those of `-o wide`."""
 
     def cells(self, stored_object: Obj, now: Instant, api_version: str) -> list[str]:
-        """Return the table cells of a stored object."""
+        """Return the table cells of a stored object as text, one for each of `columns`."""
 
     def schemas(self, version: str) -> Mapping[str, Any]:
         """Return the OpenAPI schemas of the kind in a version, including referenced ones, by name."""
@@ -163,7 +163,7 @@ class Resources:
         return self._all
 
     def serve_always(self, resource: Resource) -> None:
-        """Add a resource to the built-in ones."""
+        """Add a resource to the built-in ones, and stop serving additional resources until they are set again."""
         self._built_in.append(resource)
         self.serve_additional(())
 
@@ -247,7 +247,7 @@ def parse_resource_path(resources: Resources, path: str) -> ResourcePath | None:
 
 
 def subresource_in_path(path: str) -> str:
-    """Return the subresource that a path ends with, whether it is served or not; '' if it ends with none."""
+    """Return the subresource that an API path ends with, even if it is not served; '' if the path has none."""
     parts = path.strip("/").split("/")
     resource_index = {"api": 2, "apis": 3}.get(parts[0])
     if resource_index is None or len(parts) <= resource_index:

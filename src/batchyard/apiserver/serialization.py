@@ -74,7 +74,7 @@ def read_body(request: ApiRequest) -> RequestBody:
 
 
 def read_json(body: bytes) -> RequestBody:
-    """Decode a JSON request body. Raises StatusError if it is invalid."""
+    """Decode a JSON request body. Raises StatusError if the body is invalid or too large."""
     try:
         text = body.decode()
         check_json_limits(body)
@@ -177,7 +177,7 @@ class PrunedValue(NamedTuple):
 def prune_to_merge_schema(value: Any, merge_schema: MergeSchema) -> PrunedValue:
     """Return a value without the fields that its merge schema does not declare, and the errors about those fields.
 
-    If there are none, the value is returned unchanged. At most `FAULTS_MAX` errors are returned.
+    If all fields are declared, the value itself is returned. At most `FAULTS_MAX` errors are returned.
     """
     errors: list[str] = []
     return PrunedValue(_prune_value(value, merge_schema, "", errors), errors)
@@ -244,7 +244,7 @@ def decode_body_object(
 
 
 def with_kind(sent_object: Any, path: ResourcePath) -> dict[str, Any]:
-    """Return a sent object with the kind and version of the path. Raises StatusError if it has different ones."""
+    """Return a sent object with the path's kind and API version. Raises StatusError if the sent ones differ."""
     if not isinstance(sent_object, Mapping):
         raise bad_request("the request body is not an object")
     kind, api_version = (
@@ -358,7 +358,7 @@ class Representation:
             raise bad_request(f'unrecognized includeObject value: "{self._include_object}"')
 
     def render_object(self, stored_object: Obj) -> Mapping[str, Any]:
-        """Render one object."""
+        """Render one object. Raises StatusError if the client accepts only lists."""
         match self._form:
             case ResponseForm.TABLE:
                 revision = stored_object["metadata"].get("resourceVersion")  # absent on virtual objects
@@ -383,7 +383,7 @@ class Representation:
         return _metadata_only({"metadata": metadata})
 
     def render_list(self, stored_objects: Sequence[Obj], metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Render a list of objects."""
+        """Render a list of objects. Raises StatusError if the client accepts only single objects."""
         match self._form:
             case ResponseForm.TABLE:
                 return self._render_table(stored_objects, metadata)
@@ -423,7 +423,7 @@ class Representation:
 
 
 def full_object_list(stored_objects: Sequence[Obj], path: ResourcePath, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a list of whole objects; items of built-in kinds lack `apiVersion` and `kind`, as Go's typed lists do."""
+    """Return a list of whole objects; only items of custom resources have `apiVersion` and `kind`, as in Kubernetes."""
     api_version, render_object = path.api_version, path.resource.strategy.render
     has_types = path.resource.has_typed_items
 
@@ -436,7 +436,10 @@ def full_object_list(stored_objects: Sequence[Obj], path: ResourcePath, metadata
 
 
 def convert_to_form(response: Response, form: ResponseForm) -> Response:
-    """Return the response of a write in the form that the client accepts; Tables and Statuses are not converted."""
+    """Return the response of a write in the form that the client accepts.
+
+    It is unchanged if the client accepts whole objects or a Table, or if the body is a Status.
+    """
     kind = response.body.get("kind")
     if form in {ResponseForm.WHOLE, ResponseForm.TABLE} or kind == "Status":
         return response

@@ -94,7 +94,7 @@ def _object_reference(path: ResourcePath) -> Mapping[str, str]:
 
 
 def _response_status(response: AnyResponse) -> Mapping[str, Any]:
-    """Return the `responseStatus` of an audit event: the status code, and for errors the reason."""
+    """Return the `responseStatus` of an audit event: the status code, and for errors also message and reason."""
     if not isinstance(response, Response):
         return {"code": 200}
     body = response.body if response.code >= 400 and isinstance(response.body, Mapping) else {}
@@ -172,7 +172,7 @@ class ApiServer:
         return self._auth_filters.authenticate(request)
 
     def begins_watch(self, request: ApiRequest) -> bool:
-        """Return whether a request with `watch` starts a watch; it does not for named objects and writes."""
+        """Return whether a request with `watch` starts a watch: whether it is a GET of a resource without a name."""
         path = parse_resource_path(self._resources, request.path)
         return request.method == "GET" and path is not None and not path.name
 
@@ -197,7 +197,7 @@ class ApiServer:
         return self._audit_deferred(response, AuditedRequest(sender_request, effective_request, path, response))
 
     def _audit_deferred(self, deferred_response: DeferredResponse, audited_request: AuditedRequest) -> DeferredResponse:
-        """Record a response in the audit log once it is available."""
+        """Return a deferred response that is recorded in the audit log once it is available."""
 
         def audit_and_respond(respond: Callable[[Response], None], response: Response) -> None:
             self._audit(audited_request._replace(response=response))
@@ -243,7 +243,7 @@ class ApiServer:
             self._auth_filters.authorize(request, path)
 
     def _is_large_write(self, request: ApiRequest, path: ResourcePath) -> bool:
-        """Return whether a write is large or changes a large object; deletions never count."""
+        """Return whether a write has a large body, or updates a large object."""
         if len(request.body) > write.INLINE_BODY_MAX:
             return True
         return request.method in {"PUT", "PATCH"} and self._write_handler.targets_large_object(path)

@@ -32,14 +32,14 @@ def costs_tables(statement: Statement) -> str:
 def losses_table(losses: Sequence[GangLoss], now: Instant, *, wide: bool = False) -> str:
     """Return the table of gangs (Workloads) that lost a machine: recovery time, lost pod time, preempted Workloads.
 
-    Without `wide`, the table has at most its first ROWS_SHOWN_MAX rows. `now` ends the time of unfinished recoveries.
+    Without `wide`, the table has at most its first ROWS_SHOWN_MAX rows. Unfinished recoveries are timed up to `now`.
     """
     header = ["GANG", "LOST AT", "RECOVERED IN", "LOST POD TIME", "PREEMPTED"]
     return format_bounded_table([header, *(_loss_row(loss, now) for loss in losses)], wide=wide, noun="gang")
 
 
 def unplaced_table(pods: Iterable[Obj], *, wide: bool = False) -> str:
-    """Return a table of the pods that wait for a node and the reasons; '' if there are none.
+    """Return a table of the unschedulable pods and the reasons; '' if there are none.
 
     Without `wide`, the table has at most its first ROWS_SHOWN_MAX rows.
     """

@@ -117,7 +117,6 @@ def _command_list() -> str:
 
 
 def _load_command(name: str, command_entry: CommandEntry) -> Any:
-    """Return the Click command that an entry of the command table defines."""
     definition = getattr(import_module(command_entry.module), command_entry.attribute)
     if not isinstance(definition, typer.Typer):
         command_app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP_SETTINGS)

@@ -103,7 +103,7 @@ class ClusterTarget(NamedTuple):
 def access_reader_of_target(target: ClusterTarget) -> Callable[[], Awaitable[ApiServerAccess]]:
     """Return a function that reads the cluster's address and credentials, to call again when the credentials expire.
 
-    Raises UnreachableError if the cluster is a local platform that does not run.
+    Raises UnreachableError if the cluster is a local platform that is not running.
     """
     if target.uses_kubeconfig:
 
@@ -125,7 +125,7 @@ def request_document(target: ClusterTarget, path_in: Callable[[str], str]) -> Ma
     """Send a GET request to the cluster and return the JSON document.
 
     `path_in` maps the default namespace to the URL path. Raises an error of REQUEST_ERRORS on failure: UnreachableError
-    for an error status, or for a local platform that does not run.
+    for a status other than 200, or for a local platform that is not running.
     """
     if target.uses_kubeconfig:
         url, code, body = request_kubeconfig_cluster(access_reader_of_target(target), path_in)
@@ -177,7 +177,7 @@ TIME_PATHS: Final = (STATUS_REPORT_PATH, DASHBOARD_TIME_PATH)
 
 
 def time_in_document(document: Mapping[str, Any]) -> tuple[Instant, float] | None:
-    """Return the platform's time and speed in a document of `TIME_PATHS`; None if the document has no time."""
+    """Return the platform's time and speed in a document of `TIME_PATHS`; None if one is missing."""
     instant, text, speed = document.get("instant"), document.get("time"), document.get("speed")
     if not isinstance(speed, int | float) or not isinstance(text, str):
         return None
@@ -185,7 +185,10 @@ def time_in_document(document: Mapping[str, Any]) -> tuple[Instant, float] | Non
 
 
 def read_platform_time(target: ClusterTarget) -> Instant:
-    """Return the platform's current time, or this machine's time if the cluster does not report one."""
+    """Return the platform's current time, or this machine's time if the cluster does not report one.
+
+    Raises the errors of REQUEST_ERRORS except UnreachableError.
+    """
 
     def path_in(_namespace: str, path: str) -> str:
         return path
@@ -271,9 +274,10 @@ def read_state_file(file: str) -> State:
 
 
 def read_state_texts(texts: Sequence[tuple[str, str]], unread: Sequence[FileFault] = ()) -> State:
-    """Return the cluster state in (name, text) pairs, and print remarks on it.
+    """Return the cluster state that `texts`, given as (name, text) pairs, contain, and print remarks on it.
 
-    `unread` has the faults of files that could not be read; the command exits if there are any, or a text is invalid.
+    `unread` has the faults of files that could not be read. The command exits if there are any, or if a text is
+    invalid.
     """
     try:
         state = state_of_texts(texts, unread)
@@ -369,7 +373,10 @@ def read_cluster_state(target: ClusterTarget) -> State:
 
 
 def access_reader_of_source(target: ClusterTarget) -> Callable[[], Awaitable[ApiServerAccess]]:
-    """Return a function that reads the cluster's address and credentials; raise ClusterError if no platform runs."""
+    """Return a function that reads the cluster's address and credentials.
+
+    Raises ClusterError if the cluster is a local platform that is not running.
+    """
     try:
         return access_reader_of_target(target)
     except UnreachableError as error:
@@ -377,9 +384,10 @@ def access_reader_of_source(target: ClusterTarget) -> Callable[[], Awaitable[Api
 
 
 async def read_snapshot(target: ClusterTarget, handle_page: PageHandler) -> SnapshotResult:
-    """Read all objects of a cluster and pass them to `handle_page` page by page; read Kueue's Configuration as well.
+    """Read the objects of SNAPSHOT_KINDS, pass them to `handle_page` page by page, and return the other results.
 
-    Raises ClusterError if the objects cannot be read; ListPermissionError if the user may not list required kinds.
+    The other results include Kueue's Configuration and the kinds that could not be listed. Raises ClusterError if the
+    objects cannot be read, and ListPermissionError if the user may not list required kinds.
     """
     read_access = access_reader_of_source(target)
     access = await read_access()

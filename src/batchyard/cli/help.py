@@ -116,7 +116,7 @@ def first_sentence(text: str) -> str:
 def parameter_groups(parameters: Iterable[Any]) -> Mapping[str, Sequence[Any]]:
     """Return the visible arguments and options by group, in the order of the help.
 
-    The only option of a group moves to `Options`, except for the groups of _GROUPS_OF_ANY_SIZE.
+    If a group not in _GROUPS_OF_ANY_SIZE has only one option, this option moves to the group `Options`.
     """
     groups: dict[str, list[Any]] = {name: [] for name in _GROUPS}
     for parameter in parameters:

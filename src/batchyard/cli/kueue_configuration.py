@@ -23,7 +23,7 @@ def read_configuration_file(file: Path) -> Obj:
 
 
 def read_kueue_settings(file: Path) -> kueue_configuration.KueueSettings:
-    """Return the scheduler settings in a Kueue Configuration file, which is read by `read_supported_configuration`."""
+    """Return the scheduler settings in a Kueue Configuration file; exit like `read_supported_configuration`."""
     return kueue_configuration.parse_kueue_settings(read_supported_configuration(file))
 
 
@@ -42,7 +42,10 @@ def read_supported_configuration(file: Path) -> Obj:
 
 
 def read_shadow_settings(file: Path) -> kueue_configuration.KueueSettings:
-    """Return the scheduler settings in the Configuration of the observed Kueue, and print the unsupported settings."""
+    """Return the scheduler settings in the Configuration of the observed Kueue, and print the unsupported settings.
+
+    The command exits if the file is unreadable or invalid.
+    """
     configuration = read_configuration_file(file)
     for line in unsupported_settings(configuration):
         output.report_line(f"batchyard: {file}: {line}")

@@ -60,7 +60,7 @@ def similar_names(name: str, names: Sequence[str]) -> Sequence[str]:
 
 
 def ask_for_role_text(served_kind: ServedKind, namespace: str) -> str:
-    """Return the advice to ask for the ClusterRole that permits reading the kind, in `namespace` or ('') everywhere."""
+    """Return the advice to ask for the ClusterRole that permits reading the kind in `namespace`; '' for everywhere."""
     role = "view" if served_kind.constant in _KINDS_OF_VIEW else f"kueue-{served_kind.singular}-viewer-role"
     scope_text = f"in namespace {namespace}" if namespace else "by a ClusterRoleBinding"
     return f"ask an administrator for the ClusterRole {role} {scope_text}"

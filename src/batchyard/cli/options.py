@@ -141,7 +141,7 @@ def is_on_command_line(context: typer.Context, parameter: str) -> bool:
 
 
 def select_kubeconfig(context: typer.Context, kubeconfig: str, data_dir: Path | None) -> str:
-    """Return the kubeconfig to use; '' if `--data-dir` selects the cluster, which overrides the variable KUBECONFIG.
+    """Return the kubeconfig to use; '' if `--data-dir` is set, because it overrides the variable KUBECONFIG.
 
     Raises BadParameter if the command line sets both `--data-dir` and `--kubeconfig`.
     """
@@ -160,7 +160,7 @@ def parse_platform_controllers(text: str) -> tuple[str, ...]:
 
 
 def parse_operator_controllers(text: str) -> tuple[str, ...]:
-    """Parse a `--controllers` list to the groups that an operator runs; '' means those that Kubernetes lacks.
+    """Parse a `--controllers` list to the groups that an operator runs; '' selects KUBERNETES_GROUPS.
 
     Raises BadParameter for a group that is unknown or cannot run in an operator.
     """

@@ -66,7 +66,7 @@ _OVERLOADED_CODES: Final = frozenset({429, 503})
 
 
 class InFlightLimit:
-    """The limit of requests in flight: one more per round of fast responses, half after a slow response, 429 or 503."""
+    """The limit of requests in flight: fast responses raise it slowly, a slow response or an overload halves it."""
 
     def __init__(self) -> None:
         self._limit = float(_IN_FLIGHT_INITIAL)
@@ -78,7 +78,7 @@ class InFlightLimit:
         return int(self._limit)
 
     def record(self, now: Instant, latency: Duration, code: int) -> None:
-        """Adapt the limit to a response: its latency, and its status code."""
+        """Adapt the limit to a response with this latency and status code."""
         is_overloaded = code in _OVERLOADED_CODES
         if not is_overloaded and latency <= _LATENCY_MAX:
             self._limit = min(_IN_FLIGHT_MAX, self._limit + 1 / self._limit)
@@ -91,6 +91,28 @@ class InFlightLimit:
 EVENTS_WAITING_MAX: Final = 1000
 #: Every n-th request is the oldest of the least urgent ones, so that none waits for ever.
 _FAIRNESS_PERIOD: Final = 10
+#: The number of requests in flight by priority, so that reports leave a busy server's capacity to decisions.
+_IN_FLIGHT_MAX_BY_PRIORITY: Final = {
+    WritePriority.REGULAR: _IN_FLIGHT_MAX,
+    WritePriority.EVICTION: _IN_FLIGHT_MAX,
+    WritePriority.PENDING_REASON: 8,
+    WritePriority.QUEUE_STATUS: 4,
+    WritePriority.EVENT: 4,
+}
+
+
+class PriorityQueue:
+    """The requests of one priority: those that wait, in order of arrival, and the number in flight."""
+
+    def __init__(self, priority: WritePriority) -> None:
+        self.waiting: deque[Work] = deque()
+        self.in_flight = 0
+        self._in_flight_max = _IN_FLIGHT_MAX_BY_PRIORITY[priority]
+
+    @property
+    def may_send(self) -> bool:
+        """Whether a request waits, and fewer requests are in flight than this priority allows."""
+        return bool(self.waiting) and self.in_flight < self._in_flight_max
 
 
 class SendQueue:
@@ -100,39 +122,43 @@ class SendQueue:
         self._timers = timers
         self._limit = limit
         self._in_flight_limit = InFlightLimit()
-        self._waiting: dict[WritePriority, deque[Work]] = {priority: deque() for priority in WritePriority}
+        self._queues = {priority: PriorityQueue(priority) for priority in WritePriority}
         self._sent_count = 0
         self._is_wake_up_scheduled = False
-        #: The number of requests without a response.
-        self.in_flight = 0
+
+    @property
+    def in_flight(self) -> int:
+        """The number of requests without a response."""
+        return sum(queue.in_flight for queue in self._queues.values())
 
     def add(self, priority: WritePriority, send: Work) -> None:
         """Call `send` when its turn has come. `send` must start one request, and pass the response to `on_response`."""
-        self._waiting[priority].append(send)
+        self._queues[priority].waiting.append(send)
         self._send_waiting()
 
     def is_full(self, priority: WritePriority) -> bool:
         """Return whether a new request of this priority must be dropped: an Event, if too many Events wait."""
-        return priority is WritePriority.EVENT and len(self._waiting[priority]) >= EVENTS_WAITING_MAX
+        return priority is WritePriority.EVENT and len(self._queues[priority].waiting) >= EVENTS_WAITING_MAX
 
     def waiting_counts(self) -> Mapping[WritePriority, int]:
         """Return the number of waiting requests by priority."""
-        return {priority: len(queue) for priority, queue in self._waiting.items()}
+        return {priority: len(queue.waiting) for priority, queue in self._queues.items()}
 
-    def on_response(self, sent_at: Instant, response: HttpResponse) -> None:
-        """Count the response to a request, and send waiting requests."""
+    def on_response(self, priority: WritePriority, sent_at: Instant, response: HttpResponse) -> None:
+        """Count the response to a request of this priority, and send waiting requests."""
         now = self._timers.now()
-        self.in_flight -= 1
+        self._queues[priority].in_flight -= 1
         self._in_flight_limit.record(now, now - sent_at, response.code)
         self._send_waiting()
 
     def _send_waiting(self) -> None:
         """Send waiting requests as far as the limits allow."""
-        while self.in_flight < self._in_flight_limit.count and not self._is_wake_up_scheduled:
-            queues = [queue for queue in self._waiting.values() if queue]
+        while not self._is_wake_up_scheduled and self.in_flight < self._in_flight_limit.count:
+            queues = self._sendable_queues()
             if not queues:
                 return
-            if delay := self._limit.take_token(now := self._timers.now()):
+            delay = self._limit.take_token(now := self._timers.now())
+            if delay:
                 self._is_wake_up_scheduled = True
                 self._timers.call_at(now + delay, self._send_with_token)
                 return
@@ -141,11 +167,15 @@ class SendQueue:
     def _send_with_token(self) -> None:
         """Send a request with the token that has become available."""
         self._is_wake_up_scheduled = False
-        self._send_next([queue for queue in self._waiting.values() if queue])
+        self._send_next(self._sendable_queues())
         self._send_waiting()
 
-    def _send_next(self, queues: Sequence[deque[Work]]) -> None:
+    def _sendable_queues(self) -> Sequence[PriorityQueue]:
+        return [queue for queue in self._queues.values() if queue.may_send]
+
+    def _send_next(self, queues: Sequence[PriorityQueue]) -> None:
         """Send the oldest request of the first queue; every `_FAIRNESS_PERIOD`-th time, that of the last queue."""
         self._sent_count += 1
-        self.in_flight += 1
-        queues[0 if self._sent_count % _FAIRNESS_PERIOD else -1].popleft()()
+        queue = queues[0 if self._sent_count % _FAIRNESS_PERIOD else -1]
+        queue.in_flight += 1
+        queue.waiting.popleft()()

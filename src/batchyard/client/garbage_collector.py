@@ -55,7 +55,7 @@ class GarbageCollector:
         self._uids_to_recheck: dict[str, None] = {}  # uids in `_foreground_deleted` to check again
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Key]:
-        """Return the sorted keys of an owner's dependents, by its uid and its namespace ('' if cluster-scoped)."""
+        """Return the sorted keys of the dependents of the owner with this uid and namespace ('' if cluster-scoped)."""
         return self._owners.dependents(uid, namespace)
 
     def recall(self, events: Sequence[client.WatchEvent]) -> None:

@@ -115,7 +115,7 @@ class ObjectCache:
         return [objects[key] for key in keys]
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
-        """Return the cached dependents of an owner, sorted by key, by its uid and namespace ('' if cluster-scoped)."""
+        """Return the dependents of the owner with this uid and namespace ('' if cluster-scoped), sorted by key."""
         return [self._objects[key.kind][key] for key in self._owners.dependents(uid, namespace)]
 
     def apply_event(self, event: WatchEvent) -> None:
@@ -258,7 +258,10 @@ class Informer:
         return self._compare_with_cache(listed_objects, self.revision)
 
     def process_watch_lines(self, lines: Sequence[bytes]) -> Sequence[WatchEvent]:
-        """Process lines of a watch, and return the changes; no lines mean that the server has accepted the watch."""
+        """Process lines of a watch, and return the changes.
+
+        Empty `lines` mean that the server has accepted the watch.
+        """
         self.trouble = ""
         self._has_received = self._has_received or bool(lines)
         events: list[WatchEvent] = []
@@ -328,7 +331,7 @@ class Informer:
             self._store(key, obj, revision, events)
 
     def _store(self, key: Key, obj: Obj, revision: int, events: list[WatchEvent]) -> None:
-        """Cache an object and append the change to `events`, after a DELETED event if the object has another uid."""
+        """Cache an object and append the change to `events`, after a DELETED event if the cached uid was another."""
         old = self._cache.get(key)
         if old is not None and old["metadata"].get("uid") != obj["metadata"].get("uid"):
             self._record(WatchEvent(_INFORMER_DELETED, key, old, old, revision), events)
@@ -434,7 +437,10 @@ class CompositeClient:
         return self._machine.runs(namespace) if kind == RUN else self._objects.list(kind, namespace)
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
-        """Return an owner's dependents, by its uid and its namespace ('' if cluster-scoped), without container runs."""
+        """Return the dependents of the owner with this uid and namespace ('' if cluster-scoped), sorted by key.
+
+        Container runs are not included.
+        """
         return self._objects.owned_by(uid, namespace)
 
     def submit(self, writes: Sequence[Write], on_result: Callable[[WriteResult], None]) -> None:

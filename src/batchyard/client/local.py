@@ -380,7 +380,7 @@ class LocalClient:
         return self._store.list(kind, namespace)
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
-        """Return an owner's dependents, sorted by key, by its uid and its namespace ('' if cluster-scoped)."""
+        """Return the dependents of the owner with this uid and namespace ('' if cluster-scoped), sorted by key."""
         get = self._store.get
         return [obj for key in self._collector.owned_by(uid, namespace) if (obj := get(key)) is not None]
 

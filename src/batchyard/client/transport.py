@@ -54,7 +54,10 @@ class Transport(Protocol):
         """Send a request, and call `on_response` once with its response."""
 
     def watch(self, request: HttpRequest, on_lines: LinesHandler, on_end: Callable[[HttpResponse], None]) -> None:
-        """Send a watch request; call `on_lines` with () at its start, then with its lines, and `on_end` at its end."""
+        """Send a watch request, and call `on_end` once at the end of the watch.
+
+        `on_lines` is called with () when the server has accepted the watch, and then with received lines.
+        """
 
 
 # A transport that rejects all writes, so that its user cannot change anything.

@@ -17,7 +17,7 @@ from batchyard.api import conversion, scheme
 from batchyard.api.errors import ApiError, Conflict, NotFound, NoValidResponse, TemporarilyForbidden
 from batchyard.api.meta import Key, Obj
 from batchyard.api.scheme import ServedKind, kind_info
-from batchyard.client.flow_control import SendQueue, priority_of
+from batchyard.client.flow_control import SendQueue, WritePriority, priority_of
 from batchyard.client.transport import (
     HttpRequest,
     HttpResponse,
@@ -333,16 +333,17 @@ class WriteQueue:
             base_object = submission.base_objects[write_index]
             submission.requests = write_requests(write, base_object, kind_info(kind), self._version_of(kind))
             submission.request = next(submission.requests)
-        self._send_and_count(
-            submission.request, lambda http_response: self._process_response(submission, write, http_response)
-        )
+        on_response = partial(self._process_response, submission, write)
+        self._send_and_count(submission.priority, submission.request, on_response)
 
-    def _send_and_count(self, request: HttpRequest, on_response: Callable[[HttpResponse], None]) -> None:
+    def _send_and_count(
+        self, priority: WritePriority, request: HttpRequest, on_response: Callable[[HttpResponse], None]
+    ) -> None:
         sent_at = self._timers.now()
 
         def count_response(http_response: HttpResponse) -> None:
             self.response_counts[request.method, http_response.code] += 1
-            self.send_queue.on_response(sent_at, http_response)
+            self.send_queue.on_response(priority, sent_at, http_response)
             on_response(http_response)
 
         if self._may_send():
@@ -396,7 +397,10 @@ class WriteQueue:
             self.on_refused(f"{type(write).__name__}{object_text}: {error}{repetition_suffix}")
 
     def _accept_repeat_error(self, submission: Submission, write: Write, error: ApiError) -> bool:
-        """Complete a repeated write if its error can mean that an earlier attempt succeeded; return whether it can."""
+        """Complete a repeated write if its error can mean that an earlier attempt succeeded; else return False.
+
+        A Create is completed after a comparison with the existing object.
+        """
         if isinstance(write, Delete) and isinstance(error, NotFound):
             self._complete_write(submission, WriteResponse(write, {}, None))
             return True
@@ -405,7 +409,8 @@ class WriteQueue:
         kind = kind_of(write)
         request = list_one_request(write, kind_info(kind), self._version_of(kind))
         compare = partial(self._compare_existing, submission, write, error)
-        self.send_queue.add(submission.priority, lambda: self._send_and_count(request, compare))
+        priority = submission.priority
+        self.send_queue.add(priority, lambda: self._send_and_count(priority, request, compare))
         return True
 
     def _compare_existing(

@@ -199,7 +199,7 @@ class _SimilarRecords:
 
 @dataclass(slots=True)
 class _TokenBucket:
-    """Token bucket that limits the Events of an object: the tokens left at a time."""
+    """Token bucket that limits the Events of an object: the tokens left at `updated_at`."""
 
     updated_at: Instant
     tokens: float
@@ -244,7 +244,7 @@ class EventRecorder:
         self._client.submit([Create(event)], ignore_result)
 
     def _is_combined_with_similar(self, now: Instant, key: tuple[str, Key, str, str], message: str) -> bool:
-        """Record a message; report whether more than ten records differ only in the message, and so share one Event."""
+        """Record a message; return whether this key has more than ten recent messages, which then share one Event."""
         similar_records = self._similar_records.recall(key)
         if similar_records is None:
             self._similar_records.remember(key, _SimilarRecords(now, {message: None}))

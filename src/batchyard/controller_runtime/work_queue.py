@@ -189,7 +189,7 @@ class WorkQueue:
         return tuple(queue for queue in self.queues if queue.controller.kinds is None or kind in queue.controller.kinds)
 
     def validate(self) -> None:
-        """Check that a key is in its FIFO queue exactly if its state says so; raise InvariantError otherwise."""
+        """Check that a key is in a FIFO queue if and only if its state is WAITING; raise InvariantError otherwise."""
         for queue in self.queues:
             waiting_keys = [key for key, state in queue.states.items() if state is _WAITING]
             queued_keys = [key for owner, key in queue.rank_queue if owner is queue]

@@ -23,7 +23,10 @@ _BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def format_resource_amount(resource: str, amount: int) -> str:
-    """Format an amount of a resource: `12.5` cores, `96 GiB`, `8` GPUs; `∞` if unlimited."""
+    """Format an amount of a resource for display: `12.5` (cores of CPU), `96 GiB`, `8` (GPUs); `∞` if unlimited.
+
+    `amount` is in thousandths of a core for CPU, in bytes for memory, else in whole units.
+    """
     if is_unlimited(amount):
         return "∞"
     if resource == "cpu":
@@ -174,7 +177,7 @@ class QueueSource(Protocol):
         """Return the number of Workloads ahead of a pending Workload; None if the Workload is not pending there."""
 
     def cluster_queue_of(self, namespace: str, local_queue: str) -> str | None:
-        """Return the ClusterQueue of a LocalQueue; None if the LocalQueue does not exist."""
+        """Return the name of a LocalQueue's ClusterQueue; None if the LocalQueue does not exist."""
 
     def readiness(self, name: str) -> QueueActiveStatus:
         """Return whether a ClusterQueue can admit Workloads, and the reason if it cannot."""

@@ -55,7 +55,10 @@ class ShadowComparison:
 
 
 class HistoryLimits(NamedTuple):
-    """The maximum numbers of finished Workloads (about 1.5 KB each) and of ended node intervals in a history."""
+    """The maximum numbers of ended (finished or deleted) Workloads and of ended node intervals in a history.
+
+    The history of a Workload takes about 1.5 KB.
+    """
 
     workloads: int
     node_intervals: int
@@ -144,7 +147,7 @@ class PlatformHistory:
         queue_of: Callable[[str, str], str | None],
         limits: HistoryLimits = LIVE_LIMITS,
     ) -> None:
-        """Start an empty history; `queue_of` returns the ClusterQueue of a LocalQueue."""
+        """Start an empty history; `queue_of` returns the ClusterQueue's name for a LocalQueue's namespace and name."""
         self._limits = limits
         self._now = now
         self._queue_of = queue_of
@@ -242,7 +245,6 @@ class PlatformHistory:
     def _record_changes(
         self, history: WorkloadHistory, old_view: WorkloadView | None, view: WorkloadView, obj: Obj
     ) -> None:
-        """Record the events that happened to a Workload between two of its revisions."""
         now = self._now()
         history.priority = view.priority
         if view.quota_reserved and not (old_view and old_view.quota_reserved):
@@ -275,7 +277,7 @@ class PlatformHistory:
         )
 
     def _start_quota_interval(self, history: WorkloadHistory, obj: Obj, reserved_at: Instant) -> None:
-        """Start a quota interval of a Workload with its assigned usage; decreases as pods finish are not recorded."""
+        """Start a quota interval of a Workload, with the usage in its admission; later decreases are not recorded."""
         admission = admission_of(obj)
         flavor_usage = tuple(
             (assignment["flavors"][resource], resource, amount(resource, quantity))

@@ -171,7 +171,10 @@ class DashboardViews:
     def model(
         self, view: str, query: data_source.Query, viewer: data_source.ViewerAccess
     ) -> data_source.ViewJson | None:
-        """Return the document of a page; None if the page or its object does not exist or the user may not list it."""
+        """Return the document of a page, limited to what the user may list; None if the page or its object is missing.
+
+        If the user may not list the objects of the page, the result is None or has only the field `forbidden`.
+        """
         compute_view = VIEWS.get(view)
         if compute_view is None:
             return None

@@ -38,7 +38,7 @@ class UsageHistory:
         self._points: list[dict[tuple[str, str], int]] = [{}]
 
     def set_count(self, now: Instant, name: tuple[str, str], count: int) -> None:
-        """Set the current total of the count `name`."""
+        """Set the current value of the count `name`, such as PENDING_COUNT."""
         self._current_point(now)[name] = count
 
     def add(self, now: Instant, total_kind: str, amounts: Iterable[tuple[str, int]], sign: int = 1) -> None:
@@ -55,7 +55,7 @@ class UsageHistory:
             point[total_kind, resource] = point.get((total_kind, resource), 0) + sign * amount
 
     def series(self, now: Instant) -> RecordedSeries:
-        """Return all totals that were ever nonzero, sorted; the last value of each is the current total at `now`."""
+        """Return all totals that have a nonzero recorded value; the last value of each is the total at `now`."""
         self._current_point(now)
         names = sorted({name for point in self._points for name, value in point.items() if value})
         instants = [self._began + number * self._interval for number in range(1, len(self._points))]
@@ -63,7 +63,7 @@ class UsageHistory:
         return RecordedSeries([*instants, max(now, self._began)], values)
 
     def _current_point(self, now: Instant) -> dict[tuple[str, str], int]:
-        """Return the point of the current interval, after copies of the last one for the intervals before it."""
+        """Return the point of the current interval; intervals without a point get copies of the last one."""
         while (now - self._began) // self._interval >= POINTS_MAX:
             if len(self._points) % 2:
                 self._points.append(dict(self._points[-1]))

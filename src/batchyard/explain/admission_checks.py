@@ -12,13 +12,13 @@ from batchyard.scheduling.workload.lifecycle import AdmissionCheck
 
 
 def controller_name_of(check: str, reader: Reader) -> str:
-    """Return the name of the controller that sets the state of an AdmissionCheck; '' if the check does not exist."""
+    """Return the `controllerName` of the AdmissionCheck with this name; '' if it is unset or the check is missing."""
     obj = reader.get(Key(scheme.ADMISSION_CHECK, "", check))
     return "" if obj is None else str(obj["spec"].get("controllerName", ""))
 
 
 def check_removal_patch(queue: Obj, names: Sequence[str]) -> Patch:
-    """Return the patch that removes AdmissionChecks from a ClusterQueue."""
+    """Return the patch that removes the AdmissionChecks with these names from a ClusterQueue."""
     strategy = queue["spec"].get("admissionChecksStrategy") or {}
     other_checks = [each for each in strategy.get("admissionChecks") or () if each["name"] not in names]
     fields = {"spec": {"admissionChecksStrategy": {"admissionChecks": other_checks}}}
@@ -26,10 +26,10 @@ def check_removal_patch(queue: Obj, names: Sequence[str]) -> Patch:
 
 
 def propose_check_removal(queue: str, waiting_checks: Sequence[AdmissionCheck], reader: Reader) -> Iterator[Proposal]:
-    """Yield the removal of all checks that a Workload with quota waits for from its ClusterQueue.
+    """Yield the removal of `waiting_checks`, for which a Workload with quota waits, from its ClusterQueue.
 
-    The Workload is then admitted, because all its other checks are Ready. Nothing is yielded if one of the checks
-    belongs to the provisioning controller: without it, the pods of the Workload would wait for machines instead.
+    The Workload is then admitted, because all its other checks are Ready. Nothing is yielded if the ClusterQueue does
+    not exist, or if the provisioning controller sets one of the checks: the pods would wait for machines instead.
     """
     names = [check["name"] for check in waiting_checks]
     obj = reader.get(Key(scheme.CLUSTER_QUEUE, "", queue))
@@ -40,6 +40,6 @@ def propose_check_removal(queue: str, waiting_checks: Sequence[AdmissionCheck], 
 
 
 def awaited_event(check: AdmissionCheck, reader: Reader) -> str:
-    """Return a text on the event that ends the wait for an admission check."""
+    """Return a text that names the controller that must set an admission check to Ready."""
     controller = controller_name_of(check["name"], reader) or "a controller"
     return f"it is admitted without a change when {controller} sets AdmissionCheck {check['name']} to Ready"

@@ -95,7 +95,7 @@ class AdmittedExplainer:
         self._capacity = node_capacity
 
     def explain(self, workload: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
-        """Return the Explanation document's fields of a Workload that holds quota: state, summary, limit, facts."""
+        """Return the Explanation document's fields of a Workload that holds quota, such as `state` and `summary`."""
         admission = (workload.get("status") or {}).get("admission") or {}
         queue = admission.get("clusterQueue", "")
         part: DocumentPart = nonempty_fields(clusterQueue=queue, admission=_assignment_parts(admission))
@@ -178,7 +178,10 @@ class AdmittedExplainer:
         return {"state": RUNNING, "summary": summary}
 
     def _pod_rejection(self, jobs: Sequence[Obj], now: Instant) -> str | None:
-        """Return why the API server rejects pods of these Jobs, by a ResourceQuota or an Event; None if unknown."""
+        """Return why the API server rejects pods of these Jobs; None if unknown.
+
+        This is the error of a ResourceQuota for a new pod, or else the message of the latest FailedCreate Event.
+        """
         for job in jobs:
             namespace = job["metadata"].get("namespace", "")
             metadata = {"namespace": namespace, "name": f"{_name_of(job)}-"}
@@ -255,7 +258,7 @@ class AdmittedExplainer:
     # --- possible preemptors ---
 
     def _describe_possible_preemptors(self, view: WorkloadView) -> str:
-        """Return a text on the Workloads that could preempt this one; '' if the scheduler cache has no quota for it."""
+        """Return a text on which Workloads could preempt this one; '' if it holds no quota in the scheduler cache."""
         quota_holder = self._scheduler_cache.snapshot.holder(view.key)
         if quota_holder is None:
             return ""
@@ -320,20 +323,19 @@ def _lacking_pod_count(job: Obj) -> int:
 
 
 def _quota_in_message(message: str) -> str:
-    """Return the name of the ResourceQuota that an API server's message reports as exceeded; '' if there is none."""
+    """Return the name of the ResourceQuota that an error message reports as exceeded; '' if it names none."""
     match = _QUOTA_PATTERN.search(message)
     return "" if match is None else match[1]
 
 
 def _conditions_text(request: Obj) -> str:
-    """Return the status conditions of a ProvisioningRequest in one line."""
     conditions = (request.get("status") or {}).get("conditions") or ()
     condition_texts = [f"{each['type']}={each['status']} {each.get('message', '')}".strip() for each in conditions]
     return "; ".join(condition_texts) or "not accepted yet"
 
 
 def _waiting_containers_text(pod: Obj) -> str:
-    """Return why the first waiting or terminated container of a pod does not run; '' if its state has no reason."""
+    """Return why the first waiting or terminated container of a pod is not running; '' without such a reason."""
     for status in (pod.get("status") or {}).get("containerStatuses") or ():
         state = status.get("state") or {}
         for kind in ("waiting", "terminated"):
@@ -344,7 +346,7 @@ def _waiting_containers_text(pod: Obj) -> str:
 
 
 def pod_part(pod: Obj, node_capacity: NodeCapacityView | None) -> DocumentPart:
-    """Return the document field `pod`: phase, node, scheduling gates, and messages about why the pod does not run."""
+    """Return the document field `pod`: phase, node, scheduling gates, and messages on why the pod is not running."""
     message = "" if node_capacity is None else node_capacity.last_message_for(pod["metadata"].get("uid", ""))
     return nonempty_fields(
         phase=(pod.get("status") or {}).get("phase", "Pending"),
@@ -357,7 +359,7 @@ def pod_part(pod: Obj, node_capacity: NodeCapacityView | None) -> DocumentPart:
 
 
 def _scheduler_text(pod: Obj) -> str:
-    """Return kube-scheduler's message in a pod's PodScheduled condition; '' if the pod is scheduled."""
+    """Return kube-scheduler's message in a pod's PodScheduled condition; '' if it is True or missing."""
     condition = find_condition(pod, "PodScheduled")
     return str(condition.get("message", "")) if condition is not None and condition["status"] != "True" else ""
 

@@ -53,7 +53,7 @@ def queues_of(workload: Obj, reader: Reader) -> pending_reason.WorkloadQueues:
 
 
 def blocker_of(workload: Obj, queues: pending_reason.WorkloadQueues, cache: SchedulerCache) -> BindingLimit | None:
-    """Return the obstacle in a Workload or its queues that keeps it out of scheduling; None if there is none."""
+    """Return what in a Workload or its queues keeps the Workload out of scheduling; None if nothing does."""
     name = workload["metadata"]["name"]
     if not lifecycle.is_active(workload):
         return BindingLimit(STOPPED, _describe_deactivation(workload), "Workload", name)
@@ -84,7 +84,7 @@ def _object_to_fix(workload: Obj, queues: pending_reason.WorkloadQueues, limit_k
 
 
 def _inactivity_suffix(queues: pending_reason.WorkloadQueues, kind: str, scheduler_cache: SchedulerCache) -> str:
-    """Return why the ClusterQueue is inactive, as a suffix of a message; '' if it is active or `kind` is another."""
+    """Return a message suffix on why the ClusterQueue is inactive; '' if it is active or `kind` is another kind."""
     name = queues.cluster_queue_name
     if kind == "LocalQueue" and queues.local_queue is None:
         return ""
@@ -106,7 +106,7 @@ def requeue_binding(view: WorkloadView, now: Instant) -> BindingLimit | None:
 
 
 def failed_check_binding(workload: Obj) -> BindingLimit | None:
-    """Return the Workload's admission check in state Rejected or Retry as its limit; None if no check has failed."""
+    """Return a Workload's Rejected admission check, or else a check in state Retry, as its limit; else None."""
     for state in (lifecycle.REJECTED, lifecycle.RETRY):
         checks = lifecycle.checks_in_state(workload, state)
         if checks:
@@ -132,7 +132,10 @@ def unready_workloads(scheduler_cache: SchedulerCache, reader: Reader) -> list[s
 def pods_ready_binding(
     workload: Obj, scheduler_cache: SchedulerCache, reader: Reader, user: ExplanationUser
 ) -> BindingLimit | None:
-    """Return as a Workload's limit the Workloads whose unready pods block admissions; None if none blocks it."""
+    """Return the limit of a Workload that waits for the pods of admitted Workloads to be ready; None for others.
+
+    The reason of the condition QuotaReserved shows this wait. The limit names Workloads with unready pods, if any.
+    """
     quota_condition = find_condition(workload, lifecycle.QUOTA_RESERVED)
     if quota_condition is None or quota_condition["reason"] != WAITING_FOR_PODS_READY:
         return None
@@ -144,13 +147,13 @@ def pods_ready_binding(
 
 
 def blocked_views(scheduler_cache: SchedulerCache) -> list[WorkloadView]:
-    """Return the Workloads that are admitted before all pending ones, once admitted pods are ready."""
+    """Return the Workloads whose admission only waits until the pods of all admitted Workloads are ready."""
     views = scheduler_cache.workload_cache.views()
     return [view for view in views if view.pending_reason == WAITING_FOR_PODS_READY and view.admissible]
 
 
 def blocked_entry_binding(scheduler_cache: SchedulerCache, user: ExplanationUser) -> BindingLimit | None:
-    """Return as the limit the Workload that is admitted first once all admitted pods are ready; None without one."""
+    """Return as the limit the first of the `blocked_views()`, which is admitted before others; else None."""
     waiting_views = blocked_views(scheduler_cache)
     if not waiting_views:
         return None
@@ -165,7 +168,7 @@ def simulate_decision(view: WorkloadView, queue: str, cache: SchedulerCache, pol
 
 
 def binding_of_refusal(decision: Decision, scheduler_cache: SchedulerCache) -> BindingLimit | None:
-    """Return why the scheduler rejected the Workload before it tried any flavor; None if it tried flavors."""
+    """Return why the scheduler rejected the Workload before it tried any flavor; otherwise None."""
     if not isinstance(decision, StayPending) or decision.why.assignment is not None:
         return None
     stay_reason, queue = decision.why, decision.head.queue
@@ -220,7 +223,11 @@ def selected_nodes(pod: PodView, reader: Reader) -> list[str]:
 
 
 def occupants_of(workload: Obj, unplaced_pods: Sequence[Obj], snapshot: Snapshot, reader: Reader) -> list[NodeOccupant]:
-    """Return other Workloads on nodes that the unplaced pods select, largest users of the scarcest resource first."""
+    """Return other Workloads on the nodes that the first unplaced pod selects, largest user first.
+
+    They are compared by one resource: the first extended resource (such as a GPU) that the pod requests, or else its
+    first resource. Workloads that do not request this resource are left out.
+    """
     unplaced_pod = pod_view(unplaced_pods[0])
     nodes = dict.fromkeys(selected_nodes(unplaced_pod, reader))
     requested_resources = [resource for resource, _ in unplaced_pod.requests if resource != PODS]
@@ -286,9 +293,12 @@ class RetainedQuota(NamedTuple):
 def find_limiting_node(node: QuotaNode, fr: int, amount: int) -> LimitingNode:
     """Return the quota limit that rejects an amount of flavor-resource `fr` beyond the available quota.
 
-    Upwards from `node`, the first borrowingLimit that leaves less to borrow than the parent has available is the limit.
-    If there is none, the tree's quota is used or not lent. A lendingLimit is the limit if lending that quota would
-    suffice. Otherwise it is a nominal quota: that of `node` if `node` uses all of it, else that of the root Cohort.
+    The limit is the first of these that applies:
+
+    - MAXIMUM: the amount exceeds what `node` could use in an empty cohort tree.
+    - BORROWING: from `node` upwards, a borrowingLimit leaves less to borrow than the parent has available.
+    - LENDING: the unused quota that lendingLimits keep from `node` would suffice.
+    - NOMINAL: the quota of `node`, if it has no parent or uses all of its quota; else the quota of the root Cohort.
     """
     if amount > node.potential_quota[fr]:
         return LimitingNode(MAXIMUM, _capping_node(node, fr))
@@ -363,9 +373,10 @@ class QuotaShortage(NamedTuple):
 
 
 def shortage_of(outcomes: Sequence[PodSetFlavorOutcomes], queue: ClusterQueue) -> QuotaShortage | None:
-    """Return the shortage farthest from fitting among a Workload's pod sets and resource groups; None if it fits.
+    """Return the largest shortage among a Workload's pod sets and resource groups; None if all of them fit.
 
-    If the ClusterQueue does not cover a resource, that is the shortage.
+    The shortage of a group is that of the flavor nearest to fitting. A resource that the ClusterQueue does not cover is
+    returned first.
     """
     ranked_shortages: list[tuple[tuple[int, float], QuotaShortage]] = []
     for pod_set in outcomes:

@@ -30,7 +30,7 @@ class BudgetRaise(NamedTuple):
 
 
 def holding_budgets(local_queue: Obj | None, reader: Reader) -> Sequence[Obj]:
-    """Return the Budgets that hold a LocalQueue; () if one is missing, or if the queue was stopped before the hold."""
+    """Return all Budgets that hold a LocalQueue; () if one is missing, or if the queue was stopped before the hold."""
     names = None if local_queue is None else annotation(local_queue, well_known.HELD_BY)
     if local_queue is None or names is None:
         return ()
@@ -43,7 +43,7 @@ def holding_budgets(local_queue: Obj | None, reader: Reader) -> Sequence[Obj]:
 
 
 def end_of_hold(budgets: Sequence[Obj], now: Instant) -> Instant | None:
-    """Return when new periods have ended the hold of all Budgets; None without Budgets, or if one has no period."""
+    """Return when the current periods of all Budgets have ended; None without Budgets, or if a period has no end."""
     ends = [period_of(budget, now).end for budget in budgets]
     known_ends = [end for end in ends if end is not None]
     return max(known_ends) if known_ends and len(known_ends) == len(ends) else None

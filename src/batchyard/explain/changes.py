@@ -91,7 +91,7 @@ class ChangeExplainer:
         return run_searches(searches, case.simulation)
 
     def fixes_part(self, waiting_case: WaitingCase, user: ExplanationUser) -> DocumentPart:
-        """Return corrections of a stopped, missing or misconfigured object that would let the Workload be admitted."""
+        """Return the fields `changes` and `changesEnd` for a Workload that waits for another reason than quota."""
         self._cache.snapshot.rebuild_if_changed()
         if waiting_case.limit.limit == blockers.PODS_READY:
             return self.unready_part(waiting_case, user)

@@ -34,7 +34,8 @@ def copy_tree(snapshot: Snapshot, queue: ClusterQueue, corrected: CorrectedObjec
     """Return a new snapshot with the cohort tree of a ClusterQueue and the Workloads that hold its quota.
 
     Flavor-resources keep their ids. Evicted Workloads are left out, because they will release their quota. If the
-    Cohort's parents form a cycle, all ClusterQueues below cycles are copied, because a correction may connect them.
+    Cohort's parents form a cycle, all ClusterQueues below cycles are copied, because a correction may connect them. Of
+    `corrected`, the flavors and Cohorts are applied, but not the ClusterQueue.
     """
     snapshot_copy = Snapshot()
     new_flavors, new_cohorts = ((), ()) if corrected is None else (corrected.flavors, corrected.cohorts)
@@ -185,7 +186,7 @@ class CohortSimulation:
         return _Trial(self, change).run()
 
     def run_baseline(self, change: HypotheticalChange = NO_CHANGE) -> TrialOutcome:
-        """Return the simulated outcome of a change; at the decision limit, the outcome is that of no admission."""
+        """Simulate a change and return the outcome; at the decision limit, the outcome is "not admitted"."""
         try:
             return self.run_trial(change)
         except DecisionLimitReached:
@@ -274,7 +275,7 @@ class _Trial:
                 self._queue_manager.record_new_workload(name)
 
     def run(self) -> TrialOutcome:
-        """Run scheduling cycles until the explained Workload is admitted or decisions repeat, then undo all effects."""
+        """Run scheduling cycles until the explained Workload is admitted or nothing changes, then undo all effects."""
         seen_signatures: dict[object, None] = {}
         try:
             while not self._outcome.is_admitted and not self._is_preemption_looping:
@@ -303,7 +304,7 @@ class _Trial:
         return Cycle(self._snapshot, simulation._policy, simulation._namespaces, simulation._cycle_number)
 
     def _apply_decision(self, decision: Decision) -> bool:
-        """Apply a scheduling decision to the copy; return whether its Workload was parked as inadmissible."""
+        """Apply a decision to the copy; return whether its Workload was set aside until a change or a backoff's end."""
         match decision:
             case Admit():
                 self._admit_workload(decision)
@@ -353,7 +354,6 @@ class _Trial:
 
 
 def _tried_flavors(decision: Decision) -> object:
-    """Return the flavors that a decision has tried for a Workload that stays pending; () for another decision."""
     return (
         decision.last_assignment.tried
         if isinstance(decision, StayPending) and decision.last_assignment is not None

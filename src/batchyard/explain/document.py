@@ -55,20 +55,20 @@ class FlavorResourceRequest(NamedTuple):
 
     @property
     def missing_fraction(self) -> float:
-        """The missing fraction of the request: what exceeds the potential quota, or else the available quota."""
+        """The missing amount, beyond the potential quota or else the available quota, as a fraction of the request."""
         missing_amount = max(0, self.total - self.potential_quota) or self.shortfall
         return missing_amount / self.total if self.total else 0.0
 
     @property
     def difficulty(self) -> int:
-        """How hard the quota is to get: 1 if preemption releases it, 2 if it is in use, 3 if it exists nowhere."""
+        """How hard the quota is to get: 1 by preemption, 3 if it exceeds the potential quota, 2 otherwise."""
         if self.total > self.potential_quota:
             return 3
         return 1 if self.possibility in PREEMPTING_POSSIBILITIES else 2
 
 
 class FlavorOutcome(NamedTuple):
-    """Whether a pod set can use one ResourceFlavor: no, not with its quota, only after preemption, or at once."""
+    """How a pod set's requests fit one ResourceFlavor: an obstacle or a preemption possibility, and each request."""
 
     flavor: str
     #: The index of the flavor's resource group.
@@ -90,7 +90,7 @@ class FlavorOutcome(NamedTuple):
         return any(request.total > request.potential_quota for request in self.requests)
 
     def binding_requests(self) -> list[FlavorResourceRequest]:
-        """Return the requests that keep the flavor from fitting: those that are hardest to satisfy, worst first."""
+        """Return the unmet requests of the highest difficulty, largest missing fraction first; [] if all fit."""
         unmet_requests = [request for request in self.requests if request.shortfall]
         hardest = max((request.difficulty for request in unmet_requests), default=0)
         hardest_requests = [request for request in unmet_requests if request.difficulty == hardest]
@@ -211,7 +211,7 @@ _VERDICT_BY_POSSIBILITY: Final = {
 
 
 class BindingLimit(NamedTuple):
-    """The limit or other cause that keeps the explained object pending, with the API object that defines it."""
+    """The limit or other cause for which the explained object waits, with the API object that defines it."""
 
     limit: str
     message: str
@@ -238,7 +238,7 @@ class BindingLimit(NamedTuple):
 
 
 class ExplanationUser(NamedTuple):
-    """The user who reads an explanation, to hide the names of Workloads in namespaces that this user may not read."""
+    """The user who reads an explanation; Workload names in namespaces that this user may not read are hidden."""
 
     may_read: Callable[[str], bool]
 
@@ -248,14 +248,14 @@ class ExplanationUser(NamedTuple):
 
 
 def nonempty_fields(**fields: Any) -> DocumentPart:
-    """Return the given fields of a document as a dict, without fields that are None or an empty string or list."""
+    """Return the given fields of a document as a dict, without those that are None, '', [] or ()."""
     return {name: value for name, value in fields.items() if value not in (None, "", [], ())}
 
 
 def pod_sets_part(
     snapshot: Snapshot, node: quota.QuotaNode, outcomes: Sequence[PodSetFlavorOutcomes]
 ) -> list[DocumentPart]:
-    """Return the document field `podSets`: each pod set's flavor outcomes, with quotas of all cohort tree levels."""
+    """Return the document field `podSets`: flavor outcomes, with quotas of the ClusterQueue and of Cohorts above it."""
     return [
         nonempty_fields(
             name=each.name,
@@ -314,7 +314,7 @@ def kind_of(snapshot: Snapshot, node: quota.QuotaNode) -> str:
 def holder_part(
     snapshot: Snapshot, holder: MissingQuotaHolder, user: ExplanationUser, preemption_fields: Mapping[str, Any]
 ) -> DocumentPart:
-    """Return a quota-holding Workload as an entry of the document, with `preemption_fields`, such as why it stays."""
+    """Return a Workload that holds quota as an entry of the field `holders`, to which `preemption_fields` are added."""
     workload = holder.workload
     held_amounts = [
         {"flavor": flavor, "resource": resource, "amount": format_amount(resource, amount)}
@@ -374,7 +374,7 @@ def workload_of(obj: Obj, reader: Reader) -> WorkloadLookup:
 
 
 def outermost_job_of(obj: Obj, reader: Reader) -> Obj | None:
-    """Return the outermost Job or JobSet that owns an object, or the object itself if it is one; None without a job."""
+    """Return the outermost Job or JobSet that controls an object, else the object itself if it is one, else None."""
     job = obj if obj["kind"] in _KIND_BY_JOB_KIND else None
     for owning_job in controlling_jobs(obj, reader.get):
         job = owning_job
@@ -404,7 +404,7 @@ def _unmanaged_reason(job: Obj, prebuilt_workload_key: Key | None, reader: Reade
 
 
 def pods_of(workload: Obj, reader: Reader) -> Sequence[Obj]:
-    """Return the pods of a Workload's Job or JobSet that have not ended, sorted by name."""
+    """Return the pods of a Workload's Job or JobSet that have not ended, sorted by name; () without such an owner."""
     owner = controller_of(workload)
     if owner is None or owner["kind"] not in _KIND_BY_JOB_KIND:
         return ()

@@ -36,7 +36,7 @@ _HOLDERS_CHECKED_MAX: Final = 50
 def eviction_part(
     workload: Obj, scheduler_cache: SchedulerCache, reader: Reader, user: ExplanationUser, *, fair_sharing: bool
 ) -> DocumentPart:
-    """Return the document field `preemption` about a Workload's last eviction; {} if it is no longer evicted."""
+    """Return the document field `preemption` about a Workload's last eviction; {} if Evicted is not True."""
     eviction_condition, preemption = find_condition(workload, "Evicted"), find_condition(workload, "Preempted")
     if eviction_condition is None or eviction_condition["status"] != "True":
         return {}
@@ -63,7 +63,7 @@ def eviction_part(
 
 
 def eviction_summary(document_part: Mapping[str, Any]) -> str:
-    """Return the text about the eviction that starts an evicted Workload's summary; '' if there was no eviction."""
+    """Return the start of a Workload's summary, made from the document field `preemption`; '' without this field."""
     preemption = document_part.get("preemption") or {}
     if not preemption:
         return ""
@@ -71,12 +71,11 @@ def eviction_summary(document_part: Mapping[str, Any]) -> str:
 
 
 def _view_of_uid(uid: str, scheduler_cache: SchedulerCache) -> WorkloadView | None:
-    """Return the cached WorkloadView of the unfinished Workload with this uid; None if the cache has none."""
     return next((view for view in scheduler_cache.workload_cache.views() if view.uid == uid), None)
 
 
 def _former_preemptor_name(uid: str, reader: Reader, user: ExplanationUser) -> str:
-    """Return the name of a preemptor with this uid that has finished, or the text `a deleted Workload`."""
+    """Return the name (or placeholder) of the stored Workload with this uid; `a deleted Workload` if there is none."""
     finished_workload = next((obj for obj in reader.list(scheme.WORKLOAD) if obj["metadata"].get("uid") == uid), None)
     if finished_workload is None:
         return "a deleted Workload"
@@ -112,7 +111,7 @@ def _spared_holders(
 
 
 def _preemption_order_reason(candidate: AdmittedWorkload, victim: WorkloadView) -> str:
-    """Return why the victim was preempted before another candidate: its priority, or its time of reservation."""
+    """Return why the victim was preempted before a candidate: the candidate's priority or reservation time."""
     if candidate.priority != victim.priority:
         return f"its priority {candidate.priority} is {'higher' if candidate.priority > victim.priority else 'lower'}"
     reservation_time = format_second(candidate.reserved_at)
@@ -127,7 +126,10 @@ _REFUSAL_LIFETIME: Final = 5 * MINUTE
 
 
 def last_rejected_write(obj: Obj, reader: Reader, now: Instant) -> str:
-    """Return the latest Event message about a rejected write for the object, with its age; '' if none is recent."""
+    """Return the last Event message about a rejected write for an object, with its age.
+
+    '' is returned if there is none, or if it is at least five minutes old.
+    """
     metadata = obj["metadata"]
     message_by_time = {
         _last_observed_at(event): event["message"]
@@ -245,7 +247,7 @@ class Explainer:
     def why(self, key: Key, now: Instant, may_read: Callable[[str], bool] = may_read_all) -> DocumentPart | None:
         """Return the Explanation document of the object with a key; None if the object does not exist.
 
-        `may_read` reports whether the user may read a namespace. Other namespaces' Workload names are hidden.
+        `may_read` reports whether the user may read a namespace. The names of Workloads in other namespaces are hidden.
         """
         obj = self._reader.get(key)
         if obj is None:

@@ -73,7 +73,7 @@ class _Correction(NamedTuple):
 
 
 class CorrectedQueue(NamedTuple):
-    """A Workload and the objects that it needs after corrections of all errors, with their texts and patches."""
+    """A Workload and the objects that it needs, all with their errors corrected, and the text and patches for this."""
 
     workload: Obj
     objects: CorrectedObjects
@@ -82,7 +82,7 @@ class CorrectedQueue(NamedTuple):
 
 
 def correct_queue(case: WaitingCase, cache: SchedulerCache) -> Sequence[CorrectedQueue]:
-    """Return the Workload's ClusterQueue with all errors corrected; () if patches cannot correct them.
+    """Return the Workload's ClusterQueue with all errors corrected; empty without errors or without sufficient patches.
 
     A cycle of Cohorts can be corrected in several places: then there is one result for each.
     """
@@ -268,7 +268,10 @@ def _check_corrections(case: WaitingCase, view: ClusterQueueView, cache: Schedul
 
 
 def propose_local_queues(case: WaitingCase, cache: SchedulerCache, policy: SchedulingPolicy) -> Iterator[Proposal]:
-    """Yield other LocalQueues of the namespace in which the Workload would be admitted, similar names first."""
+    """Yield moves of the Workload to other LocalQueues of its namespace that would admit it, similar names first.
+
+    Nothing is yielded for limits other than MISCONFIGURED and STOPPED.
+    """
     if case.limit.limit not in {blockers.MISCONFIGURED, blockers.STOPPED}:
         return
     for local_queue in _similar_local_queues(case.view, cache):
@@ -316,7 +319,7 @@ def _most_similar_names(wanted_name: str, names: Collection[str]) -> Sequence[st
 
 
 def _similar_local_queues(view: WorkloadView, cache: SchedulerCache) -> Sequence[LocalQueueView]:
-    """Return LocalQueues of the namespace that admit Workloads, those with the most similar names first."""
+    """Return a few other LocalQueues of the namespace that are not stopped, those with the most similar names first."""
     prefix = f"{view.namespace}/"
     usable_queues = {
         key.removeprefix(prefix): local_queue

@@ -69,9 +69,9 @@ class NodeCapacityView:
         return (AUTOSCALER_LIMITS if _QUOTA_EXCEEDED_MESSAGE in message and FULL not in message else NODE_CAPACITY), ""
 
     def booting_pool_for(self, pods: Sequence[PodView]) -> str:
-        """Return the NodePool of the first booting machine if all booting machines have room for `pods`, otherwise ''.
+        """Return the NodePool of the first booting machine if `pods` fit once all machines are ready, otherwise ''.
 
-        The autoscaler has no message about such pods: a ProvisioningRequest asked for their machines.
+        The autoscaler has no message about such pods: a ProvisioningRequest requested their machines.
         """
         groups = {group.name: group for pool_groups in self._scaling_index.groups.values() for group in pool_groups}
         machines = [each for each in self._scaling_index.machines.upcoming_machines.values() if each.group in groups]
@@ -94,7 +94,7 @@ class NodeCapacityView:
         return awaited_texts[:_SHOWN_MAX]
 
     def retry_time(self, now: Instant) -> Instant | None:
-        """Return when the first running backoff of a node group ends; None if none runs or a retry needs a change."""
+        """Return the earliest end of the running backoffs that need no configuration change; None if there is none."""
         ends = [
             each.end
             for _, each in self._unretried_backoffs(now)
@@ -103,7 +103,7 @@ class NodeCapacityView:
         return min(ends, default=None)
 
     def pools_in_backoff(self, now: Instant) -> frozenset[str]:
-        """Return the names of the NodePools with node groups whose last scale-up failed and was not retried yet."""
+        """Return the NodePools with a running backoff; if there is none, those not retried after their last backoff."""
         return frozenset(location.partition("/")[0] for location, _ in self._unretried_backoffs(now))
 
     def _unretried_backoffs(self, now: Instant) -> Sequence[tuple[str, Backoff]]:
@@ -150,7 +150,7 @@ def propose_node_changes(
 def _machine_proposals(
     pods: Sequence[PodView], node_capacity: NodeCapacityView, unavailable_pools: frozenset[str]
 ) -> Iterator[Proposal]:
-    """Yield for each NodePool the smallest number of additional machines that gives all pods a node."""
+    """Yield for each suitable NodePool the smallest number of additional machines that gives all pods a node."""
     for group in node_capacity.groups():
         if group.name.pool in unavailable_pools:
             continue
@@ -238,7 +238,7 @@ _NEW_JOB: Final = "submit the job again with this change"
 
 
 def propose_pod_constraints(pods: Sequence[Obj], node_capacity: NodeCapacityView, reader: Reader) -> Iterator[Proposal]:
-    """Yield tolerations and node selectors with which all pods would have a node, taken from existing nodes."""
+    """Yield at most two changes of tolerations and node selectors with which all pods would fit on existing nodes."""
     spec_changes = dict(islice(_spec_changes(pods[0]["spec"], reader.list(scheme.NODE)), _CONSTRAINTS_TRIED_MAX))
     fitting_texts = [
         text

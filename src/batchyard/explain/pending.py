@@ -83,7 +83,10 @@ class PendingExplainer:
     def binding_of_pending(
         self, key: str, queue: ClusterQueue, user: document.ExplanationUser
     ) -> document.BindingLimit | None:
-        """Return the limit of a pending Workload, ignoring the queue order; None if it fits or does not exist."""
+        """Return the limit of the pending Workload `key` (namespace/name), ignoring the queue order.
+
+        None if the Workload fits or does not exist.
+        """
         namespace, _, name = key.partition("/")
         workload = self._reader.get(Key(scheme.WORKLOAD, namespace, name))
         if workload is None:
@@ -176,7 +179,7 @@ class PendingExplainer:
     def _head_of_line_binding(
         self, analysis: PendingAnalysis, user: document.ExplanationUser
     ) -> document.BindingLimit | None:
-        """Return the queue head as the limit if it blocks the Workload, by StrictFIFO or because it preempts."""
+        """Return the queue head as the limit if it blocks the Workload, by StrictFIFO or by preemption; else None."""
         queue, pending_queue = analysis.queue, self._cache.queue_manager.pending[analysis.queue.name]
         if pending_queue.get(analysis.view.key) is None:
             return None
@@ -195,7 +198,7 @@ class PendingExplainer:
     def _preemptor_binding(
         self, analysis: PendingAnalysis, preemptor: str, user: document.ExplanationUser
     ) -> document.BindingLimit | None:
-        """Return the preempting queue head as the limit if the Workload would fit but has to wait for it."""
+        """Return the preempting queue head as the limit if the Workload would fit but waits for it; else None."""
         if not preemptor or preemptor == analysis.view.key or not isinstance(analysis.decision, Admit):
             return None
         name = user.name_of(preemptor)
@@ -205,7 +208,7 @@ class PendingExplainer:
     def _queue_order_binding(
         self, analysis: PendingAnalysis, baseline_outcome: TrialOutcome, user: document.ExplanationUser
     ) -> document.BindingLimit:
-        """Return the limit of a Workload that fits: other Workloads are ahead of it, or its turn is next."""
+        """Return the limit of a Workload that fits: unready pods block admissions, others are ahead, or it is next."""
         queue = analysis.queue.name
         if baseline_outcome.is_admitted:
             blocked_binding = blockers.blocked_entry_binding(self._cache, user)
@@ -219,7 +222,7 @@ class PendingExplainer:
     def _preemption_binding(
         self, analysis: PendingAnalysis, baseline_outcome: TrialOutcome, user: document.ExplanationUser
     ) -> document.BindingLimit | None:
-        """Return the limit PREEMPTION if the Workload only waits for preempted Workloads to release quota."""
+        """Return the limit PREEMPTION if the Workload only waits for the quota of preempted Workloads; else None."""
         decision = analysis.decision
         quota_holders = [holder for queue in self._queues_of_tree(analysis) for holder in queue.workloads.values()]
         preempted_keys = [holder.key for holder in quota_holders if holder.evicted]
@@ -262,7 +265,7 @@ class PendingExplainer:
         )
 
     def _limit_or_priority(self, analysis: PendingAnalysis, limit_kind: str) -> str:
-        """Return PRIORITY if priority alone protects a holder of missing quota from preemption, else `limit_kind`."""
+        """Return PRIORITY instead of NOMINAL if priority protects a holder from preemption; else `limit_kind`."""
         if limit_kind != NOMINAL or not analysis.queue.view.preemption.is_allowed:
             return limit_kind
         reasons = [self._protection_of(analysis, holder) for holder in analysis.holders[:_HOLDERS_CHECKED_MAX]]
@@ -312,7 +315,7 @@ class PendingExplainer:
     def _fair_shares_part(
         self, queue: ClusterQueue, holders: Iterable[MissingQuotaHolder]
     ) -> list[document.DocumentPart]:
-        """Return the fair-sharing shares of the Workload's ClusterQueue and of those that hold missing quota."""
+        """Return the fair shares of the Workload's ClusterQueue and of ClusterQueues that hold the missing quota."""
         queues = dict.fromkeys([queue, *[holder.workload.queue for holder in holders]])
         share_parts = []
         for each in list(queues)[: HOLDERS_SHOWN + 1]:
@@ -323,9 +326,9 @@ class PendingExplainer:
 
 
 def _outdated_condition_part(workload: Obj, binding: document.BindingLimit) -> document.DocumentPart:
-    """Return a fact about the condition QuotaReserved if it names another missing amount than the limit, or {}.
+    """Return a fact if the condition QuotaReserved names another missing amount than `binding`; else {}.
 
-    The scheduler evaluates a parked Workload again when quota is released, but not when more of it is used.
+    The scheduler evaluates an inadmissible Workload again when quota is released, but not when more quota is used.
     """
     condition = find_condition(workload, lifecycle.QUOTA_RESERVED)
     rejections = messages.INSUFFICIENT_QUOTA_PATTERN.findall("" if condition is None else condition.get("message", ""))
@@ -346,7 +349,6 @@ def _queueing_strategy(queue: ClusterQueue) -> str:
 
 
 def _join_obstacles(analysis: PendingAnalysis) -> str:
-    """Return the distinct reasons why pod sets may not use flavors, joined into one text."""
     obstacles = [outcome.obstacle for pod_set in analysis.outcomes for outcome in pod_set.outcomes if outcome.obstacle]
     return "; ".join(dict.fromkeys(obstacles))
 

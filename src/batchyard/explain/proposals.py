@@ -110,7 +110,7 @@ def propose_priority(case: ProposalCase, build_view: ViewBuilder, classes: Mappi
 
 
 def propose_size(case: ProposalCase, build_view: ViewBuilder) -> Search:
-    """Search for the largest reduced pod count of the Workload's largest pod set at which it would be admitted."""
+    """Search for the highest reduced count of the largest pod set with which the Workload would be admitted."""
     pod_sets = case.workload["spec"]["podSets"]
     index = max(range(len(pod_sets)), key=lambda each: int(pod_sets[each].get("count", 1)))
     pod_set = pod_sets[index]
@@ -134,7 +134,7 @@ def propose_size(case: ProposalCase, build_view: ViewBuilder) -> Search:
 
 
 def _pod_count_step(owner: Obj | None, pod_set: str) -> int:
-    """Return the step in which a pod set's count can change: the pods of one replicated Job for a JobSet, else 1."""
+    """Return the step in which a pod set's count can change: for a JobSet, the pods of one child Job; else 1."""
     if owner is None or owner["kind"] != "JobSet":
         return 1
     replicas_by_job = {each["name"]: int(each.get("replicas", 1)) for each in owner["spec"].get("replicatedJobs") or ()}
@@ -236,7 +236,9 @@ def _describe_pod_changes(case: ProposalCase, flavor: FlavorView) -> str:
 
 
 def _pod_patches(case: ProposalCase, pod_sets: Sequence[Mapping[str, Any]]) -> Sequence[Patch]:
-    """Return the patches of the pod templates in the job, or in a Workload without a job; () for immutable affinity.
+    """Return the patches of the pod templates in the job, or in a Workload without a job.
+
+    The affinity in a JobSet is immutable: () is returned if it would change.
 
     If a job's tolerations change, its Workload is replaced. Otherwise the Workload stays, and needs its own patch.
     """
@@ -280,7 +282,7 @@ def _add_operations(
 
 
 def propose_workload_ends(holders: Sequence[MissingQuotaHolder], name_of: Callable[[str], str]) -> Search:
-    """Search for a minimal set among the first of `holders` whose end would admit the pending Workload.
+    """Search for a minimal set of Workloads, among the first 8 `holders`, whose end would admit the pending Workload.
 
     `name_of` returns the name of a Workload by its key, or a placeholder if it is hidden.
     """
@@ -304,7 +306,7 @@ def _propose_deactivations(
     verb: str,
     name_of: Callable[[str], str],
 ) -> Search:
-    """Search for a minimal set among the first of `keys` whose deactivation would admit the explained Workload."""
+    """Search for a minimal subset of the Workloads `keys` whose deactivation would admit the explained Workload."""
     if not keys or not (yield change_with(keys)):
         return
     smallest_count = yield from search_smallest_between(lambda count: change_with(keys[:count]), 1, len(keys))
@@ -343,7 +345,7 @@ def propose_queueing_strategy(case: ProposalCase) -> Search:
 
 
 def propose_preemption_rules(case: ProposalCase) -> Search:
-    """Search for the weakest sufficient change of `withinClusterQueue`, and for that of `reclaimWithinCohort`."""
+    """Search for the weakest sufficient `withinClusterQueue`, and separately for the weakest `reclaimWithinCohort`."""
     view = case.simulation.queue.view
     for field, view_field, policies in _PREEMPTION_POLICIES:
         current_policy = getattr(view.preemption, view_field)

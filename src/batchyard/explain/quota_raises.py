@@ -224,7 +224,7 @@ def _raise_steps(case: ProposalCase, quota_keys: Sequence[tuple[str, str]], shor
 def _describe_raise(
     field: _QuotaField, increase_by_key: Mapping[tuple[str, str], int], shortfall_by_key: Mapping[tuple[str, str], int]
 ) -> str:
-    """Return a raise as text, with the part that exceeds what the Workload lacks: others are admitted before it."""
+    """Return a raise as text; the part beyond the Workload's shortfall is for Workloads that are admitted before it."""
     change_texts = []
     for (flavor, resource), increase in increase_by_key.items():
         current_value, others_amount = (

@@ -105,7 +105,7 @@ class _RunningSearch:
 
 
 def run_searches(searches: Sequence[Search], simulation: CohortSimulation) -> SearchResult:
-    """Run searches in turns: next is one without a proposal yet, and among these the one with the fewest decisions."""
+    """Run searches in turns; the search with the fewest proposals, and then the fewest decisions, is always next."""
     running_searches = [_RunningSearch(search, []) for search in searches]
     pending_trials: list[tuple[_RunningSearch, HypotheticalChange]] = []
     is_limit_reached = False

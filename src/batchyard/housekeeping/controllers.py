@@ -59,7 +59,7 @@ class Namespaces:
     def keys_for(self, event: client.WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Return the key of a changed Namespace, or of the terminating Namespace of a created or deleted object.
 
-        The first event of the Namespace `default` returns the keys of all system Namespaces.
+        When the Namespace `default` is created, return the keys of all system Namespaces.
         """
         key = event.key
         if key.kind != scheme.NAMESPACE:
@@ -99,7 +99,7 @@ class Namespaces:
 
 
 def _list_kinds(reader: client.Reader) -> Sequence[ServedKind]:
-    """Return all served kinds whose objects are in Namespaces, including those of CustomResourceDefinitions."""
+    """Return all namespaced kinds that are served, including those of CustomResourceDefinitions."""
     custom_infos = [
         custom_kinds.kind_from_definition(definition)
         for definition in reader.list(custom_kinds.DEFINITION)
@@ -113,7 +113,7 @@ def _is_deleted(obj: meta.Obj) -> bool:
 
 
 def _activate_namespace(namespace: meta.Obj) -> ReconcileResult:
-    """Return the next write for a new Namespace: its label and finalizer, then the phase Active; none if done."""
+    """Return the next write for a new Namespace: label and finalizer, then the phase Active; empty if both are set."""
     active_namespace = with_namespace_finalizer(namespace)
     if active_namespace is not namespace:
         return ReconcileResult([client.Update(active_namespace)])
@@ -133,7 +133,7 @@ def _terminating_status(namespace: meta.Obj, objects: Mapping[str, Sequence[meta
 
 
 def _remaining_problems(content: Mapping[str, Sequence[meta.Obj]]) -> Mapping[str, tuple[str, str]]:
-    """Return the reason and message of each Namespace condition about remaining objects and their finalizers."""
+    """Return the reason and message, by type, of the conditions that report remaining objects and their finalizers."""
     counts = sorted(f"{name} has {len(objects)} resource instances" for name, objects in content.items() if objects)
     finalizers = Counter(name for objects in content.values() for obj in objects for name in meta.finalizers_of(obj))
     finalizer_text = ", ".join(sorted(f"{name} in {count} resource instances" for name, count in finalizers.items()))
@@ -317,7 +317,10 @@ class TtlAfterFinished:
 
 
 def _ttl_expiry_time(key: meta.Key, obj: meta.Obj) -> Instant | None:
-    """Return when a finished Job or JobSet has to be deleted; None if unfinished, without a TTL or being deleted."""
+    """Return when a finished Job or JobSet has to be deleted.
+
+    None if it is unfinished, has no TTL, is being deleted, or is managed by another controller.
+    """
     ttl_seconds: int | None = obj["spec"].get("ttlSecondsAfterFinished")
     if ttl_seconds is None or "deletionTimestamp" in obj["metadata"] or _is_managed_elsewhere(key, obj):
         return None
@@ -368,7 +371,7 @@ class EventExpiry:
         return (EVENTS_KEY,) if is_batch_full or self._expiries[0][1] is event.key else ()
 
     def reconcile(self, key: meta.Key, reader: client.Reader, now: Instant) -> ReconcileResult:
-        """Delete at most BATCH_MAX Events: those that have expired, and above EVENTS_MAX those that expire next."""
+        """Delete expired Events and, while more than EVENTS_MAX exist, those that expire next; at most BATCH_MAX."""
         event_expiries, deletions, rechecks = self._expiries, list[client.Write](), list[tuple[Instant, meta.Key]]()
         surplus_count = len(event_expiries) - EVENTS_MAX
         while event_expiries and len(deletions) < BATCH_MAX and (event_expiries[0][0] <= now or surplus_count > 0):
@@ -390,7 +393,7 @@ class EventExpiry:
 
 
 def _event_expiry_time(event: meta.Obj, now: Instant) -> Instant:
-    """Return when an Event expires: an hour after its last occurrence, or if that time is implausible, its creation."""
+    """Return when an Event expires: an hour after it last occurred, or was created if that time is implausible."""
     created_at = parse_time(event["metadata"]["creationTimestamp"])
     occurred_at = parse_time(meta.event_last_time(event) or event["metadata"]["creationTimestamp"])
     return (occurred_at if created_at <= occurred_at <= now + EVENT_LIFETIME else created_at) + EVENT_LIFETIME
@@ -458,7 +461,7 @@ class CustomResourceDefinitions:
 
 
 def _delete_custom_objects(definition: meta.Obj, reader: client.Reader, now: Instant) -> ReconcileResult:
-    """Return the deletions of a deleted definition's objects; without objects, the removal of its finalizer."""
+    """Return the writes that delete the objects of a deleted definition, or if it has none, remove its finalizer."""
     if CRD_FINALIZER not in meta.finalizers_of(definition):
         return ReconcileResult()
     has_objects = meta.is_true(definition, custom_kinds.ESTABLISHED) and custom_kinds.built_in_kind(definition) is None
@@ -523,7 +526,7 @@ def _make_conditions(definition: meta.Obj, conflicts: Mapping[str, str], now: In
 
 
 def _conflicts(spec_names: Mapping[str, Any], old_names: Mapping[str, Any], in_use: "_NamesInUse") -> dict[str, str]:
-    """Return a message for each name field (key) of a CustomResourceDefinition whose name another kind already uses."""
+    """Return a message, by field, for each name of a CustomResourceDefinition that another kind already uses."""
     name_conflicts: dict[str, str] = {}
     for field in _NAME_FIELDS:
         names, field_name = (in_use.kinds, field) if field in ("kind", "listKind") else (in_use.resources, field)

@@ -72,7 +72,7 @@ class JobRelations:
         return (event.key,)
 
     def _priority_class_of(self, job: meta.Obj) -> meta.Key | None:
-        """Return the key of a queued job's priority class; None for a job with an owner or without a queue."""
+        """Return the key of the priority class that a job names; None without one, with an owner or without a queue."""
         if meta.controller_of(job) is not None or not meta.label(job, well_known.QUEUE_NAME):
             return None
         return adjustments.priority_class_key(job, self._integration.templates(job))
@@ -131,12 +131,11 @@ class _JobPass(NamedTuple):
     now: Instant
 
     def event(self, reason: str, message: str, kind: str = "Normal") -> EventRecord:
-        """Return an Event record about the job that is being reconciled."""
         return EventRecord(self.key, kind, reason, message)
 
 
 class JobReconciler:
-    """Controller that manages the Workloads of one kind of job, and starts and stops the jobs as these are admitted."""
+    """Controller that manages the Workloads of one kind of job, and lets jobs run only while these are admitted."""
 
     rank = 0
     kinds = (
@@ -285,7 +284,7 @@ class JobReconciler:
         return ReconcileResult([Create(workload)], [job_pass.event("CreatedWorkload", message)])
 
     def _sync_workload(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
-        """Copy the admission gate and the priority class of a job to its Workload; None if both are up to date."""
+        """Copy the admission gate or else the priority class of a job to its Workload; None if no write is needed."""
         if lifecycle.is_finished(workload):
             return None
         updated_workload = workloads.with_gate_of(workload, job_pass.job)

@@ -36,7 +36,7 @@ FindFlavor = Callable[[str], meta.Obj | None]
 
 
 class InvalidPodSetInfo(Exception):  # noqa: N818 - named like the reasons of Kubernetes
-    """Raised if the fields of an admission conflict with a pod template, or its number of pod sets differs."""
+    """Raised if scheduling fields of an admission conflict, or if its number of pod sets is not that of the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ def _merge_lists(base: Sequence[Mapping[str, Any]], added_list: Sequence[Mapping
 def are_pod_sets_equivalent(
     pod_sets: Sequence[Mapping[str, Any]], other_pod_sets: Sequence[Mapping[str, Any]], ignore_tolerations: bool
 ) -> bool:
-    """Return whether two lists of pod sets have equal counts, minimum counts, containers and tolerations.
+    """Return whether two lists of pod sets have equal counts, minimum counts, (init) containers and tolerations.
 
     With `ignore_tolerations`, tolerations are not compared.
     """
@@ -327,7 +327,7 @@ def prebuilt_key(job: meta.Obj) -> meta.Key | None:
 
 
 def with_job_owner(workload: meta.Obj, job: meta.Obj) -> meta.Obj:
-    """Return the Workload with the job added as its controlling owner."""
+    """Return the Workload with the job as its controlling owner, and with the job's uid as a label."""
     metadata = workload["metadata"]
     labels = {**(metadata.get("labels") or {}), well_known.JOB_UID: job["metadata"].get("uid", "")}
     owner_references = [*(metadata.get("ownerReferences") or ()), meta.controller_reference(job)]
@@ -351,7 +351,7 @@ def workload_spec(job: meta.Obj, pod_sets: PodSets, priority: WorkloadPriority) 
 
 
 def execution_seconds_max(job: meta.Obj) -> int | None:
-    """Return the maximum execution time in seconds from a job's label; None if missing or invalid."""
+    """Return the maximum execution time in seconds from a job's label; None if missing, invalid or not positive."""
     seconds_max = meta.parse_integer(meta.label(job, well_known.MAX_EXEC_TIME) or "", bits=32)
     return seconds_max if seconds_max is not None and seconds_max > 0 else None
 
@@ -363,9 +363,10 @@ def is_created_for(workload: meta.Obj, job: meta.Obj) -> bool:
 
 
 def matches(workload: meta.Obj, job: meta.Obj, pod_sets: PodSets, is_suspended: bool) -> bool:
-    """Return whether a Workload of this job has equivalent pod sets and the same maximum execution time.
+    """Return whether this job controls the Workload and still has its maximum execution time and its pod sets.
 
-    A running job has the admitted pod counts, and tolerations of its flavors in addition to its own.
+    `pod_sets` are those of the job now. If the Workload holds quota, they may have the admitted counts, and must have
+    them if the job is not suspended. After admission, tolerations are ignored, because flavors add tolerations.
     """
     spec = workload["spec"]
     if not is_created_for(workload, job) or spec.get("maximumExecutionTimeSeconds") != execution_seconds_max(job):

@@ -120,7 +120,7 @@ class MetricGroup:
         return self._histograms[name]
 
     def add(self, name: str, labels: Labels, amount: float = 1) -> None:
-        """Increase one series of the counter `name`: the series with these label values."""
+        """Add `amount` to one series of the counter or gauge `name`: the series with these label values."""
         self._counters[name].add(labels, amount)
 
     def set(self, name: str, labels: Labels, value: float) -> None:

@@ -165,9 +165,10 @@ def _job_time(field: str) -> Callable[[Obj], ObjectSamples]:
 
 
 def _job_failed(obj: Obj) -> ObjectSamples:
-    """Yield the number of failed pods of a Job, unless the Job itself failed for a known reason.
+    """Yield the number of failed pods of a Job, without a reason.
 
-    If the Job itself failed, also yield a sample for each known reason: 1 for the Job's reason, else 0.
+    If the Job itself failed and has failed pods, also yield a sample for each known reason: 1 for the Job's reason,
+    else 0. If the Job's reason is a known one, the number is omitted.
     """
     failed_count = (obj.get("status") or _NO_FIELDS).get("failed") or 0
     reasons = {c.get("reason", "") for c in _job_conditions(obj, "Failed")}
@@ -337,7 +338,7 @@ class CostMetrics:
         self._published: dict[tuple[str, Labels], float] = {}
 
     def texts(self, cost_source: CostSource | None, reader: Reader, now: Instant) -> Iterator[str]:
-        """Yield the exposition text of the cost counters and Budget gauges; without a `cost_source`, only of gauges."""
+        """Yield the exposition text of cost counters and Budget gauges; without a `cost_source`, only of the gauges."""
         if cost_source is not None:
             self._count_costs(cost_source.totals(now))
             for counters in self._counters.values():

@@ -65,7 +65,7 @@ def gauge_text(metric: Metric, samples: Iterable[tuple[Labels, float]]) -> str:
 
 
 def gauge_text_chunks(metric: Metric, samples: Iterable[tuple[Labels, float]]) -> Iterator[str]:
-    """Yield the exposition text of a gauge in chunks, nothing without samples; collect all samples first."""
+    """Yield the exposition text of a gauge in chunks, after collecting all samples; nothing if there are no samples."""
     rows = list(samples)
     if rows:
         yield metric.head()
@@ -92,7 +92,7 @@ class Counters:
         self._series: dict[Labels, _CounterSeries] = {}
 
     def add(self, labels: Labels, amount: float = 1) -> None:
-        """Increase the series with these label values; a new series starts at 0."""
+        """Add `amount` to the series with these label values; a new series starts at 0."""
         counter_series = self._series.get(labels)
         if counter_series is None:
             counter_series = self._series[labels] = _CounterSeries()

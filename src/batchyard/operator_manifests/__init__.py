@@ -26,7 +26,10 @@ def manifests(settings: InstallSettings) -> list[Obj]:
 
 
 def manifests_by_file(settings: InstallSettings) -> Mapping[str, Sequence[Obj]]:
-    """Return the objects that install the operator, by kustomization file; files without objects are omitted."""
+    """Return the objects that install the operator, by the name of their file without `.yaml`, such as `webhooks`.
+
+    Files without objects are omitted.
+    """
     objects_by_file = {
         "namespace": [with_labels({"apiVersion": "v1", "kind": "Namespace"}, settings, settings.namespace)],
         "definitions": crd_objects(settings),

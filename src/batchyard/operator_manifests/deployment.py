@@ -78,7 +78,7 @@ def selector_labels(settings: InstallSettings) -> Mapping[str, str]:
 
 
 def with_labels(obj: Mapping[str, Any], settings: InstallSettings, name: str = "", namespace: str = "") -> Obj:
-    """Return an object with the operator's labels, and with `name` or else the name of the installation."""
+    """Return `obj` with new metadata: `name` or else `settings.name`, `namespace` if set, and the operator's labels."""
     metadata: dict[str, Any] = {"name": name or settings.name, "labels": dict(selector_labels(settings))}
     if namespace:
         metadata["namespace"] = namespace
@@ -104,7 +104,7 @@ _HOSTNAME_LABEL: Final = "kubernetes.io/hostname"
 
 
 def deployment_objects(settings: InstallSettings) -> Sequence[Obj]:
-    """Return the Deployment of the operator, its PodDisruptionBudget and ConfigMap, and a ResourceQuota if needed."""
+    """Return the operator's Deployment and, if needed, its ResourceQuota, ConfigMap and PodDisruptionBudget."""
     return [
         *_critical_pod_quota(settings),
         *_config_map(settings),
@@ -114,7 +114,7 @@ def deployment_objects(settings: InstallSettings) -> Sequence[Obj]:
 
 
 def has_webhooks(settings: InstallSettings) -> bool:
-    """Return whether the operator is installed with webhooks."""
+    """Return whether the settings enable webhooks and a selected controller group has any."""
     return settings.webhooks and bool(hooks.operator_webhooks(settings.controllers))
 
 
@@ -140,7 +140,7 @@ def arguments(settings: InstallSettings) -> list[str]:
 
 
 def _config_map(settings: InstallSettings) -> Iterator[Obj]:
-    """Yield the ConfigMap with Kueue's Configuration, under the file name of Kueue's manager; nothing without one."""
+    """Yield the ConfigMap with Kueue's Configuration, under the file name of Kueue's manager; nothing if not set."""
     if settings.configuration:
         data = {CONFIGURATION_KEY: settings.configuration}
         obj = {"apiVersion": "v1", "kind": "ConfigMap", "data": data}
@@ -229,7 +229,7 @@ def _disruption_budget(settings: InstallSettings) -> Iterator[Obj]:
 
 
 def _critical_pod_quota(settings: InstallSettings) -> Iterator[Obj]:
-    """Yield the ResourceQuota that clusters such as GKE's require for critical pods outside kube-system."""
+    """Yield the ResourceQuota that clusters such as GKE's require for critical pods; nothing for other pods."""
     if settings.priority_class == CRITICAL_PRIORITY_CLASS:
         priority_class_scope = {"scopeName": "PriorityClass", "operator": "In", "values": [CRITICAL_PRIORITY_CLASS]}
         pod_limit = {"pods": str(settings.replicas + 1)}  # one more during a rolling update
@@ -249,7 +249,7 @@ _SCRAPE_INTERVAL: Final = "15s"
 
 
 def network_objects(settings: InstallSettings) -> Sequence[Obj]:
-    """Return the operator's Services and NetworkPolicy, and the object that makes Prometheus scrape its metrics."""
+    """Return the operator's Services and NetworkPolicy, and if enabled, the object that makes Prometheus scrape it."""
     return [*_services(settings), _network_policy(settings), *_scrape_configuration(settings)]
 
 
@@ -306,7 +306,7 @@ _WEBHOOK_TIMEOUT_SECONDS: Final = 10
 
 
 def webhooks(settings: InstallSettings) -> Sequence[Obj]:
-    """Return the operator's MutatingWebhookConfiguration and ValidatingWebhookConfiguration; none if disabled."""
+    """Return the operator's MutatingWebhookConfiguration and ValidatingWebhookConfiguration; empty without webhooks."""
     if not has_webhooks(settings):
         return []
     operator_hooks = hooks.operator_webhooks(settings.controllers)

@@ -33,7 +33,7 @@ def crd_objects(settings: InstallSettings) -> Sequence[Obj]:
 
 
 def crd_names(settings: InstallSettings, *, only_converted: bool) -> list[str]:
-    """Return the names of the installed CRDs; with `only_converted`, only of those with a conversion webhook."""
+    """Return the names of the installed CRDs; with `only_converted`, only of those that need conversion."""
     installed_kinds = [info for info in _installed_kinds(settings) if needs_conversion(info) or not only_converted]
     return [f"{info.plural}.{info.group}" for info in installed_kinds]
 

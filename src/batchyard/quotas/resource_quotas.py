@@ -312,7 +312,6 @@ class QuotaTally:
         return True
 
     def _register_resource(self, name: str, reader: Reader) -> None:
-        """Register a resource that the quota limits, and the kind whose objects use it."""
         kind = kind_of_resource(name)
         served_kind = scheme.kind_info(kind) if kind else None
         if kind is None:
@@ -330,7 +329,7 @@ def _custom_kinds(reader: Reader) -> Iterable[ServedKind]:
 
 
 class QuotaTallies:
-    """The usage of all ResourceQuotas that were read so far, by Namespace."""
+    """The usage of all ResourceQuotas for which `tally()` was called, by Namespace."""
 
     def __init__(self) -> None:
         self._tallies: dict[str, dict[meta.Key, QuotaTally]] = {}
@@ -400,13 +399,16 @@ class QuotaAdmission:
         self._quota_tallies.observe(event)
 
     def check_new_object(self, obj: meta.Obj, reader: Reader) -> None:
-        """Check a new object against the quotas of its Namespace; raise TemporarilyForbidden if it exceeds one."""
+        """Check a new object against the quotas of its Namespace.
+
+        Raises TemporarilyForbidden if it exceeds a quota, or if it is a pod that omits a resource limited by a quota.
+        """
         quotas = reader.list(scheme.RESOURCE_QUOTA, obj["metadata"].get("namespace", ""))
         if quotas:
             self._check_usage(obj, None, quotas, reader)
 
     def check_update(self, new: meta.Obj, old: meta.Obj, reader: Reader) -> None:
-        """Check the additional usage of a changed object; raise TemporarilyForbidden if it exceeds a quota.
+        """Check the additional usage of a changed object; raise TemporarilyForbidden as `check_new_object()` does.
 
         A Pod is checked only if the update adds or removes activeDeadlineSeconds.
         """
@@ -490,7 +492,7 @@ class ResourceQuotas:
         return (event.key, *changed_keys)
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Update the status of a quota: its limits and usage."""
+        """Return the write of a quota's limits and usage to its status; requeue at the next end of a grace period."""
         quota = reader.get(key)
         if quota is None:
             return ReconcileResult()

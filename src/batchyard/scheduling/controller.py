@@ -41,7 +41,7 @@ from batchyard.scheduling.writes_in_flight import WritesInFlight
 
 
 class CycleObserver(Protocol):
-    """Interface for measuring the stages of a scheduling cycle; simulations use one that reads no clock."""
+    """Interface for measuring the stages of a scheduling cycle; the observer of simulations reads no clock."""
 
     def begin(self) -> None:
         """Handle the start of a scheduling cycle."""
@@ -96,9 +96,10 @@ class QuiescenceDetector:
         self._stalled_trees: dict[str, _StalledTree] = {}
 
     def record_cycle(self, decisions_with_parked: Iterable[tuple[Decision, bool]]) -> None:
-        """Record a cycle's decisions; pause the cohort trees whose decisions only repeat earlier ones.
+        """Record a cycle's decisions; pause each cohort tree whose decisions repeat those of an earlier cycle.
 
-        Each decision comes with whether its Workload was set aside as inadmissible until its cohort tree changes.
+        The second item of each pair is whether the Workload was set aside until a change or the end of a backoff. A
+        tree whose heads have untried flavors is paused only after _CYCLES_BEFORE_PAUSE cycles without a change.
         """
         unchanged_heads_by_tree: dict[str, list[tuple[str, str]] | None] = {}
         for decision, parked in decisions_with_parked:
@@ -148,7 +149,7 @@ def ignore_preemption_loop(loop: PreemptionLoop) -> None:
 
 
 class SchedulerSettings(NamedTuple):
-    """What the scheduler writes about its decisions, and how much of it at once."""
+    """Settings of the scheduler's writes: the details of preemptions, and limits on the number of writes."""
 
     #: Whether preemption details list the Workloads that were not preempted, with the reasons.
     record_spared_candidates: bool = False
@@ -199,7 +200,7 @@ class Scheduler:
         return (CYCLE_KEY,) if self._record_bypassed_workload(event) or has_work else ()
 
     def _record_bypassed_workload(self, event: WatchEvent) -> bool:
-        """Record the event's Workload if it is skipped because an equivalent one did not fit; return whether it is."""
+        """Record the event's Workload if an equivalent Workload did not fit; return whether it was recorded."""
         if event.key.kind != scheme.WORKLOAD or event.type is EventType.DELETED:
             return False
         view = workload_view(event.obj)
@@ -235,12 +236,12 @@ class Scheduler:
         )
 
     def _write(self, outcome: ReconcileResult, workload: Obj, events: Sequence[EventRecord] = ()) -> None:
-        """Add a Workload's new status to the writes of a reconcile, with the Events to record if it is stored."""
+        """Add a Workload's new status to the writes of a reconcile, with the Events to record if the write succeeds."""
         self._in_flight.add(_name_of(workload))
         outcome.add(UpdateStatus(workload), events)
 
     def _process_result(self, write: Write, error: ApiError | None) -> bool:
-        """Handle the result of a write; undo what was assumed about a rejected one. Return whether a cycle is due."""
+        """Handle the result of a write: after an error, revert its assumption. Return whether a head waits for it."""
         assert isinstance(write, UpdateStatus)
         key = _name_of(write.obj)
         if error is not None:
@@ -250,7 +251,7 @@ class Scheduler:
     def _apply_decisions(
         self, all_decisions: Sequence[Decision], reader: Reader, now: Instant, outcome: ReconcileResult
     ) -> None:
-        """Apply decisions up to the first admission that must wait for ready pods, and write that it waits."""
+        """Apply decisions up to the first admission that must wait for ready pods; write that this Workload waits."""
         decisions, blocked_workload = self._blocked.split(all_decisions, reader)
         if blocked_workload is not None:
             self._reports.pop(workload_view(blocked_workload).key, None)
@@ -266,7 +267,7 @@ class Scheduler:
             self._on_loop(loop)
 
     def _apply_decision(self, decision: Decision, reader: Reader, now: Instant, outcome: ReconcileResult) -> bool:
-        """Apply one scheduling decision; return whether its Workload was set aside as inadmissible until a change."""
+        """Apply a scheduling decision; return whether its Workload was set aside until a change or a backoff's end."""
         if isinstance(decision, Admit):
             self._admit_workload(decision, reader, now, outcome)
             return False
@@ -316,7 +317,7 @@ class Scheduler:
     def _evict_target(
         self, decision: Preempt, target: PreemptionTarget, obj: Obj, now: Instant
     ) -> tuple[Obj, Sequence[EventRecord]]:
-        """Return the preemption target with Evicted set, and the Events for the target and the preemptor."""
+        """Return the target's Workload with the condition Evicted, and the Events for the target and the preemptor."""
         snapshot, preemptor = self._cache.snapshot, decision.head.workload
         message = preemption_message(
             preemptor.uid,
@@ -379,13 +380,13 @@ def _name_of(workload: Obj) -> str:
 
 
 def _workload_key(name: str) -> Key:
-    """Parse `namespace/name` into the object key of a Workload."""
+    """Return the object key of the Workload `namespace/name`."""
     namespace, _, name = name.partition("/")
     return Key(scheme.WORKLOAD, namespace, name)
 
 
 def _pod_set_assignment_status(assignment: PodSetAssignment) -> dict[str, Any]:
-    """Format a pod set's item of `status.admission.podSetAssignments`; without requests, it has no flavors."""
+    """Return a pod set's item of `status.admission.podSetAssignments`; without flavors, only name and count."""
     requests = dict(assignment.requests)
     resources = sorted(assignment.choices)
     if not resources:
@@ -399,7 +400,7 @@ def _pod_set_assignment_status(assignment: PodSetAssignment) -> dict[str, Any]:
 
 
 def _with_pending_reason(obj: Obj | None, why: InadmissibleReason, now: Instant) -> Obj | None:
-    """Return the Workload with a pending reason and its requests; None if it is missing, not pending or unchanged."""
+    """Return the Workload with a pending reason and resourceRequests; None if missing, not pending or unchanged."""
     if obj is None:
         return None
     view = workload_view(obj)

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from batchyard.api import scheme
-from batchyard.api.meta import Key, Obj, format_amount, is_true, with_condition, with_status
+from batchyard.api.errors import ApiError
+from batchyard.api.meta import Key, Obj, format_amount, is_true, key_of, with_condition, with_status
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import EventType, Reader, UpdateStatus, WatchEvent, Write
@@ -53,7 +54,11 @@ class QueueStatusController:
         self._written_statuses: dict[Key, Mapping[str, Any]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the keys of queues whose status must be written at once; for Workloads, the key of the next batch."""
+        """Return the keys of the ClusterQueues, LocalQueues and Cohorts whose status an event may change.
+
+        A Workload's event only records its queues for the next batch: BATCH_KEY is returned, or () if a batch is
+        already scheduled.
+        """
         match event.key.kind:
             case scheme.WORKLOAD:
                 return self._record_workload_change(event)
@@ -65,7 +70,10 @@ class QueueStatusController:
                 return self._changed_queue_key(event)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Write a queue's or Cohort's changed status; for BATCH_KEY, that of all queues with Workload changes."""
+        """Return the write of the object's status if it changed; for BATCH_KEY, those of all recorded queues.
+
+        BATCH_KEY is first requeued, so that the writes follow one second (BATCH_PERIOD) later.
+        """
         if key != BATCH_KEY:
             return ReconcileResult(self._status_writes(key, reader, now))
         if self._batch_due is None:
@@ -75,7 +83,19 @@ class QueueStatusController:
         stale_queues, self._stale_queues, self._batch_due = self._stale_queues, {}, None
         keys = [Key(kind, *queue.rpartition("/")[::2]) for kind, queue in stale_queues]
         writes = [write for key in keys for write in self._status_writes(key, reader, now)]
-        return ReconcileResult(writes, independent=True)
+        return ReconcileResult(writes, independent=True, on_result=self._process_batch_result)
+
+    def _process_batch_result(self, write: Write, error: ApiError | None) -> bool:
+        """Have a rejected status written with the next batch; return whether there is one."""
+        if error is None:
+            return False
+        assert isinstance(write, UpdateStatus)
+        self._record_stale_object(key_of(write.obj))
+        return True
+
+    def _record_stale_object(self, key: Key) -> None:
+        name = f"{key.namespace}/{key.name}" if key.namespace else key.name
+        self._stale_queues[key.kind, name] = None
 
     def _record_workload_change(self, event: WatchEvent) -> Iterable[Key]:
         view = workload_view(event.obj)
@@ -95,17 +115,25 @@ class QueueStatusController:
             self._stale_queues[scheme.CLUSTER_QUEUE, local_queue.cluster_queue] = None
 
     def _changed_queue_key(self, event: WatchEvent) -> Iterable[Key]:
-        """Return the key of the changed object; nothing if only this controller's own status write changed it."""
+        """Return the key of the event's object; () if this controller's last status write changed it.
+
+        If another status than the last one written was stored, return the key of the next batch.
+        """
         key, old, new = event.key, event.old, event.obj
         if event.type is _DELETED:
             self._written_statuses.pop(key, None)
         elif old is not None and not _has_relevant_change(old, new):
             new_status = new.get("status")
-            return () if new_status == self._written_statuses.get(key) and new_status != old.get("status") else (key,)
+            if new_status == self._written_statuses.get(key) and new_status != old.get("status"):
+                return ()
+            if new_status != old.get("status"):
+                # It may be an earlier write of this controller. A write at once would compete with the one in flight.
+                self._record_stale_object(key)
+                return () if self._batch_due is not None else (BATCH_KEY,)
         return (key,)
 
     def _local_queue_keys_of(self, event: WatchEvent) -> Iterable[Key]:
-        """Yield the keys of a ClusterQueue's LocalQueues if the ClusterQueue's conditions changed."""
+        """Yield the keys of a ClusterQueue's LocalQueues, unless the event leaves its conditions unchanged."""
         old, new = ((obj or {}).get("status", {}).get("conditions") for obj in (event.old, event.obj))
         if old == new and event.old is not None and event.type is not _DELETED:
             return
@@ -115,7 +143,7 @@ class QueueStatusController:
                 yield Key(scheme.LOCAL_QUEUE, namespace, name)
 
     def _cohorts_of(self, event: WatchEvent) -> Iterable[Key]:
-        """Return the keys of a changed ClusterQueue's ancestor Cohorts, whose fair shares may have changed."""
+        """Return the keys of a ClusterQueue's ancestor Cohorts, whose shares may change; () without fair sharing."""
         queue = self._cache.snapshot.queues.get(event.key.name) if self._fair_sharing else None
         return () if queue is None else [Key(scheme.COHORT, "", node.name) for node in queue.node.path[:-1]]
 
@@ -206,7 +234,7 @@ class QueueStatusController:
 
 
 def _has_relevant_change(old: Obj, new: Obj) -> bool:
-    """Return whether two revisions of a queue differ in the spec, the annotations or the deletion timestamp."""
+    """Return whether two revisions of an object differ in the spec, the annotations or the deletion timestamp."""
     old_metadata, new_metadata = old["metadata"], new["metadata"]
     return old.get("spec") != new.get("spec") or any(
         old_metadata.get(each) != new_metadata.get(each) for each in _RELEVANT_METADATA

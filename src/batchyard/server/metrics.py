@@ -82,7 +82,7 @@ class ObservedPlatform:
 
 
 class ServerMetrics:
-    """The metrics of a platform's controllers. An instance is created before the platform; `begin` connects it."""
+    """The metrics of a platform's controllers. Most of them are collected only after `begin` is called."""
 
     def __init__(self, role: str = STANDALONE) -> None:
         self._role = role

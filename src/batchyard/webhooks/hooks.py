@@ -118,7 +118,7 @@ class FetchedObjects:
         self._fetched = objects_by_query
 
     def get(self, key: Key) -> Obj | None:
-        """Return a fetched object; None if the API server does not have it."""
+        """Return the fetched object with this key; None if the API server does not have it."""
         objects = self._fetched_objects(ObjectQuery(key))
         return objects[0] if objects else None
 

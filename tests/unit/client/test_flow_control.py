@@ -26,16 +26,17 @@ class SlowServer:
         self.most_in_flight = 0
 
     def add(self, name: str, priority: WritePriority = WritePriority.REGULAR) -> None:
-        self.queue.add(priority, lambda: self._send(name))
+        self.queue.add(priority, lambda: self._send(name, priority))
 
     def run(self, seconds: int = 60) -> None:
         self.kernel.run(end_time=self.kernel.now() + seconds * SECOND)
 
-    def _send(self, name: str) -> None:
+    def _send(self, name: str, priority: WritePriority) -> None:
         sent_at = self.kernel.now()
         self.sent.append(name)
         self.most_in_flight = max(self.most_in_flight, self.queue.in_flight)
-        self.kernel.call_at(sent_at + self.latency, lambda: self.queue.on_response(sent_at, HttpResponse(self.code)))
+        response = HttpResponse(self.code)
+        self.kernel.call_at(sent_at + self.latency, lambda: self.queue.on_response(priority, sent_at, response))
 
 
 def with_conditions(*types: str) -> Obj:
@@ -111,6 +112,18 @@ def test_fast_server_gets_more_requests_in_flight() -> None:
     assert begun == 32
     assert 100 < server.most_in_flight <= 256
     assert server.queue.in_flight == 0
+
+
+def test_events_leave_capacity_to_other_requests() -> None:
+    server = SlowServer(latency=SECOND)
+    for number in range(100):
+        server.add(str(number), WritePriority.EVENT)
+    assert server.queue.in_flight == 4
+    for number in range(20):
+        server.add(f"admission-{number}")
+    assert server.queue.in_flight == 4 + 20
+    server.run()
+    assert len(server.sent) == 120
 
 
 @pytest.mark.parametrize(("code", "latency", "expected_count"), [(429, 1, 4), (503, 1, 4), (200, 2 * SECOND, 32)])

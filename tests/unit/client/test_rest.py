@@ -188,6 +188,34 @@ def test_write_of_old_revision_returns_conflict() -> None:
     assert isinstance(write(world, Create(config_map())).error, Conflict)
 
 
+def test_conflict_is_reported_after_newer_version_is_cached() -> None:
+    world = synced_client()
+    put(world, "a", x="1")
+    world.run(1)
+    base = world.client.get(key())
+    assert base is not None
+    put(world, "a", x="2")  # its watch event is on its way
+    world.client.submit([Update(with_path(base, ("data", "x"), "3"))], world.reported.append)
+    world.run()
+    event, result = world.reported[-2:]
+    assert (event.obj["data"], type(result.error)) == ({"x": "2"}, Conflict)
+
+
+def test_conflict_is_reported_after_a_second_without_newer_version() -> None:
+    world = synced_client()
+    put(world, "a", x="1")
+    world.run(1)
+    base = world.client.get(key())
+    assert base is not None
+    world.line.trouble = failing(HttpResponse(409, b'{"message": "for another reason"}'))
+    world.reported.clear()
+    world.client.submit([Update(with_path(base, ("data", "x"), "3"))], world.reported.append)
+    world.kernel.run(end_time=world.kernel.now() + SECOND)
+    assert world.reported == []
+    world.run(1)
+    assert [str(result.error) for result in world.reported] == ["for another reason"]
+
+
 def test_rejected_writes_return_matching_errors() -> None:
     world = synced_client()
     assert isinstance(write(world, Create(config_map("No Name"))).error, InvalidObject)

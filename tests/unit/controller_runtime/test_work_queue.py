@@ -114,3 +114,37 @@ def test_queues_for_kind_returns_queues_of_kind_and_of_all_kinds() -> None:
     )
     assert [queue.controller.name for queue in work_queue.queues_for_kind("Job.batch")] == ["jobs", "all"]
     assert [queue.controller.name for queue in work_queue.queues_for_kind("Secret")] == ["all"]
+
+
+def test_key_is_queued_while_few_writes_are_in_flight() -> None:
+    work_queue, queue = one_queue()
+    queue.add(A)
+    take(queue)
+    queue.mark_in_flight(A, 2, in_flight_max=2)
+    queue.add(A)
+    work_queue.validate()
+    assert take(queue) == A
+    assert [queue.complete_in_flight(A, in_flight_max=2) for _ in range(2)] == [False, True]
+    assert queue.in_flight == {}
+
+
+def test_key_is_not_queued_while_many_writes_are_in_flight() -> None:
+    work_queue, queue = one_queue()
+    queue.add(A)
+    take(queue)
+    queue.mark_in_flight(A, 3, in_flight_max=1)
+    queue.add(A)
+    assert not work_queue
+    assert [queue.complete_in_flight(A, in_flight_max=1) for _ in range(3)] == [False, True, True]
+    queue.add(A)
+    work_queue.validate()
+    assert take(queue) == A
+
+
+def test_key_is_queued_after_last_result_of_writes_in_flight() -> None:
+    _, queue = one_queue()
+    queue.add(A)
+    take(queue)
+    queue.mark_in_flight(A, 2, in_flight_max=1)
+    assert [queue.complete_in_flight(A, in_flight_max=1) for _ in range(2)] == [False, True]
+    assert A not in queue.states

@@ -8,11 +8,13 @@ import pytest
 
 import make
 from batchyard.api import scheme
+from batchyard.api.errors import Conflict
 from batchyard.api.meta import Obj, key_of, with_path
+from batchyard.base.instant import SECOND
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.scheduling.controller import Scheduler
 from batchyard.scheduling.cycle import SchedulingPolicy
-from batchyard.scheduling.queue_status import QueueStatusController
+from batchyard.scheduling.queue_status import BATCH_KEY, QueueStatusController
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload import lifecycle
 from stage import Stage, condition_state
@@ -78,7 +80,46 @@ def test_status_of_other_writer_is_corrected() -> None:
     stage = team()
     for result in (cluster_queue(stage), local_queue(stage)):
         stage.put(with_path(result, ("status", "pendingWorkloads"), 77))
+    stage.run(1)
     assert counts(cluster_queue(stage)) == counts(local_queue(stage)) == (0, 0, 0)
+
+
+def test_event_of_earlier_own_write_starts_no_write_at_once() -> None:
+    """Such a write would be based on the object before the later write in flight, and be rejected as a conflict."""
+    index = SchedulerCache()
+    scheduler, status = Scheduler(index, SchedulingPolicy()), QueueStatusController(index, fair_sharing=False)
+    now, old = make.NOW, make.local_queue("cq", cluster_queue="cq")
+    key = key_of(old)
+    scheduler.keys_for(WatchEvent(EventType.ADDED, key, old, None, 1), now)
+    (earlier_write,) = status.reconcile(key, {key: old}, now).writes  # type: ignore[arg-type]
+    pending = workload("a")
+    scheduler.keys_for(WatchEvent(EventType.ADDED, key_of(pending), pending, None, 2), now)
+    (later_write,) = status.reconcile(key, {key: old}, now).writes  # type: ignore[arg-type]
+    assert earlier_write.obj != later_write.obj  # type: ignore[union-attr]
+    event = WatchEvent(EventType.MODIFIED, key, deepcopy(earlier_write.obj), old, 3)  # type: ignore[union-attr]
+    assert list(status.keys_for(event, now)) == [BATCH_KEY]
+    assert status.reconcile(BATCH_KEY, {key: event.obj}, now).writes == []  # type: ignore[arg-type]
+    (corrected,) = status.reconcile(BATCH_KEY, {key: event.obj}, now + SECOND).writes  # type: ignore[arg-type]
+    assert corrected.obj["status"] == later_write.obj["status"]  # type: ignore[union-attr]
+
+
+def test_rejected_status_is_written_with_next_batch() -> None:
+    index = SchedulerCache()
+    scheduler, status = Scheduler(index, SchedulingPolicy()), QueueStatusController(index, fair_sharing=False)
+    now, queue = make.NOW, make.local_queue("cq", cluster_queue="cq")
+    key = key_of(queue)
+    scheduler.keys_for(WatchEvent(EventType.ADDED, key, queue, None, 1), now)
+    pending = workload("a")
+    for controller in (scheduler, status):
+        controller.keys_for(WatchEvent(EventType.ADDED, key_of(pending), pending, None, 2), now)
+    objects: Any = {key: queue}
+    status.reconcile(BATCH_KEY, objects, now)
+    result = status.reconcile(BATCH_KEY, objects, now + SECOND)
+    assert result.on_result is not None
+    assert result.on_result(result.writes[0], Conflict("changed"))
+    status.reconcile(BATCH_KEY, objects, now + SECOND)
+    (repeated,) = status.reconcile(BATCH_KEY, objects, now + 2 * SECOND).writes
+    assert counts(repeated.obj) == (1, 0, 0)  # type: ignore[union-attr]
 
 
 def test_controller_skips_own_write_and_follows_spec_change() -> None:

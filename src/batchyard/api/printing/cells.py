@@ -69,7 +69,7 @@ def value_cell(*path: str, default: Any = None) -> Cell:
 
 
 def value_or_none_cell(*path: str) -> Cell:
-    """Return a table cell function for the value at a path of the object; it prints `<none>` if none or empty."""
+    """Return a table cell function for the value at a path of the object; `<none>` if missing or empty."""
     return lambda obj, _now: format_value(value_at(obj, *path) or NONE)
 
 
@@ -124,7 +124,10 @@ def format_labels(labels_by_key: Mapping[str, str]) -> str:
 
 
 def selector_cell(*path: str) -> Cell:
-    """Return a table cell function for the label selector at a path (default: `spec.selector`), as for `kubectl -l`."""
+    """Return a table cell function for the label selector at a path, as for `kubectl -l`; `<none>` if it is empty.
+
+    The default path is `spec.selector`.
+    """
 
     def cell(obj: Obj, _now: Instant) -> str:
         return format_selector(value_at(obj, *(path or ("spec", "selector"))) or {}) or NONE

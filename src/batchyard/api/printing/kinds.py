@@ -52,7 +52,7 @@ def ready_containers(obj: Obj, _now: Instant) -> str:
 
 
 def pod_status_text(obj: Obj, _now: Instant) -> str:
-    """Return the status of a pod as kubectl prints it: Terminating, why a container does not run, or else the phase."""
+    """Return the status of a pod as kubectl prints it, such as Running, Terminating, CrashLoopBackOff or Init:0/2."""
     phase, pod_reason = value_at(obj, "status", "phase"), value_at(obj, "status", "reason")
     if obj["metadata"].get("deletionTimestamp"):
         if pod_reason == _NODE_LOST_REASON:
@@ -91,9 +91,9 @@ def readiness_gates(obj: Obj, _now: Instant) -> str:
 
 
 def _pod_container_reason(obj: Obj, init_progress: _InitProgress) -> str:
-    """Return why the first waiting or terminated main container of a pod does not run; '' if all of them run.
+    """Return why the first waiting or terminated main container of a pod is not running; '' if there is none.
 
-    If it has completed and another one runs, return Running or NotReady.
+    If the reason is Completed and another main container is running, return Running or NotReady.
     """
     main_statuses = _main_statuses(obj, init_progress)
     reason = next(filter(None, map(_why_not_running, main_statuses)), "")
@@ -103,7 +103,7 @@ def _pod_container_reason(obj: Obj, init_progress: _InitProgress) -> str:
 
 
 def _main_statuses(obj: Obj, init_progress: _InitProgress) -> Sequence[ContainerFields]:
-    """Return the statuses of a pod's main containers; none while its init containers run."""
+    """Return the statuses of a pod's main containers; empty until its init containers have finished."""
     return (value_at(obj, "status", "containerStatuses") or ()) if _is_initialized(obj, init_progress) else ()
 
 
@@ -135,7 +135,7 @@ def _sidecar_names(obj: Obj) -> Mapping[str, None]:
 
 
 def _why_not_running(container: ContainerFields, ignored_reason: str = "") -> str:
-    """Return the reason why a container waits or has terminated; '' if it runs or waits for `ignored_reason`."""
+    """Return the reason why a container is waiting or has terminated; '' if running or waiting for `ignored_reason`."""
     waiting_state, end_state = (value_at(container, "state", state_name) for state_name in ("waiting", "terminated"))
     if waiting_state is not None and waiting_state.get("reason"):
         return "" if waiting_state["reason"] == ignored_reason else str(waiting_state["reason"])

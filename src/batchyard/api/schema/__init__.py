@@ -1,7 +1,7 @@
 """Schemas of API objects: validates the structure of objects, and fills in the default values of their fields.
 
     validate                returns all structural errors of an object, in the version of its apiVersion
-    with_defaults           returns the object without nulls and with the defaults of its schema
+    with_defaults           returns the object with the defaults of its schema and without disallowed nulls
     validate_and_default    validates and fills in defaults in one pass, to decode manifests
     fill_defaults           returns a value of a Kubernetes type such as PodSpec with its defaults
     semantic_equality       returns the SemanticEquality of a kind, which compares values by meaning
@@ -173,7 +173,7 @@ class SchemaCompiler:
         return self._visitors[name]
 
     def visitor(self, field: Field) -> VisitorOrType:
-        """Return the function that validates values of a field; the type itself if every string or boolean is valid."""
+        """Return the function that validates a field; `str` or `bool` itself if every string or boolean is valid."""
         is_native = self._scope.name == NATIVE
         if field.is_list:
             visitor = _list_visitor(self._element_visitor(field.element), field)
@@ -515,18 +515,19 @@ _REMEDIES_MAX: Final = 100
 
 
 class SchemaResult(NamedTuple):
-    """The result of validating an object against its schema: the object with defaults, or None and the errors."""
+    """The result of validation against a schema: the object with defaults (None if there are errors) and the errors."""
 
     obj: dict[str, Any] | None
     faults: list[FieldError]
 
 
 def validate_and_default(served_kind: ServedKind, version: str, obj: Obj, valid_obj: Obj | None = None) -> SchemaResult:
-    """Validate an object in a version of its kind, remove nulls and fill in the defaults of the schema, in one pass.
+    """Validate an object in a version of its kind, and fill in the defaults of the schema, in one pass.
 
-    Returns the same object if nothing changes; unchanged parts are shared. The returned object may share pod templates
-    with other objects: objects are never changed in place. Parts that are identical (the same Python objects)
-    to parts of `valid_obj`, an object already validated in this version, are not validated again.
+    Nulls are removed where the schema does not allow them. Returns the same object if nothing changes; unchanged parts
+    are shared. The returned object may share pod templates with other objects: objects are never changed in place.
+    Parts that are identical (the same Python objects) to parts of `valid_obj`, an object already validated in this
+    version, are not validated again.
     """
     result = _root_visitor(served_kind.constant, version)(obj, valid_obj)
     if type(result) is not SchemaViolations:
@@ -547,7 +548,7 @@ def validate(kind_or_type: ServedKind | str, obj: Mapping[str, Any]) -> list[Fie
 
 
 def with_defaults(served_kind: ServedKind, obj: Obj) -> dict[str, Any]:
-    """Return the object without nulls and with the defaults of its schema; raise InvalidObject if it is invalid."""
+    """Return the object with the defaults of its schema and without disallowed nulls; raise InvalidObject on errors."""
     result = validate_and_default(served_kind, _version_of(served_kind, obj), obj)
     if result.obj is None:
         raise InvalidObject(result.faults)
@@ -555,7 +556,7 @@ def with_defaults(served_kind: ServedKind, obj: Obj) -> dict[str, Any]:
 
 
 def fill_defaults(type_name: str, value: Any) -> Any:
-    """Return a value of a Kubernetes type such as PodSpec with defaults, without nulls; unchanged if it is invalid."""
+    """Return a value of a Kubernetes type such as PodSpec with the defaults of its schema; unchanged if invalid."""
     result = _compiler(load_scope(NATIVE)).object_visitor(type_name)(value)
     return value if type(result) is SchemaViolations else result
 

@@ -51,7 +51,7 @@ _PATTERN_DESCRIPTIONS: Final = {
 def scalar_visitor(scalar_type: str, constraints: Mapping[str, Any]) -> VisitorOrType:
     """Return the function that validates a scalar type with constraints such as `min` or `pattern`.
 
-    For a boolean, or a string without constraints, return the type itself.
+    Returns `bool` for a boolean, and `str` for a string without constraints.
     """
     if scalar_type == "string":
         return _string_visitor(constraints) if constraints.keys() - {"default"} else str
@@ -165,7 +165,7 @@ def _compile_pattern(pattern: str) -> re.Pattern[str]:
 
 
 def _parser_visitor(expression: str, accepted_types: tuple[type, ...], parse: Callable[[Any], object]) -> ValueVisitor:
-    """Return a validating function that calls `parse`, whose ValueError has the form `problem; remedy`."""
+    """Return a validating function that calls `parse`; its ValueErrors have the form `problem; remedy` or `problem`."""
 
     def visit(value: Any) -> Any:
         if type(value) not in accepted_types:

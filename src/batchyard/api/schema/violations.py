@@ -232,7 +232,7 @@ def _locations_by_field(scope: TypeScope, kind: str) -> dict[str, list[tuple[Obj
 
 
 def _nested_object_fields(scope: TypeScope, kind: str) -> Iterator[tuple[ObjectLocation, dict[str, Field]]]:
-    """Yield the location and the fields of every nested object of an API kind, outermost first."""
+    """Yield the location and the fields of the root object and the nested objects of an API kind, outermost first."""
     pending_objects: list[tuple[ObjectLocation, TypeScope, str]] = [((), scope, kind)]
     for path, outer_scope, type_name in pending_objects:
         type_scope, name = outer_scope.scope_of(type_name)
@@ -246,7 +246,6 @@ def _nested_object_fields(scope: TypeScope, kind: str) -> Iterator[tuple[ObjectL
 
 
 def _object_location(path: tuple[PathStep, ...]) -> ObjectLocation:
-    """Return the location of the object that contains the field at the given path."""
     location_steps: list[str] = []
     for step in path[:-1]:
         if isinstance(step, int):

@@ -82,7 +82,7 @@ def _check_schedule_descriptor(text: str) -> None:
 
 
 def _check_field_range(expression: str, bounds: _FieldBounds) -> None:
-    """Raise ScheduleError unless a part of a cron field is valid: `*`, `N` or `N-M`, with an optional step `/N`."""
+    """Raise ScheduleError unless a part of a cron field is valid: `*`, `?`, `N` or `N-M`, and an optional step `/N`."""
     range_text, *step_texts = expression.split("/")
     low_text, *high_texts = range_text.split("-")
     start, end = bounds.minimum, bounds.maximum

@@ -87,7 +87,7 @@ def run_duration_errors(spec: SpecFields, path: str) -> Iterator[FieldError]:
 
 
 def _node_count_errors(pool: SpecFields, path: str) -> Iterator[FieldError]:
-    """Report a node pool without nodeCount and autoscaling, invalid autoscaling bounds, or a nodeCount outside them."""
+    """Report a missing nodeCount, invalid autoscaling bounds, and a nodeCount outside of these bounds."""
     autoscaling, node_count = pool.get("autoscaling"), pool.get("nodeCount")
     if autoscaling is None:
         if node_count is None and pool.get("provisioning") != "queued":
@@ -115,7 +115,7 @@ def _autoscaling_bounds_errors(autoscaling: SpecFields, path: str) -> Iterator[F
 
 
 def _initial_count_errors(pool: SpecFields, autoscaling: SpecFields, path: str) -> Iterator[FieldError]:
-    """Report an initial nodeCount outside of the autoscaling bounds, per zone or in total."""
+    """Report an initial nodeCount outside of the autoscaling bounds per zone, or above the maximum in total."""
     zone_node_count = pool.get("nodeCount", 0)
     total_count = zone_node_count * len(pool.get("zones") or [""])
     minimum, maximum, total_max = autoscaling.get("min", 0), autoscaling.get("max"), autoscaling.get("totalMax")
@@ -128,7 +128,7 @@ def _initial_count_errors(pool: SpecFields, autoscaling: SpecFields, path: str) 
 
 
 def _provisioning_errors(pool: SpecFields, path: str) -> Iterator[FieldError]:
-    """Report a node pool of non-standard machines with a reservation; a queued one with initial nodes or fixed size."""
+    """Report a reservation of a pool that is not standard, and a queued pool that is not autoscaled from 0 nodes."""
     provisioning_model = pool.get("provisioning", "standard")
     if pool.get("reservation") and provisioning_model != "standard":
         message = f"{provisioning_model} machines do not use reservations"
@@ -273,7 +273,7 @@ def settings_errors(spec: SpecFields) -> Iterator[FieldError]:
 
 
 def _machine_type_errors(machine_type: SpecFields, path: str) -> Iterator[FieldError]:
-    """Report a machine type's negative amounts and prices, missing cpu or memory, and a sustainedCpu above its cpu."""
+    """Report a machine type's invalid amounts and prices, a cpu or memory of 0, and a sustainedCpu above its cpu."""
     for field in _MACHINE_AMOUNT_FIELDS:
         if field in machine_type:
             yield from rules.amount_errors(machine_type[field], f"{path}.{field}")
@@ -304,7 +304,6 @@ def _accelerator_device_errors(machine_type: SpecFields, path: str) -> Iterator[
 
 
 def _autoscaling_errors(autoscaling: SpecFields, path: str) -> Iterator[FieldError]:
-    """Report autoscaler settings out of range, and inconsistent priorities and limits."""
     threshold = autoscaling.get("utilizationThreshold", 0)
     if rules.exceeds_limit(threshold, 1) or rules.exceeds_limit(0, threshold):
         message = "must be between 0 and 1"
@@ -320,7 +319,7 @@ def _autoscaling_errors(autoscaling: SpecFields, path: str) -> Iterator[FieldErr
 
 
 def _expander_priorities_errors(autoscaling: SpecFields, path: str) -> Iterator[FieldError]:
-    """Report expander priorities that are invalid regular expressions, or missing or unused for the expander."""
+    """Report expander priorities that are missing, not used by the expander, or not valid regular expressions."""
     priorities, expander = autoscaling.get("priorities"), autoscaling.get("expander", "least-waste")
     if expander == "priority" and not priorities:
         remedy = "list names of node pools, highest priority first, or use another expander"
@@ -394,7 +393,6 @@ def cluster_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Ite
 
 
 def _region_zone_errors(spec: SpecFields) -> Iterator[FieldError]:
-    """Report zones of a Cluster that are not in its region."""
     region = spec["region"]
     for i, zone in enumerate(spec["zones"]):
         if zone != region and not zone.startswith(f"{region}-"):
@@ -404,7 +402,7 @@ def _region_zone_errors(spec: SpecFields) -> Iterator[FieldError]:
 
 
 def _container_image_errors(image: SpecFields, path: str) -> Iterator[FieldError]:
-    """Report a local image of a Cluster without exactly one source, with an unsuitable field, or a relative path."""
+    """Report a local image of a Cluster without exactly one source, or with an unsuitable field or a relative path."""
     image_source_fields = [field for field in ("environment", "root", "machine", "engine") if image.get(field)]
     if len(image_source_fields) != 1:
         message = "must set exactly one of environment, root, machine and engine"
@@ -421,7 +419,6 @@ def _container_image_errors(image: SpecFields, path: str) -> Iterator[FieldError
 
 
 def _known_zone_errors(zone: str, spec: SpecFields, path: str) -> Iterator[FieldError]:
-    """Report a zone that is not one of the Cluster's zones."""
     if zone not in spec["zones"]:
         remedy = f"use one of {', '.join(spec['zones'])}, or add the zone to spec.zones"
         yield rules.unsupported(path, zone, spec["zones"], remedy)

@@ -403,7 +403,6 @@ def _host_port_errors(spec: Mapping[str, Any], path: str) -> Iterator[FieldError
 
 
 def _container_errors(container: Mapping[str, Any], volumes: Mapping[str, None], path: str) -> Iterator[FieldError]:
-    """Validate a container's name, image, ports, environment variables, resources, mounts and probes."""
     name = container.get("name") or ""
     if not name:
         yield rules.required(f"{path}.name", "", "set the name of the container")
@@ -499,7 +498,7 @@ def _env_value_from_errors(source: Mapping[str, Any], value: str | None, path: s
 
 
 def _mount_errors(mounts: Sequence[Mapping[str, Any]], volumes: Mapping[str, None], path: str) -> Iterator[FieldError]:
-    """Report volume mounts of a container without an existing volume, or without a unique and valid path."""
+    """Report volume mounts of a container without an existing volume or a unique path, or with an invalid subPath."""
     seen_mount_paths: dict[str, None] = {}
     for i, mount in enumerate(mounts):
         item_path, name, mount_path = f"{path}[{i}]", mount.get("name") or "", mount.get("mountPath") or ""

@@ -81,7 +81,6 @@ def _decoded_bytes_count(encoded_data: Mapping[str, str]) -> int:
 
 
 def _data_too_large(path: str) -> FieldError:
-    """Return the error for ConfigMap or Secret data of more than 1 MiB."""
     return rules.too_long(path, DATA_BYTES_MAX, "split the object into several, or store large content in a volume")
 
 
@@ -119,7 +118,7 @@ _IMMUTABLE_EVENT_FIELDS: Final = (
 
 
 def event_errors(event: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate an Event: its namespace and, if it has an eventTime, the fields of the newer form."""
+    """Validate an Event: its namespace and, if it has an eventTime, the fields that events.k8s.io requires."""
     yield from rules.metadata_errors(event)
     is_newer = bool(event.get("eventTime"))
     object_namespace = (event.get("involvedObject") or {}).get("namespace") or ""

@@ -59,7 +59,7 @@ def queue_settings_errors(job: Obj) -> Iterator[FieldError]:
 
 
 def queue_settings_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
-    """Validate an update of Kueue's labels and annotations: most of them are immutable while the Job runs."""
+    """Validate an update of Kueue's labels and annotations: most are immutable unless the Job is suspended."""
     is_now_suspended, was_suspended = is_suspended(new), is_suspended(old)
     if not is_now_suspended:
         yield from _immutable_label_errors(new, old, well_known.QUEUE_NAME)
@@ -111,14 +111,14 @@ def _max_exec_time_errors(value: str | None) -> Iterator[FieldError]:
 
 
 def _immutable_label_errors(new: Obj, old: Obj, name: str) -> Iterator[FieldError]:
-    """Report the change of a label that is immutable while the Job runs."""
+    """Report the change of a label of a Job or JobSet; the caller decides whether the label is immutable."""
     old_value, new_value = _job_labels(old).get(name) or "", _job_labels(new).get(name) or ""
     if old_value != new_value:
         yield rules.immutable(f"metadata.labels[{name}]", new_value, "suspend the Job first")
 
 
 def _priority_class_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
-    """Report the removal of a job's priority class label, and its addition to a running job; changes are allowed."""
+    """Report the removal of a job's priority class label, and its addition to a job that is not suspended."""
     old_class, new_class = (_job_labels(job).get(well_known.PRIORITY_CLASS) for job in (old, new))
     path = f"metadata.labels[{well_known.PRIORITY_CLASS}]"
     if new_class and not old_class and not is_suspended(new):
@@ -237,7 +237,10 @@ _NO_MATCH: Final = "`selector` does not match template `labels`"
 
 
 def selector_errors(job: Obj) -> Iterator[FieldError]:
-    """Validate a Job's selector: a manual one must match the template's labels, others what Kubernetes generates."""
+    """Validate a Job's selector, and that it does not contradict the labels of the Job's pod template.
+
+    Without `manualSelector`, the selector may contain only the labels that Kubernetes generates.
+    """
     spec = job.get("spec") or {}
     labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
     if spec.get("manualSelector"):
@@ -247,7 +250,6 @@ def selector_errors(job: Obj) -> Iterator[FieldError]:
 
 
 def _manual_selector_errors(selector: Obj | None, labels: Obj) -> Iterator[FieldError]:
-    """Validate a selector that is set manually (`manualSelector: true`)."""
     if selector is None:
         yield rules.required("spec.selector", "", "set the selector, or remove manualSelector")
         return
@@ -259,7 +261,6 @@ def _manual_selector_errors(selector: Obj | None, labels: Obj) -> Iterator[Field
 
 
 def _generated_selector_errors(job_name: str | None, selector: Obj | None, labels: Obj) -> Iterator[FieldError]:
-    """Report a selector and template labels that differ from those that Kubernetes generates."""
     match_labels: Obj = (selector or {}).get("matchLabels") or {}
     if selector and (selector.get("matchExpressions") or match_labels.keys() - set(well_known.POD_OWNER_LABELS)):
         remedy = "remove the selector, or set manualSelector: true"
@@ -332,7 +333,7 @@ def spec_errors(spec: Obj, path: str, claim_names: Sequence[str] = ()) -> Iterat
 
 
 def managed_by_errors(managed_by: str | None, path: str) -> Iterator[FieldError]:
-    """Report a `managedBy` that is not a domain-prefixed path such as example.com/name."""
+    """Report a `managedBy` that is not a domain-prefixed path such as example.com/name of at most 63 characters."""
     if managed_by is None:
         return
     for message in rules.domain_path_errors(managed_by):
@@ -389,7 +390,7 @@ def _completion_errors(spec: Obj, path: str) -> Iterator[FieldError]:
 
 
 def _index_errors(spec: Obj, path: str) -> Iterator[FieldError]:
-    """Report completions, parallelism and maxFailedIndexes of an Indexed Job that are missing or above the limits."""
+    """Report missing completions of an Indexed Job, and numbers of indexes and pods above the limits."""
     completions, parallelism, failed_indexes_max = (
         spec.get(f) for f in ("completions", "parallelism", "maxFailedIndexes")
     )
@@ -428,7 +429,7 @@ def _many_indexes_errors(parallelism: int | None, failed_indexes_max: int | None
 
 
 def _restart_policy_errors(spec: Obj, path: str) -> Iterator[FieldError]:
-    """Report a pod template with restartPolicy Always, or with OnFailure and a podFailurePolicy."""
+    """Report a pod template with restartPolicy Always (the default), or with OnFailure and a podFailurePolicy."""
     restart_policy = ((spec.get("template") or {}).get("spec") or {}).get("restartPolicy") or "Always"
     if restart_policy == "Always":
         message = 'valid values: "OnFailure", "Never"'
@@ -508,7 +509,10 @@ def _partial_admission_errors(job: Obj) -> Iterator[FieldError]:
 
 
 def _equal_completions_errors(job: Obj) -> Iterator[FieldError]:
-    """Report job-completions-equal-parallelism on a Job that is not Indexed, or whose completions differ."""
+    """Validate the annotation job-completions-equal-parallelism of a Job.
+
+    If it is true, the Job must be Indexed, and its completions must equal its parallelism.
+    """
     value = _annotation(job, well_known.EQUAL_COMPLETIONS)
     path = f"metadata.annotations[{well_known.EQUAL_COMPLETIONS}]"
     if value is None:
@@ -529,7 +533,7 @@ def _equal_completions_errors(job: Obj) -> Iterator[FieldError]:
 
 
 def _partial_admission_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
-    """Report changes of a running Job's parallelism (with partial admission) or job-completions-equal-parallelism."""
+    """Report changes of a Job that is not suspended: parallelism with partial admission, and equal completions."""
     spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
     changes_parallelism = spec.get("parallelism", 1) != old_spec.get("parallelism", 1)
     if _annotation(old, well_known.MIN_PARALLELISM) is not None and not old_spec.get("suspend") and changes_parallelism:
@@ -543,7 +547,6 @@ def _partial_admission_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]
 
 
 def _topology_errors(job: Obj) -> Iterator[FieldError]:
-    """Validate the topology annotations of a Job's pod template."""
     spec = job.get("spec") or {}
     annotations = ((spec.get("template") or {}).get("metadata") or {}).get("annotations")
     if annotations:

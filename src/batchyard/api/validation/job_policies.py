@@ -16,10 +16,7 @@ _SUCCEEDED_INDEXES_BYTES_MAX: Final = 64 * 1024
 
 
 def failure_policy_errors(spec: Obj, policy_rules: Sequence[Obj], path: str) -> Iterator[FieldError]:
-    """Report too many rules of a podFailurePolicy, invalid rules, and rules with both or neither of their two criteria.
-
-    The criteria are onExitCodes and onPodConditions.
-    """
+    """Validate a Job's podFailurePolicy: at most 20 rules, each with either onExitCodes or onPodConditions."""
     if len(policy_rules) > _POLICY_RULES_MAX:
         yield rules.too_many(path, len(policy_rules), _POLICY_RULES_MAX, "merge some rules")
     pod_spec = (spec.get("template") or {}).get("spec") or {}
@@ -137,7 +134,7 @@ def _success_rule_errors(rule: Obj, completions: int, path: str) -> Iterator[Fie
 
 
 def _index_count(indexes_text: str, completions: int) -> int | None:
-    """Return the number of completion indexes in a text such as `0,2-4`; None if malformed or out of range."""
+    """Return the number of completion indexes in a text such as `0,2-4`; None if malformed, out of order or range."""
     last_index, total = -1, 0
     for part in indexes_text.split(",") if indexes_text else ():
         start_text, dash, end_text = part.partition("-")

@@ -58,7 +58,6 @@ def claim_names(spec: Obj) -> list[str]:
 
 
 def _claim_template_name(template: Obj) -> str:
-    """Return the name of a volume claim template, or ''."""
     return str((template.get("metadata") or {}).get("name") or "")
 
 
@@ -79,7 +78,6 @@ def _failure_policy_errors(failure_policy: Obj, job_names: Sequence[str]) -> Ite
 
 
 def _failure_rule_errors(rule: Obj, job_names: Sequence[str], path: str) -> Iterator[FieldError]:
-    """Validate a JobSet failure policy rule: its name, action, target replicated Jobs and failure reasons."""
     name = rule.get("name") or ""
     if len(name) > _RULE_NAME_LENGTH_MAX:
         message = (
@@ -277,7 +275,7 @@ def _network_errors(spec: Obj) -> Iterator[FieldError]:
 
 
 def _startup_order_errors(spec: Obj) -> Iterator[FieldError]:
-    """Report replicated Jobs with equal names, and dependencies on replicated Jobs that do not precede them."""
+    """Report replicated Jobs with equal names, and invalid dependencies (dependsOn) between replicated Jobs."""
     jobs: Sequence[Obj] = spec.get("replicatedJobs") or ()
     is_in_order = (spec.get("startupPolicy") or {}).get("startupPolicyOrder") == "InOrder"
     if is_in_order and any(each.get("dependsOn") is not None for each in jobs):
@@ -326,7 +324,6 @@ def _replicated_job_errors(job: Obj, jobset_name: str, path: str) -> Iterator[Fi
 
 
 def _job_template_errors(template: Obj, path: str) -> Iterator[FieldError]:
-    """Validate the labels and annotations in the Job template of a replicated Job."""
     metadata = template.get("metadata") or {}
     yield from rules.label_errors(metadata.get("labels"), f"{path}.labels")
     yield from rules.annotation_errors(metadata.get("annotations"), f"{path}.annotations")
@@ -351,13 +348,12 @@ def _pod_set_count_errors(replicated_jobs: Sequence[Obj]) -> Iterator[FieldError
 
 
 def _name_label_errors(name: str, too_long_message: str, path: str, remedy: str) -> Iterator[FieldError]:
-    """Report a name that is not a DNS label; `too_long_message` is the message for a name that is too long."""
+    """Report a name that is not an RFC 1035 label; `too_long_message` is the message for a name that is too long."""
     for message in rules.dns1035_label_errors(name):
         yield rules.invalid(path, name, too_long_message if "must be no more than 63" in message else message, remedy)
 
 
 def _topology_request_errors(spec: Obj) -> Iterator[FieldError]:
-    """Validate the topology annotations of all pod templates of a JobSet, and their pod set groups."""
     pod_sets = []
     for i, replicated_job in enumerate(spec.get("replicatedJobs") or ()):
         job_spec = replicated_job["template"].get("spec") or {}

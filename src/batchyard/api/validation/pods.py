@@ -217,7 +217,7 @@ def _node_operator_errors(expression: Mapping[str, Any], path: str) -> Iterator[
 
 
 def _pod_affinity_errors(affinity: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Report invalid required terms, and preferred terms with an invalid weight, of pod affinity or anti-affinity."""
+    """Report invalid terms of pod affinity or anti-affinity, and invalid weights of preferred terms."""
     for i, term in enumerate(affinity.get(well_known.REQUIRED) or ()):
         yield from _pod_affinity_term_errors(term, f"{path}.{well_known.REQUIRED}[{i}]")
     for i, preferred in enumerate(affinity.get(well_known.PREFERRED) or ()):
@@ -526,7 +526,7 @@ def _scheduling_gate_update_errors(new: Sequence[SpecFields], old: Sequence[Spec
 
 
 def _immutable_fields(spec: SpecFields, old: SpecFields) -> SpecFields:
-    """Return the immutable fields of a Pod's spec; of a gated Pod, without nodeSelector and affinity."""
+    """Return the fields of a Pod's spec that must not change; nodeSelector and affinity may change in a gated Pod."""
     mutable = _SEPARATE_FIELDS if not old.get("schedulingGates") else (*_SEPARATE_FIELDS, "nodeSelector", "affinity")
     spec = fill_defaults("PodSpec", spec)
     immutable_fields = {field: value for field, value in spec.items() if field not in mutable}

@@ -158,7 +158,7 @@ def _is_standard_resource(name: str) -> bool:
 
 
 def _quota_resource_name_errors(name: str, path: str) -> Iterator[FieldError]:
-    """Report a name in a ResourceQuota that is not a standard quota resource and has no domain prefix."""
+    """Report a name in a ResourceQuota that is invalid, or is not standard for quotas and has no domain prefix."""
     remedy = "use a name such as pods, requests.cpu, limits.memory, requests.nvidia.com/gpu or count/jobs.batch"
     name_errors = rules.qualified_name_errors(name)
     for message in name_errors:
@@ -316,7 +316,7 @@ def binding_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Ite
 
 
 def _policy_rule_errors(rule: Mapping[str, Any], path: str, *, is_namespaced: bool) -> Iterator[FieldError]:
-    """Report a role's rule without verbs, groups or resources, or with both resources and non-resource URLs."""
+    """Report a role's rule that lacks verbs, groups or resources, or that misuses non-resource URLs."""
     if not rule["verbs"]:
         yield rules.required(f"{path}.verbs", "verbs must contain at least one value", "add verbs such as get and list")
     non_resource_urls, resources = rule.get("nonResourceURLs"), rule.get("resources")
@@ -338,7 +338,7 @@ def _policy_rule_errors(rule: Mapping[str, Any], path: str, *, is_namespaced: bo
 
 
 def _subject_errors(subject: Mapping[str, Any], path: str, *, is_namespaced: bool) -> Iterator[FieldError]:
-    """Report a role binding's subject that is not a valid User or Group, or a ServiceAccount with its namespace."""
+    """Report a role binding's subject with an invalid name, kind or API group, or without a required namespace."""
     kind, name, group = subject["kind"], subject["name"], subject.get("apiGroup", "")
     if not name:
         yield rules.required(f"{path}.name", "", f"specify the name of the {kind}")

@@ -43,7 +43,7 @@ def resource_group_errors(groups: ResourceGroups, *, kind: str, parent: str) -> 
 def _covered_resources_errors(
     resources: Sequence[str], path: str, path_by_name: dict[str, str]
 ) -> Iterator[FieldError]:
-    """Report a resource group's covered resources that are no valid resource names, or are in another group too."""
+    """Report a resource group's covered resources that are no valid resource names, or occur more than once."""
     for j, resource in enumerate(resources):
         item_path = f"{path}.coveredResources[{j}]"
         yield from rules.label_key_errors(resource, item_path)
@@ -149,7 +149,7 @@ def cluster_queue_errors(queue: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def cluster_queue_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate an update of a ClusterQueue.
+    """Validate an update of a ClusterQueue: its concurrentAdmissionPolicy is immutable.
 
     As upstream allows, unchanged references of admission checks to missing flavors are valid if the flavors of the
     ClusterQueue do not change.
@@ -182,7 +182,6 @@ def _flavor_names(spec: Mapping[str, Any]) -> dict[str, None]:
 
 
 def _admission_checks(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the admission checks in a ClusterQueue's admissionChecksStrategy."""
     return (spec.get("admissionChecksStrategy") or {}).get("admissionChecks") or []
 
 
@@ -241,7 +240,7 @@ def cohort_errors(cohort: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def local_queue_errors(queue: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate a LocalQueue; its fair sharing weight may be any quantity, as upstream does not check it."""
+    """Validate the metadata of a LocalQueue; its fair sharing weight is not checked, as upstream does not check it."""
     yield from rules.metadata_errors(queue)
 
 

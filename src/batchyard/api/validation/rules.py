@@ -34,7 +34,7 @@ def format_json(value: Any) -> str:
 
 
 def mark_webhook(webhook: str, errors: Iterable[FieldError]) -> Iterator[FieldError]:
-    """Yield all errors, with `webhook` as their reporter except for x-kubernetes-validations rules in the CRD."""
+    """Yield the errors marked as reported by `webhook`; errors of x-kubernetes-validations rules stay unmarked."""
     for fault in errors:
         yield fault if fault.problem.startswith(_TYPE_MESSAGE_STARTS) else fault._replace(webhook=webhook)
 
@@ -50,7 +50,7 @@ def invalid_without_value(path: str, message: str, remedy: str) -> FieldError:
 
 
 def schema_rule_fault(path: str, schema_type: str, message: str, remedy: str) -> FieldError:
-    """Return the FieldError for a violated x-kubernetes-validations rule; it shows the type of the value instead."""
+    """Return the FieldError for a violated x-kubernetes-validations rule; its text shows only the type of the value."""
     return invalid(path, schema_type, message, remedy)
 
 
@@ -186,7 +186,6 @@ _CONFIG_KEY_RULE: Final = "a valid config key must consist of alphanumeric chara
 
 
 def _matches(pattern: str, text: str) -> bool:
-    """Return whether a regular expression matches the whole text."""
     return _compile_pattern(pattern).fullmatch(text) is not None
 
 
@@ -349,7 +348,7 @@ def path_component_errors(path: str, field_path: str) -> Iterator[FieldError]:
 
 
 def file_errors(path: str, field_path: str) -> Iterator[FieldError]:
-    """Report a path of a file in a volume that is not relative, starts with '..', or contains NUL or '..'."""
+    """Report a file path in a volume that is not relative, starts with '..', or contains NUL or a component '..'."""
     yield from local_path_errors(path, field_path)
     if path.startswith("..") and not path.startswith("../"):
         yield invalid(field_path, path, "must not start with '..'", "use a name that does not start with '..'")
@@ -461,7 +460,7 @@ def finalizer_errors(finalizers: Sequence[str], path: str, *, is_native_kind: bo
 
 
 def _owner_reference_errors(owners: Sequence[Mapping[str, Any]]) -> Iterator[FieldError]:
-    """Report owner references that are incomplete or name an Event, and more than one with `controller: true`."""
+    """Report invalid owner references, references to Events, and more than one reference with `controller: true`."""
     for i, owner in enumerate(owners):
         for field in ("apiVersion", "kind", "name", "uid"):
             if not owner.get(field):

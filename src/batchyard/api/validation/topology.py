@@ -60,7 +60,7 @@ def topology_request_errors(
 
 
 def _topology_mode_errors(annotations: AnnotationMap, path: str) -> Iterator[FieldError]:
-    """Report a pod set with several topology modes (required, preferred, unconstrained), or invalid values of them."""
+    """Report several topology modes of one pod set, and invalid values of the modes and of the slice topology."""
     mode_annotations = (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, UNCONSTRAINED_TOPOLOGY)
     if sum(mode in annotations for mode in mode_annotations) > 1:
         shown_annotations = ", ".join(map(rules.format_json, mode_annotations))
@@ -98,7 +98,7 @@ def _slice_annotation_errors(annotations: AnnotationMap, path: str, count: int) 
 
 
 def _pod_set_group_name_errors(annotations: AnnotationMap, path: str) -> Iterator[FieldError]:
-    """Report a pod set group name that is a number, or is combined with slices, or lacks a topology."""
+    """Report a pod set group name that is a number, has slices, or has neither a required nor a preferred topology."""
     group_name, item_path = annotations.get(POD_SET_GROUP), f"{path}[{POD_SET_GROUP}]"
     if group_name is None:
         return
@@ -113,7 +113,7 @@ def _pod_set_group_name_errors(annotations: AnnotationMap, path: str) -> Iterato
 
 
 def _slice_layers_annotation_errors(annotations: AnnotationMap, path: str, count: int) -> Iterator[FieldError]:
-    """Report slice layers that are malformed, more than three, invalid, or combined with other slice annotations."""
+    """Report slice layers that are malformed, not one to three, invalid, or combined with other slice annotations."""
     text, item_path = annotations.get(SLICE_LAYERS), f"{path}[{SLICE_LAYERS}]"
     if text is None:
         return
@@ -133,7 +133,7 @@ def _slice_layers_annotation_errors(annotations: AnnotationMap, path: str, count
 
 
 def _slice_layer_errors(slice_layers: Sequence[SliceLayer], path: str, count: int) -> Iterator[FieldError]:
-    """Report slice layers with an invalid or duplicate level, or whose size does not divide that of the layer above."""
+    """Report slice layers with an invalid or duplicate level or an invalid size: it must divide the size above."""
     index_by_topology: dict[str, int] = {}
     for i, layer in enumerate(slice_layers):
         item_path, parent_size = f"{path}[{i}]", slice_layers[i - 1].size if i else None
@@ -153,7 +153,7 @@ def _slice_layer_errors(slice_layers: Sequence[SliceLayer], path: str, count: in
 
 
 def pod_set_group_errors(pod_sets: Sequence[PodSetTopology]) -> Iterator[FieldError]:
-    """Report pod set groups that are not a pair of pod sets of equal topology, one of them with a single pod."""
+    """Report pod set groups that are not two pod sets of equal topology, at least one with a single pod."""
     pod_sets_by_group: dict[str, list[PodSetTopology]] = {}
     for pod_set in pod_sets:
         annotations = pod_set.annotations
@@ -241,7 +241,7 @@ def assignment_errors(assignment: Mapping[str, Any], path: str) -> Iterator[Fiel
 
 
 def _assignment_slice_errors(assignment_slice: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Report values and pod counts of a slice that are not set in one form (universal, or one for each domain)."""
+    """Report pod counts and level values of a slice that are set neither once (universal) nor for each domain."""
     domain_count, pod_counts = assignment_slice["domainCount"], assignment_slice.get("podCounts") or {}
     if (pod_counts.get("universal") is None) == (pod_counts.get("individual") is None):
         yield rules.schema_rule_fault(f"{path}.podCounts", "object", _ONE_OF_TWO, "set either universal or individual")

@@ -181,7 +181,7 @@ def _admission_check_errors(check: Obj, count_by_pod_set: Mapping[str, int], pat
 
 
 def _admission_update_errors(new: Obj | None, old: Obj | None) -> Iterator[FieldError]:
-    """Report a changed Workload admission: it may be set or removed, but only its topology assignments may change."""
+    """Report a changed Workload admission: it may be set or removed, but only its topology fields may change."""
     if new is None or old is None:
         return
     if not semantic_equality(scheme.WORKLOAD).is_same(_ADMISSION_TYPE, _without_topology(new), _without_topology(old)):
@@ -199,7 +199,7 @@ def _without_topology(admission: Obj) -> dict[str, Any]:
 
 
 def cluster_name_update_errors(new: Obj, old: Obj, *, is_replacement: bool) -> Iterator[FieldError]:
-    """Report a changed clusterName, and a new one that is not nominated; a replacement slice needs no nomination."""
+    """Report a clusterName that replaces another, or is not nominated; a replacement slice needs no nomination."""
     new_name, old_name = ((obj.get("status") or {}).get("clusterName") for obj in (new, old))
     if new_name is None or new_name == old_name:
         return
@@ -220,7 +220,7 @@ _ADMISSION_GATES_REMEDY: Final = "list unique names such as example.com/gate, se
 
 
 def admission_gate_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Report admission gates in the annotation that are empty, duplicate, or not domain-prefixed names."""
+    """Report admission gates in the annotation that are empty, duplicate, too long, or not domain-prefixed names."""
     value = _gate_annotation(obj)
     seen_gate_names: dict[str, None] = {}
     for gate in _parse_admission_gates(value):
@@ -291,7 +291,6 @@ def _status_change_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Ite
 
 
 def _webhook_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate an update of a Workload by the rules of Kueue's webhook."""
     yield from _spec_errors(new)
     yield from _status_change_errors(new, old)
     yield from admission_gate_update_errors(new, old)
@@ -307,7 +306,6 @@ def _webhook_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> It
 
 
 def _spec_errors(workload: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate the pod sets, the priority class and the admission gates of a Workload."""
     spec = workload.get("spec") or {}
     min_count_pod_sets, seen_pod_set_names = 0, {}
     for i, pod_set in enumerate(spec.get("podSets") or ()):
@@ -327,7 +325,6 @@ def _spec_errors(workload: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def _pod_set_errors(pod_set: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Validate a pod set of a Workload: counts, labels, annotations, requests and topology request."""
     template, min_count, count = pod_set["template"], pod_set.get("minCount"), pod_set.get("count", 1)
     if min_count is not None and min_count > count:
         message = "minCount should be positive and less or equal to count"

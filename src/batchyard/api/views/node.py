@@ -141,10 +141,11 @@ def _pod_requests(spec: Mapping[str, Any]) -> dict[str, int]:
 
 
 def pod_total_amounts(spec: Obj, container_amounts: Callable[[Obj], dict[str, int]]) -> dict[str, int]:
-    """Return a pod's total resource requests or limits in billionths; `container_amounts` returns those of a container.
+    """Return a pod's total resource requests or limits, in billionths by resource.
 
-    The total is the sum of all containers and sidecars, or an init container with earlier sidecars if that is more.
-    Amounts for cpu, memory and hugepages that the pod itself sets replace the total. Its overhead is not included.
+    `container_amounts` returns those of one container. The total is the sum of all containers and sidecars, or an init
+    container with earlier sidecars if that is more. Amounts for cpu, memory and hugepages that the pod itself sets
+    replace the total. Its overhead is not included.
     """
     total: dict[str, int] = {}
     for container in spec.get("containers") or ():

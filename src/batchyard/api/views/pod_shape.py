@@ -205,7 +205,7 @@ def _requirements(expressions: Sequence[Mapping[str, Any]]) -> tuple[Requirement
 
 
 def _pod_term(obj: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> PodTerm:
-    """Parse a pod affinity term; without namespaces, the term applies to the namespace of the pod itself."""
+    """Parse a pod affinity term; without namespaces and namespaceSelector, the term applies to the pod's namespace."""
     namespaces, namespace_selector = tuple(obj.get("namespaces") or ()), parse_selector(obj.get("namespaceSelector"))
     if not namespaces and namespace_selector is None:
         namespaces = (namespace,)

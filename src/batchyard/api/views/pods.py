@@ -199,7 +199,7 @@ def _pod_shape_of(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, 
 
 
 def _shape_content(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> list[Any]:
-    """Return the fields of a pod that scheduling depends on, with only those labels that matchLabelKeys name."""
+    """Return the fields of a pod that scheduling depends on; of the labels, only those that its terms compare."""
     affinity, spread_constraints = spec.get("affinity") or _EMPTY_OBJECT, spec.get("topologySpreadConstraints") or ()
     shape_content = [
         [spec.get(field) for field in ("nodeSelector", "tolerations", "overhead", "resources", "hostNetwork")],
@@ -432,7 +432,10 @@ def checkpoint_interval(objects: Iterable[meta.Obj | None]) -> Duration | None:
 
 
 def running_since(pod: meta.Obj) -> Instant | None:
-    """Return when the first running container in a pod's status started; None if none runs."""
+    """Return when the first running container in a pod's status started.
+
+    Returns None if the phase of the pod is not Running, or if no container is running.
+    """
     if phase(pod) != RUNNING:
         return None
     for container in pod["status"].get("containerStatuses") or ():
@@ -443,7 +446,10 @@ def running_since(pod: meta.Obj) -> Instant | None:
 
 
 def lost_work(start_time: Instant | None, interval: Duration | None, now: Instant) -> Duration:
-    """Return the run time that a pod loses if it stops now: since its last checkpoint or, without one, its start."""
+    """Return the run time that a pod loses if it stops now: since its last checkpoint, or since its start without one.
+
+    The result is 0 if `start_time` is None.
+    """
     run_time = 0 if start_time is None else max(0, now - start_time)
     return run_time % interval if interval else run_time
 
@@ -520,7 +526,10 @@ def most_saved_work(job: meta.Obj, pod_keys: Iterable[str]) -> ResumedWork | Non
 
 
 def saved_work_by_pod_key(job: meta.Obj) -> Mapping[str, str]:
-    """Return the checkpointed work in the annotation of a Job or JobSet, by pod key (`saved_work_key`)."""
+    """Return the checkpointed work in the annotation of a Job or JobSet, by pod key (`saved_work_key`).
+
+    The values are durations as text. The result is empty if the annotation is missing or malformed.
+    """
     text = meta.annotation(job, well_known.WORK_DONE)
     return _NO_SAVED_WORK if text is None else _parse_saved_work(text)
 

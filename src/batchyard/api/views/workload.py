@@ -198,7 +198,7 @@ def forget_workload_view(uid: str) -> None:
 
 
 def view_by_creation(obj: Obj) -> WorkloadView:
-    """Return a Workload's view; if PodsReadyTimeout evicted the Workload, its queue time is still its creation."""
+    """Return a Workload's view in which `queued` is the creation time even after an eviction by PodsReadyTimeout."""
     view = workload_view(obj)
     if view.queued == view.created or not _has_pods_ready_timeout(obj):
         return view

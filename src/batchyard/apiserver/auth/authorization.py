@@ -58,7 +58,7 @@ class Authorizer(Protocol):
 
 
 def attributes_of(request: ApiRequest, path: ResourcePath | None) -> RequestAttributes:
-    """Return the authorization attributes of a request."""
+    """Return the authorization attributes of a request; `path` is None for a non-resource request."""
     if path is None:
         return RequestAttributes(request.user, verb_of(request, path), path=request.path)
     served_kind, verb = path.served_kind, verb_of(request, path)
@@ -93,7 +93,10 @@ def forbidden_resource_error(group: str, resource: str, name: str, reason: str) 
 
 
 def verb_of(request: ApiRequest, path: ResourcePath | None) -> str:
-    """Return the Kubernetes verb of a request, such as `list` or `deletecollection`."""
+    """Return the Kubernetes verb of a request, such as `list` or `deletecollection`.
+
+    If `path` is None (a non-resource request), return the HTTP method in lowercase.
+    """
     if path is None:
         return request.method.lower()
     verb = _VERBS.get(request.method, "")
@@ -157,7 +160,10 @@ def rules_of(role: Obj) -> tuple[RbacRule, ...]:
 
 
 def missing_rules(required_rules: Iterable[RbacRule], granted_rules: Sequence[RbacRule]) -> list[RbacRule]:
-    """Return the required permissions that the granted rules do not include, one rule for each resource or URL."""
+    """Return the required permissions that the granted rules do not include.
+
+    Each returned rule has the missing verbs of one resource, of one object name, or of one URL.
+    """
     single_rules = (single_rule for rule in required_rules for single_rule in _split_rule(rule))
     lacking_rules = [rule for rule in single_rules if not any(_covers(each, rule) for each in granted_rules)]
     merged_rules: dict[tuple[tuple[str, ...], ...], RbacRule] = {}
@@ -240,7 +246,7 @@ class RbacAuthorizer:
             self._add_to_index(watch_event.key, watch_event.obj)
 
     def decide(self, attributes: RequestAttributes) -> AuthorizationDecision:
-        """Decide whether RBAC allows a request; the reason names the binding that allows it."""
+        """Decide whether RBAC allows a request; the reason names the binding that allows it, if there is one."""
         if MASTERS_GROUP in attributes.user.groups:
             return AuthorizationDecision(True)
         for grant in self._grants_for(attributes.user, attributes.namespace):
@@ -506,7 +512,6 @@ def _cluster_role(name: str, rules: Sequence[RbacRule], labels: Mapping[str, str
 
 
 def _aggregating_role(name: str, label: str, labels: Mapping[str, str]) -> Obj:
-    """Return a ClusterRole that aggregates all roles with a label."""
     aggregation = {"clusterRoleSelectors": [{"matchLabels": {label: "true"}}]}
     return {**_rbac_object("ClusterRole", name, labels), "aggregationRule": aggregation, "rules": []}
 

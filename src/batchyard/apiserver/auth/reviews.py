@@ -172,7 +172,6 @@ def check_kind(body: Mapping[str, Any], api_version: str, kind: str) -> None:
 
 
 def _reviewed_user(kind: str, spec: Mapping[str, Any]) -> UserInfo:
-    """Return the user that the spec of an access review names."""
     user, groups, extra = _string_field(spec, "user"), _string_list_field(spec, "groups"), _object_field(spec, "extra")
     if not user and not groups:
         message = "at least one of user or group must be specified"
@@ -186,7 +185,6 @@ def _invalid_review_error(kind: str, fault: FieldError) -> StatusError:
 
 
 def _object_field(parent: Mapping[str, Any], field: str) -> Mapping[str, Any]:
-    """Return an object field of a request body; empty if absent."""
     value = parent.get(field)
     if value is not None and not isinstance(value, Mapping):
         raise bad_request(f"{field} must be an object")
@@ -194,7 +192,6 @@ def _object_field(parent: Mapping[str, Any], field: str) -> Mapping[str, Any]:
 
 
 def _string_field(parent: Mapping[str, Any], field: str) -> str:
-    """Return a string field of a request body; empty if absent."""
     value = parent.get(field)
     if value is not None and not isinstance(value, str):
         raise bad_request(f"{field} must be a string")
@@ -202,7 +199,6 @@ def _string_field(parent: Mapping[str, Any], field: str) -> str:
 
 
 def _string_list_field(parent: Mapping[str, Any], field: str) -> tuple[str, ...]:
-    """Return a field of a request body with a list of strings; empty if absent."""
     values = parent.get(field) or ()
     if not isinstance(values, list | tuple) or not all(isinstance(each, str) for each in values):
         raise bad_request(f"{field} must be a list of strings")
@@ -252,7 +248,10 @@ class TokenRequestHandler:
         return Response(201, body)
 
     def _find_bound_object(self, reference: Any, namespace: str, account: str) -> Obj | None:
-        """Return the Pod or Secret that a token is bound to; None without a reference."""
+        """Return the Pod or Secret to which a token will be bound; None without a reference.
+
+        Raises StatusError if the reference is invalid, or the pod has another ServiceAccount than `account`.
+        """
         if reference is None:
             return None
         kind = reference.get("kind") if isinstance(reference, Mapping) else None

@@ -118,7 +118,7 @@ class AuthFilters:
     def authenticate(self, request: api_request.ApiRequest) -> api_request.ApiRequest:
         """Return the request with the user of its certificate or token. Raises StatusError if it has none.
 
-        Requests for public paths may be anonymous, but an invalid token is always rejected.
+        Requests for public paths may be anonymous, but an invalid token is rejected there too.
         """
         if request.user != api_request.ANONYMOUS:
             return request
@@ -135,7 +135,9 @@ class AuthFilters:
         return request
 
     def _dashboard_user(self, request: api_request.ApiRequest, token: str) -> api_request.UserInfo | None:
-        """Return the user of a dashboard token. Raises StatusError for an action with a read-only token.
+        """Return the user of a dashboard token; None if the token is not a valid one.
+
+        Raises StatusError for an action with a read-only token.
 
         The check precedes impersonation, which replaces the user attribute that marks a read-only token.
         """
@@ -177,7 +179,8 @@ def unauthorized_error() -> api_request.StatusError:
 def permits_dashboard_token(request: api_request.ApiRequest) -> bool:
     """Return whether a dashboard token may be used for a request.
 
-    A dashboard token may be used to read dashboard pages, `why`, `eta` and logs of pods, and to send actions.
+    The token permits reading the documents of dashboard pages and the subresources `why`, `eta` and `log`, and sending
+    actions.
     """
     if request.method == "POST":
         return request.path == DASHBOARD_ACTIONS_PATH
@@ -210,7 +213,7 @@ class EscalationGuard:
         self._rbac = rbac
 
     def guards(self) -> Mapping[str, WriteGuard]:
-        """Return by kind the function that rejects escalating writes of roles, ClusterRoles and their bindings."""
+        """Return the write guards of roles, ClusterRoles and their bindings, by kind; they reject escalating writes."""
         role_kinds, binding_kinds = (
             (scheme.ROLE, scheme.CLUSTER_ROLE),
             (scheme.ROLE_BINDING, scheme.CLUSTER_ROLE_BINDING),
@@ -273,7 +276,10 @@ class EscalationGuard:
 
 
 def _changes_only_lifecycle_fields(new: Obj, old: Obj | None) -> bool:
-    """Return whether a change affects only owner references and finalizers, which grant no permission."""
+    """Return whether an update changes only metadata that grants no permission, such as finalizers.
+
+    False for a new object (`old` is None).
+    """
     return old is not None and _drop_lifecycle_fields(new) == _drop_lifecycle_fields(old)
 
 
@@ -305,7 +311,10 @@ class OwnerPodsAuthorizer:
         self._find_denial_reason = find_denial_reason
 
     def decide(self, attributes: authorization.RequestAttributes) -> authorization.AuthorizationDecision:
-        """Decide whether a request is allowed, with the reason of a denial."""
+        """Decide whether a request is allowed.
+
+        If pods cannot be isolated, requests that start processes are denied to other users; the reason says why.
+        """
         if api_request.MASTERS_GROUP not in attributes.user.groups and _starts_processes(attributes):
             reason = self._find_denial_reason()
             if reason:

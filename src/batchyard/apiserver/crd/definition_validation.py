@@ -295,7 +295,7 @@ def definition_warnings(definition: Obj) -> list[str]:
 
 
 def definition_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
-    """Yield the errors of an update of a CustomResourceDefinition."""
+    """Yield an error for each changed immutable field, and for each stored version that is no longer defined."""
     old_spec, new_spec = old["spec"], new["spec"]
     if new_spec["group"] != old_spec["group"]:
         yield immutable("spec.group", new_spec["group"])

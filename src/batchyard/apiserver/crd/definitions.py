@@ -244,7 +244,6 @@ def _resource_key(definition: Obj) -> tuple[Any, ...]:
 
 
 def _custom_resource(definition: Obj, objects: ApiObjectStore, now: Callable[[], Instant]) -> Resource:
-    """Return the resource that serves the objects of a CustomResourceDefinition."""
     served_kind, versions = kind_from_definition(definition), definition["spec"]["versions"]
     strategy = CustomStrategy(served_kind, versions, is_terminating=is_definition_terminating(definition))
     stored_subresources = ("status",) if served_kind.has_status else ()

@@ -21,7 +21,7 @@ class InvalidJsonPath(ValueError):  # noqa: N818 - named after the condition
 
 
 def parse_json_path(text: str) -> Sequence[Step]:
-    """Parse a JSON path into steps. Raises InvalidJsonPath if it is malformed."""
+    """Parse a JSON path into steps. Raises InvalidJsonPath if it is malformed or not supported."""
     remaining_text, steps = text.strip().removeprefix("$"), []
     while remaining_text:
         step, step_length = _parse_first_step(remaining_text, text)

@@ -92,7 +92,6 @@ def _function_declarations() -> Iterator[tuple[str, bool, list[Any], Any, Callab
 
 
 def _network_function_declarations() -> Iterator[tuple[str, bool, list[Any], Any, Callable[..., Any]]]:
-    """Yield the declarations of the CEL functions for URLs, IP addresses and networks."""
     text, integer, boolean = _T.STRING, _T.INT, _T.BOOL
     yield "url", False, [text], text, _checked_url
     yield "isURL", False, [text], boolean, _make_parse_check(_checked_url)
@@ -275,7 +274,7 @@ _ESCAPED_CHARACTERS: Final = re.compile(r"__|[.\-/]")
 def cel_value(value: Any, schema: Schema) -> Any:
     """Convert a value to its CEL form: escaped names of declared fields, and doubles for numbers.
 
-    Fields that the schema does not declare are left out, unless the object is a map.
+    Fields that the schema does not declare are left out, except in maps and in objects of unknown structure.
     """
     if not schema:
         return value
@@ -450,7 +449,7 @@ class ValidationRules:
                 yield from rules._value_errors(each, old_field, f"{path}.{name}" if path else name, budget)
 
     def _old_items_by_key(self, old: Any) -> dict[Any, Any]:
-        """Return the old items of a list with map keys (`x-kubernetes-list-map-keys`), by the values of those keys."""
+        """Return the old items of a list by their map keys (`x-kubernetes-list-map-keys`); empty for other lists."""
         if self._schema.get(LIST_TYPE) != "map" or not isinstance(old, list):
             return {}
         return {
@@ -518,7 +517,10 @@ def _compile_rule(definition: Mapping[str, Any]) -> ValidationRule | None:
 
 
 def _rule_message(rule: ValidationRule, variables: Mapping[str, Any]) -> str:
-    """Return the message of a failed rule: `messageExpression` if that is one line, else `message` or a default."""
+    """Return the message of a failed rule: the value of `messageExpression`, else `message`, else a default.
+
+    A value that is empty or has several lines is not used.
+    """
     if rule.message_program is not None:
         evaluated_message, _ = evaluate_program(rule.message_program, variables)
         if isinstance(evaluated_message, str) and evaluated_message.strip() and "\n" not in evaluated_message:

@@ -187,18 +187,21 @@ class CustomStrategy:
         return metadata_time_locations()
 
     def check_create(self, new: Obj) -> list[FieldError]:
-        """Return the validation errors of a new object. Raises StatusError if its definition is terminating."""
+        """Return the errors of a new object by the CEL validation rules.
+
+        Raises StatusError if its CustomResourceDefinition is being deleted.
+        """
         if self._is_terminating:
             message = "create not allowed while custom resource definition is terminating"
             raise StatusError(405, "MethodNotAllowed", message)
         return list(self._validation_rules.faults(new, NO_OLD_VALUE))
 
     def check_update(self, new: Obj, old: Obj) -> list[FieldError]:
-        """Return the validation errors of an update."""
+        """Return the errors of an updated object by the CEL validation rules."""
         return list(self._validation_rules.faults(new, self.render(old, self._served_kind.api_version)))
 
     def check_status(self, new: Obj, old: Obj) -> list[FieldError]:
-        """Return the validation errors of a status update."""
+        """Return the errors of an object with an updated status by the CEL validation rules."""
         return self.check_update(new, old)
 
     def columns(self, api_version: str) -> Sequence[PrintedColumn]:
@@ -216,7 +219,7 @@ class CustomStrategy:
         return merge_schema_of_custom_kind({**schema, "properties": fields}, metadata_merge_schema())
 
     def schemas(self, version: str) -> Mapping[str, Any]:
-        """Return the OpenAPI schemas of the kind in a version, including referenced ones, by name."""
+        """Return the OpenAPI schemas of the kind and of its metadata in a version, by name."""
         metadata = metadata_schemas()
         schema = self._schemas[self._served_kind.api_version_for(version)]
         fields = {

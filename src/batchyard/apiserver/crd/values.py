@@ -100,7 +100,10 @@ _ItemTransform = Callable[[Any, Schema], Any]
 
 
 def prune_unknown_fields(obj: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
-    """Return an object without the fields that its schema does not declare."""
+    """Return an object without the fields that its schema neither declares nor preserves.
+
+    `apiVersion`, `kind` and `metadata` are kept unchanged.
+    """
     known_fields = _prune_fields(obj, schema, is_api_object=True)
     return known_fields if isinstance(known_fields, dict) else dict(known_fields)
 
@@ -130,7 +133,7 @@ def _prune_fields(value: Mapping[str, Any], schema: Schema, *, is_api_object: bo
 
 
 def with_defaults(value: Any, schema: Schema) -> Any:
-    """Return a value with defaults, and without nulls in fields that are not nullable."""
+    """Return a value with the defaults of its schema, and without nulls in fields that are not nullable."""
     if isinstance(value, Mapping):
         return _complete_fields(value, schema)
     if isinstance(value, list) and schema.get("items"):
@@ -176,7 +179,7 @@ _DATE_PATTERN: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 def is_of_format(text: str, name: str) -> bool:
-    """Return whether a string has a format; true for unknown formats."""
+    """Return whether a string has the format `name`, such as `date-time`; True for unknown formats."""
     check = _FORMAT_CHECKS.get(name)
     return check is None or check(text)
 

@@ -177,7 +177,7 @@ class ChangeHistory(Protocol):
     """The history of changes to the stored objects."""
 
     def changes_since(self, revision: int) -> Sequence[WatchEvent]:
-        """Return all changes after a revision, even if not yet on disk. Raises ExpiredRevision if some are lost."""
+        """Return all changes after a revision, even if not yet on disk. Raises ExpiredRevision if some are not kept."""
 
 
 class ListPage(NamedTuple):
@@ -208,7 +208,7 @@ class PagedLists:
         self._held_lists: OrderedDict[tuple[str, str, int], Sequence[Obj]] = OrderedDict()
 
     def get_page(self, request: ApiRequest, path: ResourcePath) -> ListPage:
-        """Return the requested page of a list. Raises StatusError if it is not available."""
+        """Return the requested page of a list. Raises StatusError for invalid options or an expired list."""
         check_list_options(request)
         selection = parse_selection(request, path.served_kind)
         limit = limit_of(request)
@@ -358,7 +358,7 @@ class ChangeFeed(ChangeHistory, Protocol):
     """The history of changes to stored objects, with a subscription to those that are on disk."""
 
     def events_since(self, revision: int) -> Sequence[WatchEvent]:
-        """Return the changes after a revision that are on disk. Raises ExpiredRevision if some are lost."""
+        """Return the changes after a revision that are on disk. Raises ExpiredRevision if some are no longer kept."""
 
     def subscribe(self, watch: WatchStream) -> None:
         """Subscribe a watch to all later changes that are on disk."""
@@ -394,7 +394,11 @@ class ReadHandler:
         return Response(200, representation.render_list(page.items, page.metadata))
 
     def watch(self, request: ApiRequest, path: ResourcePath) -> WatchStream:
-        """Start a watch at a revision; without a revision, or on request, the existing objects are sent first."""
+        """Start a watch at the requested resourceVersion, by default the current one.
+
+        `sendInitialEvents` determines whether the existing objects are sent first; by default, they are sent if the
+        request has no resourceVersion, or 0. Raises StatusError if the watch cannot start.
+        """
         representation = Representation(request, path, self._now())
         representation.check_accepts_single_object()
         with_bookmarks = request.has_flag("allowWatchBookmarks")

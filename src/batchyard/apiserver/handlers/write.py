@@ -77,7 +77,7 @@ class WriteExecutor(Protocol):
 
 
 def encode_prepared_write(prepare: Callable[[], PreparedWrite]) -> bytes:
-    """Encode the write that `prepare` returns, or the error that it raises, as bytes."""
+    """Encode the write that `prepare` returns, or the StatusError that it raises, as bytes."""
     try:
         prepared_write = prepare()
     except StatusError as error:
@@ -93,7 +93,10 @@ def encode_prepared_write(prepare: Callable[[], PreparedWrite]) -> bytes:
 
 
 def decode_prepared_write(encoded_write: bytes | StatusError) -> PreparedWrite:
-    """Decode a write that `encode_prepared_write` encoded. Raises StatusError if the input is an error or empty."""
+    """Decode a write that `encode_prepared_write` encoded.
+
+    Raises StatusError if the input is an error or encodes one, or is empty, which means that the preparation timed out.
+    """
     if isinstance(encoded_write, StatusError):
         raise encoded_write
     if not encoded_write:
@@ -163,7 +166,7 @@ class WriteHandler:
     def is_current(self, prepared_write: PreparedWrite, path: resources.ResourcePath) -> bool:
         """Return whether the object of a prepared write is unchanged. Raises StatusError if it no longer exists.
 
-        A new object is always unchanged; StatusError is raised if its Namespace does not exist.
+        For a new object, return True. Raises StatusError if its Namespace does not exist.
         """
         if isinstance(prepared_write.write, Create):
             self._check_namespace(path)
@@ -286,7 +289,7 @@ class WriteHandler:
         options: WriteOptions,
         managed_fields: Sequence[apply.ManagedFieldsJson] | None = None,
     ) -> PreparedWrite:
-        """Decode, complete and validate the creation of an object without storing it."""
+        """Validate a decoded new object and complete its `managedFields`, without storing it."""
         self._check_namespace(path)
         if managed_fields is None:
             new = path.resource.strategy.in_version(sent_object.obj, path.api_version)
@@ -310,7 +313,7 @@ class WriteHandler:
         options: WriteOptions,
         managed_fields: Sequence[apply.ManagedFieldsJson] | None = None,
     ) -> PreparedWrite:
-        """Decode, complete and validate an update of a stored object or of its status, without storing it."""
+        """Validate an update of a stored object or of its status, with a decoded new object, without storing it."""
         strategy, has_status = path.resource.strategy, _STATUS in path.resource.subresources
         obj = restore_stored_times(
             sent_object.obj, strategy.render(stored_object, path.served_kind.api_version), stored_object
@@ -394,7 +397,7 @@ def _annotate_rejection(annotations: Mapping[str, str]) -> Iterator[None]:
 
 
 def _check_write_guard(obj: Obj, old: Obj | None, path: resources.ResourcePath, options: WriteOptions) -> None:
-    """Raise StatusError if the write would escalate its user's privileges, as roles and bindings can."""
+    """Raise StatusError if the kind's write guard denies the write: it prevents privilege escalation by roles."""
     if path.resource.guard is not None:
         path.resource.guard(options.user, obj, old)
 
@@ -404,13 +407,11 @@ def _key(path: resources.ResourcePath) -> Key:
 
 
 def _check_valid(errors: Sequence[FieldError], path: resources.ResourcePath, name: str) -> None:
-    """Raise StatusError if an object has validation errors."""
     if errors:
         raise resources.invalid_object_error(InvalidObject(errors), path, name)
 
 
 def _render(obj: Obj, path: resources.ResourcePath) -> dict[str, Any]:
-    """Return an object in the API version of the request path."""
     return path.resource.strategy.render(obj, path.api_version)
 
 
@@ -447,9 +448,9 @@ def _without_provided_annotation(obj: Obj) -> dict[str, Any]:
 
 
 def _managed_fields_before(sent_object: Obj, stored_object: Obj) -> Sequence[apply.ManagedFieldsJson]:
-    """Return the `managedFields` that an update starts from: the sent or else the stored ones.
+    """Return the `managedFields` before the author of an update is added: the sent ones if set, else the stored ones.
 
-    If the client resets them with an empty list, return [].
+    If the client resets them with [] or [{}], return [].
     """
     sent_entries = sent_object["metadata"].get("managedFields")
     if sent_entries is not None and (not sent_entries or sent_entries == [{}]):
@@ -459,7 +460,11 @@ def _managed_fields_before(sent_object: Obj, stored_object: Obj) -> Sequence[app
 
 
 def _check_server_metadata(sent_object: Obj, stored_object: Obj, path: resources.ResourcePath) -> None:
-    """Raise StatusError if an update conflicts with the stored object's UID, version, creation time or finalizers."""
+    """Raise StatusError if an update contradicts the metadata that the server sets.
+
+    UID, resourceVersion and creation time, if sent, must be those of the stored object. Custom resources require a
+    resourceVersion. No finalizer may be added to an object that is being deleted.
+    """
     new, old = sent_object["metadata"], stored_object["metadata"]
     if new.get("uid", old["uid"]) != old["uid"]:
         message = f"Precondition failed: UID in precondition: {new['uid']}, UID in object meta: {old['uid']}"
@@ -481,7 +486,7 @@ def _check_server_metadata(sent_object: Obj, stored_object: Obj, path: resources
 
 
 def _added_finalizer_errors(new: Sequence[str], old: Sequence[str]) -> Iterator[FieldError]:
-    """Yield an error for finalizers added to an object that is being deleted."""
+    """Yield an error if finalizers are added, which is forbidden for an object that is being deleted."""
     added_names = sorted({*new} - {*old})
     if added_names:
         quoted_names = ", ".join(f'"{name}"' for name in added_names)

@@ -22,7 +22,10 @@ def with_subresources(
     pending_queues: PendingQueues,
     now: Callable[[], Instant],
 ) -> list[Resource]:
-    """Return the resources with all subresources, and the virtual resources."""
+    """Return the resources, with the subresources of pods, Namespaces and native kinds with replicas.
+
+    Append the virtual resources: bindings, ComponentStatuses, the metrics API and Kueue's visibility API.
+    """
     pod_containers, binding_handlers = PodContainers(objects, containers), BindingHandlers(objects, now)
     pod_handlers = {
         "binding": binding_handlers.pod_binding_handlers(),

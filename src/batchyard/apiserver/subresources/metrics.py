@@ -81,7 +81,7 @@ class _PodMetricsSource:
         ]
 
     def get_object(self, namespace: str, name: str) -> Obj | None:
-        """Return the metrics of one pod. Raises StatusError if it does not exist or its usage is unknown."""
+        """Return the metrics of one pod. Raises StatusError if the pod is missing or not running, or lacks metrics."""
         pod = self._inputs.objects.get(Key(scheme.POD, namespace, name))
         if pod is None:
             raise pod_not_found_error(name)
@@ -128,7 +128,6 @@ class _NodeMetricsSource:
         return self._inputs.build_metrics_object("NodeMetrics", node, window, {"usage": _format_usage(usage)})
 
     def _total_usage(self, pods: Iterable[Obj]) -> ResourceUsage:
-        """Return the total CPU and memory usage of pods."""
         total_usage = dict.fromkeys(_MEASURED_RESOURCES, 0)
         for pod in pods:
             measurement = self._inputs.containers.usage(pod)

@@ -24,7 +24,7 @@ class NamespaceStrategy(BuiltInStrategy):
         super().__init__(scheme.NAMESPACE)
 
     def decode(self, sent_object: Mapping[str, Any], namespace: str, valid_obj: Obj | None = None) -> DecodedObject:
-        """Decode a Namespace, and move its `kubernetes` finalizer from the spec to the metadata."""
+        """Decode a Namespace, add its name label, and move its `kubernetes` finalizer from the spec to the metadata."""
         decoded_object = super().decode(sent_object, namespace)
         if decoded_object.obj is None:
             return decoded_object

@@ -69,7 +69,7 @@ def select_container(pod: Obj, name: str) -> str:
 
 
 def has_host(pod: Obj) -> bool:
-    """Return whether the pod is on a node, or has container statuses, as in simulations without nodes."""
+    """Return whether a pod is bound to a node, or has container statuses, as in simulations without nodes."""
     return bool(pod["spec"].get("nodeName") or (pod.get("status") or {}).get("containerStatuses"))
 
 
@@ -148,7 +148,7 @@ def _read_binding(request: api_request.ApiRequest) -> Mapping[str, Any]:
 
 
 def _target_node_name(target_reference: Any, name: str) -> str:
-    """Return the target node of a Binding. Raises StatusError if it is invalid."""
+    """Return the name of the node that the Binding `name` targets. Raises StatusError if the target is invalid."""
     if not isinstance(target_reference, Mapping | None):
         raise api_request.bad_request("the target of the Binding is not an object")
     kind, node = (target_reference or {}).get("kind") or "", (target_reference or {}).get("name") or ""

@@ -37,7 +37,7 @@ _WEBSOCKET_VERSION: Final = "13"
 def negotiate_upgrade(
     request: api_request.ApiRequest, websocket_protocols: Sequence[str], spdy_protocols: Sequence[str]
 ) -> api_request.ProtocolUpgrade:
-    """Return the protocol upgrade of a request. Raises StatusError if the request names no supported protocol."""
+    """Return the protocol upgrade of a request. Raises StatusError if the request asks for no supported protocol."""
     protocol = request.headers.get("upgrade", "").lower()
     if "upgrade" not in request.headers.get("connection", "").lower():
         raise api_request.bad_request("Upgrade request required")
@@ -187,7 +187,7 @@ class PodStreams:
 
 
 def session_status(command: Sequence[str], session_end: SessionEnd) -> Mapping[str, Any]:
-    """Return the Status of a finished command, as kubelet and containerd report it."""
+    """Return the Status for the end of an exec or attach session, as kubelet and containerd report it."""
     if session_end.failure:
         details = {"causes": [{"message": session_end.failure}]}
         message = f"Internal error occurred: {session_end.failure}"
@@ -442,7 +442,7 @@ def _terminated_state(container_state: Mapping[str, Any] | None) -> Mapping[str,
 
 
 def _has_started(terminated_state: Mapping[str, Any] | None) -> bool:
-    """Return whether a terminated container state has a start time."""
+    """Return whether a terminated container state has a start time; False for None."""
     return terminated_state is not None and bool(terminated_state.get("startedAt"))
 
 

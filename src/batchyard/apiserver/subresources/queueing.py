@@ -132,7 +132,6 @@ def _hide_workload_names(value: Any, is_namespace_hidden: Callable[[str], bool])
 
 
 def _decision_object(record: DecisionRecord, details: Mapping[str, Any]) -> Obj:
-    """Return a recorded scheduling decision as an API object of the kind Decision."""
     key = record.regarding
     served_kind = _KINDS_BY_CONSTANT.get(key.kind)
     api_version = "" if served_kind is None else served_kind.api_version
@@ -182,7 +181,11 @@ def _ledger_query(request: ApiRequest, selection: Selection, namespace: str) -> 
 
 
 def _keys_about_subject(subject: str, namespace: str) -> Iterator[Key]:
-    """Yield the object keys that an `about` parameter such as `job/train` can mean, including the Workloads of jobs."""
+    """Yield the key of the object that an `about` parameter such as `job/train` names.
+
+    For a Job or JobSet, also yield the key of its Workload, with wildcards for the hash in the name. Raises StatusError
+    if the parameter is invalid.
+    """
     plural, separator, name = subject.partition("/")
     served_kind = next(
         (served_kind for served_kind in scheme.KINDS if plural.lower() in _resource_names(served_kind)), None
@@ -361,7 +364,7 @@ class PendingQueues(Protocol):
         """Return the pending Workloads of a ClusterQueue in scheduling order; None if the queue does not exist."""
 
     def cluster_queue_of(self, namespace: str, local_queue: str) -> str | None:
-        """Return the ClusterQueue of a LocalQueue; None if the LocalQueue does not exist."""
+        """Return the name of a LocalQueue's ClusterQueue; None if the LocalQueue does not exist."""
 
 
 class VisibilityResources:
@@ -437,7 +440,7 @@ class VisibilityResources:
 
 
 def _limit_and_offset(request: ApiRequest) -> tuple[int, int]:
-    """Return `limit` and `offset` of a visibility request: 1000 and 0 by default, and limited to the allowed range."""
+    """Return (limit, offset) of a visibility request, limited to the allowed range; by default 1000 and 0."""
     limit, offset = (_integer_parameter(request, name) for name in ("limit", "offset"))
     return min(max(limit or _VISIBILITY_LIMIT, 0), _VISIBILITY_LIMIT_MAX), max(offset, 0)
 

@@ -168,7 +168,7 @@ class ScaleHandler:
 def with_scale(
     resource: Resource, objects: ApiObjectStore, replica_paths: Mapping[str, str], now: Callable[[], Instant]
 ) -> Resource:
-    """Return a resource with the subresource `scale`; `replica_paths` are the JSON paths of its replica fields."""
+    """Return a resource with the subresource `scale`; `replica_paths` is as in a CustomResourceDefinition's `scale`."""
     scale_handlers = ScaleHandler(objects, resource, replica_paths, now).handlers()
     return resource._replace(handlers={**resource.handlers, "scale": scale_handlers})
 

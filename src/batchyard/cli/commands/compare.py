@@ -96,7 +96,10 @@ def format_comparison(comparison: ConfigurationComparison, output_format: Output
 
 
 def _display_names(request: CompareRequest) -> tuple[str, str]:
-    """Return display names of both configurations: the file names without suffix, or the paths if these are equal."""
+    """Return display names of both configurations: the file names without suffix.
+
+    If the file names are equal, the paths are returned; if the paths are equal too, the names are numbered.
+    """
     a, b = Path(request.path_a).stem or request.path_a, Path(request.path_b).stem or request.path_b
     if a != b:
         return a, b

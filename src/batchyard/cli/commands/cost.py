@@ -97,7 +97,10 @@ def print_costs(target: ClusterTarget, query: CostQuery, output_format: CostForm
 
 
 def _list_cost_records(target: ClusterTarget, namespace: str) -> tuple[Sequence[Obj], str]:
-    """Return all CostRecords that the user may list, and a remark if some are missing."""
+    """Return the CostRecords of a namespace, or for '' all that the user may list, and a remark.
+
+    The remark states which CostRecords are missing; it is '' if none are.
+    """
     if namespace:
         return _cost_records_in_namespace(target, namespace), ""
     try:

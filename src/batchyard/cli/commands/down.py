@@ -21,7 +21,7 @@ from batchyard.store.journal_file import wait_until_journal_closed
 def stop_platform(folder: Path, *, end_pods: bool) -> None:
     """Stop a platform and wait for its end; with `end_pods`, also end its pods, even if only the pods still run.
 
-    The command exits if no platform runs, or if the platform or a pod does not end in time.
+    The command exits if there is nothing to end, or if the platform or a pod does not end in time.
     """
     if not (end_pods and _only_pods_run(folder)):
         _end_platform(require_running_platform(folder), folder)
@@ -66,7 +66,7 @@ def _end_or_report_pods(folder: Path, *, end_pods: bool) -> None:
 
 
 def _has_ended(journal: Path) -> bool:
-    """Wait until the platform process releases its journal file; return False after END_TIMEOUT_SECONDS."""
+    """Return whether the platform process releases its journal file within END_TIMEOUT_SECONDS."""
 
     def raise_timeout(_signal: int, _frame: FrameType | None) -> None:
         raise TimeoutError

@@ -59,7 +59,7 @@ class EtaRequest:
 
 
 def run(request: EtaRequest) -> None:
-    """Print the forecast start times of the requested Workloads; exit with 1 if the object has none."""
+    """Print the forecast start times of the requested Workloads; exit with 1 on failure."""
     if request.subject:
         subject = _parse_subject(request)
         documents = [_forecast_on_server(request, subject) or _forecast_locally(request, subject)]
@@ -176,9 +176,9 @@ def _forecast_all_locally(request: EtaRequest) -> list[Mapping[str, Any]]:
 
 
 def _forecast_namespace_on_server(request: EtaRequest, error: ListPermissionError) -> list[Mapping[str, Any]]:
-    """Return the server's forecasts of the pending Workloads in one namespace, if the user may list no others.
+    """Return the server's forecasts of one namespace's pending Workloads, for a user who may not list all namespaces.
 
-    Exit with `error` if the server does not return all forecasts, or the user may not list the Workloads.
+    Exit with `error` if these forecasts are not available either.
     """
 
     async def ask(client: ClusterClient) -> list[Mapping[str, Any]] | None:
@@ -227,7 +227,7 @@ def _pending_workload_keys(workloads: Iterable[Obj], request: EtaRequest) -> lis
 
 
 def _forecast_on_server(request: EtaRequest, subject: Key) -> Mapping[str, Any] | None:
-    """Return the forecast that the server computes; None if it returns none, or a state file or option excludes it."""
+    """Return the server's forecast; None if it returns none, or if the options require a local forecast."""
     if request.state is not None or request.is_local:
         return None
     try:

@@ -110,7 +110,7 @@ def drain_node(folder: Path, name: str) -> None:
 
 @contextmanager
 def _connect_as_owner(folder: Path) -> Iterator[_OwnerClient]:
-    """Yield a client with the owner's credentials for a data directory's platform; exit if it does not respond."""
+    """Yield a client with the owner's credentials for a data directory's platform; exit if a request fails."""
     platform_process = require_running_platform(folder)
     try:
         with closing(open_owner_connection(platform_process, folder)) as connection:

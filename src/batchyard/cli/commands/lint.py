@@ -65,7 +65,6 @@ def summary(report: LintReport) -> str:
 
 
 def _format_finding(finding: LintFinding) -> str:
-    """Format a lint finding: a line with file, line and rule, then the problem, the fix and a link."""
     return "\n".join(_finding_lines(finding))
 
 

@@ -89,7 +89,7 @@ class KubectlStream:
         self._is_first = True
 
     def write_document(self, document: dict[str, Any]) -> None:
-        """Write the next document to kubectl's standard input."""
+        """Write the next document to kubectl's standard input; the command exits if kubectl has failed."""
         text = json.dumps(document)
         if self._is_first:
             text = text[0] + " " * _KUBECTL_BUFFER_SIZE + text[1:]
@@ -103,7 +103,7 @@ class KubectlStream:
             self.end()  # prints kubectl's error and exits
 
     def next_line(self) -> str:
-        """Wait for the next line of kubectl's output; the command exits if kubectl ends first."""
+        """Return the next line of kubectl's output; the command exits if kubectl fails first."""
         stdout: IO[str] | None = self._process.stdout
         assert stdout is not None, "kubectl is started with pipes"
         line = stdout.readline()
@@ -412,7 +412,7 @@ class LiveGuide:
         return [document for path, _ in self._files[step] for document in _read_documents(path)]
 
     def _wait_until_idle(self, step: GuideStep) -> Instant:
-        """Wait until all Jobs have ended and the added nodes are removed, or a limit; return the virtual time."""
+        """Wait, up to a time limit, until all Jobs end and the added nodes are removed; return the virtual time."""
         instant = started_at = self.start_time + step.starts_at
         while (
             unfinished_jobs := unfinished_of(self._objects_at(self._wait_for_moment(instant), scheme.JOB))
@@ -447,7 +447,7 @@ class LiveGuide:
         return GuideMoment(status["instant"], status["revision"])
 
     def _request(self, path: str, put: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-        """Send a request to the platform with its owner's credentials; reconnect once if the connection broke."""
+        """GET a path of the platform, or PUT `put` to it, as the owner; retry once after a connection error."""
         connection = self._platform.connection
         try:
             return request_as_owner(connection, path, put)

@@ -275,7 +275,7 @@ def write_served_processes(state: Path, processes: Mapping[str, ServedProcess]) 
 
 
 def read_served_processes(state: Path) -> Mapping[str, ServedProcess]:
-    """Return the recorded processes that still run, by program name; none without a valid state file."""
+    """Return the recorded processes that still run, by program name; empty without a valid state file."""
     try:
         rows: Mapping[str, Mapping[str, Any]] = json.loads(state.read_text("utf-8"))
         process_fields = {name: (int(row["pid"]), str(row["url"]), str(row["began"])) for name, row in rows.items()}
@@ -361,7 +361,7 @@ def start_monitoring(request: MonitoringRequest) -> None:
 
 
 def end_monitoring(data_dir: Path) -> None:
-    """End the Prometheus and Grafana that another `batchyard monitoring` started; exit with 1 if none run."""
+    """End the Prometheus and Grafana that another `batchyard monitoring` started; exit with 1 on failure."""
     folder = monitoring_folder(data_dir)
     processes = read_served_processes(folder.state)
     if not processes:

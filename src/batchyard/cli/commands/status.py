@@ -25,7 +25,7 @@ _KINDS_SHOWN_MAX: Final = 4
 
 
 def print_status(folder: Path, output_format: Output) -> None:
-    """Print the status report; exit with 1 if no platform runs or it does not respond."""
+    """Print the status report; exit with 1 if no platform is running or the platform does not respond."""
     platform_process = require_running_platform(folder)
     try:
         status_report = fetch_status(platform_process, folder)
@@ -42,7 +42,10 @@ def print_status(folder: Path, output_format: Output) -> None:
 
 
 def fetch_status(platform_process: PlatformProcess, folder: Path) -> dict[str, Any]:
-    """Request a platform's status report over a new connection, as its owner; raise the errors of `read_status`."""
+    """Request a platform's status report over a new connection, as its owner.
+
+    Raises KubeconfigError, or the errors of `read_status`.
+    """
     connection = open_owner_connection(platform_process, folder)
     try:
         return read_status(connection)
@@ -51,7 +54,10 @@ def fetch_status(platform_process: PlatformProcess, folder: Path) -> dict[str, A
 
 
 def open_owner_connection(platform_process: PlatformProcess, folder: Path) -> http.client.HTTPConnection:
-    """Return an HTTP connection to a platform with the owner's credentials, which reconnects if it was closed."""
+    """Return an HTTP connection to a platform with the owner's credentials, which reconnects if it was closed.
+
+    Raises KubeconfigError if the credentials cannot be read.
+    """
     url_parts = urlsplit(platform_process.url)
     assert url_parts.hostname is not None, f"the platform URL {platform_process.url} has no host"
     if url_parts.scheme == "http":

@@ -76,7 +76,6 @@ def _prepare_data_directory(folder: Path) -> None:
 
 
 def _run_in_background(options: UpOptions) -> None:
-    """Start the platform in the background, wait until it listens, and print its URL and pid."""
     _, platform_process = start_in_background(options)
     _print_ready_message(options.platform_options, platform_process.url)
     log = options.platform_options.folder / LOG_FILE
@@ -119,7 +118,7 @@ def with_kueue_configuration(options: UpOptions) -> PlatformOptions:
 def read_requested_cluster(options: UpOptions) -> Obj | None:
     """Return the Cluster that `--cluster` names, with images and folders from other options; None without `--cluster`.
 
-    The command exits if the Cluster is invalid, or if other options require this machine as a node and it is none.
+    The command exits if the Cluster is invalid, or if other options conflict with `--cluster`.
     """
     has_local_options = bool(options.images or options.host_paths or options.host_network)
     if options.cluster is None:

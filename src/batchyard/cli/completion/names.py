@@ -111,7 +111,7 @@ def _request_names(plural: str, query: NameQuery) -> Sequence[str]:
 
 
 def _read_access(query: NameQuery) -> _ServerAccess:
-    """Return the access that a kubeconfig describes; raise an error if it is missing, invalid, or needs a plugin."""
+    """Return the access that a kubeconfig describes, without credential plugins; raise an error if it is invalid."""
     import yaml  # noqa: PLC0415 - only to ask for names
 
     path = _kubeconfig_path(query.kubeconfig)

@@ -98,7 +98,7 @@ class ClusterClient:
     async def list_objects(
         self, kind: str, namespace: str = "", query: str = "", *, is_required: bool = True
     ) -> Sequence[Obj] | None:
-        """Return the objects of a kind in their storage version, in all namespaces for ''; None if that is forbidden.
+        """Return a kind's objects in their storage version, for namespace '' of all namespaces; None if forbidden.
 
         `query` holds more URL parameters. If the server does not serve the kind, the list is empty, or with
         `is_required` ClusterRequestError is raised.
@@ -138,7 +138,7 @@ class ClusterClient:
         return (), f"the server does not serve pending Workloads ({_VISIBILITY_GROUP})"
 
     async def get(self, path: str, timeout_seconds: int = 30) -> HttpResponse:
-        """Send a GET request; raise ClusterRequestError if the server does not respond."""
+        """Send a GET request; raise ClusterRequestError without a response, or for status 401 (Unauthorized)."""
         return await self._request(HttpRequest("GET", path, timeout=timeout_seconds * SECOND))
 
     async def merge_patch(self, path: str, patch: Mapping[str, Any]) -> None:
@@ -149,7 +149,10 @@ class ClusterClient:
             raise ClusterRequestError(failure_reason(response))
 
     async def delete(self, path: str, uid: str) -> None:
-        """Delete an object after its dependents (foreground); raise ClusterRequestError if the server rejects it."""
+        """Delete the object with this uid after its dependents (foreground); do nothing if the object does not exist.
+
+        Raises ClusterRequestError if the server rejects the deletion.
+        """
         fields = {"propagationPolicy": "Foreground", "preconditions": {"uid": uid}}
         options = msgspec.json.encode({"apiVersion": "v1", "kind": "DeleteOptions", **fields})
         response = await self._request(HttpRequest("DELETE", path, options))
@@ -157,7 +160,10 @@ class ClusterClient:
             raise ClusterRequestError(failure_reason(response))
 
     async def path_of(self, api_version: str, kind: str, namespace: str, name: str) -> str:
-        """Return the URL path of an object of any kind; raise ClusterRequestError if the server does not serve it."""
+        """Return the URL path of a namespaced object.
+
+        Raises ClusterRequestError if the kind is neither built in nor served.
+        """
         info = find_kind(api_version, kind)
         group, _, version = api_version.rpartition("/")
         if info is not None:
@@ -172,7 +178,7 @@ class ClusterClient:
     async def stream_log(
         self, path: str, query: str, since_time: str, handle_lines: Callable[[Sequence[bytes]], None]
     ) -> HttpResponse:
-        """Stream the log of the pod at a path with timestamps to `handle_lines`; return the response at its end."""
+        """Stream the log of the pod at `path`, with timestamps, to `handle_lines`; return the response at the end."""
         since_query = f"&sinceTime={quote(since_time)}" if since_time else ""
         request = HttpRequest("GET", f"{path}/log?timestamps=true&{query}{since_query}", accept="*/*")
         return await self.transport.stream(request, handle_lines, deliver_incomplete_line=True)

@@ -290,7 +290,7 @@ def resume(
 
 
 async def _set_priority(client: ClusterClient, entry: JobEntry, class_name: str) -> str:
-    """Set the WorkloadPriorityClass of a job; return a line for the user. Raises ClusterRequestError if not allowed."""
+    """Set the WorkloadPriorityClass of a job; return a line for the user. Raises ClusterRequestError on failure."""
     job_text = f"{entry.title} in namespace {entry.namespace}"
     value = await _class_value(client, class_name)
     if entry.state.has_ended:
@@ -314,7 +314,10 @@ async def _set_priority(client: ClusterClient, entry: JobEntry, class_name: str)
 
 
 async def _class_value(client: ClusterClient, class_name: str) -> int | str:
-    """Return the value of a WorkloadPriorityClass; `unknown` if the classes may not be listed."""
+    """Return the value of a WorkloadPriorityClass; `unknown` if the classes may not be listed.
+
+    Raises ClusterRequestError if the class does not exist.
+    """
     classes = await client.list_objects(scheme.WORKLOAD_PRIORITY_CLASS)
     if classes is None:
         return "unknown"

@@ -109,7 +109,7 @@ class JobEntry:
 
     @property
     def cluster_queue(self) -> str:
-        """The ClusterQueue that admitted the Workload; '' if it is not admitted."""
+        """The ClusterQueue in which the Workload has reserved quota; '' if it has none."""
         return "" if self.workload is None else workload_view(self.workload).cluster_queue
 
 
@@ -146,7 +146,7 @@ def job_entries(workloads: Iterable[Obj], jobs: Iterable[Obj], pods: Iterable[Ob
 
 
 def pod_owner(pod: Obj) -> tuple[str, str] | None:
-    """Return the kind and name of the job at the top of a pod's owner chain; None for a pod without an owner."""
+    """Return the kind and name of a pod's JobSet, or else of its controller; None without either."""
     job_set_name, owner = label(pod, well_known.JOB_SET_NAME), controller_of(pod)
     if job_set_name:
         return "JobSet", job_set_name
@@ -184,7 +184,10 @@ def _entry_of(job: Obj | None, workload: Obj | None, pods_by_job: Mapping[_JobNa
 
 
 def count_pods(pods: Sequence[Obj]) -> JobPods:
-    """Count the ready pods of a job and the nodes that its pods use; add the reason of the first waiting pod."""
+    """Count the ready pods of a job and the nodes that its pods use; add the reason of the first waiting pod.
+
+    Pods that have ended are ignored.
+    """
     live_pods = [pod for pod in pods if (pod.get("status") or {}).get("phase") not in _FINISHED_POD_PHASES]
     nodes = {node for pod in live_pods if (node := (pod.get("spec") or {}).get("nodeName"))}
     waiting_reason = next((reason for pod in live_pods if (reason := _waiting_reason(pod))), "")

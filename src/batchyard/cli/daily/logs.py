@@ -66,7 +66,7 @@ class _JobLogs:
             await self._read(pod)
 
     async def follow(self) -> None:
-        """Print the logs of all pods, also of those that start later, until the job has ended."""
+        """Print the logs of the selected pods, also if they start later, until the job or the pod of `--pod` ends."""
         self._has_several = self._entry.pod_count > 1 and not self._request.pod
         while True:
             has_job_ended = await self._has_job_ended()  # before the pods are listed, so that no pod is missed
@@ -128,7 +128,10 @@ class _JobLogs:
         return entry.job is not None and state_of(job, None, None).state.has_ended
 
     async def _list_pods(self) -> Sequence[Obj]:
-        """Return the job's pods that the options select, by completion index and name; raise if none matches."""
+        """Return the job's pods that the options select, sorted by completion index and name.
+
+        Without `follow`, raises ClusterRequestError if the job has pods but the options select none.
+        """
         entry, request = self._entry, self._request
         selector = _POD_LABELS.get(entry.kind)
         query = f"labelSelector={quote(f'{selector}={entry.name}')}" if selector else ""

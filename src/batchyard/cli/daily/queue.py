@@ -65,7 +65,7 @@ class PendingJob:
 
 @dataclass(frozen=True, slots=True)
 class QueueLine:
-    """The pending jobs of a ClusterQueue in scheduling order; `note` states which jobs are missing, and why."""
+    """The pending jobs of a ClusterQueue in scheduling order; `note` explains missing jobs or an estimated order."""
 
     cluster_queue: str
     jobs: Sequence[PendingJob]
@@ -109,9 +109,10 @@ async def _read_line_sources(client: ClusterClient, namespace: str) -> LineSourc
 
 
 async def read_line(client: ClusterClient, sources: LineSources, cluster_queue: str, namespace: str) -> QueueLine:
-    """Return the pending jobs of a ClusterQueue from the visibility API, or estimated if it is not served or allowed.
+    """Return the pending jobs of a ClusterQueue, from Kueue's visibility API if possible.
 
-    Without permission for the ClusterQueue, only the Workloads in the namespace's LocalQueues are returned.
+    Without permission for the ClusterQueue, only the jobs in its LocalQueues of `namespace` are returned.
+    If neither can be listed, the known pending jobs are returned in an order estimated from priority and age.
     """
     items, problem = await client.list_pending(f"clusterqueues/{cluster_queue}")
     if not problem:

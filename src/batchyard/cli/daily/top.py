@@ -90,7 +90,7 @@ _WAITING_STATES: Final = frozenset({JobState.PENDING, JobState.CHECKING, JobStat
 
 
 def top_model(objects: ObjectCache, problems: Mapping[str, str], now: Instant) -> TopModel:
-    """Return the sections of the view; `problems` has the reason by kind why objects are missing or not up to date."""
+    """Return the sections of the view; `problems` has by kind the reason why objects are missing or outdated."""
     pods = None if scheme.POD in problems else objects.list(scheme.POD)
     jobs = [*objects.list(scheme.JOB), *objects.list(scheme.JOB_SET)]
     entries = [e for e in job_entries(objects.list(scheme.WORKLOAD), jobs, pods) if e.workload is not None]
@@ -437,7 +437,7 @@ def format_once(model: TopModel, width: int) -> str:
 # The live view: informers fill the cache, keys change the state, and each change is drawn at most four times a second.
 
 _FRAME_INTERVAL: Final = SECOND // 4
-#: The number of frame intervals after which the view is drawn_sections without a change, so that ages grow.
+#: The number of frame intervals after which the view is drawn even without a change, so that ages grow.
 _IDLE_FRAMES: Final = 4
 _CLOCK_FRAMES: Final = 240
 #: The width of `--once` without a terminal.

@@ -517,7 +517,6 @@ def _dry_run_row(step: PlatformStep) -> dict[str, object]:
 
 
 def _format_shell_command(command: StepCommand) -> str:
-    """Format a step's command as a line that a shell can run."""
     environment_assignments = "".join(f"{name}={shlex.quote(value)} " for name, value in command.environment)
     input_text = f" <<< {shlex.quote(command.stdin_text)}" if command.stdin_text else ""
     return f"{environment_assignments}{shlex.join(command.argv)}{input_text}"

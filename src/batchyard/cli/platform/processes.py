@@ -58,7 +58,11 @@ class CommandRunner:
             return CommandOutput(exit_code, "", text)
 
     def _run(self, command: StepCommand, stdout: IO[bytes], stderr: IO[bytes], show_progress: ProgressCallback) -> int:
-        """Run a command to its end or its time limit and return the exit code; show its progress meanwhile."""
+        """Run a command and return its exit code; show its progress meanwhile.
+
+        Returns NO_SUCH_PROGRAM if the command cannot be started, and TOO_LONG if it exceeded its time limit. Raises
+        InterruptedCommandError after Ctrl-C.
+        """
         started_at = monotonic_seconds()
         try:
             process = self._start(command, stdout, stderr)
@@ -114,7 +118,7 @@ class CommandRunner:
 
 
 def _final_exit_code(exit_code: int, interrupt_count: int, has_timed_out: bool) -> int:
-    """Return the exit code of an ended command; TOO_LONG after a timeout. Raises InterruptedCommandError."""
+    """Return the exit code of an ended command, or TOO_LONG; raise InterruptedCommandError after Ctrl-C."""
     if interrupt_count:
         raise InterruptedCommandError
     return TOO_LONG if has_timed_out else exit_code
@@ -142,7 +146,7 @@ def _read_all(file: IO[bytes]) -> str:
 
 
 def _last_line(file: IO[bytes]) -> str:
-    """Return the last line of a file to which a command is still writing."""
+    """Return the last non-empty line of a file to which a command is still writing; '' if there is none."""
     end = os.fstat(file.fileno()).st_size
     text = os.pread(file.fileno(), _LOG_TAIL_BYTES, max(0, end - _LOG_TAIL_BYTES)).decode("utf-8", "replace")
     lines = [line.strip() for line in text.splitlines() if line.strip()]

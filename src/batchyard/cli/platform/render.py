@@ -25,7 +25,7 @@ _PATHS_SHOWN_MAX: Final = 10
 
 
 def run(file: str, out: Path, project: str, *, overwrite: bool) -> None:
-    """Write all files of a platform; exit with 1 if the platform is invalid or a user's file would be overwritten."""
+    """Write all files of a platform; exit with 1 on failure, also if a user's file would be overwritten."""
     platform = read_valid_platform(read_source(file), project)
     if platform.google is not None and not platform.google.project:
         output.fail(f"batchyard: {file} sets no Google Cloud project; set spec.google.project, or use --project ID")
@@ -78,7 +78,7 @@ def write_platform_files(files: Mapping[str, str | bytes], out: Path, *, overwri
 
 
 def _read_digest_record(out: Path) -> dict[str, list[str]]:
-    """Return the digests of the contents that earlier runs wrote, by file path; empty without a record file."""
+    """Return the digests of the contents that earlier runs wrote, by file path; empty without a valid record file."""
     try:
         return msgspec.json.decode((out / RECORD_FILE).read_bytes(), type=dict[str, list[str]])
     except (FileNotFoundError, msgspec.DecodeError):
@@ -134,7 +134,7 @@ EXAMPLES_FOLDER = "examples/platforms"
 
 
 def write_example(example: str, file: Path) -> None:
-    """Write an example platform.yaml; exit with 1 if the file exists."""
+    """Write an example platform.yaml; exit with 1 if the file exists or cannot be written."""
     try:
         text = read_folder(EXAMPLES_FOLDER, ".yaml")[f"{example}.yaml"]
         with file.open("x", encoding="utf-8", newline="\n") as opened_file:

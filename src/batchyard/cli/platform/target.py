@@ -72,7 +72,7 @@ def _record_target(journal: StepJournal, name: str, location: str, **details: st
 
 
 def _read_kubeconfig_view(connection: ClusterConnection) -> dict[str, Any]:
-    """Return the kubeconfig that `kubectl config view --minify` prints for the connection."""
+    """Return the kubeconfig that `kubectl config view --minify` prints; raise TargetError on failure."""
     command = connection.kubectl("config", "view", "--minify", "--output=json")
     try:
         result = subprocess.run(  # noqa: S603 - kubectl with fixed arguments

@@ -90,7 +90,10 @@ class Cluster:
         return _QueueFlavors(view, {each.name: each for each in views if each.name in view.flavors})
 
     async def create(self, job: Obj, config_maps: Sequence[Obj]) -> Mapping[str, Any]:
-        """Create the Job and its ConfigMaps and return the Job; if a ConfigMap is rejected, delete the Job again."""
+        """Create the Job and its ConfigMaps and return the Job; raise SubmitError if one is rejected.
+
+        If a ConfigMap is rejected, the Job is deleted again.
+        """
         for config_map in config_maps[:1]:  # a dry run, so that missing permissions do not leave a Job behind
             await self._create_object(scheme.CONFIG_MAP, config_map, "?dryRun=All")
         created_job = await self._create_object(scheme.JOB, job)
@@ -103,7 +106,10 @@ class Cluster:
         return created_job
 
     async def queue_position(self, job_request: JobRequest, uid: str) -> tuple[int, int] | None:
-        """Return the numbers of Workloads before the Job in its LocalQueue and of all pending ones; None if unknown."""
+        """Return the number of pending Workloads before the Job in its LocalQueue, and of all that are pending there.
+
+        None if they are unknown.
+        """
         path = f"namespaces/{job_request.namespace}/localqueues/{job_request.queue}"
         pending_workloads, _ = await self.client.list_pending(path)
         for item in pending_workloads:
@@ -113,7 +119,7 @@ class Cluster:
         return None
 
     async def list_pods(self, namespace: str, selector: str) -> Sequence[Obj]:
-        """Request the pods that match `selector`, a URL query, from the API server; return none if that fails."""
+        """Request the pods that match `selector`, a URL query, from the API server; empty if that fails."""
         path = object_path(kind_info(scheme.POD), "v1", namespace)
         response = await self.client.transport.ask(HttpRequest("GET", f"{path}?{selector}"))
         return _items_in_response(response)
@@ -165,7 +171,6 @@ def _object_path(kind: str, obj: Mapping[str, Any]) -> str:
 
 
 def _missing_queue_message(request: JobRequest, names_in_namespace: Sequence[str], all_queues: Sequence[Obj]) -> str:
-    """Return the error message for a missing LocalQueue, with the LocalQueues that exist."""
     message = f"LocalQueue {request.queue} not found in namespace {request.namespace}"
     namespaces = [queue["metadata"]["namespace"] for queue in all_queues if queue["metadata"]["name"] == request.queue]
     if namespaces:
@@ -205,10 +210,10 @@ class GpuMatch(NamedTuple):
 def match_gpu_model(
     job_request: JobRequest, flavors: Mapping[str, FlavorView] | None, nodes: Sequence[Obj] | None
 ) -> GpuMatch:
-    """Return the labels of the queue's flavors, or else of nodes, that contain a GPU model such as `a100`.
+    """Return the labels that select a GPU model such as `a100`, from those of the queue's flavors or else of nodes.
 
-    Raises SubmitError if there are none, or if they are different models. `flavors` or `nodes` is None if the user may
-    not read them.
+    `flavors` or `nodes` is None if the user may not read them. Raises SubmitError if no label contains the model, or
+    if the matching labels differ.
     """
     model = job_request.gpu_model
     if flavors is None and nodes is None:

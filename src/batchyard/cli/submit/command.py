@@ -251,7 +251,10 @@ class JobFollower:
         self._job_ended = asyncio.Event()
 
     async def follow(self) -> int:
-        """Report the Job's progress until the Job ends; return the exit code of the Job's command."""
+        """Report the Job's progress until the Job ends; return the exit code of the Job's command.
+
+        Returns 1 if the Job was deleted or failed for another reason than its command.
+        """
         tasks = [asyncio.ensure_future(task) for task in (*map(self._watch, self._informers), self._poll_progress())]
         job_ended_task = asyncio.ensure_future(self._job_ended.wait())
         done_tasks, _ = await asyncio.wait([job_ended_task, *tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -269,7 +272,6 @@ class JobFollower:
         return exit_code
 
     async def _watch(self, informer: Informer) -> None:
-        """List and watch the objects of an informer until the task is cancelled."""
         client = self._cluster.client
         await watch_objects(client.transport, informer, self._process_events, self._report_informer_problem)
 
@@ -410,7 +412,7 @@ async def _follow_to_end(
 
 
 def _set_unexpected_error(unexpected_error: "asyncio.Future[int]", context: dict[str, Any]) -> None:
-    """Fail the future with an unexpected error that the event loop reported; that ends the command."""
+    """End the command with an error that the event loop reported, by setting it on the future; ignore OSErrors."""
     error = context.get("exception")
     if error is not None and not isinstance(error, OSError) and not unexpected_error.done():
         unexpected_error.set_exception(error)
@@ -491,7 +493,6 @@ def run(request: SubmitRequest) -> int:
 
 
 def _with_generated_name(job_request: JobRequest) -> JobRequest:
-    """Return the Job request, with a generated Job name if it has none."""
     if job_request.name:
         return job_request
     suffix = uid_for(wall_clock(), str(os.getpid()), *job_request.argv)[:_NAME_SUFFIX_LENGTH]

@@ -277,7 +277,7 @@ def _check_symbolic_link(path: Path, root: Path) -> None:
 
 
 def _make_archive(entries: Sequence[_FolderEntry]) -> bytes:
-    """Return a reproducible tar archive of the entries: it has no times or owners, only the executable bit."""
+    """Return a reproducible tar archive of the entries: with fixed times, without owners, and only two file modes."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for entry in entries:

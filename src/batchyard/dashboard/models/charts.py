@@ -62,7 +62,7 @@ def _chart_line(recorded_series: RecordedSeries, total_kind: str, name: str, tit
 
 
 def _nominal_quota_line(inputs: ViewInputs, resource: str, count: int) -> ViewJson | None:
-    """Return the current nominal quota of all queues and Cohorts as a horizontal line; None without limited quota."""
+    """Return the current nominal quota of all queues and Cohorts as a horizontal line; None if it is 0 or unlimited."""
     snapshot = inputs.queue_source.snapshot
     ids = [fr for fr, (_, name) in enumerate(snapshot.names) if name == resource]
     nodes = [*snapshot.cohorts.values(), *(queue.node for queue in snapshot.queues.values())]

@@ -108,7 +108,7 @@ def _reservation_sort_key(workload: AdmittedWorkload) -> tuple[int, str]:
 
 
 def cohorts_document(inputs: ViewInputs, access: NamespaceAccess, _query: Query) -> ViewJson:
-    """Return the document of the page of Cohort trees, those with children first; Cohorts show only names and usage.
+    """Return the document of the page of Cohort trees; trees without children come last.
 
     Without permission, the document only has `forbidden`.
     """

@@ -37,7 +37,7 @@ def cluster_queue_row(inputs: ViewInputs, queue: ClusterQueue) -> ViewJson:
 
 
 def local_queues(inputs: ViewInputs, access: NamespaceAccess, cluster_queue: str = "") -> list[ViewJson]:
-    """Return the rows of the LocalQueues that the user may list; with `cluster_queue`, only those of that queue."""
+    """Return the rows of the LocalQueues that the user may list; with `cluster_queue`, only of that ClusterQueue."""
     namespaces = access.namespaces(scheme.LOCAL_QUEUE, inputs.reader)
     if namespaces is None:
         queue_objects = list(inputs.reader.list(scheme.LOCAL_QUEUE))
@@ -80,7 +80,10 @@ _Changes: TypeAlias = Iterator[tuple[Instant, int]]
 
 
 def queue_time_series(inputs: ViewInputs, queue: str) -> ViewJson | None:
-    """Return a ClusterQueue's pending and running Workloads and its usage over time; None without history."""
+    """Return the numbers of a ClusterQueue's pending and running Workloads and its usage, all over time.
+
+    None if no Workload of the queue has a history.
+    """
     histories = [history for history in inputs.history.workload_histories.values() if history.queue == queue]
     if not histories:
         return None
@@ -201,7 +204,7 @@ def queue_document(inputs: ViewInputs, access: NamespaceAccess, query: Query) ->
 def _pending_rows(
     inputs: ViewInputs, access: NamespaceAccess, name: str, page_window: data_source.PageWindow
 ) -> list[ViewJson]:
-    """Return the rows of a ClusterQueue's pending Workloads in scheduling order."""
+    """Return the rows of a ClusterQueue's pending Workloads in scheduling order; hidden ones show only positions."""
     first_pending_views = inputs.queue_source.first_pending(name, page_window.offset + page_window.limit)
     rows, reasons = list[ViewJson](), SharedPendingReasons(inputs.queue_source.snapshot)
     for position, view in enumerate(first_pending_views, 1):

@@ -45,7 +45,10 @@ def workload_row(inputs: ViewInputs, view: WorkloadView, obj: Obj) -> ViewJson:
 
 
 def _short_reason(message: str, snapshot: Snapshot, view: WorkloadView, queue: str) -> ViewJson:
-    """Return the fields `brief` and `scarce` of a Workload's row; with one pod set, with the quantities missing now."""
+    """Return the fields `brief` and `scarce` of a Workload's row.
+
+    For a Workload with one pod set, the reason has the quantities that are missing now.
+    """
     cluster_queue = snapshot.queues.get(queue)
     missing_now: MissingQuota | None = None
     if cluster_queue is not None and len(view.pod_sets) == 1:
@@ -60,7 +63,10 @@ def reason_fields(message: str, missing_now: MissingQuota | None = None) -> View
 
 
 def _missing_quota(snapshot: Snapshot, node: QuotaNode, view: WorkloadView, resource: str, flavor: str) -> str | None:
-    """Return the quantity that a Workload with one pod set lacks; '' if none, None for a flavor of another queue."""
+    """Return the quantity that a Workload with one pod set lacks; '' if nothing is missing.
+
+    None if the queue `node` has no quota for the flavor and resource.
+    """
     fr = next((each for each in node.declared_frs if snapshot.names[each] == (flavor, resource)), None)
     if fr is None:
         return None
@@ -135,7 +141,10 @@ def quota_usage_rows(snapshot: Snapshot, node: QuotaNode) -> list[ViewJson]:
 
 
 def dominant_usage_rows(rows: Iterable[ViewJson]) -> list[ViewJson]:
-    """Return one usage row per flavor: of its most used device, or else resource; omit flavors without usage."""
+    """Return one usage row for each flavor: that of its most used device, or else of its most used resource.
+
+    Rows without quota and usage are ignored.
+    """
     dominant_rows: dict[str, ViewJson] = {}
     for row in rows:
         if row["isIdle"]:

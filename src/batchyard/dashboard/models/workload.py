@@ -52,7 +52,7 @@ def workload_document(inputs: ViewInputs, access: NamespaceAccess, query: Query)
 
 
 def _queried_subresources(view: WorkloadView) -> Sequence[str]:
-    """Return the subresources that a Workload's page queries: `why`, and `eta` only before quota is reserved."""
+    """Return the subresources that a Workload's page queries: `why`, and `eta` until it has quota or is finished."""
     return ("why",) if view.quota_reserved or view.finished else ("why", "eta")
 
 

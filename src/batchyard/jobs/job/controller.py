@@ -376,7 +376,10 @@ def is_selected(pod: meta.Obj, job: meta.Obj) -> bool:
 
 
 def may_mismatch_owner(event: WatchEvent, owner_uid: str) -> bool:
-    """Return whether a pod may not match its Job's selector: labels changed, or a new pod lacks the Job's uid label."""
+    """Return whether an event requires a check of a pod against its Job's selector.
+
+    It does if the pod's labels changed, or if a new pod lacks the Job's uid label.
+    """
     labels = event.obj["metadata"].get("labels")
     if event.old is None:
         return labels is None or labels.get(well_known.CONTROLLER_UID) != owner_uid
@@ -421,7 +424,7 @@ class JobPodController:
         self._jobs_by_priority_class: dict[str, dict[meta.Key, None]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return the Jobs to reconcile after an event, and the event's pod if its Job may have to release it."""
+        """Return the keys of the Jobs to reconcile, and of a pod that may have to lose its owner or Job finalizer."""
         if event.key.kind == scheme.PRIORITY_CLASS:
             return list(self._jobs_by_priority_class.get(event.key.name, ())) if event.type is EventType.ADDED else ()
         if event.key.kind == scheme.JOB:

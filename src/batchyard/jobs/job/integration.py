@@ -63,7 +63,7 @@ class JobIntegration:
         return [pod_set if parallelism_min is None else {**pod_set, "minCount": parallelism_min}]
 
     def reclaimable_pods(self, job: Obj) -> list[dict[str, Any]]:
-        """Return how many of the Job's parallel pods are no longer needed for its remaining completions; [] if none."""
+        """Return how many parallel pods the remaining completions do not need, as `reclaimablePods`; [] if none."""
         parallelism: int = job["spec"].get("parallelism", 1)
         completions: int = job["spec"].get("completions", parallelism)
         ended_count = _ended_count(job, completions)

@@ -264,7 +264,7 @@ def releasable_pods(job: ObservedJob, outcome: JobOutcome | None) -> list[JobPod
 
 
 def termination_fields(job: ObservedJob, outcome: JobOutcome | None) -> dict[str, Any]:
-    """Return the Job status fields that count succeeded and failed pods, with all unrecorded terminations added."""
+    """Return the Job status fields that count succeeded and failed pods, with unrecorded terminations added."""
     records = {pod.uid: _termination_record(pod, job, outcome) for pod in job.pods if pod.tracked}
     spec, uncounted_uids = job.spec, job.status.get("uncountedTerminatedPods") or {}
     status_fields: dict[str, Any] = {}
@@ -425,7 +425,7 @@ def _missing_indexes(job: ObservedJob, count: int) -> list[int]:
 
 
 def _awaited_terminating(job: ObservedJob) -> list[JobPod]:
-    """Return the terminating pods that the Job replaces only after they have ended (podReplacementPolicy Failed)."""
+    """Return the terminating pods that the Job replaces only after they have ended; [] if it does not wait."""
     return [pod for pod in job.pods if pod.terminating] if job.spec.replaces_after_end else []
 
 
@@ -573,7 +573,7 @@ def _pod_counts(state: ObservedJob, pod_changes: PodChanges, active_since: Insta
 
 
 def _success_count_max(state: ObservedJob) -> int:
-    """Return how many pods of the Job may succeed before "too many" is reported; no limit without completions."""
+    """Return how many pods may succeed before "too many" is reported; without completions, all that succeeded."""
     return state.succeeded_count if state.spec.completions is None else state.spec.completions
 
 

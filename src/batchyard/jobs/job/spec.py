@@ -303,7 +303,7 @@ class JobPod:
 
     @property
     def active(self) -> bool:
-        """Whether the pod is pending or running, and not being deleted."""
+        """Whether the pod has not ended and is not being deleted."""
         return not self.deleted and not self.ended
 
     @property
@@ -323,7 +323,7 @@ def job_pods(pods: Iterable[Obj]) -> list[JobPod]:
 
 
 def has_failed(pod: JobPod, spec: JobSpec) -> bool:
-    """Return whether a pod has failed; a terminating pod counts as failed, except with podReplacementPolicy Failed."""
+    """Return whether a pod has failed; a terminating pod counts as failed, unless `replaces_after_end` is set."""
     return pod.phase == FAILED or (pod.terminating and not spec.replaces_after_end)
 
 
@@ -466,7 +466,7 @@ def observe_job(job: Obj, pods: Sequence[JobPod]) -> ObservedJob:
 
 
 def _is_new_termination(pod: JobPod, spec: JobSpec, uncounted_uids: Collection[str]) -> bool:
-    """Return whether the pod ended, or is being deleted, and the Job's status does not list its uid yet.
+    """Return whether a pod has ended or is being deleted, and its uid is not in `uncounted_uids`.
 
     False for a pod without the Job finalizer or, if the Job is Indexed, without a valid index.
     """

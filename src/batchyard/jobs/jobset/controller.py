@@ -158,7 +158,6 @@ def _preceding_job_count(replicated_job: Mapping[str, Any], group_jobs: Sequence
 
 
 def _coordinator_host(jobset: Obj, coordinator: Mapping[str, Any]) -> str:
-    """Return the DNS host name of the JobSet's coordinator pod."""
     coordinator_job = f"{jobset['metadata']['name']}-{coordinator['replicatedJob']}-{coordinator.get('jobIndex', 0)}"
     return f"{coordinator_job}-{coordinator.get('podIndex', 0)}.{jobset_spec.subdomain(jobset)}"
 
@@ -262,7 +261,6 @@ def _create_and_resume(
 
 
 def _jobs_of(jobset: Obj, reader: client.Reader) -> Iterable[Obj]:
-    """Return the Jobs that a JobSet controls."""
     uid = jobset["metadata"]["uid"]
     for obj in reader.owned_by(uid, jobset["metadata"].get("namespace", "")):
         if group_kind(obj) == scheme.JOB and (controller_of(obj) or {}).get("uid") == uid:
@@ -290,9 +288,10 @@ def _missing_service_writes(jobset: Obj, reader: client.Reader) -> list[client.W
 
 
 def _missing_jobs(jobset_pass: _JobSetReconcilePass, startup: policies.StartupDecision) -> list[list[dict[str, Any]]]:
-    """Return the Jobs to create, one list per replicated job that may start; names of existing child Jobs are left out.
+    """Return the Jobs to create, one list per replicated job that may start; existing child Jobs are left out.
 
-    At most CREATED_MAX Jobs are created at once; their events trigger the next reconcile.
+    At most CREATED_MAX Jobs are created at once; their events trigger the next reconcile. None are created while a
+    restart with BlockingRecreate waits for the deletion of earlier Jobs.
     """
     jobset, children = jobset_pass.jobset, jobset_pass.children
     if children.previous_jobs and spec.blocks_recreation(jobset):
@@ -337,7 +336,7 @@ def _creation_failed_event(key: Key, used_keys: Sequence[Key]) -> EventRecord:
 
 
 def _rejection_event(key: Key, write: client.Write, error: ApiError) -> EventRecord | None:
-    """Return the Event for a Job or Service rejected as forbidden or invalid by the API server; else None."""
+    """Return the Event for a new Job or Service that the API server rejects as Forbidden or Invalid; else None."""
     if not isinstance(write, client.Create) or not isinstance(error, Forbidden | InvalidObject):
         return None
     name, reason_text = write.obj["metadata"]["name"], str(error)

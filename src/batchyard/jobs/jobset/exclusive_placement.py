@@ -40,7 +40,7 @@ class PlacementReader(Protocol):
     """Read access that the exclusive placement webhooks need: nodes, and the pods of a Job."""
 
     def get(self, key: meta.Key) -> meta.Obj | None:
-        """Return the node or pod with this key, or None."""
+        """Return the object with this key; None if it does not exist."""
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[meta.Obj]:
         """Return the objects in a namespace whose owner (a Job) has this uid."""
@@ -49,8 +49,8 @@ class PlacementReader(Protocol):
 def with_priority_label(pod: meta.Obj) -> meta.Obj:
     """Return a JobSet's pod with its priority as a label, by which pod anti-affinity can select pods of that priority.
 
-    Other pods are returned unchanged. The pod already has a priority, because the built-in admission plugins of the API
-    server run first.
+    A pod that the webhooks do not handle is returned unchanged. The pod already has a priority, because the built-in
+    admission plugins of the API server run first.
     """
     annotations = pod["metadata"].get("annotations") or {}
     priority = pod["spec"].get("priority")
@@ -75,7 +75,7 @@ def mutate_pod(pod: meta.Obj, reader: PlacementReader) -> meta.Obj:
 def validate_pod(pod: meta.Obj, reader: PlacementReader) -> None:
     """Raise Forbidden, as JobSet's validating webhook does, for a follower that may not be created yet.
 
-    Such a follower has no node selector for its topology domain, or its leader has no node.
+    Such a follower has no node selector for its topology domain, or no single active leader with a node.
     """
     annotations = pod["metadata"].get("annotations") or {}
     if not _is_handled(annotations):
@@ -133,7 +133,7 @@ def _with_affinity_term(pod: meta.Obj, field: str, label_expressions: Sequence[m
 
 
 def _bind_to_leader_domain(follower: meta.Obj, reader: PlacementReader) -> meta.Obj:
-    """Return the follower pod with a node selector for its leader's topology domain, if the leader has a node.
+    """Return the follower pod with a node selector for its leader's domain; unchanged if no leader has a node.
 
     Raises Forbidden if the leader's node does not exist or lacks the topology label.
     """
@@ -195,10 +195,11 @@ def is_scheduled_leader(pod: meta.Obj) -> bool:
 
 
 def misplaced_followers(leader: meta.Obj, node: meta.Obj | None, job_objects: Iterable[meta.Obj]) -> list[meta.Obj]:
-    """Return the follower pods to delete: all if one is bound to another domain than the leader's node, else none.
+    """Return all follower pods if the node selector of one does not select the leader's topology domain, else [].
 
-    `node` is the leader's node, and `job_objects` are the objects of its Job. Followers that are being deleted are
-    ignored; otherwise their replacements would be deleted too.
+    `node` is the leader's node; [] is also returned if it does not exist or lacks the topology label. `job_objects` are
+    the objects that the Job owns. Followers that are being deleted are ignored; otherwise their replacements would be
+    deleted too.
     """
     topology_key = meta.annotation(leader, well_known.EXCLUSIVE_TOPOLOGY) or ""
     domain = None if node is None else meta.label(node, topology_key)
@@ -226,18 +227,18 @@ def with_disruption_target(pod: meta.Obj, now: Instant) -> meta.Obj:
 
 
 class ExclusivePlacementController:
-    """Controller that deletes a Job's follower pods if one is bound to another topology domain than the leader."""
+    """Controller that deletes a Job's follower pods if one selects another topology domain than the leader's."""
 
     name = "exclusive-placement"
     rank = 0
     kinds = (scheme.POD,)
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return the event's pod if it is a leader with a node, so that its Job's other pods are checked."""
+        """Return the key of the event's pod if it is a leader with a node, whose followers must be checked; else ()."""
         return (event.key,) if event.type is not EventType.DELETED and is_scheduled_leader(event.obj) else ()
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """If a follower pod is outside the leader's topology domain, mark all followers disrupted and delete them."""
+        """Delete all followers, with DisruptionTarget=True, if one does not select the leader's topology domain."""
         leader = reader.get(key)
         owner_reference = None if leader is None else meta.controller_of(leader)
         if leader is None or owner_reference is None or not is_scheduled_leader(leader):

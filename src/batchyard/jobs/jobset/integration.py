@@ -45,7 +45,7 @@ class JobSetIntegration:
         return [_pod_set(each) for each in job["spec"].get("replicatedJobs") or ()]
 
     def reclaimable_pods(self, job: Obj) -> list[dict[str, Any]]:
-        """Return, by pod set, how many pods belong to succeeded Jobs and so no longer need quota."""
+        """Return, for each pod set with succeeded Jobs, how many pods these have and so no longer need quota."""
         succeeded_counts = {status["name"]: status.get("succeeded", 0) for status in _replicated_statuses(job)}
         return [
             {"name": each["name"], "count": count * parallel_pod_count(each["template"]["spec"])}
@@ -66,7 +66,10 @@ class JobSetIntegration:
         return _with_templates(with_path(job, ("spec", "suspend"), False), templates)
 
     def stop(self, job: Obj, infos: Sequence[workloads.PodSetInfo]) -> Write | None:
-        """Return the write that suspends the JobSet and restores its pod templates; None if already suspended."""
+        """Return the write that suspends the JobSet and restores its pod templates; None if already suspended.
+
+        The templates are restored only if there is one item of `infos` for each.
+        """
         if self.is_suspended(job):
             return None
         stopped_jobset: Obj = with_path(job, ("spec", "suspend"), True)
@@ -82,7 +85,6 @@ def _replicated_statuses(job: Obj) -> Sequence[Mapping[str, Any]]:
 
 
 def _pod_template_of(replicated_job: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the pod template inside a replicated job of a JobSet."""
     template: Mapping[str, Any] = replicated_job["template"]["spec"]["template"]
     return template
 

@@ -29,7 +29,7 @@ ReplicatedJobCounts = dict[str, Any]
 
 
 def replicated_statuses(jobset: Obj, children: ChildJobs) -> dict[str, ReplicatedJobCounts]:
-    """Return, by replicated job, how many of its current Jobs are ready, succeeded, failed, active and suspended."""
+    """Return the items of `replicatedJobsStatus`, by name: how many Jobs are ready, succeeded, failed and so on."""
     counts_by_name: dict[str, ReplicatedJobCounts] = {
         each["name"]: {"name": each["name"], "ready": 0, "succeeded": 0, "failed": 0, "active": 0, "suspended": 0}
         for each in replicated_jobs(jobset)
@@ -140,11 +140,11 @@ class JobSetStatusDraft:
         self._set_condition(spec.SUSPENDED, False, spec.JOBS_RESUMED)
 
     def start_in_order(self) -> None:
-        """Set the JobSet's condition StartupPolicyInProgress: its replicated jobs are being started in order."""
+        """Set the JobSet's condition StartupPolicyInProgress to True, and StartupPolicyCompleted, if True, to False."""
         self._set_condition(spec.STARTUP_IN_PROGRESS, True, spec.IN_ORDER_IN_PROGRESS)
 
     def complete_start_in_order(self) -> None:
-        """Set the JobSet's condition StartupPolicyCompleted: all its replicated jobs have been started in order."""
+        """Set the JobSet's condition StartupPolicyCompleted to True, and StartupPolicyInProgress, if True, to False."""
         self._set_condition(spec.STARTUP_COMPLETED, True, spec.IN_ORDER_COMPLETED)
 
     def _set_condition(
@@ -209,7 +209,7 @@ def startup_decision(jobset: Obj, counts_by_name: Mapping[str, ReplicatedJobCoun
             continue
         if not starts_one_by_one:
             startable_jobs.append(replicated_job)
-        elif not _has_started(replicas_of(replicated_job), counts_by_name[replicated_job["name"]]):
+        elif not _are_ready_or_ended(replicas_of(replicated_job), counts_by_name[replicated_job["name"]]):
             return StartupDecision([replicated_job], must_wait=True)
     return StartupDecision(startable_jobs, must_wait=False)
 
@@ -217,7 +217,7 @@ def startup_decision(jobset: Obj, counts_by_name: Mapping[str, ReplicatedJobCoun
 def _is_dependency_met(
     dependency: Mapping[str, Any], replica_counts: Mapping[str, int], counts_by_name: Mapping[str, ReplicatedJobCounts]
 ) -> bool:
-    """Return whether all Jobs of a `dependsOn` entry are ready, or complete if the entry requires it."""
+    """Return whether all Jobs of a `dependsOn` entry have succeeded or, with status Ready, are ready or have ended."""
     name = dependency["name"]
     job_counts = counts_by_name.get(name)
     if job_counts is None:
@@ -225,16 +225,19 @@ def _is_dependency_met(
     if dependency["status"] == "Complete":
         succeeded_count: int = job_counts["succeeded"]
         return replica_counts.get(name, 0) == succeeded_count
-    return _has_started(replica_counts.get(name, 0), job_counts)
+    return _are_ready_or_ended(replica_counts.get(name, 0), job_counts)
 
 
-def _has_started(replica_count: int, counts: ReplicatedJobCounts) -> bool:
+def _are_ready_or_ended(replica_count: int, counts: ReplicatedJobCounts) -> bool:
     """Return whether all Jobs of a replicated job are ready or have ended."""
     return bool(replica_count == counts["failed"] + counts["ready"] + counts["succeeded"])
 
 
 def has_succeeded(jobset: Obj, succeeded_jobs: Sequence[Obj]) -> bool:
-    """Return whether the JobSet's success policy is met: one or all Jobs of its target replicated jobs succeeded."""
+    """Return whether the JobSet's success policy is met: one or all Jobs of the target replicated jobs succeeded.
+
+    The policy's operator requires one (Any) or all (otherwise); without targets, all replicated jobs are targets.
+    """
     policy = jobset["spec"].get("successPolicy") or {}
     target_names = frozenset(policy.get("targetReplicatedJobs") or [each["name"] for each in replicated_jobs(jobset)])
     if policy.get("operator") == "Any":
@@ -279,7 +282,10 @@ def _first_matching_rule(rules: Sequence[FailureRule], failed_jobs: Sequence[Obj
 
 
 def _rule_matches(rule: FailureRule, job: Obj) -> bool:
-    """Return whether a failure policy rule matches a failed Job; a field absent from the rule matches every Job."""
+    """Return whether a failure policy rule matches a failed Job; a field absent from the rule matches every Job.
+
+    A Job without the label of its replicated job matches no rule.
+    """
     condition = end_condition(job) or {}
     failure_reasons, patterns = rule.get("onJobFailureReasons"), rule.get("onJobFailureMessagePatterns")
     if failure_reasons and condition.get("reason", "") not in failure_reasons:

@@ -102,7 +102,7 @@ def is_managed_elsewhere(jobset: Obj) -> bool:
 
 
 def starts_in_order(jobset: Obj) -> bool:
-    """Return whether the JobSet starts each replicated job only after the previous one has started."""
+    """Return whether each replicated job starts only after all Jobs of the previous one are ready or have ended."""
     return (jobset["spec"].get("startupPolicy") or {}).get("startupPolicyOrder") == "InOrder"
 
 
@@ -135,7 +135,7 @@ class ChildJobs(NamedTuple):
 
 
 def sort_children(jobset: Obj, jobs: Iterable[Obj]) -> ChildJobs | None:
-    """Return a JobSet's Jobs by state; None if a Job has no valid restart attempt label.
+    """Return a JobSet's Jobs by restart attempt and state; None if a Job has no valid restart attempt label.
 
     As upstream, a JobSet with such a Job is not reconciled until the Job is deleted or the label is corrected.
     """

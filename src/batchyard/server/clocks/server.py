@@ -31,10 +31,7 @@ _DATE_HEADER_TOLERANCE: Final = 2 * SECOND
 
 
 async def is_other_server(sender: RequestSender) -> bool:
-    """Return whether an API server's version is not batchyard's; False if the request of the version fails.
-
-    Only batchyard reports its time.
-    """
+    """Return whether an API server is not a batchyard, by its version; False if the request of the version fails."""
     answer = await sender.ask(HttpRequest("GET", _VERSION_PATH))
     return answer.code == 200 and _BATCHYARD_NAME not in str(decode_object(answer.body).get("gitVersion"))
 

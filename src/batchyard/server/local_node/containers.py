@@ -564,7 +564,7 @@ class CombinedContainers:
         return self._containers_of(pod).usage(pod)
 
     def node_usage(self, node: str) -> containers.MeasuredUsage | None:
-        """Return the measured usage of a node; None if it is unknown or equals the sum of the node's pods."""
+        """Return the measured usage of a node; None if it is not known yet or the node is simulated."""
         return (self._local if node == self._node else self._simulated).node_usage(node)
 
     def no_process_reason(self, pod: Obj) -> str:

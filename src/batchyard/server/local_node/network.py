@@ -81,7 +81,7 @@ class PodAddresses:
         return str(_POD_NETWORK[1])
 
     def allocate(self, uid: str) -> str:
-        """Allocate and return an IP address for the pod with this uid.
+        """Allocate and return an IP address for the pod with this uid, with prefix length.
 
         Addresses are allocated in turn, so that a released address is reused as late as possible.
         """

@@ -46,7 +46,10 @@ _DEFAULT_RESERVATION: Final = {"memory": "256Mi"}
 
 
 def node_inventory(settings: Mapping[str, Any], folder: Path, gpus: Sequence[Gpu]) -> NodeInventory:
-    """Return this machine's name, capacity, labels and taints as a node, given `spec.local` of the Cluster object."""
+    """Return this machine's name, capacity, labels and taints as a node, given `spec.local` of the Cluster object.
+
+    The ephemeral storage is the size of the disk of `folder`.
+    """
     name = settings.get("name") or socket.gethostname().lower()
     architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())
     host_labels = {"hostname": name, "arch": architecture, "os": "linux"}

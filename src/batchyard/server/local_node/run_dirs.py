@@ -83,7 +83,10 @@ class RunFolders:
         return {**run, "stop": stop_request} if stop_request else run
 
     def is_claimed(self, path: Path) -> bool:
-        """Return whether a shim (supervisor process) has taken charge of the container run in this folder."""
+        """Return whether a shim (supervisor process) has taken charge of the container run in this folder.
+
+        `path` is relative to the folder of the node.
+        """
         return (self._node / path / CLAIM_FILE).exists()
 
     def state(self, key: Key) -> Mapping[str, Any]:

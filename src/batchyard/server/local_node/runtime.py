@@ -294,7 +294,7 @@ class LocalContainerRuntime:
     def execute_write(self, write: Write) -> Obj:
         """Start (Create), stop or delete a container run, or update the files of its volumes; return the run object.
 
-        An error becomes the status of the run.
+        If a run cannot be started, the error becomes its status.
         """
         if isinstance(write, Delete):
             return self._delete_run(write.key)

@@ -60,7 +60,7 @@ class HttpTransport:
         request_task.add_done_callback(self._process_task_end)
 
     async def ask(self, request: HttpRequest) -> HttpResponse:
-        """Send a request and return the response, with code 0 if the connection fails.
+        """Send a request and return the response, with code 0 if the connection fails or the request times out.
 
         After a 401, retry once with renewed credentials.
         """

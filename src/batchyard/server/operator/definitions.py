@@ -75,7 +75,7 @@ async def _install_definition(api_client: DefinitionsClient, served_kind: Served
 
 
 class WatchErrorLog:
-    """Selects the informers' errors to report, each once. `remedy` is the advice for kinds that are not served."""
+    """Selects the informers' errors to report: each once while it lasts. `remedy` is the advice for unserved kinds."""
 
     def __init__(self, remedy: str = "") -> None:
         self._remedy = remedy

@@ -306,7 +306,7 @@ async def _wait_for_end(end: asyncio.Event, operator_end: asyncio.Future[None]) 
 
 
 def _handle_loop_exception(operator: OperatorProcess, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """End the operator after an unhandled exception in batchyard's code; log other exceptions.
+    """End the operator after an unhandled exception in batchyard's code; log other errors.
 
     An OSError in other code is ignored, because a client's broken connection causes it.
     """

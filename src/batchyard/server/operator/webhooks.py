@@ -498,7 +498,7 @@ class Webhooks:
         return web.Response(status=500, text=f"the review depends on more than {_LOOKUPS_MAX} lookups of other objects")
 
     async def _look_up_objects(self, object_query: ObjectQuery) -> Sequence[Obj]:
-        """Return the objects that an admission review depends on; none if their kind is not served.
+        """Return the objects that an admission review depends on; an empty list if their kind is not served.
 
         They are listed, because the operator's role does not allow to get them. Raises LookupFailed.
         """

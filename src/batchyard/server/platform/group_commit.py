@@ -244,7 +244,7 @@ class GroupCommit:
                 stack.callback(watch.feed, changes)
 
     def _record_size(self, object_bytes: int) -> None:
-        """Record the bytes of a transaction; drop the sizes of transactions that are 2 * HISTORY_REVISIONS old."""
+        """Record the bytes of a transaction; drop the sizes of those that ended 2 * HISTORY_REVISIONS revisions ago."""
         self._transaction_sizes.append((self.durable_revision, object_bytes))
         self._history_size += object_bytes
         while self._transaction_sizes[0][0] <= self.durable_revision - 2 * HISTORY_REVISIONS:

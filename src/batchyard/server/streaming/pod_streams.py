@@ -133,7 +133,7 @@ _EXEC_SPDY_RESIZE: Final = "resize"
 
 
 class ExecSpdy:
-    """An exec or attach session over SPDY: stdin, stdout, stderr, terminal sizes and exit status have own streams."""
+    """An exec or attach session over SPDY, with one stream each for input, outputs, terminal sizes and exit status."""
 
     def __init__(self, connection: SpdyConnection, exec_response: ExecResponse) -> None:
         self._connection = connection

@@ -45,7 +45,7 @@ class PortForwardLimit(Protocol):
     """Counts the port-forward connections of a user, and limits their number."""
 
     def enter_port(self) -> bool:
-        """Count a new port-forward connection. Return False if the user's limit is reached."""
+        """Count a new port-forward connection. Return False if a limit is reached."""
 
     def leave_port(self) -> None:
         """Stop counting a port-forward connection, which is closed."""
@@ -168,7 +168,7 @@ class _StreamPair:
         self.streams: dict[str, int] = {}
 
     def connect(self) -> None:
-        """Connect to the port of the pod, unless the user has too many port-forward connections."""
+        """Connect to the port of the pod; report a failure if too many port-forward connections are open."""
         if not self._port_forward.port_limit.enter_port():
             self.process_end(SessionEnd(failure=TOO_MANY_CONNECTIONS))
             return

@@ -96,7 +96,7 @@ class UpgradedConnection(asyncio.Protocol):
     # --- forwarded connections ---
 
     def enter_port(self) -> bool:
-        """Count a new port-forward connection. Return False if the user's limit is reached."""
+        """Count a new port-forward connection. Return False if a limit is reached."""
         return self._connections.enter_port(self._holder)
 
     def leave_port(self) -> None:
