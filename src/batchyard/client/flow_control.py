@@ -152,7 +152,6 @@ class SendQueue:
         self._send_waiting()
 
     def _send_waiting(self) -> None:
-        """Send waiting requests as far as the limits allow."""
         while not self._is_wake_up_scheduled and self.in_flight < self._in_flight_limit.count:
             queues = self._sendable_queues()
             if not queues:
@@ -165,7 +164,6 @@ class SendQueue:
             self._send_next(queues)
 
     def _send_with_token(self) -> None:
-        """Send a request with the token that has become available."""
         self._is_wake_up_scheduled = False
         self._send_next(self._sendable_queues())
         self._send_waiting()

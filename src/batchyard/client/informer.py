@@ -67,7 +67,6 @@ class OwnerIndex:
         return [key for key in keys if key.namespace == namespace] if namespace else keys
 
     def _replace(self, key: Key, old_references: Sequence[Obj], new_references: Sequence[Obj]) -> None:
-        """Replace the old owner references of the object with this key by the new ones in the index."""
         for owner in old_references:
             self._remove_dependent(owner["uid"], key)
         for owner in new_references:

@@ -116,9 +116,9 @@ def apply_update(
 ) -> Obj:
     """Return the object to store for an Update: as sent, but the status and server-owned fields stay as stored.
 
-    With `is_whole`, the status is stored as sent. A change of the desired state increments the generation.
-    `managed_fields` replaces the stored managedFields, unless it is None. If nothing changes, `stored_object` itself is
-    returned.
+    With `is_whole`, the status is stored as sent. A change of the desired state, or with `is_whole` of the status,
+    increments the generation. `managed_fields` replaces the stored managedFields, unless it is None. If nothing
+    changes, `stored_object` itself is returned.
     """
     metadata = _with_managed_fields(
         _updated_metadata(stored_object["metadata"], sent_object["metadata"]), managed_fields
@@ -524,7 +524,6 @@ class LocalClient:
             self._schedule_delivery()
 
     def _schedule_delivery(self) -> None:
-        """Schedule the delivery of queued watch events and write results on the event loop."""
         self._is_delivery_scheduled = True
         self._kernel.call_soon(self._deliver_results)
 

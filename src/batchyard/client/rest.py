@@ -146,12 +146,10 @@ class RestClient:
         return base_object if is_base else None
 
     def _api_version(self, kind: str) -> str:
-        """Return the API version in which objects of a kind are written."""
         kind_informer = self.informers.get(kind)
         return kind_info(kind).storage_version if kind_informer is None else kind_informer.version
 
     def _send_next_request(self, informer: Informer) -> None:
-        """Send the next request of an informer, after the delay that the informer specifies."""
         planned_request = informer.plan_request()
         transport = self._dependencies.transport
         if planned_request.is_watch:

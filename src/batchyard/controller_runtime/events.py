@@ -105,7 +105,6 @@ class EventSeriesWriter:
             self._write_count(series, stored_event)
 
     def _write_count(self, series: _Series, stored_event: Obj) -> None:
-        """Write the number of occurrences of a series to its Event."""
         series_status = {"count": series.count, "lastObservedTime": format_micro_time(series.last_occurrence)}
         metadata = {field: value for field, value in stored_event["metadata"].items() if field != "resourceVersion"}
         self._client.submit([Update({**stored_event, "metadata": metadata, "series": series_status})], ignore_result)

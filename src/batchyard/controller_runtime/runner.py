@@ -185,10 +185,7 @@ class Runner:
         self._schedule_drain()
 
     def is_idle(self) -> bool:
-        """Return whether no key is queued, no write is outstanding and the client has settled.
-
-        Delayed requeues are ignored.
-        """
+        """Return whether no key is queued, no write is outstanding and the client has settled; ignore delayed keys."""
         return not self._queue and self._outstanding == 0 and self._is_settled()
 
     def failing_keys(self) -> Sequence[tuple[str, Key, int]]:
@@ -315,9 +312,10 @@ class Runner:
             self._sink(self._kernel.now(), queue.controller.name, record)
 
     def _retry(self, queue: ControllerQueue, key: Key, error: Exception, *, are_independent: bool = False) -> None:
-        """Schedule a retry of a key whose reconcile or writes failed: at once after a conflict, else with backoff.
+        """Schedule a retry of a key whose reconcile or writes failed.
 
-        Changes do not shorten the backoff, because the key's own partial writes cause changes.
+        The first retries after a Conflict or NotFound are immediate, all others are delayed by a backoff. Changes do
+        not shorten the backoff, because the key's own partial writes cause changes.
         """
         queue.retries += 1
         failure_count = queue.failures[key] = queue.failures.get(key, 0) + 1
@@ -350,7 +348,6 @@ class Runner:
             )
 
     def _process_requeue(self, queue: ControllerQueue, key: Key, due_time: Instant) -> None:
-        """Queue a key whose delayed requeue is due, and schedule a drain of the queues."""
         if queue.process_requeue(key, due_time):
             self._schedule_drain()
 

@@ -39,7 +39,10 @@ class LiveKernel:
         self.must_pause: Callable[[], bool] = _never_pauses
 
     def now(self) -> Instant:
-        """Return the instant of the callback that runs now or ran last; before the first one, the start instant."""
+        """Return the instant of the callback that runs now or ran last; before the first one, the start instant.
+
+        `set_clock` to a later instant also changes the result.
+        """
         return self._virtual_loop.now()
 
     def clock(self) -> Instant:
@@ -71,7 +74,7 @@ class LiveKernel:
         return ticket
 
     def cancel(self, ticket: Ticket) -> None:
-        """Cancel a scheduled callback. A callback that already runs or has run is not affected."""
+        """Cancel a callback that is not due yet; otherwise do nothing."""
         self._virtual_loop.cancel(ticket)
 
     def call_soon(self, work: Work) -> None:

@@ -372,7 +372,7 @@ class HttpProtocol(asyncio.Protocol):
             self._write_response(encode_body(parsed_request.rejection.response()))
 
     def _write_response(self, response: StartedResponse) -> None:
-        """Write the response to the current request, or start a streaming response."""
+        """Write the response to the current request, or start a streaming response or an upgraded connection."""
         if self._is_lost or self._transport.is_closing():
             if not isinstance(response, Response):
                 self._dispatcher.leave(response)

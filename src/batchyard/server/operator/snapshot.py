@@ -154,7 +154,6 @@ def _continue_token(page: Mapping[str, Any]) -> str:
 
 
 async def _fetch_page(sender: RequestSender, path: str, query: str) -> transport.HttpResponse:
-    """Fetch one page of a list, with retries."""
     request = transport.HttpRequest("GET", f"{path}?limit={SNAPSHOT_PAGE_SIZE}{query}", timeout=MINUTE)
     return await send_with_retries(sender, request)
 

@@ -254,7 +254,7 @@ class CertificateRotator:
 
     @property
     def check_interval(self) -> Duration:
-        """The interval between two checks of the certificates' Secret, in microseconds."""
+        """The interval between two checks of the certificates' Secret, in microseconds, once `is_ready` is True."""
         return min(_CHECK_INTERVAL, self._targets.terms.overlap // _CHECKS_IN_OVERLAP)
 
     async def _check_periodically(self) -> None:

@@ -125,7 +125,7 @@ class ProvidedObjects:
         self._is_synchronization_scheduled = False
 
     def begin(self) -> None:
-        """Schedule the creation of missing CustomResourceDefinitions, and the update of those that exist."""
+        """Schedule the creation or update of the CustomResourceDefinitions, and the update of the APIServices."""
         self._synchronize_soon()
         for index, name in enumerate(self._kinds):
             if self._client.get(Key(DEFINITION, "", name)) is None:
