@@ -223,7 +223,7 @@ def _updated_metadata(stored_metadata: Mapping[str, Any], sent_metadata: Mapping
 
 
 def _with_managed_fields(metadata: Mapping[str, Any], managed_fields: Sequence[Obj] | None) -> Mapping[str, Any]:
-    """Return this metadata with these managedFields; the same mapping if the managedFields are unchanged."""
+    """Return this metadata with these managedFields; the same mapping if `managed_fields` is None or unchanged."""
     if managed_fields is None or managed_fields == metadata.get("managedFields", []):
         return metadata
     return {**metadata, "managedFields": managed_fields}

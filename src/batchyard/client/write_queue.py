@@ -373,8 +373,8 @@ class WriteQueue:
     def _report_rejection(self, write: Write, status_code: int, error: ApiError | None) -> None:
         """Report a rejected write, except for Conflict, NotFound and server errors; reset the counts after a success.
 
-        Missing permissions are reported once for each kind. Other rejections are reported for each object, at the
-        1st, 2nd, 4th, 8th time and so on.
+        Missing permissions are reported once for each kind and type of write. Other rejections are reported for each
+        object, at the 1st, 2nd, 4th, 8th time and so on.
         """
         kind_key, object_key = (type(write), kind_of(write)), (type(write), _written_key(write))
         if error is None:
@@ -416,7 +416,10 @@ class WriteQueue:
     def _compare_existing(
         self, submission: Submission, write: Create, error: ApiError, http_response: HttpResponse
     ) -> None:
-        """Complete a repeated Create after a Conflict: as a success if the existing object has all sent fields."""
+        """Complete a repeated Create after a Conflict: as a success if the existing object has the sent fields.
+
+        The status is not compared.
+        """
         response = self._response_from_body(write, object_in_list(http_response), None)
         sent_object = to_wire_format(write.obj, kind_info(kind_of(write)))
         expected_fields = {field: value for field, value in sent_object.items() if field != "status"}

@@ -221,7 +221,7 @@ class _StreamPair:
         self._port_forward.forget(self)
 
     def _detach_session(self) -> ByteStream | None:
-        """Remove and return the connection to the port, and stop counting it for the user's limit."""
+        """Remove and return the connection to the port (None without one), and stop counting it for the limits."""
         session, self._session = self._session, None
         if session is not None:
             self._port_forward.port_limit.leave_port()
