@@ -66,7 +66,7 @@ _OVERLOADED_CODES: Final = frozenset({429, 503})
 
 
 class InFlightLimit:
-    """The number of requests that may be in flight: one more per round of fast responses, half after a slow one."""
+    """The limit of requests in flight: fast responses raise it slowly, a slow response or an overload halves it."""
 
     def __init__(self) -> None:
         self._limit = float(_IN_FLIGHT_INITIAL)
@@ -78,7 +78,7 @@ class InFlightLimit:
         return int(self._limit)
 
     def record(self, now: Instant, latency: Duration, code: int) -> None:
-        """Adapt the limit to a response: its latency, and its status code."""
+        """Adapt the limit to a response with this latency and status code."""
         is_overloaded = code in _OVERLOADED_CODES
         if not is_overloaded and latency <= _LATENCY_MAX:
             self._limit = min(_IN_FLIGHT_MAX, self._limit + 1 / self._limit)
@@ -122,7 +122,7 @@ class PriorityQueue:
 
     @property
     def may_send(self) -> bool:
-        """Whether a request waits and the limit of this priority allows to send it."""
+        """Whether a request waits, and fewer requests are in flight than this priority allows."""
         return bool(self.waiting) and self.in_flight < self._in_flight_max
 
 
@@ -148,12 +148,12 @@ class SendQueue:
         return sum(queue.in_flight for queue in self._queues.values())
 
     def add(self, priority: WritePriority, send: Work) -> None:
-        """Call `send` when its turn has come. It must start one request, whose response goes to `on_response`."""
+        """Call `send` when its turn has come. `send` must start one request, and pass the response to `on_response`."""
         self._queues[priority].waiting.append(send)
         self._send_waiting()
 
     def is_full(self, priority: WritePriority) -> bool:
-        """Return whether too many Events wait to add one; other requests are never dropped."""
+        """Return whether a new request of this priority must be dropped: an Event, if too many Events wait."""
         return priority is WritePriority.EVENT and len(self._queues[priority].waiting) >= EVENTS_WAITING_MAX
 
     def waiting_counts(self) -> Mapping[WritePriority, int]:
@@ -169,7 +169,6 @@ class SendQueue:
         self._send_waiting()
 
     def _send_waiting(self) -> None:
-        """Send waiting requests as far as the limits allow."""
         while not self._is_wake_up_scheduled and self.in_flight < self._in_flight_limit.count:
             queues = self._sendable_queues()
             if not queues:
@@ -182,7 +181,6 @@ class SendQueue:
             self._send_next(queues)
 
     def _send_with_token(self) -> None:
-        """Send a request with the token that has become available."""
         self._is_wake_up_scheduled = False
         self._send_next(self._sendable_queues())
         self._send_waiting()
@@ -191,7 +189,7 @@ class SendQueue:
         return [queue for queue in self._queues.values() if queue.may_send]
 
     def _send_next(self, queues: Sequence[PriorityQueue]) -> None:
-        """Send the oldest request of the first queue, or in each `_FAIRNESS_PERIOD` one of the last queue."""
+        """Send the oldest request of the first queue; every `_FAIRNESS_PERIOD`-th time, that of the last queue."""
         self._sent_count += 1
         queue = queues[0 if self._sent_count % _FAIRNESS_PERIOD else -1]
         queue.in_flight += 1

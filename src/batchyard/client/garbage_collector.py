@@ -55,7 +55,7 @@ class GarbageCollector:
         self._uids_to_recheck: dict[str, None] = {}  # uids in `_foreground_deleted` to check again
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Key]:
-        """Return the sorted keys of an owner's dependents, by its uid and its namespace ('' if cluster-scoped)."""
+        """Return the sorted keys of the dependents of the owner with this uid and namespace ('' if cluster-scoped)."""
         return self._owners.dependents(uid, namespace)
 
     def recall(self, events: Sequence[client.WatchEvent]) -> None:
@@ -130,7 +130,8 @@ class GarbageCollector:
     def _collect_dependents_of_deleted(self) -> None:
         """Delete the dependents of owners that were deleted since the last call (background deletion).
 
-        A dependent with another existing owner is kept, without the references to missing owners.
+        A dependent with another existing owner is kept, without the references to missing owners. If `scopes` is set,
+        `_collect_with_missing_owners` processes the cluster-scoped dependents.
         """
         deleted_uids, self._deleted_owner_uids = self._deleted_owner_uids, []
         for uid in deleted_uids:
@@ -206,7 +207,10 @@ class GarbageCollector:
         return self._find_owner(owner, namespace) is not None
 
     def _counts_as_deleted(self, owner: Obj, namespace: str) -> bool:
-        """Return whether a missing owner counts as deleted: its kind is served, and its scope is valid for an owner."""
+        """Return whether a missing owner counts as deleted, for a dependent in this namespace ('' if cluster-scoped).
+
+        The owner's kind must be served. A cluster-scoped dependent cannot have a namespaced owner.
+        """
         assert self.scopes is not None
         is_namespaced = self.scopes(owner["apiVersion"], owner["kind"])
         return is_namespaced is not None and (bool(namespace) or not is_namespaced)

@@ -67,7 +67,6 @@ class OwnerIndex:
         return [key for key in keys if key.namespace == namespace] if namespace else keys
 
     def _replace(self, key: Key, old_references: Sequence[Obj], new_references: Sequence[Obj]) -> None:
-        """Replace the old owner references of the object with this key by the new ones in the index."""
         for owner in old_references:
             self._remove_dependent(owner["uid"], key)
         for owner in new_references:
@@ -115,7 +114,7 @@ class ObjectCache:
         return [objects[key] for key in keys]
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
-        """Return the cached dependents of an owner, sorted by key, by its uid and namespace ('' if cluster-scoped)."""
+        """Return the dependents of the owner with this uid and namespace ('' if cluster-scoped), sorted by key."""
         return [self._objects[key.kind][key] for key in self._owners.dependents(uid, namespace)]
 
     def apply_event(self, event: WatchEvent) -> None:
@@ -236,7 +235,10 @@ class Informer:
         return transport.HttpRequest("GET", f"{self._path()}{query}", timeout=_PAGE_TIMEOUT, accept=_METADATA_ACCEPT)
 
     def process_list_page(self, response: transport.HttpResponse) -> Sequence[WatchEvent]:
-        """Process the response to a list request; after the last page, return the differences from the cache."""
+        """Process the response to a list request, and return the resulting changes of the cache.
+
+        The cache changes only after the last page, or after the server has rejected all versions of the kind.
+        """
         list_page = transport.list_in_response(response)
         if list_page is None:
             return self._process_list_error(response)
@@ -255,7 +257,10 @@ class Informer:
         return self._compare_with_cache(listed_objects, self.revision)
 
     def process_watch_lines(self, lines: Sequence[bytes]) -> Sequence[WatchEvent]:
-        """Process lines of a watch, and return the changes; no lines mean that the server has accepted the watch."""
+        """Process lines of a watch, and return the changes.
+
+        Empty `lines` mean that the server has accepted the watch.
+        """
         self.trouble = ""
         self._has_received = self._has_received or bool(lines)
         events: list[WatchEvent] = []
@@ -325,7 +330,7 @@ class Informer:
             self._store(key, obj, revision, events)
 
     def _store(self, key: Key, obj: Obj, revision: int, events: list[WatchEvent]) -> None:
-        """Cache an object and append the change to `events`, after a DELETED event if the object has another uid."""
+        """Cache an object and append the change to `events`, after a DELETED event if the cached uid was another."""
         old = self._cache.get(key)
         if old is not None and old["metadata"].get("uid") != obj["metadata"].get("uid"):
             self._record(WatchEvent(_INFORMER_DELETED, key, old, old, revision), events)
@@ -431,7 +436,10 @@ class CompositeClient:
         return self._machine.runs(namespace) if kind == RUN else self._objects.list(kind, namespace)
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
-        """Return an owner's dependents, by its uid and its namespace ('' if cluster-scoped), without container runs."""
+        """Return the dependents of the owner with this uid and namespace ('' if cluster-scoped), sorted by key.
+
+        Container runs are not included.
+        """
         return self._objects.owned_by(uid, namespace)
 
     def submit(self, writes: Sequence[Write], on_result: Callable[[WriteResult], None]) -> None:

@@ -37,7 +37,7 @@ class LeaseSettings:
 
 
 def lease_in(response: HttpResponse) -> Mapping[str, Any] | None:
-    """Return the Lease in an HTTP response; None for an error, or if the body is no Lease, as the page of a proxy."""
+    """Return the Lease in an HTTP response; None for an error, or if the body is no Lease (such as a proxy's page)."""
     received_lease = decode_object(response.body) if response.code in _OK else {}
     return received_lease if received_lease.get("kind") == "Lease" and is_object(received_lease) else None
 

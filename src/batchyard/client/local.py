@@ -76,7 +76,10 @@ def with_server_metadata(obj: Obj, uid: str, now: Instant) -> Obj:
 
 
 def generated_name(name_prefix: str, uid: str) -> str:
-    """Return a name for an object with `generateName`: the prefix and five characters derived from its uid."""
+    """Return a name for an object with `generateName`: the prefix and five characters derived from the uid.
+
+    The prefix is cut to 58 characters.
+    """
     remaining_number = int(uid.replace("-", "")[:12], 16)
     suffix_letters = []
     for _ in range(_SUFFIX_LENGTH):
@@ -113,7 +116,9 @@ def apply_update(
 ) -> Obj:
     """Return the object to store for an Update: as sent, but the status and server-owned fields stay as stored.
 
-    With `is_whole`, the status is stored as sent. If nothing changes, `stored_object` itself is returned.
+    With `is_whole`, the status is stored as sent. A change of the desired state, or with `is_whole` of the status,
+    increments the generation. `managed_fields` replaces the stored managedFields, unless it is None. If nothing
+    changes, `stored_object` itself is returned.
     """
     metadata = _with_managed_fields(
         _updated_metadata(stored_object["metadata"], sent_object["metadata"]), managed_fields
@@ -137,7 +142,8 @@ def apply_update(
 def apply_status_update(stored_object: Obj, sent_object: Obj, managed_fields: Sequence[Obj] | None = None) -> Obj:
     """Return the object to store for an update of the status subresource: the status as sent, the rest as stored.
 
-    If nothing changes, `stored_object` itself is returned.
+    `managed_fields` replaces the stored managedFields, unless it is None. If nothing changes, `stored_object` itself is
+    returned.
     """
     status, metadata = sent_object.get("status"), _with_managed_fields(stored_object["metadata"], managed_fields)
     if metadata is not stored_object["metadata"]:
@@ -167,7 +173,8 @@ def deletion_grace(stored_object: Obj, requested_grace: int | None) -> int:
 def mark_deleted(stored_object: Obj, now: Instant, grace_seconds: int = 0, *, finalizers: Sequence[str] = ()) -> Obj:
     """Return the object with a deletionTimestamp, this grace period and additional finalizers.
 
-    An object that already has a deletionTimestamp gets the shorter of the two grace periods.
+    An object that already has a deletionTimestamp gets the shorter of the two grace periods. If nothing changes,
+    `stored_object` itself is returned.
     """
     metadata = stored_object["metadata"]
     added_finalizers = [name for name in finalizers if name not in metadata.get("finalizers", ())]
@@ -216,7 +223,7 @@ def _updated_metadata(stored_metadata: Mapping[str, Any], sent_metadata: Mapping
 
 
 def _with_managed_fields(metadata: Mapping[str, Any], managed_fields: Sequence[Obj] | None) -> Mapping[str, Any]:
-    """Return this metadata with these managedFields; the same mapping if the managedFields are unchanged."""
+    """Return this metadata with these managedFields; the same mapping if `managed_fields` is None or unchanged."""
     if managed_fields is None or managed_fields == metadata.get("managedFields", []):
         return metadata
     return {**metadata, "managedFields": managed_fields}
@@ -268,7 +275,7 @@ DeletionGuard: TypeAlias = Callable[[Obj], None]
 ManagerAssigner: TypeAlias = Callable[[client.Write, Callable[[Key], Obj | None]], client.Write]
 """Returns a submitted write, with the field manager recorded; the second argument looks up stored objects."""
 UpdateCheck: TypeAlias = Callable[[Obj, Obj, client.Reader], None]
-"""Validates an update of an object of a kind, new and old; raises an ApiError to reject it."""
+"""Validates an update, given the new and the old object; raises an ApiError to reject it."""
 
 
 class AdmissionHooks(NamedTuple):
@@ -293,10 +300,16 @@ class WritableStore(Protocol):
         """Return the stored object with this key, or None."""
 
     def put(self, key: Key, obj: Obj, expect: int | None = None) -> Obj:
-        """Store an object and return it. `expect` is the required current revision; 0 requires a new object."""
+        """Store an object and return it. `expect` is the required current revision; 0 requires a new object.
+
+        Raises Conflict if another revision is stored.
+        """
 
     def delete(self, key: Key, expect: int | None = None) -> Obj:
-        """Remove an object and return its last state. `expect` is the required current revision."""
+        """Remove an object and return its last state. `expect` is the required current revision.
+
+        Raises NotFound, or Conflict if another revision is stored.
+        """
 
 
 class ObjectStore(WritableStore, Protocol):
@@ -367,7 +380,7 @@ class LocalClient:
         return self._store.list(kind, namespace)
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
-        """Return an owner's dependents, sorted by key, by its uid and its namespace ('' if cluster-scoped)."""
+        """Return the dependents of the owner with this uid and namespace ('' if cluster-scoped), sorted by key."""
         get = self._store.get
         return [obj for key in self._collector.owned_by(uid, namespace) if (obj := get(key)) is not None]
 
@@ -511,7 +524,6 @@ class LocalClient:
             self._schedule_delivery()
 
     def _schedule_delivery(self) -> None:
-        """Schedule the delivery of queued watch events and write results on the event loop."""
         self._is_delivery_scheduled = True
         self._kernel.call_soon(self._deliver_results)
 

@@ -48,8 +48,8 @@ class ClientDependencies:
 class _Confirmation(NamedTuple):
     """The watch progress that confirms a write: a revision of the kind, or the deletion of the object with a uid.
 
-    After a Conflict, it is any other version of the object than that on which the write was based. A list that starts
-    after the response also confirms the write, even if the server was restored from a backup since.
+    A Conflict is confirmed by another version of the object than the version on which the write was based. A list that
+    starts after the response confirms any write, even if the server was restored from a backup since.
     """
 
     key: Key
@@ -61,7 +61,7 @@ class _Confirmation(NamedTuple):
 
 
 class _PendingResult:
-    """The result of writes that have HTTP responses, and the number of watch events to await before it is delivered."""
+    """The result of writes whose HTTP responses have arrived, and the number of confirmations before its delivery."""
 
     __slots__ = ("on_result", "pending_events", "result", "submission")
 
@@ -97,7 +97,7 @@ class RestClient:
 
     @property
     def is_synced(self) -> bool:
-        """Whether the initial lists of all watched kinds are complete."""
+        """Whether the initial lists of all watched kinds that the server serves are complete."""
         return all(informer.is_synced for informer in self.informers.values())
 
     def added_events(self) -> Sequence[WatchEvent]:
@@ -114,7 +114,7 @@ class RestClient:
         return self._cache.list(kind, namespace)
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
-        """Return an owner's dependents, sorted by key, by its uid and its namespace ('' if cluster-scoped)."""
+        """Return the dependents of the owner with this uid and namespace ('' if cluster-scoped), sorted by key."""
         return self._cache.owned_by(uid, namespace)
 
     def subscribe(self, listener: Listener) -> None:
@@ -134,7 +134,10 @@ class RestClient:
         self.outbox.submit(submission)
 
     def _find_base_object(self, write: Write) -> Obj | None:
-        """Return the cached object on which an update is based; None if it is not the one that the write names."""
+        """Return the cached object on which an update is based; None for a Create or a Delete.
+
+        Return None also if the write names another resourceVersion than the cached one.
+        """
         if isinstance(write, Create | Delete):
             return None
         base_object = self.get(key_of(write.obj))
@@ -143,12 +146,10 @@ class RestClient:
         return base_object if is_base else None
 
     def _api_version(self, kind: str) -> str:
-        """Return the API version in which objects of a kind are written."""
         kind_informer = self.informers.get(kind)
         return kind_info(kind).storage_version if kind_informer is None else kind_informer.version
 
     def _send_next_request(self, informer: Informer) -> None:
-        """Send the next request of an informer after the delay that it specifies."""
         planned_request = informer.plan_request()
         transport = self._dependencies.transport
         if planned_request.is_watch:
@@ -235,8 +236,8 @@ class RestClient:
     def _confirmation_for(self, response: WriteResponse) -> _Confirmation | None:
         """Return what a watch must deliver to confirm a write; None if there is nothing to wait for.
 
-        That is if the write was rejected, its kind is not watched, or the deleted object is not in the cache. The
-        object of a kind that is not watched is stored for later updates.
+        There is nothing to wait for if the write was rejected, if its kind is not watched, or if the deleted object is
+        not in the cache. An object of a kind that is not watched is stored for later updates.
         """
         write, response_body = response.write, response.body
         key = write.key if isinstance(write, Delete) else key_of(response_body) if response.error is None else None

@@ -54,7 +54,10 @@ class Transport(Protocol):
         """Send a request, and call `on_response` once with its response."""
 
     def watch(self, request: HttpRequest, on_lines: LinesHandler, on_end: Callable[[HttpResponse], None]) -> None:
-        """Send a watch request; call `on_lines` with () at its start, then with its lines, and `on_end` at its end."""
+        """Send a watch request, and call `on_end` once at the end of the watch.
+
+        `on_lines` is called with () when the server has accepted the watch, and then with received lines.
+        """
 
 
 # A transport that rejects all writes, so that its user cannot change anything.
@@ -74,7 +77,7 @@ class ReadOnlyTransport:
         self._transport = transport
 
     def send(self, request: HttpRequest, on_response: Callable[[HttpResponse], None]) -> None:
-        """Send a GET request. Raises WriteRefusedError for any other request."""
+        """Send a GET request without a body. Raises WriteRefusedError for any other request."""
         if request.method != _READ_METHOD or request.body:
             raise WriteRefusedError(f"{request.method} {request.path}")
         self._transport.send(request, on_response)
@@ -114,7 +117,7 @@ BACKOFF_LONGEST: Final = 30 * SECOND
 
 
 def jittered_backoff(failure_count: int, seed: int, *names: str) -> Duration:
-    """Return the retry delay after this many consecutive failures: it doubles, up to BACKOFF_LONGEST; 0 for none.
+    """Return the retry delay after this many consecutive failures: it doubles up to BACKOFF_LONGEST; 0 for 0 failures.
 
     A pseudo-random part, drawn from `seed` and `names`, shortens the delay by up to half.
     """
@@ -245,7 +248,7 @@ def list_one_request(write: Write, served_kind: ServedKind, version: str) -> Htt
 
 
 def object_in_list(response: HttpResponse) -> Mapping[str, Any]:
-    """Return the object in the response to a `list_one_request`; an empty mapping if the object does not exist."""
+    """Return the object in the response to a `list_one_request`; {} if it does not exist or the request failed."""
     listed_items = decode_object(response.body).get("items") or () if response.code == 200 else ()
     return listed_items[0] if listed_items else {}
 

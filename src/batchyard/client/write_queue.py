@@ -3,7 +3,7 @@
 The writes of one submission are sent one after the other until one is rejected. A submission waits for earlier
 submissions that write one of its objects. A write without a response is retried a limited number of times if a
 repetition is harmless. If the server's error shows that the first try succeeded, the write counts as done. After
-this process has lost leadership, nothing is sent and no result is reported.
+this process has lost leadership, nothing is sent, and writes that need another request get no result.
 """
 
 from collections import Counter
@@ -373,8 +373,8 @@ class WriteQueue:
     def _report_rejection(self, write: Write, status_code: int, error: ApiError | None) -> None:
         """Report a rejected write, except for Conflict, NotFound and server errors; reset the counts after a success.
 
-        Missing permissions are reported once for each kind. Other rejections are reported for each object, at the
-        1st, 2nd, 4th, 8th time and so on.
+        Missing permissions are reported once for each kind and type of write. Other rejections are reported for each
+        object, at the 1st, 2nd, 4th, 8th time and so on.
         """
         kind_key, object_key = (type(write), kind_of(write)), (type(write), _written_key(write))
         if error is None:
@@ -397,7 +397,10 @@ class WriteQueue:
             self.on_refused(f"{type(write).__name__}{object_text}: {error}{repetition_suffix}")
 
     def _accept_repeat_error(self, submission: Submission, write: Write, error: ApiError) -> bool:
-        """Complete a repeated write if its error can mean that an earlier attempt succeeded; return whether it can."""
+        """Complete a repeated write if its error can mean that an earlier attempt succeeded; else return False.
+
+        A Create is completed after a comparison with the existing object.
+        """
         if isinstance(write, Delete) and isinstance(error, NotFound):
             self._complete_write(submission, WriteResponse(write, {}, None))
             return True
@@ -413,7 +416,10 @@ class WriteQueue:
     def _compare_existing(
         self, submission: Submission, write: Create, error: ApiError, http_response: HttpResponse
     ) -> None:
-        """Complete a repeated Create after a Conflict: as a success if the existing object has all sent fields."""
+        """Complete a repeated Create after a Conflict: as a success if the existing object has the sent fields.
+
+        The status is not compared.
+        """
         response = self._response_from_body(write, object_in_list(http_response), None)
         sent_object = to_wire_format(write.obj, kind_info(kind_of(write)))
         expected_fields = {field: value for field, value in sent_object.items() if field != "status"}

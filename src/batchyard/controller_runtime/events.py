@@ -57,7 +57,7 @@ _SeriesKey: TypeAlias = tuple[str, tuple[str, ...], str, str]
 
 @dataclass(slots=True)
 class _Series:
-    """Repeated event records that one Event counts: its key, the time of the last occurrence, and their number."""
+    """Repeated records that one Event counts: the Event's key, the time of the last record, the number of records."""
 
     event_key: Key
     last_occurrence: Instant
@@ -105,7 +105,6 @@ class EventSeriesWriter:
             self._write_count(series, stored_event)
 
     def _write_count(self, series: _Series, stored_event: Obj) -> None:
-        """Write the number of occurrences of a series to its Event."""
         series_status = {"count": series.count, "lastObservedTime": format_micro_time(series.last_occurrence)}
         metadata = {field: value for field, value in stored_event["metadata"].items() if field != "resourceVersion"}
         self._client.submit([Update({**stored_event, "metadata": metadata, "series": series_status})], ignore_result)
@@ -199,7 +198,7 @@ class _SimilarRecords:
 
 @dataclass(slots=True)
 class _TokenBucket:
-    """Token bucket that limits the Events of an object: the tokens left at a time."""
+    """Token bucket that limits the Events of an object: the tokens left at `updated_at`."""
 
     updated_at: Instant
     tokens: float
@@ -244,7 +243,7 @@ class EventRecorder:
         self._client.submit([Create(event)], ignore_result)
 
     def _is_combined_with_similar(self, now: Instant, key: tuple[str, Key, str, str], message: str) -> bool:
-        """Record a message; report whether more than ten records differ only in the message, and so share one Event."""
+        """Record a message; return whether this key has more than ten recent messages, which then share one Event."""
         similar_records = self._similar_records.recall(key)
         if similar_records is None:
             self._similar_records.remember(key, _SimilarRecords(now, {message: None}))

@@ -164,7 +164,6 @@ class VirtualEventLoop:
             heappop(work_heap)
 
     def _raise_endless_instant(self) -> NoReturn:
-        """Raise EndlessInstant with the present instant and the next callback."""
         raise EndlessInstant(
             f"more than {self._work_per_instant_max:,} callbacks ran at instant {self._now}, so the clock "
             f"does not advance; the next callback is {self._due_work[0]!r}"

@@ -185,7 +185,7 @@ class Runner:
         self._schedule_drain()
 
     def is_idle(self) -> bool:
-        """Return whether no key is queued and no write is outstanding; delayed requeues are not counted."""
+        """Return whether no key is queued, no write is outstanding and the client has settled; ignore delayed keys."""
         return not self._queue and self._outstanding == 0 and self._is_settled()
 
     def failing_keys(self) -> Sequence[tuple[str, Key, int]]:
@@ -264,7 +264,10 @@ class Runner:
     def _start_writes(
         self, queue: ControllerQueue, key: Key, reconcile_result: ReconcileResult
     ) -> Sequence["_OutstandingWrites"]:
-        """Return the writes of a reconcile to submit: together, or one by one if others may be submitted meanwhile."""
+        """Mark the writes of a reconcile as outstanding, and return them in groups that complete separately.
+
+        With `in_flight_max`, each write is a group; otherwise all writes are one group.
+        """
         in_flight_max = reconcile_result.in_flight_max
         if not in_flight_max:
             queue.mark_submitted(key)
@@ -309,9 +312,10 @@ class Runner:
             self._sink(self._kernel.now(), queue.controller.name, record)
 
     def _retry(self, queue: ControllerQueue, key: Key, error: Exception, *, are_independent: bool = False) -> None:
-        """Schedule a retry of a key whose reconcile or writes failed: at once after a conflict, else with backoff.
+        """Schedule a retry of a key whose reconcile or writes failed.
 
-        Changes do not shorten the backoff, because the key's own partial writes cause changes.
+        The first retries after a Conflict or NotFound are immediate, all others are delayed by a backoff. Changes do
+        not shorten the backoff, because the key's own partial writes cause changes.
         """
         queue.retries += 1
         failure_count = queue.failures[key] = queue.failures.get(key, 0) + 1
@@ -344,7 +348,6 @@ class Runner:
             )
 
     def _process_requeue(self, queue: ControllerQueue, key: Key, due_time: Instant) -> None:
-        """Queue a key whose delayed requeue is due, and schedule a drain of the queues."""
         if queue.process_requeue(key, due_time):
             self._schedule_drain()
 
@@ -388,7 +391,7 @@ class _OutstandingWrites:
             writer.submit(reconcile_result.writes, self.process_result)
 
     def recorded_events(self) -> Sequence[EventRecord]:
-        """Return the Events to record: all on success, else those of succeeded writes and one about the rejection."""
+        """Return the Events to record: all on success, else those of succeeded writes and of `event_if_rejected`."""
         if self.error is None:
             return [*self.succeeded_events, *self.outcome.events] if self.succeeded_events else self.outcome.events
         if self.rejected_write is not None and self.outcome.event_if_rejected is not None:
@@ -414,7 +417,7 @@ class _OutstandingWrites:
 
 
 def _split_writes(result: ReconcileResult) -> Sequence[ReconcileResult]:
-    """Return one result for each of the independent writes, with the Events of that write."""
+    """Return one ReconcileResult for each write, with the Events of that write."""
     events_by_write = result.events_by_write
     return [
         replace(result, writes=[write], events_by_write={0: events_by_write.get(position, ())})
@@ -440,7 +443,7 @@ def _rejection_events(queue: ControllerQueue, writes: _OutstandingWrites) -> Seq
 
 
 def _is_permanent_error(error: ApiError) -> bool:
-    """Return whether a write was rejected as Forbidden, so that it must not be retried until an object changes."""
+    """Return whether a rejected write must not be retried until an object changes: Forbidden, but not temporarily."""
     return isinstance(error, Forbidden) and not isinstance(error, TemporarilyForbidden)
 
 

@@ -124,9 +124,10 @@ class ControllerQueue:
             self.states[key] = _WRITING
 
     def complete_in_flight(self, key: Key, in_flight_max: int) -> bool:
-        """Count the result of a write in flight; return whether to queue the key.
+        """Count the result of a write in flight; return whether the caller must queue the key.
 
-        That is the case after the last result, and if the key was queued again while too many writes were in flight.
+        The key must be queued after its last result. If `add` was called while too many writes were in flight, the key
+        must be queued as soon as at most `in_flight_max` are left.
         """
         remaining = self.in_flight.pop(key) - 1
         if remaining:
@@ -188,7 +189,7 @@ class WorkQueue:
         return tuple(queue for queue in self.queues if queue.controller.kinds is None or kind in queue.controller.kinds)
 
     def validate(self) -> None:
-        """Check that a key is in its FIFO queue exactly if its state says so; raise InvariantError otherwise."""
+        """Check that a key is in a FIFO queue if and only if its state is WAITING; raise InvariantError otherwise."""
         for queue in self.queues:
             waiting_keys = [key for key, state in queue.states.items() if state is _WAITING]
             queued_keys = [key for owner, key in queue.rank_queue if owner is queue]

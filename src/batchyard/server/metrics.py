@@ -34,7 +34,7 @@ _TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 
 
 def process_metric_texts() -> Iterator[str]:
-    """Yield the metrics of this process (CPU, memory, open files, garbage collection) in Prometheus's text format."""
+    """Yield the metrics of this process, such as CPU time and memory, in Prometheus's text format."""
     stat_fields = Path("/proc/self/stat").read_text("ascii", "replace").rpartition(")")[2].split()
     btime_lines = [line for line in Path("/proc/stat").read_text("ascii").splitlines() if line.startswith("btime ")]
     values_by_metric = {
@@ -82,7 +82,7 @@ class ObservedPlatform:
 
 
 class ServerMetrics:
-    """The metrics of a platform's controllers. An instance is created before the platform; `begin` connects it."""
+    """The metrics of a platform's controllers. Most of them are collected only after `begin` is called."""
 
     def __init__(self, role: str = STANDALONE) -> None:
         self._role = role

@@ -39,7 +39,10 @@ class LiveKernel:
         self.must_pause: Callable[[], bool] = _never_pauses
 
     def now(self) -> Instant:
-        """Return the instant of the callback that runs now or ran last; before the first one, the start instant."""
+        """Return the instant of the callback that runs now or ran last; before the first one, the start instant.
+
+        `set_clock` to a later instant also changes the result.
+        """
         return self._virtual_loop.now()
 
     def clock(self) -> Instant:
@@ -62,13 +65,16 @@ class LiveKernel:
         return next_due_time is None or next_due_time > self.stops_at
 
     def call_at(self, due_time: Instant, work: Work) -> Ticket:
-        """Schedule a callback for an instant. Callbacks of the same instant run in order of registration."""
+        """Schedule a callback for an instant, and return a ticket with which `cancel` can cancel it.
+
+        Callbacks of the same instant run in order of registration.
+        """
         ticket = self._virtual_loop.call_at(due_time, work)
         self._schedule_slice()
         return ticket
 
     def cancel(self, ticket: Ticket) -> None:
-        """Cancel a scheduled callback. A callback that already runs or has run is not affected."""
+        """Cancel a callback that is not due yet; otherwise do nothing."""
         self._virtual_loop.cancel(ticket)
 
     def call_soon(self, work: Work) -> None:

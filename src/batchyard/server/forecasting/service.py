@@ -97,7 +97,6 @@ class ForkPool:
             self._child.kill()
 
     def _find_queued_question(self, question: Hashable) -> _QueuedQuestion | None:
-        """Return the queue entry of an equal question that is already queued, or None."""
         return next((queued for queued in self._queue if queued.question == question), None)
 
     def _start_next_question(self) -> None:
@@ -317,7 +316,7 @@ class ForecastEngine:
         return deferred_forecast
 
     def with_effect_warnings(self, request: ApiRequest, path: ResourcePath, response: Response) -> AnyResponse:
-        """Return the response to a dry-run change, with warnings about its effects unless the queue is full."""
+        """Return the response to a dry-run change, with warnings about its effects if they can be computed."""
         changed_object = to_storage_version(path.served_kind, path.version, response.body)
         question = (request.user, msgspec.json.encode(changed_object))
         try:

@@ -206,7 +206,7 @@ class Acceptor:
         self._task = self._loop.create_task(self._accept_connections())
 
     def close(self) -> None:
-        """Stop accepting connections, and cancel the handshakes in progress."""
+        """Stop accepting connections, cancel the handshakes in progress, and close the listening socket."""
         self._task.cancel()
         for task in self._handshakes:
             task.cancel()

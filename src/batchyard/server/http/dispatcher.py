@@ -183,7 +183,7 @@ class RequestDispatcher:
             queued.respond(encode_body(too_many_requests().response()))
 
     def _execute_next_request(self) -> None:
-        """Execute the next queued request by fair queueing; charge its duration and body size to its user's flow."""
+        """Execute the next queued request; charge its duration and body size to the flow of its user, unless urgent."""
         if not len(self._queue):
             return  # the request was rejected at shutdown
         flow_name, queued_request = self._queue.take()
@@ -204,7 +204,7 @@ class RequestDispatcher:
         return len(self._users_by_stream)
 
     def leave(self, stream: api_request.StreamingResponse | api_request.UpgradeResponse) -> None:
-        """End a streaming response; stop counting it, or a closed upgraded connection, as a watch of its user."""
+        """Stop counting a stream as a watch of its user. A streaming response is also ended."""
         if not isinstance(stream, api_request.UpgradeResponse):
             self._commit.unsubscribe(stream)
             stream.end()

@@ -140,7 +140,7 @@ class ForkedWork:
         """Queue a function for a child process; `on_end` gets its output, or a StatusError at shutdown.
 
         If the child process fails or is killed, the output is incomplete.
-        Raises StatusError (429) if the queue is full or the server shuts down.
+        Raises StatusError (429) if the server shuts down, or if the queue is full and the user is not the owner.
         """
         flow_name, is_urgent = flow_of(user), is_exempt_from_limits(user)
         is_full = len(self._queue) >= QUEUED_WORK_MAX or self._queue.waiting_count(flow_name) >= USER_QUEUED_WORK_MAX

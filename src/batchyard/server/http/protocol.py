@@ -177,9 +177,9 @@ def _encode_part(part: Any) -> bytes:
 
 
 def _timed_actions(response: StreamingResponse, request: ApiRequest) -> Iterator[tuple[float, Callable[[], None]]]:
-    """Yield delays in seconds with functions to call then: to end a watch, and to send a bookmark shortly before.
+    """Yield the actions at the timeout of a watch, as pairs of a delay in seconds and a function.
 
-    Yield nothing if the response has no timeout.
+    The first ends the watch, the second sends a bookmark shortly before. A response without timeout has no actions.
     """
     if not response.times_out:
         return
@@ -372,7 +372,7 @@ class HttpProtocol(asyncio.Protocol):
             self._write_response(encode_body(parsed_request.rejection.response()))
 
     def _write_response(self, response: StartedResponse) -> None:
-        """Write the response to the current request, or start a streaming response."""
+        """Write the response to the current request, or start a streaming response or an upgraded connection."""
         if self._is_lost or self._transport.is_closing():
             if not isinstance(response, Response):
                 self._dispatcher.leave(response)
@@ -491,7 +491,6 @@ class _ClosedTransport:
     """A placeholder for the asyncio transport of a closed connection, which breaks a reference cycle."""
 
     def is_closing(self) -> bool:
-        """Return True: the connection is closed."""
         return True
 
     def abort(self) -> None:

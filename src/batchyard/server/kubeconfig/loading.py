@@ -133,9 +133,10 @@ class KubeconfigContext(NamedTuple):
 
 
 def select_context(file_list: str, context: str) -> KubeconfigContext:
-    """Return the content of a context ('': the current context) in kubeconfig files, of which the first has precedence.
+    """Return the content of a context ('': the current context), from the kubeconfig files in a path list.
 
-    Raises FileNotFoundError if no file exists, or InvalidKubeconfigError.
+    If several files define a name, the first file has precedence. Raises FileNotFoundError if no file exists, or
+    InvalidKubeconfigError.
     """
     entries_by_kind: dict[str, dict[str, Mapping[str, Any]]] = {kind: {} for kind in _KUBECONFIG_ENTRY_FIELDS}
     current_context = ""
@@ -247,7 +248,10 @@ def _without_empty_fields(entry: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _normalized_server(cluster: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return `{"server": URL}` of a kubeconfig cluster, with lowercase scheme. Raises ValueError for invalid URLs."""
+    """Return `{"server": URL}` of a kubeconfig cluster, with lowercase scheme.
+
+    Raises ValueError if the URL of the server or of the proxy is invalid.
+    """
     url, proxy = str(cluster.get("server") or ""), str(cluster.get("proxy-url") or "")
     if urlsplit(url).scheme not in _SUPPORTED_SCHEMES or not urlsplit(url).hostname:
         raise ValueError(f"the server of the kubeconfig's cluster is not an http or https URL: {url!r}")

@@ -70,7 +70,10 @@ class LocalPortConnection(asyncio.Protocol):
             self._session_client.set_accepts_input(accepts_input=False)
 
     def end_input(self) -> None:
-        """Half-close the connection to the port, because the client sends no more data."""
+        """Half-close the connection to the port, because the client sends no more data.
+
+        If the port is then silent for _RESPONSE_TIMEOUT seconds, the connection is closed.
+        """
         self._is_ending = True
         if self._transport is not None and self._transport.can_write_eof():
             self._transport.write_eof()
@@ -232,7 +235,10 @@ class LocalContainers:
         return log
 
     def usage(self, pod: Obj) -> containers.MeasuredUsage | None:
-        """Return the measured usage of each running container of a pod; None if none runs or any is unmeasured."""
+        """Return the measured usage of each running container of a pod, by container name.
+
+        Return None if no container is running, or if one is not measured yet.
+        """
         return self._usage.pod_usage(pod["metadata"]["uid"])
 
     def node_usage(self, node: str) -> containers.MeasuredUsage | None:
@@ -251,7 +257,10 @@ class LocalContainers:
         streams: containers.Streams,
         client: containers.SessionClient,
     ) -> containers.ProcessSession:
-        """Start a command in a container (exec), and return the session; a FailedSession unless the container runs."""
+        """Start a command in a container (exec), and return the session.
+
+        If the container is not running, the result is a FailedSession.
+        """
         run = self._find_running_run(pod, container)
         if run is None:
             return sessions.FailedSession(self._loop, client, _container_not_found_message(container))
@@ -333,7 +342,7 @@ class LocalLog:
             self._reader.skip_to_last(lines)
 
     def read(self) -> Sequence[containers.LogLine]:
-        """Return the lines that are new in the log; none while reading pauses so that the thread can do other work."""
+        """Return the next lines of the log; an empty list while reading pauses so that the thread does other work."""
         if self.is_over or (self.is_behind and self._timer is not None):
             return []
         has_ended = self._has_ended()  # checked before reading, so that no final line is missed
@@ -370,7 +379,7 @@ class LocalLog:
         self._reader.close()
 
     def _check_for_log_lines(self) -> None:
-        """Notify the log's reader if there are new lines; else check again after _POLL_INTERVAL."""
+        """Notify the log's reader if there are new lines or the log has ended; else check again later."""
         self._timer = None
         if self._has_ended() or self._reader.has_more():
             self.on_new_data()
@@ -420,7 +429,7 @@ class _RotatedLogReader:
                 return
 
     def read_incomplete_line(self) -> Sequence[containers.LogLine]:
-        """Return the final line of an ended log if it has no line end, else nothing."""
+        """Return the remaining partial lines of an ended log, joined as one line; an empty list if there are none."""
         partial_lines, self._partial_lines = self._partial_lines, []
         return [_join_partial_lines(partial_lines, is_complete=False)] if partial_lines else []
 
@@ -555,7 +564,7 @@ class CombinedContainers:
         return self._containers_of(pod).usage(pod)
 
     def node_usage(self, node: str) -> containers.MeasuredUsage | None:
-        """Return the measured usage of a node; None if it is unknown or equals the sum of the node's pods."""
+        """Return the measured usage of a node; None if it is not known yet or the node is simulated."""
         return (self._local if node == self._node else self._simulated).node_usage(node)
 
     def no_process_reason(self, pod: Obj) -> str:

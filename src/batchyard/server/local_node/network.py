@@ -86,7 +86,7 @@ class PodAddresses:
         return str(self._network[1])
 
     def allocate(self, uid: str) -> str:
-        """Allocate and return an IP address for the pod with this uid.
+        """Allocate and return an IP address for the pod with this uid, with prefix length.
 
         Addresses are allocated in turn, so that a released address is reused as late as possible. Raises ContainerError
         if other pods use all addresses.
@@ -177,7 +177,7 @@ DnsLookup: TypeAlias = Callable[[DnsQuestion], Sequence[str] | None]
 def answer_dns_query(message: bytes, lookup: DnsLookup, length_max: int) -> bytes | None:
     """Return the DNS response to a query; None if `message` is not a query.
 
-    A response longer than `length_max` bytes is sent without records, and is marked as truncated.
+    If the response would be longer than `length_max` bytes, it has no records and is marked as truncated.
     """
     if len(message) < _DNS_HEADER.size:
         return None
@@ -294,7 +294,8 @@ class NameServer:
     async def _serve_tcp_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the DNS queries of one TCP connection until the client closes it.
 
-        The server closes it if too many connections are open, or no query is received within _QUERY_TIMEOUT.
+        The server closes it earlier if too many connections are open, if a message is not a query, or if a query and
+        its response take longer than _QUERY_TIMEOUT seconds.
         """
         self._connections += 1
         try:

@@ -46,7 +46,10 @@ _DEFAULT_RESERVATION: Final = {"memory": "256Mi"}
 
 
 def node_inventory(settings: Mapping[str, Any], folder: Path, gpus: Sequence[Gpu]) -> NodeInventory:
-    """Return this machine's name, capacity, labels and taints as a node, given `spec.local` of the Cluster object."""
+    """Return this machine's name, capacity, labels and taints as a node, given `spec.local` of the Cluster object.
+
+    The ephemeral storage is the size of the disk of `folder`.
+    """
     name = settings.get("name") or socket.gethostname().lower()
     architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())
     host_labels = {"hostname": name, "arch": architecture, "os": "linux"}
@@ -71,7 +74,7 @@ def node_inventory(settings: Mapping[str, Any], folder: Path, gpus: Sequence[Gpu
 
 
 def _gpu_labels(gpus: Sequence[Gpu]) -> dict[str, str]:
-    """Return the node labels that NVIDIA's GPU feature discovery would set for these GPUs, which are of one model."""
+    """Return the node labels that NVIDIA's GPU feature discovery would set, if these GPUs are of one model."""
     if not gpus:
         return {}
     gpu_product = gpus[0].model.replace(" ", "-")
@@ -269,7 +272,7 @@ class LocalNodeComponents:
         return ""
 
     def status(self) -> Mapping[str, Any]:
-        """Return this node's section of the platform's status document: isolation, missing programs, pods and GPUs."""
+        """Return this node's section of the platform's status document, such as its isolation, pods and GPUs."""
         features, runs = self.container_runtime.features, self.container_runtime.runs()
         pods = {run["metadata"]["namespace"] for run in runs if (run.get("status") or {}).get("phase") != EXITED}
         cgroups = features.get("cgroups")

@@ -58,7 +58,10 @@ class RunFolders:
         return self._node / _PODS_FOLDER / uid
 
     def all_runs(self) -> Iterator[Obj]:
-        """Read and yield all container runs: for each pod its sandbox, then its other runs by container and number."""
+        """Read and yield all container runs: for each pod its sandbox, then its image pulls, then its container starts.
+
+        Image pulls and container starts are ordered by container and number.
+        """
         for pod in sorted((self._node / _PODS_FOLDER).iterdir()):
             run_paths = [path for name in (_RUNS_FOLDER, IMAGE_PULLS) for path in (pod / name).glob("*/*")]
             ordered_run_paths = sorted(run_paths, key=lambda path: (path.parent, int(path.name)))
@@ -80,7 +83,10 @@ class RunFolders:
         return {**run, "stop": stop_request} if stop_request else run
 
     def is_claimed(self, path: Path) -> bool:
-        """Return whether a shim (supervisor process) has taken charge of the container run in this folder."""
+        """Return whether a shim (supervisor process) has taken charge of the container run in this folder.
+
+        `path` is relative to the folder of the node.
+        """
         return (self._node / path / CLAIM_FILE).exists()
 
     def state(self, key: Key) -> Mapping[str, Any]:

@@ -204,9 +204,9 @@ def mount_source(pod_folder: Path, mount: volumes.Mount, plan: volumes.VolumePla
 
     The path is absolute for a hostPath, and otherwise relative to `pod_folder`.
 
-    Raises ContainerError if the path is outside its volume or the allowed host paths. Containers can replace folders by
-    symbolic links at any time. So no link is followed when a folder is created, nor when the result is mounted
-    (batchyard.shim.launch).
+    Raises ContainerError if the path is outside its volume or the allowed host paths, or if the folder cannot be
+    created. Containers can replace folders by symbolic links at any time. So no link is followed when a folder is
+    created, nor when the result is mounted (batchyard.shim.launch).
     """
     if isinstance(plan, volumes.EmptyDirPlan) and plan.is_memory:
         return mount.source  # it is mounted only inside the pod's sandbox
@@ -294,7 +294,7 @@ class LocalContainerRuntime:
     def execute_write(self, write: Write) -> Obj:
         """Start (Create), stop or delete a container run, or update the files of its volumes; return the run object.
 
-        An error becomes the status of the run.
+        If a run cannot be started, the error becomes its status.
         """
         if isinstance(write, Delete):
             return self._delete_run(write.key)
@@ -410,7 +410,7 @@ class LocalContainerRuntime:
     def _repeat_start_requests(self) -> None:
         """Repeat the start requests of container runs without a state: a spawner that exited may have lost them.
 
-        A claimed run is not started by another shim. If its shim exited before it wrote a state, the run is lost.
+        A run that a shim has claimed is not started again. If that shim has exited without a state, the run is lost.
         """
         for run in self.runs():
             path = self.folders.path(key_of(run))

@@ -463,7 +463,7 @@ class LocalAttachSession(_LocalSession):
     def end_input(self) -> None:
         """Process the end of the client's input, once the session is attached.
 
-        If the container has stdinOnce and no terminal, close the container's stdin; otherwise end the session.
+        If this session must close the container's stdin (stdinOnce, no terminal), do so; otherwise end the session.
         """
         self._has_more_input = False
         if not self._is_attached:

@@ -66,7 +66,7 @@ def _cpu_of_cgroup(cgroup: Mapping[str, str]) -> int | None:
 
 
 def _memory_of_cgroup(path: str) -> int | None:
-    """Return the working set (memory usage) of a cgroup in bytes; None if the cgroup does not exist."""
+    """Return the working set (memory usage) of a cgroup in bytes; None if it cannot be read."""
     memory_counters = _read_counters(Path(path, "memory.stat"))
     for file, counter in (("memory.current", "inactive_file"), ("memory.usage_in_bytes", "total_inactive_file")):
         if text := _read_file_text(Path(path, file)):
@@ -129,7 +129,10 @@ class LocalUsage:
         self._timer = loop.call_later(_READ_INTERVAL, self._start_reading)
 
     def pod_usage(self, uid: str) -> containers.MeasuredUsage | None:
-        """Return the usage of each running container of a pod, by name; None if none runs or any is unmeasured."""
+        """Return the usage of each running container of a pod, by container name.
+
+        Return None if no container is running, or if one is not measured yet.
+        """
         running_runs = [run for run in map(run_of, self._runtime.runs(uid)) if run.phase == RUNNING and run.container]
         rates_by_container = {run.container: _usage_rate(self._last_reading_pair(run)) for run in running_runs}
         if not rates_by_container or any(rate is None for rate in rates_by_container.values()):

@@ -75,7 +75,7 @@ class LedgerFile:
         self.last_number = last_number
 
     def append(self, records: Sequence[DecisionRecord]) -> None:
-        """Add decisions in one transaction. If the limit is exceeded by a tenth, delete the oldest ones beyond it.
+        """Add decisions in one transaction. If the limit is then exceeded by a tenth, delete the oldest decisions.
 
         Raises sqlite3.Error.
         """

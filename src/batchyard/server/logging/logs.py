@@ -68,7 +68,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """The JSON format of log lines: time, level, logger, message, and the structured fields of the record."""
+    """The JSON format of log lines: time, level, logger, message, structured fields, and the traceback as `error`."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a log record as a JSON line."""
@@ -119,7 +119,7 @@ class CycleLog:
         self._decided_at = wall_clock()
 
     def end(self, cycle: Cycle, decisions: Sequence[Decision]) -> None:
-        """Log the completed scheduling cycle with its decisions, and export it as a trace."""
+        """Log the completed scheduling cycle with the number of its decisions by outcome, and export it as a trace."""
         self._observer.end(cycle, decisions)
         is_debug_enabled = _LOG.isEnabledFor(logging.DEBUG)
         if not is_debug_enabled and self._emit is None:

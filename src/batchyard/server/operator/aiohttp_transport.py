@@ -60,7 +60,7 @@ class HttpTransport:
         request_task.add_done_callback(self._process_task_end)
 
     async def ask(self, request: HttpRequest) -> HttpResponse:
-        """Send a request and return the response, with code 0 if the connection fails.
+        """Send a request and return the response, with code 0 if the connection fails or the request times out.
 
         After a 401, retry once with renewed credentials.
         """
@@ -85,9 +85,10 @@ class HttpTransport:
     async def stream(
         self, request: HttpRequest, deliver: Callable[[Sequence[bytes]], None], *, deliver_incomplete_line: bool = False
     ) -> HttpResponse:
-        """Send a request, and pass the lines of the response to `deliver` as they arrive. Return an HttpResponse.
+        """Send a request, and pass the lines of a 200 response to `deliver` as they arrive. Return the outcome.
 
-        The HttpResponse has no lines of a response with status 200, and code 0 if the connection fails.
+        The outcome is a 200 response without a body, a response with another status, or one with code 0 if the
+        connection fails.
 
         `deliver` is first called without lines, when a response with status 200 begins. With `deliver_incomplete_line`,
         an incomplete last line is delivered too.
@@ -199,7 +200,10 @@ async def _read_response(response: aiohttp.ClientResponse) -> HttpResponse:
 
 
 async def _read_lines(response: aiohttp.ClientResponse, deliver_lines: Callable[[Sequence[bytes]], None]) -> bytes:
-    """Pass the complete lines of a response to `deliver_lines` as they arrive. Return the incomplete last line."""
+    """Pass the complete lines of a response to `deliver_lines` as they arrive, without empty ones.
+
+    Return the incomplete last line.
+    """
     incomplete_line_parts: list[bytes] = []
     async for chunk in response.content.iter_any():
         first_part, *later_parts = chunk.split(b"\n")
@@ -236,7 +240,7 @@ def _failed_response(error: BaseException) -> HttpResponse:
 
 
 def _connection_error_text(error: OSError) -> str:
-    """Return why a connection failed, as the operating system describes it: asyncio names only the failed call."""
+    """Return why a connection failed. The operating system's text replaces asyncio's, which names only the call."""
     if error.errno and not isinstance(error, ssl.SSLError | socket.gaierror):
         return os.strerror(error.errno)
     return error.strerror or str(error)

@@ -122,7 +122,7 @@ async def _platform_conflict(sender: RequestSender, groups: Sequence[str]) -> st
 
 
 async def _webhook_conflict(sender: RequestSender, groups: Sequence[str], own_service: WebhookService) -> str:
-    """Return why these controller groups must not start, if webhooks show a competing controller; else ''."""
+    """Return why these controller groups must not run, if webhooks show a competing controller; else ''."""
     listed_objects = list_in_response(await sender.ask(HttpRequest("GET", _WEBHOOK_CONFIGURATIONS_PATH)))
     webhook_configurations = [
         configuration

@@ -107,7 +107,10 @@ class OperatorPage:
             model_stream.end()
 
     async def _compute_model(self, model_handler: dashboard.ModelHandler, api_request: ApiRequest) -> Response:
-        """Compute the data of a dashboard page; repeat if new permission reviews change it. Raises StatusError."""
+        """Compute a dashboard page's data, again after each round of reviews that changes permissions.
+
+        Raises StatusError.
+        """
         for _ in range(_REVIEW_ROUNDS_MAX):
             error_response: StatusError | None = None
             try:
@@ -186,7 +189,7 @@ class HttpEndpoints:
 
 
 def health_routes(exposition: Exposition, readiness_delay: Callable[[], str]) -> list[web.RouteDef]:
-    """Return the routes /healthz, /readyz and /metrics. `readiness_delay` returns why readiness is delayed, or ''."""
+    """Return the routes /healthz, /readyz and /metrics. `readiness_delay` returns what readiness waits for, or ''."""
 
     async def handle_healthz(_request: web.Request) -> web.Response:
         return web.Response(text="ok")

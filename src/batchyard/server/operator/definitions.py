@@ -30,7 +30,10 @@ class DefinitionsClient(Protocol):
 
 
 async def install_definitions(api_client: DefinitionsClient, kinds: Sequence[str]) -> Sequence[str]:
-    """Install the CustomResourceDefinitions of kinds that the server does not serve yet; return a message for each."""
+    """Install the CustomResourceDefinitions of custom kinds that the server does not serve; return a message for each.
+
+    Kubernetes' own kinds are ignored.
+    """
     unserved_kinds = [info for info in _installable_kinds(kinds) if not await _is_served(api_client, info)]
     return [await _install_definition(api_client, info) for info in unserved_kinds]
 
@@ -43,7 +46,7 @@ def _installable_kinds(kinds: Sequence[str]) -> Iterator[ServedKind]:
 
 
 async def _is_served(api_client: DefinitionsClient, served_kind: ServedKind) -> bool:
-    """Return whether the server serves the kind in any known version."""
+    """Return whether the server serves the kind in any known version: the response to a list is not a 404."""
     for version in served_kind.versions:
         response = await api_client.ask(HttpRequest("GET", f"{kind_path(served_kind, version)}?limit=1"))
         if response.code != 404:
@@ -72,7 +75,7 @@ async def _install_definition(api_client: DefinitionsClient, served_kind: Served
 
 
 class WatchErrorLog:
-    """Selects the informers' errors to report, each once. `remedy` is the advice for kinds that are not served."""
+    """Selects the informers' errors to report: each once while it lasts. `remedy` is the advice for unserved kinds."""
 
     def __init__(self, remedy: str = "") -> None:
         self._remedy = remedy

@@ -265,7 +265,7 @@ async def _run_without_conflicts(
     """Delay the block while another controller decides about the same objects; end the operator if one appears later.
 
     During the delay, a replica with webhooks serves them, so that objects can still be created. Without webhooks,
-    OperatorError is raised instead of a delay.
+    OperatorError is raised instead of a delay. With `config.beside_upstream`, other controllers are ignored.
     """
     if config.beside_upstream:
         yield
@@ -303,7 +303,10 @@ async def _wait_for_end(end: asyncio.Event, operator_end: asyncio.Future[None]) 
 
 
 def _handle_loop_exception(operator: OperatorProcess, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """End the operator after an unhandled exception in batchyard's code; ignore errors of broken connections."""
+    """End the operator after an unhandled exception in batchyard's code; log other errors.
+
+    An OSError in other code is ignored, because a client's broken connection causes it.
+    """
     error = context.get("exception")
     if isinstance(error, BaseException) and _is_batchyard_exception(error):
         operator.fail(error)

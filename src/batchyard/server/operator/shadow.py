@@ -213,7 +213,8 @@ async def compare_with_kueue(
 ) -> ComparisonCounts:
     """Compare Kueue's decisions with batchyard's until `end` is set or the run time is over; return the counts.
 
-    Raises KubeconfigError if the API server's address and credentials cannot be loaded.
+    Raises KubeconfigError if the API server's address and credentials cannot be loaded, or the exception that ended the
+    shadow.
     """
     access = await run_unless_ended(end, read_access(config.source))
     if access is None:
@@ -269,7 +270,10 @@ def _with_pods_ready(shadow_settings: ShadowSettings, kueue_settings: KueueSetti
 
 
 def _handle_loop_exception(shadow: Shadow, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """End the shadow after an unhandled exception on the asyncio loop; ignore errors of broken connections."""
+    """End the shadow after an unhandled exception on the asyncio loop; log an error without an exception.
+
+    An OSError is ignored, because a client's broken connection causes it.
+    """
     error = context.get("exception")
     if error is None:
         loop.default_exception_handler(context)

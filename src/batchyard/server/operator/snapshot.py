@@ -71,7 +71,10 @@ PageHandler = Callable[[str, Sequence[Obj]], None]
 
 
 async def read_cluster(sender: RequestSender, kinds: Iterable[str], on_page: PageHandler) -> SnapshotResult:
-    """List the objects of these kinds, and pass each page to `on_page`. Raises SnapshotError if a list fails."""
+    """List the objects of these kinds, and pass each page to `on_page`.
+
+    The result records kinds that are forbidden or not served. Any other error raises SnapshotError.
+    """
     response = await _request_status_document(sender)
     status_document = transport.decode_object(response.body) if response.code == 200 else {}
     snapshot_result = SnapshotResult(
@@ -151,15 +154,14 @@ def _continue_token(page: Mapping[str, Any]) -> str:
 
 
 async def _fetch_page(sender: RequestSender, path: str, query: str) -> transport.HttpResponse:
-    """Fetch one page of a list, with retries."""
     request = transport.HttpRequest("GET", f"{path}?limit={SNAPSHOT_PAGE_SIZE}{query}", timeout=MINUTE)
     return await send_with_retries(sender, request)
 
 
 async def send_with_retries(sender: RequestSender, request: transport.HttpRequest) -> transport.HttpResponse:
-    """Send a request and return the last response. Retry with backoff while the server is overloaded or unreachable.
+    """Send a request, and return its response. Retry with backoff after a temporary error, such as 429.
 
-    At most REQUEST_ATTEMPTS_MAX requests are sent.
+    After REQUEST_ATTEMPTS_MAX attempts, return the last response.
     """
     response = await sender.ask(request)
     for attempt in range(1, REQUEST_ATTEMPTS_MAX):

@@ -253,7 +253,7 @@ class CertificateRotator:
 
     @property
     def check_interval(self) -> Duration:
-        """The interval between two checks of the certificates' Secret, in microseconds."""
+        """The interval between two checks of the certificates' Secret, in microseconds, once `is_ready` is True."""
         return min(_CHECK_INTERVAL, self._targets.terms.overlap // _CHECKS_IN_OVERLAP)
 
     async def _check_periodically(self) -> None:
@@ -426,7 +426,7 @@ class Webhooks:
         self._runner: web.AppRunner | None = None
 
     def reporting_to(self, report: Callable[[str], None]) -> Self:
-        """Set the function that gets error messages for the user, and return this object."""
+        """Set the function that gets messages for the user, and return this object."""
         self._report = report
         return self
 
@@ -497,7 +497,10 @@ class Webhooks:
         return web.Response(status=500, text=f"the review depends on more than {_LOOKUPS_MAX} lookups of other objects")
 
     async def _look_up_objects(self, object_query: ObjectQuery) -> Sequence[Obj]:
-        """List the objects that an admission review depends on (RBAC allows no get). Raises LookupFailed."""
+        """Return the objects that an admission review depends on; an empty list if their kind is not served.
+
+        They are listed, because the operator's role does not allow to get them. Raises LookupFailed.
+        """
         kind = scheme.POD if object_query.owner_uid else object_query.key.kind
         served_kind = kind_info(kind)
         field_selector_query = f"fieldSelector=metadata.name={object_query.key.name}"

@@ -52,7 +52,10 @@ class CertificateAuthority:
     """
 
     def __init__(self, folder: Path, now: Instant) -> None:
-        """Load the CA from this folder, or create it. Raises CredentialsError if files are damaged or do not match."""
+        """Load the CA from this folder, or create it.
+
+        Raises CredentialsError if the files are damaged or do not match, or if only the key is missing.
+        """
         self._now = now
         key_file, self.certificate_file = folder / "ca.key", folder / CA_FILE
         loss_text = "then all certificates that it signed become invalid"
@@ -79,7 +82,7 @@ class CertificateAuthority:
     def issue_client_certificate(
         self, user: str, groups: Sequence[str], valid_for: Duration = _VALID_FOR
     ) -> SignedCertificate:
-        """Issue a TLS client certificate that authenticates this user with these groups."""
+        """Issue a TLS client certificate that authenticates this user with these groups, for `valid_for` from now."""
         return self._sign_certificate(
             self._certificate_builder(_subject_name(user, groups), valid_for), ExtendedKeyUsageOID.CLIENT_AUTH, None
         )

@@ -47,10 +47,10 @@ BUSY_PAUSE_MAX: Final = 1 * SECOND
 
 
 class DecisionThrottle:
-    """Delays reconciles (mainly scheduling cycles) by pauses, by the last reconcile's duration and the thread's load.
+    """Delays reconciles (mainly scheduling cycles) by pauses.
 
-    `clock` returns the platform's time, which may run faster than real time. There are no pauses while `is_disabled`
-    returns True.
+    A pause depends on the duration of the last reconcile and on the thread's load. `clock` returns the platform's time,
+    which runs `speed` times as fast as real time. There are no pauses while `is_disabled` returns True.
     """
 
     def __init__(

@@ -136,7 +136,10 @@ class GroupCommit:
         return self._store.changes_since(revision)
 
     def subscribe(self, watch: DurableWatch) -> None:
-        """Register a watch, which then receives every later change once it is durable; end it after `end_watches`."""
+        """Register a watch, which receives all changes that become durable from now on.
+
+        After `end_watches`, the watch is ended at once.
+        """
         self._watches[watch] = None
         if self._is_ending:
             watch.end()
@@ -153,7 +156,10 @@ class GroupCommit:
             self._waiting_callers.append((revision, on_durable))
 
     def is_behind(self) -> bool:
-        """Return whether more than UNDURABLE_CHANGES_MAX changes wait for the journal, so that work must pause."""
+        """Return whether more than UNDURABLE_CHANGES_MAX changes wait for the journal, so that work must pause.
+
+        After a failure of the journal, return False.
+        """
         return self._store.revision - self.durable_revision > UNDURABLE_CHANGES_MAX and self.failure is None
 
     def end_watches(self) -> None:
@@ -218,7 +224,10 @@ class GroupCommit:
             self._shorten_watch_history()
 
     def _schedule_next_batch(self) -> None:
-        """Schedule the next batch, late enough that it includes changes by the callers that were just notified."""
+        """Schedule the next batch, late enough that it includes changes by the callers that were just notified.
+
+        If all changes are written, resume `close`.
+        """
         if self._transactions_in_progress:
             return
         if self._collected_changes:
@@ -235,7 +244,7 @@ class GroupCommit:
                 stack.callback(watch.feed, changes)
 
     def _record_size(self, object_bytes: int) -> None:
-        """Record the bytes of a transaction; drop the sizes of those that are 2 * HISTORY_REVISIONS revisions old."""
+        """Record the bytes of a transaction; drop the sizes of those that ended 2 * HISTORY_REVISIONS revisions ago."""
         self._transaction_sizes.append((self.durable_revision, object_bytes))
         self._history_size += object_bytes
         while self._transaction_sizes[0][0] <= self.durable_revision - 2 * HISTORY_REVISIONS:

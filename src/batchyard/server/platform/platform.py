@@ -125,7 +125,7 @@ class ProvidedObjects:
         self._is_synchronization_scheduled = False
 
     def begin(self) -> None:
-        """Schedule the creation of missing CustomResourceDefinitions, and the update of those that exist."""
+        """Schedule the creation or update of the CustomResourceDefinitions, and the update of the APIServices."""
         self._synchronize_soon()
         for index, name in enumerate(self._kinds):
             if self._client.get(Key(DEFINITION, "", name)) is None:
@@ -136,7 +136,7 @@ class ProvidedObjects:
                 )
 
     def observe(self, event: WatchEvent) -> None:
-        """Schedule an update of the APIServices, and create a deleted CustomResourceDefinition again if it is provided.
+        """Schedule an update of the APIServices; create a deleted CustomResourceDefinition of the platform again.
 
         Changes of other kinds and updates of APIServices are ignored.
         """
@@ -148,7 +148,7 @@ class ProvidedObjects:
             self._synchronize_soon()
 
     def _create_crd(self, name: str) -> None:
-        """Create the provided CustomResourceDefinition with this name as established, unless it exists."""
+        """Create the provided CustomResourceDefinition with this name, including its status, unless it exists."""
         if self._client.get(Key(DEFINITION, "", name)) is not None:
             return
         definition = with_finalizer(platform_definition(self._kinds[name]), FINALIZER)
@@ -489,9 +489,10 @@ class EmbeddedPlatform:
         return CombinedContainers(simulated_containers, self._local.containers, self._local.name)
 
     def _replay_stored_objects(self, cluster: Obj | None) -> None:
-        """Pass the stored objects to the controllers as ADDED events, and create objects that every platform has.
+        """Pass the stored objects to the controllers as ADDED events, and schedule the creation of required objects.
 
-        These are system namespaces, their default ServiceAccounts, bootstrap roles, and the objects of `cluster`.
+        These are system namespaces, their default ServiceAccounts, bootstrap roles, the platform's definitions, and the
+        objects of `cluster`.
         """
         objects = [obj for kind in self._store.kinds() for obj in self._store.list(kind)]
         events = [

@@ -175,13 +175,14 @@ async def serve_platform(
     on_ready: Callable[[str], None],
     forecast_functions: ForecastFunctions | None = None,
 ) -> None:
-    """Run an embedded platform until the process gets a signal or the journal fails.
+    """Run an embedded platform until the process gets a termination signal or the journal fails.
 
     `on_ready` is called with the platform's URL once the platform listens. Without `forecast_functions` the platform
     serves no forecasts.
 
     Raises PortError if the platform cannot listen, JournalError if the journal cannot be opened or written,
-    ClusterConflictError if `cluster` contradicts the stored Cluster, and CredentialsError for damaged credentials.
+    ClusterConflictError if `cluster` contradicts the stored Cluster, CredentialsError for damaged credentials,
+    SpawnerError if this machine cannot be a node, and OSError for other files.
     """
     audit_log = None if options.audit_log is None else AuditLog(options.audit_log)
     with _create_listener(options) as listener, nullcontext() if audit_log is None else closing(audit_log):
@@ -283,7 +284,10 @@ def _create_listener(options: data_dir.PlatformOptions) -> socket.socket:
 
 
 def _shut_down_on_signal(end_event: asyncio.Event, platform: EmbeddedPlatform) -> None:
-    """Shut the platform down on SIGTERM, SIGINT, SIGHUP or a journal failure. A second SIGINT kills the process."""
+    """Shut the platform down on SIGTERM, SIGINT, SIGHUP or a journal failure.
+
+    SIGHUP stays ignored if it is already. During the shutdown, SIGINT kills the process.
+    """
     loop = asyncio.get_running_loop()
 
     def end() -> None:

@@ -45,7 +45,10 @@ class StatusObjects(Protocol):
 
 
 class StatusReport:
-    """Creates the status document of a platform. `start_time` is wall-clock time; `speed` is that of platform time."""
+    """Creates the status document of a platform.
+
+    `start_time` is wall-clock time. `speed` is that of the platform's time, as a multiple of real time.
+    """
 
     def __init__(self, objects: StatusObjects, options: PlatformOptions, start_time: Instant, speed: float) -> None:
         self._objects = objects
@@ -59,7 +62,8 @@ class StatusReport:
     def document(self, *, wall: Instant, clock: Instant, node_status: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """Return the platform's status document.
 
-        `wall` is the current wall-clock time, `clock` that of the platform. `node_status` describes the local node.
+        `wall` is the current wall-clock time, `clock` the platform's current time. `node_status` describes the local
+        node, if there is one.
         """
         objects = self._objects
         nodes, cluster_queues = objects.list(scheme.NODE), objects.list(scheme.CLUSTER_QUEUE)

@@ -95,7 +95,7 @@ class SpdyFrames:
         self._deflate = zlib.compressobj(zdict=compression_dictionary())
 
     def feed_bytes(self, data: bytes) -> Iterator[SpdyEvent]:
-        """Parse received bytes, and yield the events in their SPDY frames. Raises SpdyError for invalid bytes."""
+        """Yield the events of received bytes; a data frame may yield several. Raises SpdyError for invalid bytes."""
         self._buffer += data
         while True:
             if self._remaining_bytes:
@@ -200,7 +200,10 @@ def _encode_control_frame(frame_type: int, body: bytes) -> bytes:
 
 
 def _read_length_prefixed(content: bytes, offset: int) -> tuple[bytes, int]:
-    """Return the bytes after a length prefix at this offset, and the offset after them. Raises SpdyError."""
+    """Return the bytes after a length prefix at this offset, and the offset after them.
+
+    Raises SpdyError or struct.error if bytes are missing.
+    """
     (content_length,) = struct.unpack_from(">I", content, offset)
     end = offset + 4 + content_length
     if end > len(content):
@@ -258,7 +261,7 @@ class WebSocket:
         self._transport.set_reading(is_reading=is_reading)
 
     def close(self, code: CloseReason = CloseReason.NORMAL_CLOSURE) -> None:
-        """Send a close frame with this code, and close the connection after the client's close frame."""
+        """Send a close frame with this code; close the connection after the client's close frame or a timeout."""
         if not self._is_closed:
             self._is_closed = True
             self._transport.send(bytes(self._frames.close(code)))
@@ -267,7 +270,7 @@ class WebSocket:
     # --- callbacks of the connection ---
 
     def feed_bytes(self, data: bytes) -> None:
-        """Parse received bytes, and process the WebSocket frames in them."""
+        """Process the WebSocket frames in received bytes; after invalid bytes, close the connection."""
         self._frames.receive_bytes(data)
         try:
             for frame in self._frames.received_frames():

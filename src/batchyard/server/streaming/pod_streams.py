@@ -93,7 +93,7 @@ class ExecWebSocket:
     # --- callbacks of the process session ---
 
     def process_output(self, output: str, data: bytes) -> None:
-        """Send output of the process to the client."""
+        """Send data that the process wrote to `output` (`stdout` or `stderr`) to the client."""
         self._socket.send(bytes([_OUTPUT_CHANNELS[output]]) + data)
 
     def set_accepts_input(self, *, accepts_input: bool) -> None:
@@ -133,7 +133,7 @@ _EXEC_SPDY_RESIZE: Final = "resize"
 
 
 class ExecSpdy:
-    """An exec or attach session over SPDY, with one stream each for stdin, stdout, stderr, errors and terminal size."""
+    """An exec or attach session over SPDY, with one stream each for input, outputs, terminal sizes and exit status."""
 
     def __init__(self, connection: SpdyConnection, exec_response: ExecResponse) -> None:
         self._connection = connection
@@ -189,7 +189,7 @@ class ExecSpdy:
     # --- callbacks of the process session ---
 
     def process_output(self, output: str, data: bytes) -> None:
-        """Send output of the process to the client."""
+        """Send data that the process wrote to `output` (`stdout` or `stderr`) to the client."""
         self._connection.send(framing.encode_data(self._streams[output], data))
 
     def set_accepts_input(self, *, accepts_input: bool) -> None:
@@ -294,6 +294,5 @@ class _NotifyingHandler:
         self._handler_lost = handler.connection_closed
 
     def connection_closed(self) -> None:
-        """Notify the wrapped handler that the connection is lost, and call `on_lost`."""
         self._handler_lost()
         self._on_lost()

@@ -45,7 +45,7 @@ class PortForwardLimit(Protocol):
     """Counts the port-forward connections of a user, and limits their number."""
 
     def enter_port(self) -> bool:
-        """Count a new port-forward connection. Return False if the user's limit is reached."""
+        """Count a new port-forward connection. Return False if a limit is reached."""
 
     def leave_port(self) -> None:
         """Stop counting a port-forward connection, which is closed."""
@@ -168,7 +168,7 @@ class _StreamPair:
         self.streams: dict[str, int] = {}
 
     def connect(self) -> None:
-        """Connect to the port of the pod, unless the user has too many port-forward connections."""
+        """Connect to the port of the pod; report a failure if too many port-forward connections are open."""
         if not self._port_forward.port_limit.enter_port():
             self.process_end(SessionEnd(failure=TOO_MANY_CONNECTIONS))
             return
@@ -177,7 +177,7 @@ class _StreamPair:
             self._session.set_reading(is_reading=False)
 
     def take(self, spdy_data: SpdyData) -> None:
-        """Pass data of the data stream to the port, and its end; ignore data on the error stream."""
+        """Write data of the data stream to the port, and signal the end of the data; ignore the error stream."""
         if self._session is not None and spdy_data.stream_id == self.streams["data"]:
             self._session.write(spdy_data.data)
             if spdy_data.is_last:
@@ -221,7 +221,7 @@ class _StreamPair:
         self._port_forward.forget(self)
 
     def _detach_session(self) -> ByteStream | None:
-        """Remove and return the connection to the port, and stop counting it for the user's limit."""
+        """Remove and return the connection to the port (None without one), and stop counting it for the limits."""
         session, self._session = self._session, None
         if session is not None:
             self._port_forward.port_limit.leave_port()
@@ -293,7 +293,10 @@ class PortForwardWebSocket:
         self.socket.set_reading(is_reading=not self._blocked_channels)
 
     def forget(self, channel: int) -> None:
-        """Remove a port whose connection is closed; close the WebSocket after the last one."""
+        """Remove the port with this data channel, because its connection is closed.
+
+        After the last port, close the WebSocket.
+        """
         if self._open_ports.pop(channel, None) is not None:
             self._port_limit.leave_port()
         if channel in self._blocked_channels:
@@ -302,7 +305,10 @@ class PortForwardWebSocket:
             self.socket.close()
 
     def send_failure(self, channel: int, port: int, session_end: SessionEnd) -> None:
-        """Send the message of a failed connection to the client, on the error channel of its port."""
+        """Send the error message of a failed connection to the client.
+
+        `channel` is the data channel of the port. Its error channel is the next one.
+        """
         self.socket.send(bytes([channel + 1]) + self.forwarding.failure_message(port, session_end).encode())
 
 

@@ -56,7 +56,11 @@ class UpgradedConnection(asyncio.Protocol):
     def __init__(
         self, transport: Any, connections: Connections, peer: object, holder: str, take_turn: TurnScheduler
     ) -> None:
-        """Take over the transport of an HTTP connection. `holder` is the key of the limited user, '' for the owner."""
+        """Take over the transport of an HTTP connection.
+
+        `holder` identifies the user for the limit of forwarded ports; it is '' for the owner, who has only the total
+        limit.
+        """
         self._transport = transport
         self._connections = connections
         self._holder = holder
@@ -92,7 +96,7 @@ class UpgradedConnection(asyncio.Protocol):
     # --- forwarded connections ---
 
     def enter_port(self) -> bool:
-        """Count a new port-forward connection. Return False if the user's limit is reached."""
+        """Count a new port-forward connection. Return False if a limit is reached."""
         return self._connections.enter_port(self._holder)
 
     def leave_port(self) -> None:
