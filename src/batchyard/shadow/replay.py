@@ -242,7 +242,7 @@ class DecisionReplay(ShadowState):
     def _apply_next_change(self) -> bool:
         """Let the model process the next change that Kueue can have received; return whether the state changed.
 
-        Before the change, parked Workloads whose batching time is over by then are requeued instead.
+        If inadmissible Workloads are due to be requeued before that change, requeue them instead.
         """
         blocked_keys: dict[Key, None] = {}
         for change_number, pending in self.backlog.items.items():
@@ -346,7 +346,7 @@ class ReplayOrder(NamedTuple):
 
 
 def replay_orders(settle: Duration) -> Sequence[ReplayOrder]:
-    """Return all orders in which to replay watch events; none groups events that arrived more than `settle` apart."""
+    """Return all orders in which to replay watch events; the period of each is at most `settle`."""
     short_periods = (settle // 10, settle // 100, 0)
     return (
         ReplayOrder(0, True, False, by_revision=True),

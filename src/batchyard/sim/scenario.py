@@ -568,7 +568,7 @@ def _unreadable_fault(name: str, error: OSError | ValueError) -> FileFault:
 
 
 def _similar_file_names(path: Path) -> list[str]:
-    """Return the path of the file or folder beside a missing one with the most similar name, if any."""
+    """Return, as a list of at most one, the path beside a missing file or folder with the most similar name."""
     try:
         names = [each.name for each in islice(path.parent.iterdir(), _SIBLINGS_MAX)]
     except OSError:

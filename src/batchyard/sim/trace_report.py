@@ -89,7 +89,7 @@ class TraceWatch:
                 self._on_node(event)
 
     def advance(self, now: Instant) -> None:
-        """Record the points that are due up to `now`; nothing has changed since the last event."""
+        """Record the points that are due before `now`, with the numbers as they are since the last watch event."""
         if now == self._advanced_to:
             return
         self._update_fragmentation()

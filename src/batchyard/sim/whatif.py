@@ -333,7 +333,7 @@ _DECIMAL_PLACES: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class WorkloadDifference:
-    """A Workload whose timelines without and with the change differ; None in a run without this Workload."""
+    """A Workload whose timelines in both runs differ; the timeline in a run without this Workload is None."""
 
     name: str
     queue: str
@@ -481,7 +481,6 @@ def _format_dollars(cents: int) -> str:
 
 
 def _more_preemptions(rows: Sequence[WorkloadDifference]) -> int:
-    """Return how many more preemptions the given Workloads have with the change than without it."""
     return sum(_preemption_count(row.changed) - _preemption_count(row.without) for row in rows)
 
 
