@@ -422,7 +422,7 @@ def _events_in_tree(events: Iterable[WatchEvent]) -> list[WatchEvent]:
 
 
 def _apply_batches(trial: DivergenceDetector, batches: Sequence[EventBatch], order: ReplayOrder) -> None:
-    """Add batches of watch events to a trial replay, and let batchyard's scheduler decide once after them."""
+    """Add batches of watch events to a trial replay, and advance it only after the last of them."""
     trial.changes_first = order.changes_first
     for events, at in batches:
         trial.add_events(events, at)

@@ -211,7 +211,7 @@ class ChangeBacklog:
         return (number for number in list(self.decision_numbers) if self.is_first_of_object(number))
 
     def evictions_for(self, uid: str) -> dict[int, ObservedPreemption]:
-        """Return Kueue's evictions for the preemptor with this uid, by their numbers in the backlog."""
+        """Return, by backlog number, the evictions among `first_decisions()` for the preemptor with this uid."""
         evictions: dict[int, ObservedPreemption] = {}
         for number in self.first_decisions():
             decision = self.items[number].change.decision

@@ -214,7 +214,7 @@ class SchedulerModel:
             self.index.queue_manager.record_new_workload(queue)
 
     def park_all(self, now: Instant) -> None:
-        """Mark all pending Workloads as inadmissible, as if Kueue had tried each of them without success."""
+        """Let all pending Workloads wait for a change, as if Kueue had tried each of them without success."""
         queue_manager = self.index.queue_manager
         while any(queue_manager.requeue(head, None, RequeueReason.GENERIC) for head in self.heads(now)):
             pass  # StrictFIFO queues do not park; they become inactive with their trees
@@ -309,7 +309,7 @@ class ShadowSettings(NamedTuple):
     settle: Duration = 2 * SECOND
     #: The time within which Kueue must make a decision of the model.
     patience: Duration = 15 * SECOND
-    #: The time that Kueue batches changes before it activates parked Workloads.
+    #: The time that Kueue batches changes before it requeues inadmissible Workloads.
     requeue_batch_period: Duration = KUEUE_REQUEUE_BATCH_PERIOD
     #: Whether Kueue orders Workloads evicted for PodsReady by creation time instead of eviction time.
     is_ordered_by_creation: bool = False
@@ -337,7 +337,7 @@ class ShadowState:
         self._settings = settings
         #: Changes that the model has not processed yet.
         self.backlog = observed.ChangeBacklog()
-        #: Decisions of the model reported as missing: their Workloads stay parked until Kueue acts.
+        #: Decisions of the model reported as missing: their Workloads stay inadmissible until Kueue acts.
         self.reported_decisions: dict[str, observed.Signature] = {}
         self._names_by_uid: dict[str, str] = {}
         self._deleted_uids: deque[str] = deque()
@@ -351,7 +351,7 @@ class ShadowState:
             self.model.apply_event(event, now)
 
     def assume_all_tried(self) -> None:
-        """Mark all pending Workloads as inadmissible, as if Kueue had tried each of them without success."""
+        """Let all pending Workloads wait for a change, as if Kueue had tried each of them without success."""
         self.model.park_all(self._now)
 
     @property

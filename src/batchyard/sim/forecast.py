@@ -489,7 +489,7 @@ def _simulate_instant(state: State) -> _ImmediateEffects:
 
 
 def _exceeded_quota(queue: ClusterQueue, snapshot: Snapshot) -> dict[tuple[str, str, str], tuple[int, Sequence[str]]]:
-    """Return by (ClusterQueue, flavor, resource) the usage above the quota, and the Workloads preempted first."""
+    """Return by (ClusterQueue, flavor, resource) the usage above quota, and the Workloads to preempt first for it."""
     excess_by_resource: dict[tuple[str, str, str], tuple[int, Sequence[str]]] = {}
     for fr, used in enumerate(queue.node.usage):
         excess = min(used, -available(queue.node, fr)) if used > 0 else 0

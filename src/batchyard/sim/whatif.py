@@ -138,7 +138,7 @@ def simulate_start(
     seed: int = 0,
     finish: Callable[[Simulation], None] = run_to_end,
 ) -> RunRecord:
-    """Simulate `start`, with `change` unless it is None, for `run_length` from the start of the change.
+    """Simulate `start`, with `change` unless it is None, for `run_length` from the change on (None: to the end).
 
     `finish` runs the simulation to its end, and may observe it.
     """
@@ -171,7 +171,7 @@ def _merge_steps(steps: Iterable[ScenarioStep]) -> list[ScenarioStep]:
 
 
 def _start_at_moment(start: RunStart, seed: int) -> RunStart:
-    """Simulate a scenario until the time `at`, and return that state with the scenario's later steps as a start."""
+    """Simulate a scenario until `start.at`; return a start with that state and the later steps, without faults."""
     scenario = start.scenario
     world = World(scenario, seed=seed)
     world.run_until(start.at)

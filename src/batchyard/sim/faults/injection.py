@@ -287,7 +287,7 @@ class FaultInjector:
         self._world.submit(Update(with_shortages_cluster))
 
     def _update_conflict_rate(self) -> None:
-        """Set the conflict rate of writes to the highest percentage of all active `conflicts` faults."""
+        """Set the conflict rate of writes to the highest of the base rate and of all active `conflicts` faults."""
         if self._write_faults is not None:
             highest_rate = max((action.percent for action in self._conflicts), default=0) / 100
             self._write_faults.conflict_rate = max(highest_rate, self._write_faults.base_conflict_rate)

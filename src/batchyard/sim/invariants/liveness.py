@@ -78,7 +78,7 @@ class NothingHangs(Invariant):
                     self.violate(description, *map(_pod_key, gang))
 
     def _check_exclusive_jobs(self, gang: Sequence[PodView], nodes: Sequence["_NodeRoom"]) -> None:
-        """Check that no exclusively placed Job waits while there is a free pool for its first pod."""
+        """Check that the exclusively placed Jobs of a gang do not wait while each of them could get a free pool."""
         first_pods = [pod for pod in gang if pod.shape.depends_on_pods]
         pools: dict[str, list[_NodeRoom]] = {}
         for node in nodes:
