@@ -72,7 +72,7 @@ def format_duration(duration: Duration) -> str:
 def format_age(duration: Duration) -> str:
     """Return a duration as kubectl prints ages: `45s`, `3m20s`, `17m`, `5h12m`, `2d3h`.
 
-    Clocks may differ slightly, so a negative duration above -2 s is printed as `0s`, a lower one as `<invalid>`.
+    Clocks may differ slightly, so a negative duration is printed as `0s` if above -2 s, otherwise as `<invalid>`.
     Source: k8s.io/apimachinery duration.HumanDuration.
     """
     if duration <= -2 * SECOND:

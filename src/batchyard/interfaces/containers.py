@@ -44,7 +44,7 @@ class ContainerLog(Protocol):
         """Whether unread log lines exist. A long log is read in parts, with a notification for each part."""
 
     def skip_to_last(self, lines: int) -> None:
-        """Skip the log lines before the last `lines` lines, as far as possible; call this before the first `read`."""
+        """Skip the lines before the last `lines` log lines, or fewer lines; call this before the first `read`."""
 
     def read(self) -> Sequence[LogLine]:
         """Return unread log lines, oldest first; before the first read, all retained lines are unread."""
@@ -70,7 +70,7 @@ class SessionEnd(NamedTuple):
 
 
 class SessionClient(Protocol):
-    """Callbacks of an exec, attach or port-forward session to its client; never called from within a client's call."""
+    """The client of an exec, attach or port-forward session. No session method calls these callbacks directly."""
 
     def process_output(self, stream_name: str, data: bytes) -> None:
         """Handle data from the process or port; `stream_name` is `stdout` (also for a port) or `stderr`."""

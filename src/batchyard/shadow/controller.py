@@ -174,9 +174,9 @@ class LifecycleCheck:
             self._record(event, now)
 
     def observe(self, events: Sequence[WatchEvent], now: Instant) -> Iterator[Divergence]:
-        """Process watch events; yield contradictions in Workload statuses, and due divergences.
+        """Process watch events; yield the contradictions in Workload statuses, and the actions of one side only.
 
-        An eviction, requeue or admission by one side only is due once no later event can explain it.
+        Such an eviction, requeue or admission is reported once no later event can explain it.
         """
         self._now = now
         for event in events:
@@ -287,7 +287,8 @@ class LifecycleCheck:
     def _expected_conditions(self, key: Key, now: Instant, old_workload: Obj | None = None) -> dict[str, str]:
         """Return the conditions that batchyard's controller would set to True now: the reason by condition type.
 
-        With `old_workload`, the Workload is in that state. Otherwise conditions without visible effect are left out.
+        With `old_workload`, the controller reads that state with the current spec, and only Evicted and Requeued are
+        returned. Without it, conditions without a visible effect are left out, and a later reconcile is scheduled.
         """
         workload = self._current.objects.get(key) if old_workload is None else old_workload
         if workload is None:

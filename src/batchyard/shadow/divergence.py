@@ -96,7 +96,7 @@ def _unpredicted_admission(
 
 
 def _describe_queue_order(admission: ObservedAdmission, model: SchedulerModel) -> str:
-    """Return, as text, how many Workloads precede an admitted one in the queue order of batchyard's scheduler."""
+    """Return, as text, which Workloads batchyard's scheduler has ahead of the Workload that Kueue admitted."""
     position = model.index.count_ahead_of(admission.queue, admission.workload)
     first_pending_views = model.index.first_pending(admission.queue, 1)
     view = model.index.workload_cache.view(admission.workload)
@@ -229,8 +229,8 @@ class DivergenceDetector(DecisionReplay):
     def _find_overdue_cause(self, change_number: int) -> tuple[str, Decision] | None:
         """Return an earlier decision of batchyard that may explain why Kueue's later decision was not predicted.
 
-        `change_number` is the backlog number of Kueue's decision. The result is batchyard's decision with its cohort
-        tree; None if there is no such decision.
+        `change_number` is the backlog number of Kueue's decision. The result is a pair of the cohort tree and
+        batchyard's decision; None if there is no such decision.
         """
         pending = self.backlog.items[change_number]
         tree, kueue_choice = self._tree_of(pending), pending.change.decision
@@ -252,7 +252,7 @@ class DivergenceDetector(DecisionReplay):
         return None
 
     def _overdue_model_decision(self) -> tuple[str, Decision] | None:
-        """Return batchyard's first decision, with its cohort tree, that Kueue did not make in time, or None."""
+        """Return the cohort tree and batchyard's first decision that Kueue did not make in time, or None."""
         for tree, open_decisions in self._open_decisions.items():
             for decision in open_decisions.decisions:
                 made_at = open_decisions.first_made_at.get(signature_of(decision))

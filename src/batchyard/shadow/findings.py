@@ -225,7 +225,7 @@ def diagnostic_commands(
 
 
 def fair_sharing_hint_for(reason: str, predicted_reasons: Sequence[str], *, is_fair: bool) -> str:
-    """Return a hint if Kueue's preemption reason shows another fair sharing setting than the shadow's; otherwise ''."""
+    """Return a hint if the preemption reasons suggest that Kueue's fair sharing setting is not `is_fair`; else ''."""
     if reason == FAIR_SHARING and not is_fair:
         return "Kueue uses fair sharing: start the shadow with --fair-sharing"
     if is_fair and FAIR_SHARING in predicted_reasons and reason != FAIR_SHARING:

@@ -83,7 +83,7 @@ class CohortTrees:
 
 
 def group_by_tree(events: Iterable[WatchEvent], trees: CohortTrees) -> dict[int, list[WatchEvent]]:
-    """Group watch events by the number of their cohort tree, after joining in `trees` what the objects connect.
+    """Group watch events by the number of their cohort tree; first merge in `trees` the trees that they connect.
 
     Events of objects that affect all trees, such as ResourceFlavors, are omitted.
     """
@@ -262,7 +262,7 @@ class TreeFollower:
         self.check_at = now
 
     def current_objects(self) -> list[WatchEvent]:
-        """Return this cohort tree's objects, as batchyard's scheduler last processed them, as watch events."""
+        """Return a watch event for each object of the tree, in the state that batchyard's scheduler processed last."""
         return _events_in_tree(self._replay.model.current_objects())
 
     def take_over(self, other_follower: "TreeFollower", now: Instant) -> None:
@@ -343,7 +343,7 @@ class TreeFollower:
         return False
 
     def _run_trials(self, start: TrialStart) -> Iterator[DivergenceDetector]:
-        """Yield one trial replay of the watch events since `start` per order and requeue batching time."""
+        """Yield trial replays of the watch events since `start`, in several orders and requeue batching times."""
         batches = self._batches[start.batch_number - self._dropped_batches :]
         for period in dict.fromkeys((self._replay.requeue_batch_period, self._settings.requeue_batch_period, 0)):
             for order in self._orders:
@@ -400,7 +400,7 @@ class TreeFollower:
         return trial
 
     def _trial_starts(self) -> Iterator[TrialStart]:
-        """Yield the starts of trial replays: the last agreement, one over a second before it, and each copied state."""
+        """Yield starts of trial replays: the last agreement, the last one over a second earlier, each copied state."""
         latest_base = self._bases[0]
         agreements = [] if self._is_reordered else self._agreements
         if agreements:
@@ -422,7 +422,7 @@ def _events_in_tree(events: Iterable[WatchEvent]) -> list[WatchEvent]:
 
 
 def _apply_batches(trial: DivergenceDetector, batches: Sequence[EventBatch], order: ReplayOrder) -> None:
-    """Add batches of watch events to a trial replay, and let batchyard's scheduler decide once after them."""
+    """Add batches of watch events to a trial replay, and advance it only after the last of them."""
     trial.changes_first = order.changes_first
     for events, at in batches:
         trial.add_events(events, at)

@@ -123,7 +123,7 @@ def _is_idle_change(event: WatchEvent, view: WorkloadView, old_view: WorkloadVie
 def waits_for_victims(obj: Obj) -> bool | None:
     """Return whether a Workload waits for preemption victims, by Kueue's message.
 
-    None if the Workload has quota, or if the message does not come from the scheduler.
+    None if the Workload has quota, or if its status has no message from the scheduler.
     """
     quota_condition = find_condition(obj, lifecycle.QUOTA_RESERVED)
     if quota_condition is None or quota_condition["status"] == "True":
@@ -195,11 +195,11 @@ class ChangeBacklog:
         return change_number if change_number in self.decision_numbers else None
 
     def is_first_of_object(self, change_number: int) -> bool:
-        """Return whether no earlier change in the backlog affects decisions about the same object."""
+        """Return whether this is the first change of its object in the backlog, apart from idle changes."""
         return self._first_relevant_change(self.items[change_number].key) == change_number
 
     def earlier_changes(self, change_number: int) -> list[int]:
-        """Return the numbers of the backlog's changes that precede this change of the same object."""
+        """Return the numbers of the earlier changes of the same object in the backlog, in order."""
         return [each for each in self._numbers_by_key[self.items[change_number].key] if each < change_number]
 
     def _first_relevant_change(self, key: Key) -> int | None:
@@ -211,7 +211,7 @@ class ChangeBacklog:
         return (number for number in list(self.decision_numbers) if self.is_first_of_object(number))
 
     def evictions_for(self, uid: str) -> dict[int, ObservedPreemption]:
-        """Return Kueue's evictions for the preemptor with this uid, by their numbers in the backlog."""
+        """Return, by backlog number, the evictions among `first_decisions()` for the preemptor with this uid."""
         evictions: dict[int, ObservedPreemption] = {}
         for number in self.first_decisions():
             decision = self.items[number].change.decision

@@ -188,11 +188,11 @@ class DecisionReplay(ShadowState):
             self._apply_change(change_number)
 
     def _retry_parked(self) -> bool:
-        """Retry an inadmissible (parked) Workload about which Kueue made a decision; return whether anything changed.
+        """Retry Workloads about which Kueue has already made a decision; return whether anything changed.
 
-        Kueue processes its queues one by one while objects change. So Kueue may have tried a recently parked Workload
-        after a change that batchyard's scheduler processed later. Such a Workload is retried alone. Otherwise all
-        Workloads of its cohort tree return to their queues, if a change may help them.
+        Kueue processes its queues one by one while objects change. So it may have tried a Workload after a change that
+        batchyard's scheduler processed later. One of these is tried: a cycle with the Workload alone, if it became
+        inadmissible recently; a cycle without late heads; all inadmissible Workloads of its tree, if the tree changed.
         """
         for change_number in self.backlog.first_decisions():
             if self._applied_count_at_retry.get(change_number) == self._applied_count:
@@ -242,7 +242,7 @@ class DecisionReplay(ShadowState):
     def _apply_next_change(self) -> bool:
         """Let the model process the next change that Kueue can have received; return whether the state changed.
 
-        Before the change, parked Workloads whose batching time is over by then are requeued instead.
+        If inadmissible Workloads are due to be requeued before that change, requeue them instead.
         """
         blocked_keys: dict[Key, None] = {}
         for change_number, pending in self.backlog.items.items():
@@ -346,7 +346,7 @@ class ReplayOrder(NamedTuple):
 
 
 def replay_orders(settle: Duration) -> Sequence[ReplayOrder]:
-    """Return all orders in which to replay watch events; none groups events that arrived more than `settle` apart."""
+    """Return all orders in which to replay watch events; the period of each is at most `settle`."""
     short_periods = (settle // 10, settle // 100, 0)
     return (
         ReplayOrder(0, True, False, by_revision=True),

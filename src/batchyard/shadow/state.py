@@ -88,7 +88,7 @@ class SchedulerModel:
             pending_queue.release_preemptor(name)
 
     def current_objects(self) -> Iterator[WatchEvent]:
-        """Yield all objects, as batchyard's scheduler last processed them, as watch events."""
+        """Yield a watch event for each object, in the state that batchyard's scheduler processed last."""
         return (event for events in self._objects.values() for event in events.values())
 
     def get(self, key: Key) -> Obj | None:
@@ -130,7 +130,10 @@ class SchedulerModel:
         return queue_and_tree[0].head_of(workload)
 
     def may_be_late(self, head: Head, since: Instant) -> bool:
-        """Return whether Kueue may still try a Workload before `head`, one that was parked at or after `since`."""
+        """Return whether a Workload ahead of `head` in its queue became inadmissible at or after `since`.
+
+        Then Kueue may not have tried `head` yet, because it works through a queue more slowly.
+        """
         return self.index.queue_manager.pending[head.queue].has_parked_predecessor(head.workload.key, since)
 
     def requeue_parked(self, head: Head) -> None:
@@ -211,7 +214,7 @@ class SchedulerModel:
             self.index.queue_manager.record_new_workload(queue)
 
     def park_all(self, now: Instant) -> None:
-        """Mark all pending Workloads as inadmissible, as if Kueue had tried each of them without success."""
+        """Let all pending Workloads wait for a change, as if Kueue had tried each of them without success."""
         queue_manager = self.index.queue_manager
         while any(queue_manager.requeue(head, None, RequeueReason.GENERIC) for head in self.heads(now)):
             pass  # StrictFIFO queues do not park; they become inactive with their trees
@@ -311,7 +314,7 @@ class ShadowSettings(NamedTuple):
     settle: Duration = 2 * SECOND
     #: The time within which Kueue must make a decision of the model.
     patience: Duration = 15 * SECOND
-    #: The time that Kueue batches changes before it activates parked Workloads.
+    #: The time that Kueue batches changes before it requeues inadmissible Workloads.
     requeue_batch_period: Duration = KUEUE_REQUEUE_BATCH_PERIOD
     #: Whether Kueue orders Workloads evicted for PodsReady by creation time instead of eviction time.
     is_ordered_by_creation: bool = False
@@ -319,9 +322,9 @@ class ShadowSettings(NamedTuple):
     blocked_periods: BlockedPeriods | None = None
 
     def wait_start(self, start_time: Instant, now: Instant) -> Instant:
-        """Return the time from which the delay of an action of Kueue counts that was expected at `start_time`.
+        """Return from when the delay of Kueue's action counts, if the action was expected at `start_time`.
 
-        That is the end of a later blockAdmission period, if any, or `now` while a period lasts.
+        That is `start_time`, or the end of the last blockAdmission period if that is later; `now` while one lasts.
         """
         return start_time if self.blocked_periods is None else self.blocked_periods.wait_start(start_time, now)
 
@@ -339,7 +342,7 @@ class ShadowState:
         self._settings = settings
         #: Changes that the model has not processed yet.
         self.backlog = observed.ChangeBacklog()
-        #: Decisions of the model reported as missing: their Workloads stay parked until Kueue acts.
+        #: Decisions of the model reported as missing: their Workloads stay inadmissible until Kueue acts.
         self.reported_decisions: dict[str, observed.Signature] = {}
         self._names_by_uid: dict[str, str] = {}
         self._deleted_uids: deque[str] = deque()
@@ -353,7 +356,7 @@ class ShadowState:
             self.model.apply_event(event, now)
 
     def assume_all_tried(self) -> None:
-        """Mark all pending Workloads as inadmissible, as if Kueue had tried each of them without success."""
+        """Let all pending Workloads wait for a change, as if Kueue had tried each of them without success."""
         self.model.park_all(self._now)
 
     @property
@@ -403,7 +406,7 @@ class ShadowState:
     def _tree_of(self, pending: observed.PendingChange) -> str:
         """Return the cohort tree that a pending change affects; `*` if it affects all trees.
 
-        Without a tree, that is the name of the Workload or ClusterQueue.
+        If the queue does not exist, return the name of the ClusterQueue, or the key of the Workload.
         """
         event = pending.change.event
         if event.key.kind == scheme.WORKLOAD:

@@ -43,7 +43,6 @@ def cluster_records(event: WatchEvent) -> Iterator[EventFields]:
 
 
 def _node_records(event: WatchEvent) -> Iterator[EventFields]:
-    """Yield a record if a node became ready or not ready, or was removed."""
     record_fields = {"node": event.key.name, "pool": label(event.obj, well_known.NODE_POOL) or ""}
     if event.type is _DELETED:
         yield "NodeRemoved", record_fields
@@ -101,7 +100,6 @@ def _instance_records(event: WatchEvent) -> Iterator[EventFields]:
 
 
 def _pool_records(event: WatchEvent) -> Iterator[EventFields]:
-    """Yield a log record if a node pool was created or removed."""
     if event.type is _DELETED:
         yield "NodePoolRemoved", {"pool": event.key.name}
     elif event.old is None:

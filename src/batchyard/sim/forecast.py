@@ -276,7 +276,7 @@ class ForecastRunner:
         return arrival_model if self._options.expects_arrivals and arrival_model.are_arrivals_expected else None
 
     def _run_forks(self, state: QuotaOnlyState, names: Sequence[str], arrivals: ArrivalModel | None) -> list[_ForkRun]:
-        """Run the random simulations of a forecast until the limit of forks or of kernel steps, but at least three.
+        """Run the random simulations of a forecast. The limit of kernel steps ends them, but not before the third.
 
         If nothing is random, run one simulation.
         """
@@ -322,7 +322,7 @@ class ForecastRunner:
         return run
 
     def _last_simulated_name(self, name: str, quota_state: QuotaOnlyState) -> str:
-        """Return `name`, whose start may end the simulation, or the last simulated Workload of its queue instead."""
+        """Return `name` if the state contains this Workload, else the last Workload of its queue in the state."""
         queue = self._pending_order.positions.get(name, ("", 0))[0]
         return name if name in quota_state.workloads else quota_state.last_by_queue.get(queue, name)
 
@@ -489,7 +489,7 @@ def _simulate_instant(state: State) -> _ImmediateEffects:
 
 
 def _exceeded_quota(queue: ClusterQueue, snapshot: Snapshot) -> dict[tuple[str, str, str], tuple[int, Sequence[str]]]:
-    """Return by (ClusterQueue, flavor, resource) the usage above the quota, and the Workloads preempted first."""
+    """Return by (ClusterQueue, flavor, resource) the usage above quota, and the Workloads to preempt first for it."""
     excess_by_resource: dict[tuple[str, str, str], tuple[int, Sequence[str]]] = {}
     for fr, used in enumerate(queue.node.usage):
         excess = min(used, -available(queue.node, fr)) if used > 0 else 0

@@ -293,7 +293,6 @@ class _GuidePlan:
         self.files[step.name] = [*setup_files, *job_files]
 
     def _cluster(self) -> Obj | None:
-        """Return the Cluster object of the files read so far; None without one."""
         objects = (manifest.obj for manifest in self._manifests.objects)
         return next((obj for obj in objects if group_kind(obj) == scheme.CLUSTER), None)
 
@@ -302,7 +301,6 @@ class _GuidePlan:
         return make_scenario(self._manifests, self._source_errors), self._manifests.warnings
 
     def _platform_files(self, folder: Path) -> list[Path]:
-        """Return the manifest files of the example platform that the guide installs."""
         return [path for name in PLATFORM_FOLDERS for path in self._files(folder / "platform" / name)]
 
     def _apply_rounds(self, folder: Path) -> Iterator[Sequence[Path]]:
@@ -349,7 +347,7 @@ def _rendered_files(platform: Path) -> list[Path]:
 
 
 def cluster_file(folder: Path) -> Path:
-    """Return the file with the Cluster object in a folder, else the file of the installed example."""
+    """Return the path of `cluster.yaml` in a folder; if that does not exist, the path in the installed example."""
     path, examples_path = folder / CLUSTER_FILE, examples_folder()
     return path if path.is_file() or examples_path is None else examples_path / CLUSTER_FILE
 

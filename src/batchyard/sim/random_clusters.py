@@ -253,7 +253,7 @@ def _make_job_set(plan: ClusterWorldPlan, name: str, target: PodTarget) -> Objec
 
 
 def _random_faults(plan: ClusterWorldPlan, nodes: list[str]) -> list[ObjectDict]:
-    """Return up to five random faults of all kinds, each of which ends by itself."""
+    """Return up to five faults of random kinds, which begin in the first hour; those that last have an end."""
     rng, faults = plan.rng, []
     for _ in range(rng.draw_integer(0, 5)):
         make_fault = rng.choose(

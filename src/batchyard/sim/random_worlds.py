@@ -180,7 +180,10 @@ def _make_cohorts(plan: QueueWorldPlan) -> None:
 def _resource_groups(
     plan: QueueWorldPlan, *, limits: bool, quota_max: int, limits_lending: bool = True
 ) -> list[ObjectDict]:
-    """Return random resource groups; with `limits_lending`, no lending limit exceeds the nominal quota."""
+    """Return random resource groups, with borrowing and lending limits if `limits`.
+
+    With `limits_lending`, no lending limit exceeds the nominal quota.
+    """
     rng, groups = plan.rng, []
     for resources, names in plan.groups:
         chosen_names = [name for name in names if not rng.draw_bool(25)] or names[:1]

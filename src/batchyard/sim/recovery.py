@@ -225,7 +225,6 @@ class RecoveryTracker:
         return open_loss.loss if known_loss is None else None
 
     def _close_if_recovered(self, gang: str, now: Instant) -> None:
-        """Record the end of a gang's loss if all its pods run again."""
         open_loss = self._open_losses.get(gang)
         if open_loss is None:
             return
@@ -253,7 +252,6 @@ def _has_ended(event: WatchEvent) -> bool:
 
 
 def _full_pod_count(workload: WorkloadView) -> int:
-    """Return how many pods a Workload has when all of them run."""
     if workload.quota_reserved:
         return sum(holding.pods for holding in workload.admitted_pod_sets)
     return sum(workload.counts)

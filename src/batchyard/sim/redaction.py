@@ -112,7 +112,7 @@ class Redaction:
         self._key = key
 
     def hash_name(self, name: str) -> str:
-        """Return the hash of a name; public names, numbers and uids are returned unchanged."""
+        """Return the hash of a name, of `namespace/name` in two parts; public names, numbers and uids are unchanged."""
         if name in _PUBLIC_NAMES or name.startswith("system-") or _PUBLIC_PATTERN.fullmatch(name):
             return name
         namespace, separator, local_name = name.partition("/")

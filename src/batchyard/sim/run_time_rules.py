@@ -104,7 +104,7 @@ class _RuleError(Exception):
 
 
 def parse_run_time_rules(name: str, text: str) -> list[RunTimeRule]:
-    """Parse a file of run times; raise InvalidScenario with up to 50 errors, each with file, line and column."""
+    """Parse the text of the file `name` as run-time rules; raise InvalidScenario with up to 50 errors."""
     if len(text) > RULES_TEXT_LENGTH_MAX:
         raise InvalidScenario([_file_fault(name, f"the file is longer than {RULES_TEXT_LENGTH_MAX:,} characters")])
     rules: list[RunTimeRule] = []

@@ -366,7 +366,7 @@ def _cluster_deletion_errors(cluster: Obj) -> Iterator[FieldError]:
 def _removed_pools(
     cluster: Obj | None, objects_by_time: Mapping[Duration, Sequence[Obj]]
 ) -> Iterator[tuple[Duration, list[Key]]]:
-    """Yield the node pools that a later version of the Cluster no longer lists, with the time of their deletion.
+    """Yield, for each later version of the Cluster, its time and the keys of the node pools that it no longer lists.
 
     A version of the Cluster without `nodePools` keeps all pools.
     """
@@ -544,7 +544,7 @@ def _manifest_paths(path: Path, faults: list[FileFault]) -> list[Path]:
 
 
 def _read_file(name: str, path: Path | None, faults: list[FileFault]) -> Iterator[tuple[str, str]]:
-    """Yield the name and text of a file, or of standard input."""
+    """Yield the name and text of a file (None: standard input); if it is unreadable, add an error instead."""
     try:
         raw_content = sys.stdin.buffer.read() if path is None else path.read_bytes()
         yield name, raw_content.decode()
@@ -568,7 +568,7 @@ def _unreadable_fault(name: str, error: OSError | ValueError) -> FileFault:
 
 
 def _similar_file_names(path: Path) -> list[str]:
-    """Return the path of the file or folder beside a missing one with the most similar name, if any."""
+    """Return, as a list of at most one, the path beside a missing file or folder with the most similar name."""
     try:
         names = [each.name for each in islice(path.parent.iterdir(), _SIBLINGS_MAX)]
     except OSError:

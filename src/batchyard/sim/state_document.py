@@ -156,7 +156,7 @@ def _located_faults(
 
 
 def _objects_of(value: Any) -> tuple[Sequence[tuple[str, Obj]], Instant | None]:
-    """Return the objects of a parsed document by their paths, and the time of the state if the document records it."""
+    """Return the (path, object) pairs of a parsed document, and the time of the state if the document records it."""
     objects = [(path, obj) for obj, path in objects_with_paths(value) if isinstance(obj, Mapping)]
     if not isinstance(value, Mapping) or not isinstance(value.get("items"), list):
         return objects, None
@@ -165,7 +165,7 @@ def _objects_of(value: Any) -> tuple[Sequence[tuple[str, Obj]], Instant | None]:
 
 
 def _known_object(obj: Obj) -> tuple[Sequence[Obj], Sequence[FieldError]]:
-    """Return an object in its storage version, as a list that is empty if its kind is unknown, and its errors.
+    """Return an object in its storage version as a list, [] if its kind is unknown or it is invalid; and its errors.
 
     An object with a resourceVersion, which an API server has stored, is not validated.
     """
@@ -214,7 +214,7 @@ def _creation_instants(obj: Obj) -> Iterator[Instant]:
 
 
 def _all_instants(obj: Obj) -> Iterator[Instant]:
-    """Yield all past timestamps in an object's metadata and status."""
+    """Yield the times of past events that an object's metadata and status record."""
     metadata, status = obj["metadata"], obj.get("status") or {}
     timestamps = [metadata.get("creationTimestamp"), status.get("startTime"), status.get("completionTime")]
     timestamps += [each.get("time") for each in metadata.get("managedFields") or ()]

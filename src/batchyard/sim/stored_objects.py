@@ -67,7 +67,6 @@ def _user_job_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _user_job_set_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the spec of a JobSet without the fields that controllers set."""
     replicated_jobs = []
     for replicated_job in spec.get("replicatedJobs") or ():
         job = replicated_job["template"]
@@ -77,7 +76,6 @@ def _user_job_set_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _user_template(template: Obj) -> dict[str, Any]:
-    """Return a pod template without the labels and annotations that controllers added."""
     metadata = dict(template.get("metadata") or {})
     for field in ("labels", "annotations"):
         if field in metadata:

@@ -89,7 +89,7 @@ class TraceWatch:
                 self._on_node(event)
 
     def advance(self, now: Instant) -> None:
-        """Record the points that are due up to `now`; nothing has changed since the last event."""
+        """Record the points that are due before `now`, with the numbers as they are since the last watch event."""
         if now == self._advanced_to:
             return
         self._update_fragmentation()
@@ -282,12 +282,13 @@ class UnplacedReason:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The utilization of a resource over the simulation, as fractions of the capacity."""
+    """The utilization of a resource over the simulation: means and peaks are fractions of the capacity."""
 
     #: The GPU model of the nodes; '' stands for all nodes.
     model: str
     nodes: int
     resource: str
+    #: The largest capacity: cpu and GPUs in thousandths, memory in bytes.
     total: float
     mean: float
     peak: float
@@ -300,7 +301,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Fragmentation:
-    """The fraction of free GPUs that pods like the trace's cannot use: mean, peak and lower bound."""
+    """The fraction of free GPUs that pods like the trace's cannot use: mean, peak (after `peak_at` s), lower bound."""
 
     mean: float
     peak: float
@@ -311,7 +312,7 @@ class Fragmentation:
 
 @dataclass(frozen=True, slots=True)
 class PointRow:
-    """Utilization and fragmentation as fractions, and the number of waiting pods, at one instant."""
+    """Utilization and fragmentation as fractions, and the number of waiting pods, `at` seconds after the start."""
 
     at: float
     cpu: float

@@ -328,7 +328,7 @@ def _traced_pod(load: Fraction, row: TraceRow) -> tuple[TracedPod, dict[str, Any
 
 
 def _pod_times(row: TraceRow, load: Fraction) -> tuple[Duration, Duration | None, Duration]:
-    """Return when a traced pod is created, scheduled (or None) and deleted, sped up by the load factor."""
+    """Return when a traced pod is created, scheduled (or None) and deleted, all shifted by the load factor."""
     created_at, deleted_at = _whole_number(row, "creation_time") * SECOND, _whole_number(row, "deletion_time") * SECOND
     scheduled_at = _whole_number(row, "scheduled_time") * SECOND if row["scheduled_time"] else None
     if not created_at <= (created_at if scheduled_at is None else scheduled_at) <= deleted_at:
@@ -355,6 +355,5 @@ def _whole_number(row: TraceRow, column: str) -> int:
 
 
 def _model_affinity(models: Sequence[str]) -> dict[str, Any]:
-    """Return the node affinity of a pod that needs one of several GPU models."""
     term = {"matchExpressions": [{"key": MODEL, "operator": "In", "values": list(models)}]}
     return {"nodeAffinity": {well_known.REQUIRED: {"nodeSelectorTerms": [term]}}}

@@ -138,7 +138,7 @@ def simulate_start(
     seed: int = 0,
     finish: Callable[[Simulation], None] = run_to_end,
 ) -> RunRecord:
-    """Simulate `start`, with `change` unless it is None, for `run_length` from the start of the change.
+    """Simulate `start`, with `change` unless it is None, for `run_length` from the change on (None: to the end).
 
     `finish` runs the simulation to its end, and may observe it.
     """
@@ -171,7 +171,7 @@ def _merge_steps(steps: Iterable[ScenarioStep]) -> list[ScenarioStep]:
 
 
 def _start_at_moment(start: RunStart, seed: int) -> RunStart:
-    """Simulate a scenario until the time `at`, and return that state with the scenario's later steps as a start."""
+    """Simulate a scenario until `start.at`; return a start with that state and the later steps, without faults."""
     scenario = start.scenario
     world = World(scenario, seed=seed)
     world.run_until(start.at)
@@ -333,7 +333,7 @@ _DECIMAL_PLACES: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class WorkloadDifference:
-    """A Workload whose timelines without and with the change differ; None in a run without this Workload."""
+    """A Workload whose timelines in both runs differ; the timeline in a run without this Workload is None."""
 
     name: str
     queue: str
@@ -481,7 +481,6 @@ def _format_dollars(cents: int) -> str:
 
 
 def _more_preemptions(rows: Sequence[WorkloadDifference]) -> int:
-    """Return how many more preemptions the given Workloads have with the change than without it."""
     return sum(_preemption_count(row.changed) - _preemption_count(row.without) for row in rows)
 
 

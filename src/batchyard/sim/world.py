@@ -125,7 +125,6 @@ def _workload_key(workload: Obj) -> Key:
 
 
 def _needs_no_quota(workload: Obj) -> bool:
-    """Return whether a Workload needs no quota any more: it is finished or deactivated."""
     view = workload_view(workload)
     return view.finished or not view.active
 

@@ -55,10 +55,10 @@ class RevisionJournal:
     """An open journal file of the object store, to which changes are appended. Not thread-safe."""
 
     def __init__(self, path: Path, sync: SyncMode = SyncMode.FULL, *, accept_loss: bool = False) -> None:
-        """Open a journal file; create it if it does not exist.
+        """Open a journal file; create it if it does not exist. Raise JournalError if the file cannot be used.
 
-        With `accept_loss`, a journal that lacks acknowledged revisions is opened too. Its revision is then raised
-        beyond all that clients may have seen.
+        With `accept_loss`, an undamaged journal file that its commit mark does not confirm is opened too. Its revision
+        is then raised beyond all that clients may have seen.
         """
         self._path = path
         self._commit_mark = journal_file.CommitMark(path)
@@ -103,7 +103,7 @@ class RevisionJournal:
         return sum(len(text) for *_, text, _checksum in journal_rows if text is not None)
 
     def compact(self, floor: int) -> None:
-        """Delete the rows of object versions that were replaced up to revision `floor`, the new compacted revision."""
+        """Delete the rows that changes up to revision `floor` made obsolete; `floor` becomes the compacted revision."""
         self._flush_commit_mark()
         obsolete_rows = [
             replaced_revision for _, replaced_revision in takewhile(lambda pair: pair[0] <= floor, self._replaced_rows)
@@ -129,9 +129,9 @@ class RevisionJournal:
     # --- opening ---
 
     def _read_contents(self, *, accept_loss: bool) -> journal_file.JournalContents:
-        """Read the journal file, or create it; raise JournalError if acknowledged changes are missing.
+        """Read the journal file, or create it. Raise JournalError if it is damaged, or contradicts its commit mark.
 
-        With `accept_loss`, accept such a journal, but raise its revision.
+        With `accept_loss`, an existing file that only contradicts its mark is accepted, and its revision is raised.
         """
         try:
             commit_record, problem = self._commit_mark.read(), "" if self._path.exists() else "missing"
@@ -303,9 +303,9 @@ def back_up(journal: Path, backup: Path) -> journal_file.JournalContents:
 
 
 def restore_backup(backup: Path, journal: Path) -> journal_file.JournalContents:
-    """Create a journal from a backup and return its contents.
+    """Create a journal from a backup; return the contents of the journal.
 
-    Raises JournalError if the backup is invalid or the journal exists.
+    Raises JournalError if the backup is invalid, or if the journal exists or cannot be written.
     """
     if not backup.is_file():
         raise journal_file.JournalError(f"{backup} does not exist; pass a file that `batchyard backup` wrote")

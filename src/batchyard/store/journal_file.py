@@ -40,7 +40,7 @@ _COMMIT_MARK_LENGTH: Final = _COMMIT_RECORD_STRUCT.size + _CHECKSUM_STRUCT.size
 
 
 class JournalError(Exception):
-    """The journal file cannot be used; the message contains the reason and the remedy."""
+    """The journal file cannot be used; the message contains the reason, and the remedy if one is known."""
 
 
 class CommitRecord(NamedTuple):
@@ -93,7 +93,7 @@ def commit_mark_path(journal: Path) -> Path:
 
 
 def is_journal_open(journal: Path) -> bool:
-    """Return whether a process has the journal file open."""
+    """Return whether a process has the journal file open; False if its commit mark file cannot be opened."""
     try:
         fd = os.open(commit_mark_path(journal), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -117,9 +117,9 @@ def wait_until_journal_closed(journal: Path) -> None:
 
 
 def read_commit_record(journal: Path) -> CommitRecord | None:
-    """Return the identity and last revision of a journal, open or not; None if never written.
+    """Return the commit record of a journal, which may be open; None if its commit mark file is missing or empty.
 
-    Raises DamagedMark if its commit mark file is damaged.
+    Raises DamagedMark if the commit mark file is damaged.
     """
     try:
         fd = os.open(commit_mark_path(journal), os.O_RDONLY | os.O_CLOEXEC)
@@ -364,7 +364,7 @@ def floor_checksum(floor: CompactionFloor) -> int:
 
 @contextmanager
 def convert_sqlite_errors(path: Path) -> Iterator[None]:
-    """Convert SQLite's errors within the `with` block into JournalErrors that name the journal file `path`."""
+    """Convert SQLite's errors within the `with` block, even undecodable ones, into JournalErrors that name `path`."""
     try:
         yield
     except sqlite3.OperationalError as error:
@@ -382,7 +382,7 @@ def journal_error(path: Path, error: sqlite3.Error) -> JournalError:
 
 
 def is_disk_error(error: sqlite3.Error) -> bool:
-    """Return whether an SQLite error is about locks, access or disk space, not about the contents of the file."""
+    """Return whether an SQLite error is about locks, access, I/O or disk space, not about the file's contents."""
     return _sqlite_result_code(error) in _PROBLEM_AND_REMEDY_BY_CODE
 
 

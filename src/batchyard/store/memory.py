@@ -153,7 +153,6 @@ class KindListing:
         return self._sorted_objects
 
     def _update_key(self, key: Key, sorted_objects: list[Obj]) -> None:
-        """Insert, replace or remove the object with a key in the sorted list."""
         keys, obj = self._keys, self.objects.get(key)
         key_index = bisect_left(keys, key)
         is_present = key_index < len(keys) and keys[key_index] == key

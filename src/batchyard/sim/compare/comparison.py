@@ -43,7 +43,7 @@ class WaitChange:
 
 @dataclass(frozen=True, slots=True)
 class WaitChanges:
-    """The Workloads whose waits are shorter or longer under the second configuration, by size of the change."""
+    """The Workloads whose waits are shorter or longer under the second configuration, the largest change first."""
 
     shorter: Sequence[WaitChange]
     longer: Sequence[WaitChange]

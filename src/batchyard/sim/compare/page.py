@@ -119,7 +119,6 @@ def _never_admitted_note(overall: Section) -> str:
 
 
 def _cards_html(overall: Section) -> str:
-    """Return the most important figures of a comparison as HTML cards."""
     (row,) = overall.rows
     card_figures = [each for each in overall.figures if each.name in _CARD_FIGURES and any(row.figures[each.name])]
     cards = [_card_html(figure, row) for figure in card_figures]

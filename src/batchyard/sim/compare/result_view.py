@@ -39,7 +39,7 @@ def earlier_totals(text: str) -> dict[str, float]:
 
 
 def compare_with_earlier(summary: RunSummary, totals: Mapping[str, float], name: str) -> Section:
-    """Return the totals of an earlier run beside those of a run; `name` names the earlier run."""
+    """Return the table that compares a run with the totals of an earlier run, whose name for display is `name`."""
     figures: Figures = {figure.name: totals.get(field_name(figure)) for figure in summary.overall.figures}
     section = pair_tables(FigureTable("overall", "", "", summary.overall.figures, {"all": figures}), summary.overall)
     return Section(section.name, f"compared with {name}", "", section.figures, section.rows, name)

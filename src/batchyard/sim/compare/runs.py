@@ -83,7 +83,11 @@ def is_trace(path: Path) -> bool:
 
 
 def trace_as_jobs(folder: Path, load: Fraction, sides: Sequence[ComparedConfiguration]) -> list[Obj]:
-    """Return a trace's nodes as Nodes and its pods as Jobs, in order of time; raise InvalidScenario with all errors."""
+    """Return a trace as manifests in order of time: its Namespace, its Nodes, and a Job with a queue for each pod.
+
+    Pods arrive `load` times as fast. Raise InvalidScenario if the trace is invalid, or if `sides`, the configurations,
+    lack a LocalQueue for the pods.
+    """
     queues = set.intersection(*map(_trace_queues, sides))
     trace = read_trace(folder, load)
     missing_queues = sorted({_queue_name(pod, queues) for pod in trace.pods} - queues)

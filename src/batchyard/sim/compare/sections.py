@@ -63,7 +63,10 @@ def pair_tables(a: FigureTable, b: FigureTable) -> Section:
 
 
 def format_change(figure: Figure, value_pair: ValuePair) -> str:
-    """Return a figure's signed change from the first to the second run as text; '' if it rounds to zero."""
+    """Return a figure's signed change from the first to the second run as text, shares in percentage points.
+
+    Return '' if the change is unknown or 0, or if a figure other than a share rounds to 0.
+    """
     value_change = difference(value_pair)
     if not value_change:
         return ""

@@ -43,7 +43,7 @@ _BOOT_STEPS: Final = ("boot", "registration", "network", "drivers")
 def with_shortages(
     cluster: Obj, stockouts: Iterable[fault_kinds.Stockout], slow_boots: Iterable[fault_kinds.SlowBoot]
 ) -> Obj:
-    """Return a Cluster object changed so that machine types are sold out (`stockouts`) or slow (`slow_boots`)."""
+    """Return a Cluster object in which machine types are sold out (`stockouts`) or boot slowly (`slow_boots`)."""
     sold_out = [row for stockout in stockouts for row in _empty_capacity_entries(stockout, cluster)]
     if sold_out:
         cluster = with_path(cluster, ("spec", "capacity"), [*(cluster["spec"].get("capacity") or ()), *sold_out])
@@ -90,7 +90,6 @@ def _zones_of_cluster(cluster: Obj) -> list[str]:
 def _slowed_times(
     slow_boot: fault_kinds.SlowBoot, machine: MachineType, cluster: Obj, catalog: Catalog
 ) -> Mapping[str, Any]:
-    """Return the boot times of a machine type, multiplied by the factor of a slowBoot fault."""
     old_times = ((cluster["spec"].get("times") or {}).get("byMachine") or {}).get(machine.name) or {}
     slower_times = {}
     for step in _BOOT_STEPS:
@@ -239,7 +238,7 @@ class FaultInjector:
         return _names_of(target_machines)
 
     def _drain_node(self, action: fault_kinds.Drain) -> Sequence[str]:
-        """Cordon a node, evict its pods, and schedule its uncordoning; return [name], or [] without such a node."""
+        """Cordon a node, evict its pods, and schedule its uncordoning; return [name], or [] if it does not exist."""
         client, submit_write = self._world.client, self._world.submit
         node = client.get(Key(scheme.NODE, "", action.node))
         if node is None:
@@ -287,7 +286,7 @@ class FaultInjector:
         self._world.submit(Update(with_shortages_cluster))
 
     def _update_conflict_rate(self) -> None:
-        """Set the conflict rate of writes to the highest percentage of all active `conflicts` faults."""
+        """Set the conflict rate of writes to the highest of the base rate and of all active `conflicts` faults."""
         if self._write_faults is not None:
             highest_rate = max((action.percent for action in self._conflicts), default=0) / 100
             self._write_faults.conflict_rate = max(highest_rate, self._write_faults.base_conflict_rate)

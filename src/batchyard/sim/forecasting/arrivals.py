@@ -98,8 +98,8 @@ class ArrivalModel:
     def steps(self, run_time_of: Callable[[Obj], Duration | None], horizon: Duration, seed: int) -> list[ScenarioStep]:
         """Return random future Workloads for one simulation of a forecast, as scenario steps that create them.
 
-        There are at most 1000 steps, until `horizon`; none if no arrivals are expected. `run_time_of` returns the run
-        time of a new Workload that resembles its argument.
+        There are at most 1000 steps, until `horizon`; [] if no arrivals are expected. `run_time_of` returns the run
+        time of a new Workload that resembles its argument; None: it never ends.
         """
         steps: list[ScenarioStep] = []
         at: Duration = 0

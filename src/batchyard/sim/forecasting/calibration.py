@@ -112,7 +112,7 @@ def to_log_wait(wait: Duration | None) -> float | None:
 
 
 def wait_of(log_wait: float) -> Duration:
-    """Return the wait for a number that `to_log_wait` returned."""
+    """Return the wait from its logarithm, the inverse of `to_log_wait`; 0 for a negative logarithm."""
     return max(0, round((exp(log_wait) - 1) * SECOND))
 
 

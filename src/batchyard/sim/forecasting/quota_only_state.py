@@ -135,7 +135,7 @@ def reduce_to_quota(
 
 
 def _kept_count(queue: str, pending_order: PendingOrder, requested_names: Collection[str]) -> int:
-    """Return how many Workloads of a queue to simulate: 150 beyond the last requested one; 400 if these exceed 1500."""
+    """Return how many Workloads of a queue to simulate: up to 150 from the last requested one on; 400 if over 1500."""
     positions = [
         pending_order.positions[name][1]
         for name in requested_names

@@ -289,7 +289,7 @@ class RunTimeEstimator:
         return latest_runs
 
     def _record_run(self, workload: Obj, age: Duration) -> Sequence[Duration]:
-        """Record a Workload's run; return by how much it exceeded the run time of its manifest, if known, as a list."""
+        """Record a Workload's run; return its time in excess of the manifest's run time as a tuple, () if unknown."""
         admission, has_ended = find_condition(workload, "Admitted"), is_finished(workload)
         assert admission is not None, "a Workload that has run has the condition Admitted"
         run = _ObservedRun(parse_time(admission["lastTransitionTime"]), age, has_ended)
@@ -411,9 +411,10 @@ _JOB_KINDS: Final = frozenset({"Job", "JobSet"})
 
 
 def with_runtimes(state: State) -> tuple[State, list[str]]:
-    """Return the state with a run time for all jobs and pods, and the names of Workloads with an unknown run time.
+    """Return the state with run times for its unfinished work, and the sorted names of Workloads that never end.
 
-    These Workloads hold quota, so that others wait for them; their names are sorted.
+    If none is stated, a run time is added to the job of each unfinished Workload (to the Workload if it has no job),
+    and to each pod without a job. The names are those of Workloads with quota and an unknown run time.
     """
     estimator, unknown_names = RunTimeEstimator(state), list[str]()
     new_objects: dict[Key, Obj] = {}
@@ -435,7 +436,7 @@ def with_runtimes(state: State) -> tuple[State, list[str]]:
 
 
 def _pods_without_job(state: State) -> Iterable[Obj]:
-    """Yield the pods that belong to no job and have no run time."""
+    """Yield the unfinished pods that belong to no job and have no run time."""
     for pod in state.of_kind(scheme.POD):
         owner = controller_of(pod)
         if is_terminal(pod) or (owner is not None and owner["kind"] in _JOB_KINDS):

@@ -109,7 +109,7 @@ class PreemptionRespectsPriority(Invariant):
 
 
 def is_preemption_allowed(policy: str, preemptor: WorkloadView, victim: WorkloadView) -> bool:
-    """Return whether a preemption policy of a ClusterQueue lets one Workload preempt another."""
+    """Return whether a preemption policy, such as LowerPriority, lets `preemptor` preempt `victim`."""
     match policy:
         case "Any":
             return True

@@ -54,7 +54,7 @@ class CloudIsNeverOversold(Invariant):
             self.violate(description, *new_machine_keys)
 
     def _beyond_capacity(self, cluster: Obj, machines: Sequence[Obj], new_machines: Sequence[Obj]) -> Iterator[str]:
-        """Yield an error for each capacity entry and each reservation of the Cluster that the machines exceed."""
+        """Yield an error for each capacity entry and reservation that is exceeded and that a new machine uses."""
         for row in cluster["spec"].get("capacity") or ():
             used_count = sum(self._uses_capacity_entry(row, obj) for obj in machines)
             if used_count > row["count"] and any(self._uses_capacity_entry(row, obj) for obj in new_machines):
@@ -65,7 +65,7 @@ class CloudIsNeverOversold(Invariant):
                 yield f"reservation {row['name']} has {row['count']} machines, but {used_count} are in use"
 
     def _beyond_quota(self, cluster: Obj, machines: Sequence[Obj], new_machines: Sequence[Obj]) -> Iterator[str]:
-        """Yield an error for each quota of the cloud project that the machines exceed."""
+        """Yield an error for each quota of the cloud project that is exceeded and that a new machine uses."""
         for quota in cluster["spec"].get("quotas") or ():
             name = quota["name"]
             used_amount = sum(self._quota_usage(name, obj, cluster) for obj in machines)
@@ -214,7 +214,7 @@ class SlicesAreWhole(Invariant):
     name = "slices_are_whole"
 
     def end_instant(self) -> None:
-        """Check that all machines of a slice stop soon after one of them crashed."""
+        """Check that no machine of a slice runs longer than a minute after another one crashed."""
         now = self.world_view.world.kernel.now()
         for pool, _, machines in self._slices():
             crashed_machines = [

@@ -88,7 +88,10 @@ class WorldView:
 
 
 class Invariant:
-    """Base class: a property of the platform that must always hold. A simulation calls its methods to check it."""
+    """Base class: a property of the platform that must always hold.
+
+    An InvariantChecker calls the check methods during a simulation. They do nothing unless a subclass overrides them.
+    """
 
     name = ""
 

@@ -78,7 +78,7 @@ class NothingHangs(Invariant):
                     self.violate(description, *map(_pod_key, gang))
 
     def _check_exclusive_jobs(self, gang: Sequence[PodView], nodes: Sequence["_NodeRoom"]) -> None:
-        """Check that no exclusively placed Job waits while there is a free pool for its first pod."""
+        """Check that the exclusively placed Jobs of a gang do not wait while each of them could get a free pool."""
         first_pods = [pod for pod in gang if pod.shape.depends_on_pods]
         pools: dict[str, list[_NodeRoom]] = {}
         for node in nodes:
@@ -92,9 +92,9 @@ class NothingHangs(Invariant):
             self.violate(description, *map(_pod_key, gang))
 
     def _addable_nodes(self) -> list[tuple[str, list["_NodeRoom"]]]:
-        """Return by pool the nodes that autoscaling could still add; pools bounded by other limits are omitted.
+        """Return pairs of an autoscaled pool and the nodes that it could still add.
 
-        Return [] if the Cluster has quotas or auto-provisioning limits.
+        Pools that other limits may bound are omitted: all pools if the Cluster has quotas or auto-provisioning limits.
         """
         world = self.world_view.world
         cluster = next(iter(world.objects(scheme.CLUSTER)), None)
@@ -157,7 +157,6 @@ def _gang_fits_nodes(gang: Sequence[PodView], nodes: Sequence[_NodeRoom]) -> boo
 
 
 def _is_anti_affinity_of_pools(pods: Sequence[PodView]) -> bool:
-    """Return whether all anti-affinity terms of the pods have the node pool as topology key."""
     return all(term.topology_key == well_known.NODE_POOL for pod in pods for term in pod.shape.anti_affinity)
 
 

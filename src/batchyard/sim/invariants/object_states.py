@@ -225,7 +225,7 @@ def held_amounts_of(view: workload_views.WorkloadView) -> Amounts:
 
 
 def changes_quota(event: WatchEvent) -> bool:
-    """Return whether a watch event changes the spec of a ClusterQueue or Cohort, or deletes one."""
+    """Return whether a watch event creates or deletes a ClusterQueue or Cohort, or changes its spec."""
     if event.key.kind not in _QUOTA_KINDS:
         return False
     return event.type is EventType.DELETED or event.old is None or event.old.get("spec") != event.obj.get("spec")

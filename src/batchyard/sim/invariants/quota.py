@@ -205,7 +205,6 @@ class AdmittedHasAssignment(Invariant):
 
 
 def _assignments(obj: Obj) -> list[AdmittedPodSet]:
-    """Return the pod set assignments in the admission status of a Workload."""
     return [
         AdmittedPodSet(
             assignment["name"],
@@ -454,7 +453,7 @@ class NoPodWithoutAdmission(Invariant):
         self._started_pods.clear()
 
     def _root_owner(self, obj: Obj) -> Obj | None:
-        """Return the outermost Job or JobSet that owns a pod, or a pod without owner; None if an owner is gone."""
+        """Return the outermost Job or JobSet that owns a pod, else the pod; None if an owner is gone or terminating."""
         client = self.world_view.world.client
         owner = controller_of(obj)
         kind = None if owner is None else {"Job": scheme.JOB, "JobSet": scheme.JOB_SET}.get(owner["kind"])

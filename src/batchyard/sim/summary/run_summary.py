@@ -121,7 +121,7 @@ def _names_text(keys: Sequence[Key], noun: str) -> str:
 
 
 def _loss_sentences(summary: RunSummary) -> list[str]:
-    """Return a sentence on lost work and on what interrupted it; none if nothing was interrupted."""
+    """Return a sentence on lost work and on what interrupted it, as a list; [] if no work was lost or interrupted."""
     figures = summary.figures
     has_machines = "lostHours" in figures
     lost_seconds = (figures["lostHours"] or 0) * HOUR / SECOND if has_machines else figures["evictedWork"]

@@ -163,7 +163,6 @@ class WorkloadRecords:
 
 
 def _held_amounts(view: WorkloadView) -> dict[FlavorResource, int]:
-    """Return the amounts of quota that a Workload holds, by ClusterQueue, flavor and resource."""
     amounts_held: dict[FlavorResource, int] = {}
     for pod_set in view.admitted_pod_sets:
         for resource, amount in pod_set.usage:
