@@ -156,7 +156,7 @@ class PoolPlan:
         )
 
     def request_machines(self, zone: str, count: int) -> None:
-        """Plan to create `count` Instances in a zone; those at the Cluster's creation time start without delay."""
+        """Plan to create `count` Instances in a zone; those planned at the Cluster's creation start without delay."""
         if count <= 0:
             return
         instance = new_instance(self.pool, zone, self.cluster)

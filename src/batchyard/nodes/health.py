@@ -247,7 +247,7 @@ class NodeHealth:
         self._zones = Zones()
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return a changed node, or a changed Lease's node; all unready nodes if a zone's disruption state changed."""
+        """Return the key of a changed Node or Lease's node; also of all unready nodes if a zone's state changed."""
         key, new = event.key, None if event.type is _DELETED else event.obj
         if key.kind == scheme.POD:
             self._pods.observe(key, event.old, new)

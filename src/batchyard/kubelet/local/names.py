@@ -133,9 +133,10 @@ def resolve_dns_name(name: str, domain: str, reader: Reader) -> Sequence[str] | 
 
 
 def resolve_address(name: str, domain: str, reader: Reader) -> Sequence[str] | None:
-    """Return the DNS name, in a list, for a reverse lookup such as `5.0.77.10.in-addr.arpa`.
+    """Return a pod's DNS name, in a list, for the name of a reverse lookup such as `5.0.77.10.in-addr.arpa`.
 
-    None if no pod with this address has a hostname, and a subdomain that is a Service.
+    A pod has a DNS name if it sets a hostname and a subdomain, and the subdomain is an existing Service. None if no
+    such pod has the address, or if `name` is not that of a reverse lookup.
     """
     if not name.endswith(_REVERSE_LOOKUP_SUFFIX):
         return None

@@ -163,9 +163,10 @@ class ContainerDevices:
 def allocate_devices(
     pod: Obj, resource: str, healthy_devices: Sequence[int], allocations: Mapping[str, Allocation]
 ) -> Allocation:
-    """Return the devices of `resource` for each container of a pod that requests some. InputError if too few are free.
+    """Return the devices of `resource` for each container of a pod that requests some.
 
-    `healthy_devices` are those of the machine, `allocations` the current assignments by pod uid.
+    `healthy_devices` are those of the machine, `allocations` the current assignments by pod uid. InputError if too few
+    are free, or if the pod's own current assignment is no longer valid.
     """
     uid: str = pod["metadata"]["uid"]
     own_allocation = allocations.get(uid, {})

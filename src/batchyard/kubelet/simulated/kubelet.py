@@ -310,7 +310,10 @@ class SimulatedKubelets:
         self._pods = PodsByNode()
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the keys of a changed pod or of a changed node's pods; ignore status updates of this controller."""
+        """Return the keys of the pods to reconcile: a changed pod, or all pods on a changed node or machine.
+
+        Changes without effect on simulated pods, such as status updates by this controller, give no keys.
+        """
         key = event.key
         if key.kind != scheme.POD:
             is_simulated = key.name != self._local_node
@@ -371,7 +374,7 @@ class SimulatedKubelets:
 
 
 def _record_work_before_crash(pod: Obj, reader: Reader) -> list[Write]:
-    """Return the write that records the checkpointed work of a pod whose machine has crashed, or nothing."""
+    """Return the write that records the checkpointed work of a pod after its machine crashed; empty if none is due."""
     instance = reader.get(Key(scheme.INSTANCE, "", bound_node(pod)))
     if instance is None or phase_of(instance) != CRASHED or running_since(pod) is None:
         return []
@@ -380,7 +383,7 @@ def _record_work_before_crash(pod: Obj, reader: Reader) -> list[Write]:
 
 
 def _is_relevant_pod_change(event: WatchEvent) -> bool:
-    """Return whether a pod is new, is to be deleted, or changed in more than its status."""
+    """Return whether a pod is new, is waiting for its deletion, or changed its spec or deletion time."""
     pod, old = event.obj, event.old
     if event.type is _DELETED:
         return False
@@ -391,7 +394,7 @@ def _is_relevant_pod_change(event: WatchEvent) -> bool:
 
 
 def _is_relevant_machine_change(event: WatchEvent) -> bool:
-    """Return whether a Node or Instance is new, a Node changed its readiness, or an Instance its phase."""
+    """Return whether a Node or Instance is new or changed in a way that affects its pods; not if it was deleted."""
     if event.type is _DELETED or event.old is None:
         return event.type is not _DELETED
     if event.key.kind == scheme.NODE:

@@ -393,7 +393,7 @@ def start_image_helper(
 
 
 def _serve_requests(node: int, connection: socket.socket, detect_engines: Callable[..., EngineSearchResult]) -> None:
-    """In the image-pulling process: detect engines, then fork a shim per pull request until the spawner ends."""
+    """In the image helper process: detect engines, then fork a shim per pull request until the spawner ends."""
     kept_fds = sorted({node, connection.fileno()})
     for lower, upper in zip([2, *kept_fds], [*kept_fds, os.sysconf("SC_OPEN_MAX")], strict=True):
         os.closerange(lower + 1, upper)

@@ -116,7 +116,7 @@ def watch_for_oom(group: CgroupPaths) -> int | None:
     """Return an eventfd that becomes readable when a cgroup v1 group or a child group runs out of memory.
 
     v1 counts OOM kills only in the process's own group, which a runtime may remove before the shim reads the count.
-    None for v2, where a group also counts the kills in its child groups.
+    None for v2, where a group also counts the kills in its child groups, and without the memory controller.
     """
     control_path = f"{group['memory']}/cgroup.event_control" if "memory" in group else ""
     if not control_path or not os.path.exists(control_path):
