@@ -66,8 +66,6 @@ def eviction_interval(state: ZoneState, node_count: int) -> Duration | None:
 
 
 class _NodeRecord(NamedTuple):
-    """A node's zone and readiness, and when the node got its NoExecute taint."""
-
     zone: str
     is_ready: bool
     tainted_at: Instant | None
@@ -86,7 +84,6 @@ class _Zone:
         self.taint_interval: Duration | None = None
 
     def record_taint(self, at: Instant) -> None:
-        """Record the time at which a node of the zone got its NoExecute taint."""
         self.tainted_at = at if self.tainted_at is None else max(at, self.tainted_at)
 
     def update_state(self) -> bool:

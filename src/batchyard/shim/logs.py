@@ -124,7 +124,6 @@ class LogLineSplitter:
 
 
 def _format_current_time() -> bytes:
-    """Return the current time in RFC 3339 format with nanoseconds."""
     return linux.format_time(linux.now()).encode()
 
 

@@ -75,7 +75,6 @@ class _ExecSession:
         self._subreaper = 0
 
     def host(self) -> None:
-        """Enter the container, start the exec command, and wait for its end."""
         pid = _read_first_pid(self._run)
         container_pidfd = os.pidfd_open(pid)
         group, container_environment = launch.control_group_of(self._run), launch.running_environment(self._run, pid)

@@ -117,7 +117,6 @@ def _container_events(key: Key, old: Mapping[str, Any], new: Mapping[str, Any], 
 
 
 def _problem_events(key: Key, container: pod_actions.PodContainer, problem: StartProblem) -> Iterator[EventRecord]:
-    """Yield the Events for a container that cannot be created, for example because its image pull failed."""
     image = container.spec.get("image") or ""
     if problem.reason == images.ERR_IMAGE_PULL:
         yield EventRecord(key, "Warning", "Failed", f"Failed to pull image {quote_like_go(image)}: {problem.message}")
@@ -309,7 +308,6 @@ class LocalKubelet:
     def _build_result(
         self, pod_state: pod_actions.PodState, actions: pod_actions.PodActions, reader: Reader, now: Instant
     ) -> ReconcileResult:
-        """Return the writes for a pod's actions, its new status, its Events, and when to reconcile again."""
         pod = pod_state.pod
         key = Key(scheme.POD, pod["metadata"]["namespace"], pod["metadata"]["name"])
         desired_runs = self._compute_desired_runs(pod_state, actions, reader, now)
@@ -334,7 +332,6 @@ class LocalKubelet:
     def _compute_desired_runs(
         self, pod_state: pod_actions.PodState, actions: pod_actions.PodActions, reader: Reader, now: Instant
     ) -> "_DesiredRuns":
-        """Return the changes of a pod's Run objects, and why containers or volumes cannot be created."""
         desired_runs = _DesiredRuns([_stop_write(container_stop) for container_stop in actions.stops], {}, "", [])
         if actions.creates_sandbox:
             try:

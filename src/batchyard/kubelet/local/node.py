@@ -109,7 +109,6 @@ def _is_status_report_due(node: Obj, now: Instant) -> bool:
 
 
 def _with_heartbeat(node: Obj, now: Instant) -> Obj:
-    """Return the node with the heartbeat time of its conditions set to `now`."""
     heartbeat_field = {"lastHeartbeatTime": format_time(now)}
     return with_path(node, ("status", "conditions"), [{**c, **heartbeat_field} for c in node["status"]["conditions"]])
 

@@ -407,7 +407,6 @@ def _restarts_in_row(run: ObservedRun) -> int:
 
 
 def _will_restart(role: ContainerRole, run: ObservedRun, restart_policy: str) -> bool:
-    """Return whether a container restarts after an ended start, given its role and the pod's restart policy."""
     if role is ContainerRole.SIDECAR:
         return True
     if role is ContainerRole.MAIN and restart_policy == "Always":

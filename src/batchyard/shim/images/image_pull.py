@@ -157,7 +157,6 @@ def _pull_if_needed(run: ShimRun, engine: ContainerEngine) -> None:
 
 
 def _run_pull(run: ShimRun, engine: ContainerEngine) -> CommandResult:
-    """Run the engine's pull command for the image in a pull request; return the command's result."""
     return engine.pull(run.spec["reference"], run.spec.get("auth") or {}, os.readlink(f"/proc/self/fd/{run.folder}"))
 
 

@@ -322,6 +322,5 @@ def _can_filter_syscalls() -> bool:
 
 
 def _install_trial_filter(filter_program: bytes) -> None:
-    """In a forked child: drop all privileges and install the seccomp filter `filter_program`, a BPF program."""
     linux.drop_privileges()
     linux.install_seccomp_filter(filter_program)

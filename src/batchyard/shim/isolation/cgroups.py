@@ -197,7 +197,7 @@ def _choose_deeper_group(group: str, memory_group: str) -> str:
 
 
 def _find_unified_hierarchy(mount_point: str, path: str) -> Cgroups | None:
-    """Return the nearest v2 group, this process's own or an ancestor, that can have child groups with controllers."""
+    """Return the nearest v2 group (own or ancestor) that can have child groups with memory limits; None for none."""
     while True:
         if _can_create_child_groups(path):
             _write_each_value(f"{path}/cgroup.subtree_control", [f"+{name}" for name in _CONTROLLERS])

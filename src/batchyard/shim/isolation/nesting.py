@@ -102,8 +102,6 @@ _FOLDER_MODE, _FILE_MODE = 0o755, 0o644
 
 
 class _VolumeMount(NamedTuple):
-    """A volume mount of a container: its source, its mount point, and whether it is read-only."""
-
     source: str
     target: str
     is_read_only: bool
@@ -127,7 +125,6 @@ class _MountTree:
         return indexes[-1] if indexes else None
 
     def attach_nested_volumes(self) -> None:
-        """Attach each volume mount whose mount point lies in another volume."""
         for index, outer_index in enumerate(self._outer_indexes):
             if outer_index is not None:
                 self._attach_mount(index, outer_index)
