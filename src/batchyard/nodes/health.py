@@ -133,7 +133,7 @@ class Zones:
         return are_all_zones_down(zone.state for zone in self._zones.values() if zone.ready_count or zone.unready_nodes)
 
     def next_taint_time(self, name: str) -> Instant | None:
-        """Return when a node may get its NoExecute taint (0: at once); None for an unknown node or if no node may."""
+        """Return when a node may get its NoExecute taint (0: at once); None if it is unknown or must get none now."""
         node = self._nodes.get(name)
         zone = None if node is None else self._zones[node.zone]
         if zone is None or zone.taint_interval is None:
@@ -330,7 +330,7 @@ class TaintEviction:
         self._taints: dict[str, Sequence[Taint]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the pods of a node whose taints changed, or a pod that changed on a tainted node."""
+        """Return the keys of the pods on a node whose taints changed, or that of a changed pod on a tainted node."""
         key, new = event.key, None if event.type is _DELETED else event.obj
         if key.kind == scheme.POD:
             self._pods.observe(key, event.old, new)

@@ -448,7 +448,7 @@ class ContainerHealth:
         self._callbacks.warn(reason, message)
 
     def apply_result(self, kind: str, has_succeeded: bool, message: str) -> bool:
-        """Apply a probe's result after enough equal results in a row; return whether the probe continues."""
+        """Apply a probe result that has reached its threshold; return whether the probe continues."""
         if kind == "readiness":
             self._is_ready = has_succeeded
         elif not has_succeeded:

@@ -295,7 +295,7 @@ _REFERENCE_KINDS: Final[Mapping[str, tuple[_ConfigFinder, str, Callable[[str], s
 
 
 def environment(pod: Obj, container: Mapping[str, Any], addresses: Sequence[str], reader: Reader) -> dict[str, str]:
-    """Return a container's environment variables. ContainerError if a value is not available.
+    """Return a container's environment variables. ContainerError if a value is unavailable or invalid.
 
     `addresses` are the pod's addresses. The image's variables, HOME and HOSTNAME are not included.
     """

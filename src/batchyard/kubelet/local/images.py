@@ -168,7 +168,7 @@ _PULL_SECRET_KEYS: Final = (".dockerconfigjson", ".dockercfg")
 
 
 class ImageWait(NamedTuple):
-    """Why a container cannot start yet (None: nothing new to report), and when to check again, if known."""
+    """A container start that must wait: the problem to report, if any, and when to check again, if known."""
 
     problem: StartProblem | None
     check_at: Instant | None = None
@@ -190,7 +190,7 @@ class ImageSources(NamedTuple):
 
 
 def resolve_pulled_image(start: ContainerStart, now: Instant) -> Mapping[str, Any] | ImageWait | ImageRequest:
-    """Return a container's image metadata after its pull; otherwise whether to wait, or the pull to start."""
+    """Return a container's image metadata, or the pull to start, or an ImageWait while a pull runs or is delayed."""
     container = start.container
     last_pull = container.images[-1] if container.images else None
     if last_pull is None or last_pull.attempt != start.attempt:

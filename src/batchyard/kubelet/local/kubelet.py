@@ -43,8 +43,8 @@ def pod_events(
 ) -> Iterator[EventRecord]:
     """Yield the Events for one reconciliation of a pod.
 
-    They report changed container statuses (the new ones are those of `new_pod`), a replaced sandbox, a missed deadline
-    or eviction, container stops, and new start problems.
+    They report changed container statuses (`new_pod` has the new ones), a replaced sandbox, an exceeded deadline, an
+    eviction, container stops, and new start problems.
     """
     key = _pod_key(new_pod)
     old_statuses = pod_actions.statuses_by_name(pod_state.pod)
@@ -160,7 +160,7 @@ _CHANGING_FIELD_PATHS: Final = ("metadata.labels", "metadata.annotations")
 
 
 def refresh_interval(pod: Obj) -> Duration | None:
-    """Return the interval at which the files in a pod's volumes are updated; None if they never change."""
+    """Return the interval at which the files in a pod's volumes are updated; None if they need no updates."""
     return min(chain.from_iterable(map(_volume_refresh_intervals, pod["spec"].get("volumes") or ())), default=None)
 
 

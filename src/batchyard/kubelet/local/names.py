@@ -80,7 +80,8 @@ def hosts_file(
 ) -> str:
     """Return the text of a pod's /etc/hosts.
 
-    `machine_hosts` is the machine's own file, for a pod on the host network, and None for other pods.
+    `names` are the pod's own names for its address (empty for no entry). `machine_hosts` is the machine's own file, for
+    a pod on the host network, and None for other pods.
     """
     lines = ["\t".join([alias["ip"], *(alias.get("hostnames") or ())]) + "\n" for alias in host_aliases]
     alias_entries = "".join(["\n# Entries added by HostAliases.\n", *lines]) if lines else ""

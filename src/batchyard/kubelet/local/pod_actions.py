@@ -265,9 +265,9 @@ SANDBOX_RETRY_DELAY: Final = 5 * SECOND
 
 
 class ContainerStart(NamedTuple):
-    """A container to start, with the number of this start (from 0) and of restarts in a row up to this start.
+    """A container to start, the number of this start (from 0), and the number of consecutive restarts up to it.
 
-    A run of over 10 minutes resets the number of restarts in a row.
+    A run of over 10 minutes ends a series of consecutive restarts.
     """
 
     container: PodContainer
@@ -401,7 +401,7 @@ def _start_actions(pod_state: PodState, now: Instant) -> PodActions:
 
 
 def _restarts_in_row(run: ObservedRun) -> int:
-    """Return the number of restarts in a row up to this ended container start; 0 if the container ran long."""
+    """Return the number of consecutive restarts up to this ended container start; 0 if the container ran long."""
     run_time = run.ended_at - run.started_at if run.started_at else 0
     return 0 if run_time > _BACKOFF_RESET_RUN_TIME else run.restarts_in_row
 

@@ -416,7 +416,7 @@ class RunRequests:
         self._gpus = {gpu.number: gpu for gpu in gpus}
 
     def check_admission(self, pod: Obj, other_pods: Sequence[Obj], reader: Reader) -> KubeletRejection | None:
-        """Return why this node rejects a pod; None if it accepts the pod, or if its Node object has no status yet."""
+        """Return why this node rejects a pod; None if it accepts the pod or the Node is missing or has no status."""
         node = reader.get(self._node)
         if node is None or "status" not in node:
             return None

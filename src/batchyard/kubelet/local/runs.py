@@ -99,7 +99,7 @@ class ObservedRun(NamedTuple):
 
     @property
     def restarts_in_row(self) -> int:
-        """The number of restarts in a row up to this container start, which determines the next restart delay."""
+        """The number of consecutive restarts up to this container start, which determines the next restart delay."""
         return int(self.obj["spec"].get("restartsInRow", 0))
 
 

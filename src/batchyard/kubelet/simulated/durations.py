@@ -229,7 +229,10 @@ def _is_operator(word: str, characters: str = "") -> bool:
 
 
 def with_work_finalizer(pod: meta.Obj, reader: Reader) -> meta.Obj:
-    """Return a new pod; if a Job owns it and it saves checkpoints, with a finalizer until its work is recorded."""
+    """Return a new pod, with the checkpoint finalizer if it belongs to a Job or JobSet and saves checkpoints.
+
+    The finalizer keeps the deleted pod until its work is recorded.
+    """
     owners = list(meta.controlling_jobs(pod, reader.get))
     if not owners or pods.checkpoint_interval([pod, *owners]) is None:
         return pod
@@ -391,7 +394,7 @@ class BareWorkloads:
 
 
 def named_runtime(cluster: meta.Obj | None, names: Sequence[str]) -> Duration | None:
-    """Return the Cluster's first run time for jobs that matches one of the names (`namespace/name`), or None."""
+    """Return the run time in the Cluster's first row for jobs that matches a name (`namespace/name`), or None."""
     for entry in _cluster_runtimes(cluster).get("jobs") or ():
         if _matches_pattern(entry["names"], names):
             return parse_duration(entry["runtime"])

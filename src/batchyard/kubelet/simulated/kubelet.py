@@ -65,7 +65,7 @@ _RESTART_TEXT: Final = "The container could not be located when the pod was dele
 class PodEventKind(StrEnum):
     """What can happen to a simulated pod next, such as the start of its containers or its deadline."""
 
-    TAKE_UP = "TakeUp"
+    ACCEPT = "Accept"
     START = "Start"
     EXIT = "Exit"
     LOSE = "Lose"
@@ -91,7 +91,7 @@ def no_start_delay(pod: Obj) -> Duration:  # noqa: ARG001 - the signature of a d
 class ContainerDelays:
     """How long simulated containers take to start and to stop."""
 
-    #: Returns the time from the acceptance of a pod until its containers run; the same value for each call.
+    #: Returns the time from the acceptance of a pod until its containers run; always the same for the same pod.
     start_delay: Callable[[Obj], Duration] = no_start_delay
     #: The time from the stop signal to the exit, limited by the grace period.
     stop_time: Duration = SECOND
@@ -118,7 +118,7 @@ def status_after(sim_pod: SimulatedPod, pod_event: PodEvent, now: Instant) -> Ma
     """Return the status of a simulated pod after `pod_event`, such as the exit of its containers."""
     run = pod_status.run_of(sim_pod.pod) or pod_status.SimulatedRunState(pod_status.creating_state(sim_pod.pod))
     match pod_event.event_kind:
-        case PodEventKind.TAKE_UP:
+        case PodEventKind.ACCEPT:
             starts_without_delay = sim_pod.delays.start_delay(sim_pod.pod) == 0
             return _running_status(sim_pod, run, now) if starts_without_delay else _status(sim_pod, PENDING, run, now)
         case PodEventKind.START:
@@ -146,7 +146,7 @@ def _arrival_events(sim_pod: SimulatedPod, now: Instant) -> Iterable[PodEvent]:
         return [PodEvent(deleted_at, PodEventKind.DELETE)]
     if machine.notice_at is not None:
         return [PodEvent(machine.notice_at, PodEventKind.REJECT)]
-    return [PodEvent(now, PodEventKind.TAKE_UP)] if machine.is_ready() else []
+    return [PodEvent(now, PodEventKind.ACCEPT)] if machine.is_ready() else []
 
 
 def _run_events(sim_pod: SimulatedPod, run: pod_status.SimulatedRunState) -> Iterable[PodEvent]:

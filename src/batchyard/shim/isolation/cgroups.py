@@ -70,7 +70,7 @@ def create_group(group: CgroupPaths, settings: Mapping[str, Mapping[str, str]]) 
 
 
 def enable_controllers(version: int, group: CgroupPaths) -> None:
-    """Enable a control group's controllers for its child groups, which only cgroup v2 requires."""
+    """Enable a control group's controllers for its child groups; do nothing for cgroup v1."""
     if version == 2:
         _write_file(f"{group['memory']}/cgroup.subtree_control", " ".join(f"+{name}" for name in group))
 
@@ -103,7 +103,7 @@ def control_file_contents(
 
 
 def count_oom_kills(group: CgroupPaths) -> int:
-    """Return how many processes of a control group were OOM-killed."""
+    """Return how many processes of a control group were OOM-killed; 0 if that is unknown."""
     for file_name in ("memory.events", "memory.oom_control") if "memory" in group else ():
         for line in _read_file(f"{group['memory']}/{file_name}").splitlines():
             name, _, value = line.partition(" ")
