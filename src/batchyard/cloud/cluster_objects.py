@@ -60,7 +60,7 @@ class NodeRequirements(NamedTuple):
 
 
 class UnsatisfiableRequirements(NamedTuple):
-    """Says why no node pool can be created for a pod."""
+    """The reason why no node pool can be created for a pod."""
 
     reason: str
 

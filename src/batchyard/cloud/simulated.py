@@ -51,7 +51,7 @@ class InstanceController:
 
 
 def _delete_node_writes(node: meta.Obj | None) -> list[Write]:
-    """Return the write that deletes a machine's Node; none if it is missing or belongs to no cloud node pool."""
+    """Return the write that deletes a machine's Node; empty if it is missing or belongs to no cloud node pool."""
     is_of_node_pool = node is not None and meta.label(node, well_known.NODE_POOL) is not None
     return [Delete(meta.Key(scheme.NODE, "", node["metadata"]["name"]))] if node is not None and is_of_node_pool else []
 
@@ -108,7 +108,7 @@ class _Machine:
         return ReconcileResult(writes)
 
     def _reservation_end(self) -> Instant | None:
-        """Return when the machine's reservation ends and reclaims it; None without a reservation or end."""
+        """Return when the machine's reservation ends and reclaims the machine; None if it has no reservation or end."""
         reservation = self._reservation()
         return None if reservation is None else instances.reservation_end(self.cluster, reservation)
 
@@ -222,7 +222,7 @@ class NodePoolController:
         return ReconcileResult(writes, requeue_at=pool_plan.requeue_at)
 
     def _status_writes(self, pool_plan: PoolPlan, instance_count: int) -> list[Write]:
-        """Return the write of the node pool's status (machines, ready nodes, conditions), if it changed."""
+        """Return the write of the node pool's status (machines, ready nodes, conditions); empty if it is unchanged."""
         old_status = pool_plan.pool.get("status") or {}
         counts = {"instances": instance_count, "ready": self._members.ready_count(pool_plan.pool["metadata"]["name"])}
         status = {**old_status, **counts, **({"conditions": pool_plan.conditions} if pool_plan.conditions else {})}
@@ -230,7 +230,7 @@ class NodePoolController:
 
 
 def _remove_finalizer_writes(pool: meta.Obj | None) -> list[Write]:
-    """Return the write that removes the finalizer of a node pool; nothing if that is not needed."""
+    """Return the write that removes the finalizer of a node pool; empty if the pool is missing or has none."""
     if pool is None:
         return []
     pool_without_finalizer = meta.without_finalizer(pool, well_known.NODE_POOL_FINALIZER)

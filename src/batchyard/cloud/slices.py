@@ -156,7 +156,7 @@ class PoolPlan:
         )
 
     def request_machines(self, zone: str, count: int) -> None:
-        """Plan to create `count` Instances in a zone; those at the Cluster's creation time start without delay."""
+        """Plan to create `count` Instances in a zone; those planned at the Cluster's creation start without delay."""
         if count <= 0:
             return
         instance = new_instance(self.pool, zone, self.cluster)
@@ -291,7 +291,8 @@ def _request_missing_machines(plan: PoolPlan, hosts: list[PoolMember]) -> None:
 def requests_own_slice(pool: Obj, host_count: int) -> bool:
     """Return whether the node pool controller, not the autoscaler, creates the machines of a pool's TPU slice now.
 
-    It does so without autoscaling, for an autoscaled pool's initial machines, and after a crash.
+    It does so without autoscaling and for an autoscaled pool's initial machines, unless nodeCount is 0, and after a
+    crash.
     """
     if is_autoscaled(pool) and is_true(pool, INITIALIZED):
         return is_true(pool, RECREATING)

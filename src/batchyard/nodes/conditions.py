@@ -139,7 +139,7 @@ def tainted_at(node: Obj) -> Instant | None:
 
 
 def no_execute_key(node: Obj) -> str | None:
-    """Return the key of the NoExecute taint that a node's Ready condition calls for.
+    """Return the key of the NoExecute taint that a node's Ready condition requires.
 
     None if the node is ready or has no Ready condition.
     """
@@ -147,9 +147,9 @@ def no_execute_key(node: Obj) -> str | None:
 
 
 def with_taints(node: Obj, no_execute_key_to_set: str | None, now: Instant) -> Obj:
-    """Return the node with the taints for its conditions and spec, and the NoExecute taint for unready nodes, if any.
+    """Return the node with the NoSchedule taints that its conditions and spec require, and one NoExecute taint, if any.
 
-    `no_execute_key_to_set` is that taint's key: not-ready, unreachable, or None. Taints of other clients stay, and
+    `no_execute_key_to_set` is the key of the latter: not-ready, unreachable, or None. Taints of other clients stay, and
     existing taints keep their positions. A NoExecute taint without `timeAdded` gets one, because toleration times count
     from then.
     """
@@ -169,7 +169,7 @@ def with_taints(node: Obj, no_execute_key_to_set: str | None, now: Instant) -> O
 
 
 def _no_schedule_keys(node: Obj) -> Iterable[str]:
-    """Yield the keys of the NoSchedule taints that a node's conditions and `unschedulable` call for."""
+    """Yield the keys of the NoSchedule taints that a node's conditions and `unschedulable` require."""
     for condition in (node.get("status") or {}).get("conditions") or ():
         key = _TAINT_KEY_BY_CONDITION.get((condition["type"], condition["status"]))
         if key is not None:

@@ -66,8 +66,6 @@ def eviction_interval(state: ZoneState, node_count: int) -> Duration | None:
 
 
 class _NodeRecord(NamedTuple):
-    """A node's zone and readiness, and when the node got its NoExecute taint."""
-
     zone: str
     is_ready: bool
     tainted_at: Instant | None
@@ -86,7 +84,6 @@ class _Zone:
         self.taint_interval: Duration | None = None
 
     def record_taint(self, at: Instant) -> None:
-        """Record the time at which a node of the zone got its NoExecute taint."""
         self.tainted_at = at if self.tainted_at is None else max(at, self.tainted_at)
 
     def update_state(self) -> bool:
@@ -136,7 +133,7 @@ class Zones:
         return are_all_zones_down(zone.state for zone in self._zones.values() if zone.ready_count or zone.unready_nodes)
 
     def next_taint_time(self, name: str) -> Instant | None:
-        """Return when a node may get its NoExecute taint (0: at once); None for an unknown node or if no node may."""
+        """Return when a node may get its NoExecute taint (0: at once); None if it is unknown or must get none now."""
         node = self._nodes.get(name)
         zone = None if node is None else self._zones[node.zone]
         if zone is None or zone.taint_interval is None:
@@ -247,7 +244,7 @@ class NodeHealth:
         self._zones = Zones()
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return a changed node, or a changed Lease's node; all unready nodes if a zone's disruption state changed."""
+        """Return the key of a changed Node or Lease's node; also of all unready nodes if a zone's state changed."""
         key, new = event.key, None if event.type is _DELETED else event.obj
         if key.kind == scheme.POD:
             self._pods.observe(key, event.old, new)
@@ -333,7 +330,7 @@ class TaintEviction:
         self._taints: dict[str, Sequence[Taint]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the pods of a node whose taints changed, or a pod that changed on a tainted node."""
+        """Return the keys of the pods on a node whose taints changed, or that of a changed pod on a tainted node."""
         key, new = event.key, None if event.type is _DELETED else event.obj
         if key.kind == scheme.POD:
             self._pods.observe(key, event.old, new)

@@ -46,11 +46,11 @@ class RunningContainer(NamedTuple):
 
 
 def execute(argv: Sequence[str], container: RunningContainer, timeout: float | None) -> tuple[int | None, bytes]:
-    """Run a command inside a container for at most `timeout` seconds; return its exit code, and stdout before stderr.
+    """Run a command inside a container for at most `timeout` seconds; return its exit code and output.
 
-    Without a timeout (None), it may run forever. After a timeout, the command is killed, and the result is `(None,
-    b"")`. If signal N ends the command, its exit code is 128 + N. This process cannot leave the container again.
-    OSError if the container cannot be entered.
+    The output is stdout, then stderr. Without a timeout (None), the command may run forever. After a timeout, the
+    command is killed, and the result is `(None, b"")`. If signal N ends the command, its exit code is 128 + N. This
+    process cannot leave the container again. OSError if the container cannot be entered.
     """
     cgroups.join_group(container.group)
     if container.has_own_namespaces:

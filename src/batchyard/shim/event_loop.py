@@ -30,12 +30,12 @@ class ShimEventLoop:
         self.when_readable(self._wakeup_reader, self._dispatch_signals)
 
     def when_readable(self, fd: int, callback: Callable[[], None]) -> None:
-        """Set the callback for each time when a descriptor has data to read or was closed by its writer."""
+        """Set the callback of a descriptor, called whenever it has data to read or was closed by its writer."""
         self._callbacks_by_fd[fd] = callback
         self._poll.register(fd, _READABLE)
 
     def when_writable(self, fd: int, callback: Callable[[], None]) -> None:
-        """Set the callback for each time when a descriptor accepts data or was closed by its reader."""
+        """Set the callback of a descriptor, called whenever it accepts data or was closed by its reader."""
         self._callbacks_by_fd[fd] = callback
         self._poll.register(fd, _WRITABLE)
 

@@ -109,7 +109,6 @@ class PlatformWatchdog:
         return 0.0
 
     def _handle_termination(self, *_: object) -> None:
-        """Handle SIGTERM: record since when the server has been asked to terminate."""
         self._terminating_since = self._terminating_since or monotonic()
 
     def _dump_stacks(self) -> str:
@@ -122,7 +121,6 @@ class PlatformWatchdog:
         return stack_traces.decode("utf-8", "replace")
 
     def _log(self, message: str, stack: str = "") -> None:
-        """Write a warning to stderr in the server's log format."""
         if self.is_json:
             record = {"time": format_time(now()), "level": "warning", "logger": "batchyard.guard", "message": message}
             line = json.dumps({**record, **({"stack": stack} if stack else {})})

@@ -473,7 +473,7 @@ def _check_root_filesystem(root: str) -> None:
 
 
 def _enter_pod(run: ShimRun, namespaces: int) -> int:
-    """Enter namespaces of a pod's sandbox; return the sandbox's pid. ValueError if the sandbox does not run."""
+    """Enter namespaces of a pod's sandbox; return the sandbox's pid. ValueError if the sandbox is not running."""
     with suppress(OSError):
         sandbox_fd = state_dir.open_folder("../../../sandbox", run.folder)
         sandbox_pid = (state_dir.read_json(sandbox_fd, "state.json") or {}).get("pid")

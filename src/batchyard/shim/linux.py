@@ -201,7 +201,7 @@ def leave_session_keyring() -> None:
 
 
 def set_controlling_terminal(fd: int) -> None:
-    """Make this process a session leader with the terminal `fd`, so that Ctrl-C and job control work."""
+    """Make this process the leader of a new session with the terminal `fd`, for Ctrl-C and job control."""
     os.setsid()
     fcntl.ioctl(fd, termios.TIOCSCTTY, 0)
 

@@ -24,7 +24,7 @@ class RotatingLog:
         self._size = os.fstat(self._fd).st_size
 
     def write(self, lines: bytes) -> None:
-        """Append complete lines to the log. If the disk is full, lines are lost, so that a container never blocks."""
+        """Append complete lines to the log. If a write fails, lines are lost, so that a container never blocks."""
         while lines:
             free_bytes = self._bytes_max - self._size
             fitting_bytes = len(lines) if len(lines) <= free_bytes else lines.rfind(b"\n", 0, max(free_bytes, 0)) + 1
@@ -124,7 +124,6 @@ class LogLineSplitter:
 
 
 def _format_current_time() -> bytes:
-    """Return the current time in RFC 3339 format with nanoseconds."""
     return linux.format_time(linux.now()).encode()
 
 

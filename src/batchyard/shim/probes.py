@@ -135,8 +135,8 @@ class ProbeOutcome(NamedTuple):
 def run_handler(handler: Mapping[str, Any], container: RunningContainer, timeout: float | None) -> ProbeOutcome:
     """Run the exec, httpGet, tcpSocket, grpc or sleep handler of a probe or hook; return the outcome.
 
-    `timeout` is in seconds (None for no limit) and does not apply to sleep. This process may enter the container for
-    good.
+    `timeout` is in seconds (None for no limit) and does not apply to sleep. This process may enter namespaces of the
+    container or its network, which it cannot leave again.
     """
     if "exec" in handler:
         return _run_exec(handler["exec"].get("command") or [], container, timeout)
@@ -401,7 +401,7 @@ class ProbeWorkers:
 # Evaluation of startup, liveness and readiness probes, as in the kubelet (pkg/kubelet/prober/worker.go).
 #
 # A result takes effect when it occurred `successThreshold` or `failureThreshold` times in a row. The other probes wait
-# for the startup probe. After a failure, a liveness or startup probe does not run any more.
+# for the startup probe. After a failure, a liveness or startup probe no longer runs.
 
 
 _PROBE_ATTEMPTS_MAX = 3
@@ -448,7 +448,7 @@ class ContainerHealth:
         self._callbacks.warn(reason, message)
 
     def apply_result(self, kind: str, has_succeeded: bool, message: str) -> bool:
-        """Apply a probe's result after enough equal results in a row; return whether the probe continues."""
+        """Apply a probe result that has reached its threshold; return whether the probe continues."""
         if kind == "readiness":
             self._is_ready = has_succeeded
         elif not has_succeeded:

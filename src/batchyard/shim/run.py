@@ -212,5 +212,5 @@ def parse_engine_error(text: str) -> str:
 
 
 def format_not_running_error(phase: str) -> str:
-    """Return containerd's error message for an exec command in a container that does not run."""
+    """Return containerd's error message for an exec command in a container that is not running."""
     return f"container is in {'CONTAINER_EXITED' if phase == 'Exited' else 'CONTAINER_CREATED'} state"

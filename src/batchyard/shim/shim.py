@@ -115,7 +115,6 @@ class _AttachedClient:
         return bool(self._pending.get(name))
 
     def close_output(self, name: str) -> None:
-        """Close the client's descriptor for stdout or stderr (`name`)."""
         fd = self._fds.pop(name, None)
         self._pending.pop(name, None)
         if fd is not None:
@@ -123,7 +122,6 @@ class _AttachedClient:
             os.close(fd)
 
     def close(self) -> None:
-        """Close the descriptors of the client, which has disconnected."""
         for name in list(self._fds):
             self.close_output(name)
             self._clients.update_reading(name)
@@ -278,7 +276,6 @@ class ContainerShim:
         self._report_end()
 
     def _start_command(self) -> None:
-        """Start the container's command, and read its output and status pipes in the event loop."""
         process = launch.launch_container(self._run, self._features, self._group)
         self._launched_process = process
         self._open_pipe_count = 1 + len(process.outputs)
@@ -313,7 +310,6 @@ class ContainerShim:
                 os.kill(self._first_pid, signal.SIGKILL)
 
     def _set_output_reading(self, name: str, is_reading: bool) -> None:
-        """Resume or pause reading the container's stdout or stderr (`name`)."""
         fd = self._launched_process.outputs[name]
         if fd in self._outputs:
             self._loop.unregister(fd)

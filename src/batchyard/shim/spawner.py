@@ -75,7 +75,6 @@ class _ExecSession:
         self._subreaper = 0
 
     def host(self) -> None:
-        """Enter the container, start the exec command, and wait for its end."""
         pid = _read_first_pid(self._run)
         container_pidfd = os.pidfd_open(pid)
         group, container_environment = launch.control_group_of(self._run), launch.running_environment(self._run, pid)
@@ -174,7 +173,7 @@ class _ExecSession:
 
 
 def _read_first_pid(run: ShimRun) -> int:
-    """Return the pid of the first process of a container or sandbox. ValueError if that does not run."""
+    """Return the pid of the first process of a container or sandbox. ValueError if it is not running."""
     state = state_dir.read_json(run.folder, "state.json") or {}
     if state.get("phase") not in {"Running", "Ready"} or not state_dir.is_locked(run.folder):
         raise ValueError(error_texts.format_not_running_error(state.get("phase", "")))
@@ -281,7 +280,7 @@ def _measure_volumes(run: ShimRun, loop: ShimEventLoop, interval: float) -> None
 
 
 def _end_container_runs(run: ShimRun) -> None:
-    """Kill the pod's running containers, and wait until their shims have ended."""
+    """Kill the pod's running containers, and wait up to 10 seconds until their shims have ended."""
     deadline = linux.monotonic() + _SHIM_END_TIMEOUT_SECONDS
     pod_fd = state_dir.open_folder(os.path.dirname(run.path), run.node)
     while (supervised_paths := image_pull.supervised_runs(pod_fd)) and linux.monotonic() < deadline:

@@ -238,7 +238,6 @@ def _node_labels(pool: Obj, zone: str, machine: MachineType, catalog: Catalog) -
 
 
 def _provisioning_labels(spec: Obj) -> dict[str, str]:
-    """Return the Node labels for a pool's provisioning model, placement group, reservation and maximum run duration."""
     provisioning, labels = spec.get("provisioning", "standard"), {}
     labels[well_known.PROVISIONING] = "standard" if provisioning == "queued" else provisioning
     if provisioning == "spot":
@@ -298,6 +297,5 @@ def _node_condition(kind: str, is_true: bool, reason_and_message: tuple[str, str
 
 
 def _private_address(name: str) -> str:
-    """Return a private IP address derived from the Node's name."""
     name_hash = fnv1a_64(name)
     return f"10.{128 + (name_hash >> 16) % 64}.{(name_hash >> 8) % 256}.{name_hash % 254 + 1}"

@@ -65,7 +65,7 @@ def field_value_for_variable(pod_fields: PodFields, path: str) -> str:
 
 
 def field_value_for_file(pod: Obj, path: str) -> str:
-    """Return the value of the metadata field `path` for a downward API file. InputError if it is not supported."""
+    """Return the value of the metadata field `path` for a downward API file. InputError if `path` is unsupported."""
     metadata: Mapping[str, Any] = pod["metadata"]
     field_path, subscript = _split_field_path(path)
     if subscript is not None:
@@ -295,7 +295,7 @@ _REFERENCE_KINDS: Final[Mapping[str, tuple[_ConfigFinder, str, Callable[[str], s
 
 
 def environment(pod: Obj, container: Mapping[str, Any], addresses: Sequence[str], reader: Reader) -> dict[str, str]:
-    """Return a container's environment variables. ContainerError if a value is not available.
+    """Return a container's environment variables. ContainerError if a value is unavailable or invalid.
 
     `addresses` are the pod's addresses. The image's variables, HOME and HOSTNAME are not included.
     """

@@ -127,7 +127,7 @@ def not_mapped_message(image: str) -> str:
 
 
 def image_pull_back_off_error(image: str, error: ContainerError) -> ContainerError:
-    """Return the ImagePullBackOff error, reported while the pull after the failure `error` is delayed."""
+    """Return the ImagePullBackOff error for a delayed image pull; `error` is the failure of the previous pull."""
     message = f"Back-off pulling image {quote_like_go(image)}: {error.reason}: {error.message}"
     return ContainerError(IMAGE_PULL_BACK_OFF, message)
 
@@ -168,7 +168,7 @@ _PULL_SECRET_KEYS: Final = (".dockerconfigjson", ".dockercfg")
 
 
 class ImageWait(NamedTuple):
-    """Why a container waits for its image, and when to check again (None: after the next change of its Run object)."""
+    """A container start that must wait: the problem to report, if any, and when to check again, if known."""
 
     problem: StartProblem | None
     check_at: Instant | None = None
@@ -190,7 +190,7 @@ class ImageSources(NamedTuple):
 
 
 def resolve_pulled_image(start: ContainerStart, now: Instant) -> Mapping[str, Any] | ImageWait | ImageRequest:
-    """Return the metadata of a container's pulled image, or the pull to wait for, or the pull to start."""
+    """Return a container's image metadata, or the pull to start, or an ImageWait while a pull runs or is delayed."""
     container = start.container
     last_pull = container.images[-1] if container.images else None
     if last_pull is None or last_pull.attempt != start.attempt:
@@ -276,7 +276,7 @@ def _retry_after_failure(last_pull: ObservedRun, now: Instant) -> ImageWait | Im
 
 
 def previous_image_problem(reported_status: Mapping[str, Any]) -> StartProblem | None:
-    """Return the image problem in a container's reported status, which stays until the current pull ends, or None."""
+    """Return the image problem that a container's status reports, or None; it stays until the current pull ends."""
     waiting_state = (reported_status.get("state") or {}).get("waiting") or {}
     is_about_image = "Image" in waiting_state.get("reason", "")
     return StartProblem(waiting_state["reason"], waiting_state.get("message", "")) if is_about_image else None

@@ -41,7 +41,11 @@ def pod_events(
     new_pod: Obj,
     now: Instant,
 ) -> Iterator[EventRecord]:
-    """Yield the Events of one reconciliation: changes of a pod's status, its termination, stops and start problems."""
+    """Yield the Events for one reconciliation of a pod.
+
+    They report changed container statuses (`new_pod` has the new ones), a replaced sandbox, an exceeded deadline, an
+    eviction, container stops, and new start problems.
+    """
     key = _pod_key(new_pod)
     old_statuses = pod_actions.statuses_by_name(pod_state.pod)
     for name, status in pod_actions.statuses_by_name(new_pod).items():
@@ -71,7 +75,7 @@ def pod_events(
 
 
 def warning_events(run: Obj, old: Obj | None) -> Iterator[EventRecord]:
-    """Yield Events for the warnings of a Run object, such as failed probes, that its previous version `old` lacks."""
+    """Yield an Event for each new warning of a Run object, such as a failed probe; `old` is the previous version."""
     pod = run["spec"]["pod"]
     last_reported_number = max((warning["n"] for warning in _run_warnings(old)), default=0)
     for warning in _run_warnings(run):
@@ -85,7 +89,7 @@ def _run_warnings(run: Obj | None) -> list[Mapping[str, Any]]:
 
 
 def _sandbox_events(key: Key, state: pod_actions.PodState, actions: pod_actions.PodActions) -> Iterator[EventRecord]:
-    """Yield the Events for a pod sandbox that was lost and is replaced."""
+    """Yield the Events for a pod sandbox that was lost, or could not be created, and is replaced."""
     sandbox = state.sandbox
     if not actions.creates_sandbox or sandbox is None:
         return
@@ -113,7 +117,6 @@ def _container_events(key: Key, old: Mapping[str, Any], new: Mapping[str, Any], 
 
 
 def _problem_events(key: Key, container: pod_actions.PodContainer, problem: StartProblem) -> Iterator[EventRecord]:
-    """Yield the Events for a container that cannot be created, such as for a failed image pull."""
     image = container.spec.get("image") or ""
     if problem.reason == images.ERR_IMAGE_PULL:
         yield EventRecord(key, "Warning", "Failed", f"Failed to pull image {quote_like_go(image)}: {problem.message}")
@@ -157,7 +160,7 @@ _CHANGING_FIELD_PATHS: Final = ("metadata.labels", "metadata.annotations")
 
 
 def refresh_interval(pod: Obj) -> Duration | None:
-    """Return how often the files of a pod's ConfigMap, Secret and similar volumes are updated; None for never."""
+    """Return the interval at which the files in a pod's volumes are updated; None if they need no updates."""
     return min(chain.from_iterable(map(_volume_refresh_intervals, pod["spec"].get("volumes") or ())), default=None)
 
 
@@ -189,7 +192,7 @@ _DELETED: Final = EventType.DELETED  # accessing an Enum member by name is slow
 
 
 class LocalKubelet:
-    """The controller that runs this machine's pods, with indexes of the pods, their Run objects, and blocked pods."""
+    """The controller that runs the pods on this machine's node; indexes them, their Run objects and start problems."""
 
     name = "local-kubelet"
     rank = 0
@@ -210,8 +213,8 @@ class LocalKubelet:
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """Return the keys of the pods to reconcile: a changed pod, or the pod of a changed Run object.
 
-        For other kinds, these are the pods in the object's namespace that cannot start. Status updates and stop
-        requests written by the kubelet itself are skipped.
+        For other kinds, these are the pods in the object's namespace that cannot start. Changes that require no
+        action, such as the kubelet's own stop requests, give no key.
         """
         key = event.key
         if key.kind == RUN:
@@ -244,7 +247,7 @@ class LocalKubelet:
         return key
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Start and stop a pod's containers and update its status; also clean up after deleted pods of that name."""
+        """Start and stop a pod's containers and update its status; clean up after deleted pods with the same name."""
         pod = reader.get(key)
         is_local = pod is not None and bound_node(pod) == self._node
         uid = pod["metadata"]["uid"] if pod is not None and is_local else ""
@@ -305,7 +308,6 @@ class LocalKubelet:
     def _build_result(
         self, pod_state: pod_actions.PodState, actions: pod_actions.PodActions, reader: Reader, now: Instant
     ) -> ReconcileResult:
-        """Return the writes for a pod's actions, its new status, its Events, and when to reconcile again."""
         pod = pod_state.pod
         key = Key(scheme.POD, pod["metadata"]["namespace"], pod["metadata"]["name"])
         desired_runs = self._compute_desired_runs(pod_state, actions, reader, now)
@@ -330,7 +332,6 @@ class LocalKubelet:
     def _compute_desired_runs(
         self, pod_state: pod_actions.PodState, actions: pod_actions.PodActions, reader: Reader, now: Instant
     ) -> "_DesiredRuns":
-        """Return the changes of a pod's Run objects, and why containers or volumes cannot be created."""
         desired_runs = _DesiredRuns([_stop_write(container_stop) for container_stop in actions.stops], {}, "", [])
         if actions.creates_sandbox:
             try:
@@ -352,7 +353,7 @@ class LocalKubelet:
     def _refresh_volumes(
         self, pod_state: pod_actions.PodState, reader: Reader, desired_runs: "_DesiredRuns", now: Instant
     ) -> Instant | None:
-        """Update the files in a running pod's volumes if due; return when the next update is due, or None."""
+        """Add the update of a running pod's volume files to `desired_runs`, if due; return when the next one is due."""
         sandbox, volume_interval = pod_state.sandbox, refresh_interval(pod_state.pod)
         if sandbox is None or sandbox.phase != READY or volume_interval is None or not pod_state.live_containers():
             return None
@@ -419,7 +420,6 @@ def _is_own_stop_request(event: WatchEvent) -> bool:
 
 
 def _is_relevant_pod_change(event: WatchEvent) -> bool:
-    """Return whether the kubelet must react to a pod's change: new, deleted, ended, or changed beyond its status."""
     pod, old = event.obj, event.old
     if event.type is _DELETED or old is None or pod["spec"] is not old["spec"] or awaits_deletion(pod):
         return True

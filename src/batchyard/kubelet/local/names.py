@@ -80,7 +80,8 @@ def hosts_file(
 ) -> str:
     """Return the text of a pod's /etc/hosts.
 
-    `machine_hosts` is the machine's own file, for a pod on the host network, and None for other pods.
+    `names` are the pod's own names for its address (empty for no entry). `machine_hosts` is the machine's own file, for
+    a pod on the host network, and None for other pods.
     """
     lines = ["\t".join([alias["ip"], *(alias.get("hostnames") or ())]) + "\n" for alias in host_aliases]
     alias_entries = "".join(["\n# Entries added by HostAliases.\n", *lines]) if lines else ""
@@ -133,9 +134,10 @@ def resolve_dns_name(name: str, domain: str, reader: Reader) -> Sequence[str] | 
 
 
 def resolve_address(name: str, domain: str, reader: Reader) -> Sequence[str] | None:
-    """Return the DNS name, in a list, for a reverse lookup such as `5.0.77.10.in-addr.arpa`.
+    """Return a pod's DNS name, in a list, for the name of a reverse lookup such as `5.0.77.10.in-addr.arpa`.
 
-    None if no pod with this address has a hostname, and a subdomain that is a Service.
+    A pod has a DNS name if it sets a hostname and a subdomain, and the subdomain is an existing Service. None if no
+    such pod has the address, or if `name` is not that of a reverse lookup.
     """
     if not name.endswith(_REVERSE_LOOKUP_SUFFIX):
         return None

@@ -109,7 +109,6 @@ def _is_status_report_due(node: Obj, now: Instant) -> bool:
 
 
 def _with_heartbeat(node: Obj, now: Instant) -> Obj:
-    """Return the node with the heartbeat time of its conditions set to `now`."""
     heartbeat_field = {"lastHeartbeatTime": format_time(now)}
     return with_path(node, ("status", "conditions"), [{**c, **heartbeat_field} for c in node["status"]["conditions"]])
 
@@ -163,9 +162,10 @@ class ContainerDevices:
 def allocate_devices(
     pod: Obj, resource: str, healthy_devices: Sequence[int], allocations: Mapping[str, Allocation]
 ) -> Allocation:
-    """Return the devices of `resource` for each container of a pod that requests some. InputError if too few are free.
+    """Return the devices of `resource` for each container of a pod that requests some.
 
-    `healthy_devices` are those of the machine, `allocations` the current assignments by pod uid.
+    `healthy_devices` are those of the machine, `allocations` the current assignments by pod uid. InputError if too few
+    are free, or if the pod's own current assignment is no longer valid.
     """
     uid: str = pod["metadata"]["uid"]
     own_allocation = allocations.get(uid, {})

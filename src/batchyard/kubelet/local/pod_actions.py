@@ -63,7 +63,7 @@ class PodContainer(NamedTuple):
 
     @property
     def last_run(self) -> ObservedRun | None:
-        """The container's last start; None if it was never started."""
+        """The container's last start; None if it has no Run object."""
         return self.runs[-1] if self.runs else None
 
     @property
@@ -104,7 +104,7 @@ class PodState(NamedTuple):
     next_sandbox: int
 
     def containers_with_role(self, role: ContainerRole) -> Iterator[PodContainer]:
-        """Yield the init containers, sidecars or main containers, in the order of the pod's spec."""
+        """Yield the containers with this role, in the order of the pod's spec."""
         return (container for container in self.containers if container.role is role)
 
     def live_containers(self) -> Sequence[PodContainer]:
@@ -145,7 +145,7 @@ def observed_pod_state(pod: Obj, runs: Sequence[Obj]) -> PodState:
 
 
 def statuses_by_name(pod: Obj) -> Mapping[str, Mapping[str, Any]]:
-    """Return the container statuses of a pod, by name."""
+    """Return the statuses of a pod's containers, including init containers, by container name."""
     status = pod.get("status") or {}
     status_lists: list[Sequence[Mapping[str, Any]]] = [status.get(field) or () for field in _CONTAINER_STATUS_FIELDS]
     return {entry["name"]: entry for statuses in status_lists for entry in statuses}
@@ -245,7 +245,7 @@ def _termination_start(pod_state: PodState, termination: PodTermination, now: In
 
 
 def _stop_requests(containers: Sequence[PodContainer], stop: StopRequest, grace: int) -> Iterator[ContainerStop]:
-    """Yield the stops of containers that have no stop request, or one with a grace period over `grace` seconds."""
+    """Yield the stops of live containers without a stop request, or with one that ends in over `grace` seconds."""
     for container in containers:
         run = container.last_run
         assert run is not None, f"container {container.name} is alive but has no run"
@@ -265,7 +265,10 @@ SANDBOX_RETRY_DELAY: Final = 5 * SECOND
 
 
 class ContainerStart(NamedTuple):
-    """A container to start, with the number of this start and the number of consecutive early restarts before it."""
+    """A container to start, the number of this start (from 0), and the number of consecutive restarts up to it.
+
+    A run of over 10 minutes ends a series of consecutive restarts.
+    """
 
     container: PodContainer
     attempt: int
@@ -279,7 +282,7 @@ class PodActions(NamedTuple):
     stops: Sequence[ContainerStop] = ()
     #: Whether a sandbox must be created: the first one, or a replacement for a lost one.
     creates_sandbox: bool = False
-    #: The restart delay of containers in CrashLoopBackOff, by name.
+    #: The restart delay of containers in CrashLoopBackOff, by container name.
     backoffs: Mapping[str, Duration] = MappingProxyType({})
     #: Whether no container runs and none will start.
     has_ended: bool = False
@@ -306,7 +309,7 @@ def stop_actions(pod_state: PodState, termination: PodTermination, now: Instant)
 
 
 def _actions_without_sandbox(pod_state: PodState, sandbox: ObservedRun | None, now: Instant) -> PodActions:
-    """Return the actions for a pod whose sandbox is missing: stop its containers, then create a sandbox.
+    """Return the actions for a pod without a live sandbox: stop its containers, then create a sandbox.
 
     The pod ends instead if its restart policy forbids a restart or its containers have succeeded.
     """
@@ -398,13 +401,12 @@ def _start_actions(pod_state: PodState, now: Instant) -> PodActions:
 
 
 def _restarts_in_row(run: ObservedRun) -> int:
-    """Return how many early restarts in a row led to this ended container start; 0 if the container ran long."""
+    """Return the number of consecutive restarts up to this ended container start; 0 if the container ran long."""
     run_time = run.ended_at - run.started_at if run.started_at else 0
     return 0 if run_time > _BACKOFF_RESET_RUN_TIME else run.restarts_in_row
 
 
 def _will_restart(role: ContainerRole, run: ObservedRun, restart_policy: str) -> bool:
-    """Return whether a container restarts after an ended start, given its role and the pod's restart policy."""
     if role is ContainerRole.SIDECAR:
         return True
     if role is ContainerRole.MAIN and restart_policy == "Always":

@@ -318,7 +318,7 @@ _OS_LABEL: Final = "kubernetes.io/os"
 class KubeletRejection(NamedTuple):
     """The reason and message with which the kubelet rejects a pod bound to its node."""
 
-    #: The reason in its status and in an Event of type Warning.
+    #: The reason in the pod's status and in an Event of type Warning.
     reason: str
     #: The message of the Event.
     message: str
@@ -332,7 +332,7 @@ class KubeletRejection(NamedTuple):
 def allocate_or_reject(
     pod: Obj, resource: str, healthy_devices: Sequence[int], allocations: Mapping[str, Allocation]
 ) -> Allocation | KubeletRejection:
-    """Assign devices to a pod's containers; return the assignment, or the pod's rejection if too few are free.
+    """Assign devices to a pod's containers; return the assignment, or the pod's rejection if that is impossible.
 
     `healthy_devices` are those of the machine, `allocations` the current assignments by pod uid.
     """
@@ -375,7 +375,7 @@ def _system_rejections(pod: Obj, node: Obj) -> Iterator[KubeletRejection]:
 
 
 def _resource_rejections(pod: PodView, node: NodeInfo) -> Iterator[KubeletRejection]:
-    """Yield a rejection for each resource of which too little is left, except unknown extended resources."""
+    """Yield a rejection for each resource of which too little is left; skip extended resources the node lacks."""
     total = node.view.allocatable
     pod_requests = {name: amount for name, amount in pod.requests if name in total or not is_extended(name)}
     for name in sorted(
@@ -416,7 +416,7 @@ class RunRequests:
         self._gpus = {gpu.number: gpu for gpu in gpus}
 
     def check_admission(self, pod: Obj, other_pods: Sequence[Obj], reader: Reader) -> KubeletRejection | None:
-        """Return why this node rejects a pod; None if it accepts the pod or the Node has no status yet."""
+        """Return why this node rejects a pod; None if it accepts the pod or the Node is missing or has no status."""
         node = reader.get(self._node)
         if node is None or "status" not in node:
             return None
@@ -424,7 +424,7 @@ class RunRequests:
         return allocation if isinstance(allocation, KubeletRejection) else find_rejection(pod, node, other_pods)
 
     def _allocate_gpus(self, pod: Obj, reader: Reader) -> Allocation | KubeletRejection:
-        """Assign GPUs to a pod's containers; the current assignments are read from the Run objects of all sandboxes."""
+        """Assign GPUs to a pod's containers; the Run objects of live sandboxes have the current assignments."""
         if not any(GPU in amounts for amounts in _resource_lists(pod)):
             return {}
         sandboxes = [run for run in reader.list(RUN) if "gpus" in run["spec"] and runs.run_of(run).is_alive]
@@ -432,7 +432,10 @@ class RunRequests:
         return allocate_or_reject(pod, GPU, list(self._gpus), allocations)
 
     def build_sandbox_request(self, pod_state: PodState, reader: Reader) -> Obj:
-        """Return the Run object that requests a pod's next sandbox. VolumeError if a volume cannot be created."""
+        """Return the Run object that requests a pod's next sandbox.
+
+        VolumeError if a volume cannot be created, the pod's FQDN is too long, or its GPUs cannot be assigned.
+        """
         pod = pod_state.pod
         metadata, domain = pod["metadata"], self._settings.cluster_domain
         plans_by_volume = pod_volumes.volume_plans(
@@ -475,7 +478,7 @@ class RunRequests:
     def build_container_request(
         self, pod_state: PodState, start: ContainerStart, reader: Reader, now: Instant
     ) -> Obj | ImageWait:
-        """Return the Run object that requests a container or its image pull; ImageWait if the container must wait."""
+        """Return the Run object that requests a container or its image pull; ImageWait if neither can start now."""
         pod, sandbox, settings = pod_state.pod, pod_state.sandbox, self._settings
         assert sandbox is not None, "a container is started only if its pod has a sandbox"
         try:

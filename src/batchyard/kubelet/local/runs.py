@@ -99,7 +99,7 @@ class ObservedRun(NamedTuple):
 
     @property
     def restarts_in_row(self) -> int:
-        """The number of consecutive early restarts before this container start, which determines the backoff."""
+        """The number of consecutive restarts up to this container start, which determines the next restart delay."""
         return int(self.obj["spec"].get("restartsInRow", 0))
 
 
@@ -116,7 +116,7 @@ def run_of(obj: Obj) -> ObservedRun:
 
 
 def group_pulls_by_container(runs: Sequence[ObservedRun]) -> Mapping[str, Sequence[ObservedRun]]:
-    """Group those of the runs that are image pulls by container, the oldest first."""
+    """Return the image pulls among `runs` by container name, the oldest first."""
     pulls_by_container: dict[str, list[ObservedRun]] = {}
     for run in sorted(runs, key=lambda pull_run: int(pull_run.obj["spec"].get("number", 0))):
         if run.image_for:
@@ -125,7 +125,7 @@ def group_pulls_by_container(runs: Sequence[ObservedRun]) -> Mapping[str, Sequen
 
 
 def group_runs_by_container(runs: Sequence[ObservedRun]) -> Mapping[str, Sequence[ObservedRun]]:
-    """Group those of the runs that are container starts by container, the oldest first."""
+    """Return the container starts among `runs` by container name, the oldest first."""
     runs_by_container: dict[str, list[ObservedRun]] = {}
     for run in sorted(runs, key=lambda observed_run: observed_run.attempt):
         if run.container:

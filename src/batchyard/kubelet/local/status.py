@@ -374,7 +374,6 @@ def _phase_and_reason(
 
 
 def _compute_phase(inputs: StatusInputs, init_statuses: Statuses, main_statuses: Statuses) -> str:
-    """Return the phase of a pod, computed from its container statuses and its restart policy."""
     pod_state, policy = inputs.pod_state, inputs.pod_state.restart_policy
     roles = {container.name: container.role for container in pod_state.containers}
     plain_init_statuses = [status for status in init_statuses if roles[status["name"]] is ContainerRole.INIT]

@@ -149,7 +149,7 @@ def _resolve_sub_path(mount: Mapping[str, Any], variables: Mapping[str, str]) ->
 
 
 TokenIssuer: TypeAlias = Callable[[str, str, str, int], str]
-"""Returns a token for (namespace, ServiceAccount, audience, seconds); the audience '' is the API server.
+"""Returns a token for (namespace, ServiceAccount, audience, lifetime in seconds); audience '' is the API server.
 
 InputError if the ServiceAccount does not exist.
 """
@@ -228,7 +228,7 @@ def _volume_type(volume: Mapping[str, Any]) -> str:
 
 
 def memory_volumes(plans: Mapping[str, VolumePlan]) -> list[dict[str, Any]]:
-    """Return the emptyDir volumes with medium Memory and their sizes, in the format of a sandbox's spec."""
+    """Return the emptyDir volumes with medium Memory and their size limits, in the format of a sandbox's spec."""
     empty_dirs = {name: plan for name, plan in plans.items() if isinstance(plan, EmptyDirPlan) and plan.is_memory}
     return [{"volume": name, "bytes": plan.size_bytes} for name, plan in empty_dirs.items()]
 
@@ -331,7 +331,7 @@ def _downward_api_value(pod_fields: PodFields, item: Mapping[str, Any]) -> str:
 
 
 def _token_file(source: Mapping[str, Any], pod: Obj, sources: VolumeSources, mode: int) -> dict[str, VolumeFile]:
-    """Return a ServiceAccount token as a file; it is not world-readable if the pod's user or group is known."""
+    """Return a ServiceAccount token as a file; if the pod has a shared group, only user and group can read it."""
     service_account = pod["spec"].get("serviceAccountName") or "default"
     expiration_seconds = _value_or_default(source.get("expirationSeconds"), _TOKEN_EXPIRATION_SECONDS)
     token = sources.issue_token(_namespace(pod), service_account, source.get("audience") or "", expiration_seconds)

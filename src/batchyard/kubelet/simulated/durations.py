@@ -229,7 +229,10 @@ def _is_operator(word: str, characters: str = "") -> bool:
 
 
 def with_work_finalizer(pod: meta.Obj, reader: Reader) -> meta.Obj:
-    """Return the new pod; if it saves checkpoints, with a finalizer that keeps it until its work is recorded."""
+    """Return a new pod, with the checkpoint finalizer if it belongs to a Job or JobSet and saves checkpoints.
+
+    The finalizer keeps the deleted pod until its work is recorded.
+    """
     owners = list(meta.controlling_jobs(pod, reader.get))
     if not owners or pods.checkpoint_interval([pod, *owners]) is None:
         return pod
@@ -247,9 +250,10 @@ def remove_work_finalizer(pod: meta.Obj) -> list[Write]:
 
 
 def record_work_at_end(pod: meta.Obj, new_pod: meta.Obj, interval: Duration, reader: Reader) -> list[Write]:
-    """Return the write that updates the saved work on a pod's Job or JobSet if the pod has ended as `new_pod`, if any.
+    """Return the write that updates the saved work on an ended pod's Job or JobSet; empty if nothing changes.
 
-    The checkpointed work of the pod is recorded; the work of a succeeded pod that is not recreated is removed.
+    `new_pod` is the pod after its change; the result is empty unless it has ended. The pod's checkpointed work is
+    recorded. If the pod succeeded and is never recreated, its recorded work is removed instead.
     """
     job = _work_owner(pod, reader) if pods.is_terminal(new_pod) else None
     if job is None:
@@ -359,14 +363,14 @@ def _update_if_changed(old_job: meta.Obj, new_job: meta.Obj) -> list[Write]:
 
 
 class BareWorkloads:
-    """The controller that finishes Workloads without owner after their run time, and releases evicted ones' quota."""
+    """The controller that finishes Workloads without owner after their run time, and releases quota after evictions."""
 
     name = "bare-workloads"
     rank = 0
     kinds = (scheme.WORKLOAD,)
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return the key of a changed Workload if it holds quota and no Job owns it."""
+        """Return the key of a changed Workload that holds quota, has no owner and is not finished."""
         obj = event.obj
         holds_quota = "admission" in (obj.get("status") or ()) and meta.controller_of(obj) is None
         return (event.key,) if holds_quota and not lifecycle.is_finished(obj) else ()
@@ -390,7 +394,7 @@ class BareWorkloads:
 
 
 def named_runtime(cluster: meta.Obj | None, names: Sequence[str]) -> Duration | None:
-    """Return the Cluster's first run time for jobs that matches one of the names (`namespace/name`), or None."""
+    """Return the run time in the Cluster's first row for jobs that matches a name (`namespace/name`), or None."""
     for entry in _cluster_runtimes(cluster).get("jobs") or ():
         if _matches_pattern(entry["names"], names):
             return parse_duration(entry["runtime"])

@@ -65,7 +65,7 @@ _RESTART_TEXT: Final = "The container could not be located when the pod was dele
 class PodEventKind(StrEnum):
     """What can happen to a simulated pod next, such as the start of its containers or its deadline."""
 
-    TAKE_UP = "TakeUp"
+    ACCEPT = "Accept"
     START = "Start"
     EXIT = "Exit"
     LOSE = "Lose"
@@ -91,7 +91,7 @@ def no_start_delay(pod: Obj) -> Duration:  # noqa: ARG001 - the signature of a d
 class ContainerDelays:
     """How long simulated containers take to start and to stop."""
 
-    #: Returns the time from the acceptance of a pod until its containers run; the same value for each call.
+    #: Returns the time from the acceptance of a pod until its containers run; always the same for the same pod.
     start_delay: Callable[[Obj], Duration] = no_start_delay
     #: The time from the stop signal to the exit, limited by the grace period.
     stop_time: Duration = SECOND
@@ -118,7 +118,7 @@ def status_after(sim_pod: SimulatedPod, pod_event: PodEvent, now: Instant) -> Ma
     """Return the status of a simulated pod after `pod_event`, such as the exit of its containers."""
     run = pod_status.run_of(sim_pod.pod) or pod_status.SimulatedRunState(pod_status.creating_state(sim_pod.pod))
     match pod_event.event_kind:
-        case PodEventKind.TAKE_UP:
+        case PodEventKind.ACCEPT:
             starts_without_delay = sim_pod.delays.start_delay(sim_pod.pod) == 0
             return _running_status(sim_pod, run, now) if starts_without_delay else _status(sim_pod, PENDING, run, now)
         case PodEventKind.START:
@@ -146,7 +146,7 @@ def _arrival_events(sim_pod: SimulatedPod, now: Instant) -> Iterable[PodEvent]:
         return [PodEvent(deleted_at, PodEventKind.DELETE)]
     if machine.notice_at is not None:
         return [PodEvent(machine.notice_at, PodEventKind.REJECT)]
-    return [PodEvent(now, PodEventKind.TAKE_UP)] if machine.is_ready() else []
+    return [PodEvent(now, PodEventKind.ACCEPT)] if machine.is_ready() else []
 
 
 def _run_events(sim_pod: SimulatedPod, run: pod_status.SimulatedRunState) -> Iterable[PodEvent]:
@@ -310,7 +310,10 @@ class SimulatedKubelets:
         self._pods = PodsByNode()
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the keys of a changed pod or of a changed node's pods; ignore status updates of this controller."""
+        """Return the keys of the pods to reconcile: a changed pod, or all pods on a changed node or machine.
+
+        Changes without effect on simulated pods, such as status updates by this controller, give no keys.
+        """
         key = event.key
         if key.kind != scheme.POD:
             is_simulated = key.name != self._local_node
@@ -371,7 +374,7 @@ class SimulatedKubelets:
 
 
 def _record_work_before_crash(pod: Obj, reader: Reader) -> list[Write]:
-    """Return the write that records the checkpointed work of a pod whose machine has crashed, or nothing."""
+    """Return the write that records the checkpointed work of a pod after its machine crashed; empty if none is due."""
     instance = reader.get(Key(scheme.INSTANCE, "", bound_node(pod)))
     if instance is None or phase_of(instance) != CRASHED or running_since(pod) is None:
         return []
@@ -380,7 +383,7 @@ def _record_work_before_crash(pod: Obj, reader: Reader) -> list[Write]:
 
 
 def _is_relevant_pod_change(event: WatchEvent) -> bool:
-    """Return whether a pod is new, is to be deleted, or changed in more than its status."""
+    """Return whether a pod is new, is waiting for its deletion, or changed its spec or deletion time."""
     pod, old = event.obj, event.old
     if event.type is _DELETED:
         return False
@@ -391,7 +394,7 @@ def _is_relevant_pod_change(event: WatchEvent) -> bool:
 
 
 def _is_relevant_machine_change(event: WatchEvent) -> bool:
-    """Return whether a Node or Instance is new, a Node changed its readiness, or an Instance its phase."""
+    """Return whether a Node or Instance is new or changed in a way that affects its pods; not if it was deleted."""
     if event.type is _DELETED or event.old is None:
         return event.type is not _DELETED
     if event.key.kind == scheme.NODE:

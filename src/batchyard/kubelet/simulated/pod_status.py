@@ -299,7 +299,10 @@ class NodeAgents:
         self._local_node = local_node
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the node that a Node, Instance or deleted Lease belongs to; all nodes for a new Lease namespace."""
+        """Return the key of the Node to reconcile after a change of a Node or Instance, or the deletion of a Lease.
+
+        When the namespace of the Leases is created, return the keys of all nodes.
+        """
         key = event.key
         if self._local_node and key.name == self._local_node:
             return ()

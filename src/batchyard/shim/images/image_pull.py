@@ -157,7 +157,6 @@ def _pull_if_needed(run: ShimRun, engine: ContainerEngine) -> None:
 
 
 def _run_pull(run: ShimRun, engine: ContainerEngine) -> CommandResult:
-    """Run the engine's pull command for the image in a pull request; return the command's result."""
     return engine.pull(run.spec["reference"], run.spec.get("auth") or {}, os.readlink(f"/proc/self/fd/{run.folder}"))
 
 
@@ -404,7 +403,7 @@ def _receive_result(connection: socket.socket) -> dict[str, Any]:
 
 
 def _serve_requests(node: int, connection: socket.socket, detect_engines: Callable[..., EngineSearchResult]) -> None:
-    """In the image-pulling process: detect engines, then fork a shim per pull request until the spawner ends."""
+    """In the image helper process: detect engines, then fork a shim per pull request until the spawner ends."""
     kept_fds = sorted({node, connection.fileno()})
     for lower, upper in zip([2, *kept_fds], [*kept_fds, os.sysconf("SC_OPEN_MAX")], strict=True):
         os.closerange(lower + 1, upper)

@@ -108,7 +108,10 @@ class ContainerView(NamedTuple):
 def bubblewrap_options(
     spec: Mapping[str, Any], paths: ContainerPaths, container_view: ContainerView, environment: Mapping[str, str]
 ) -> list[str]:
-    """Return bubblewrap's options for a container's spec (absolute mount sources), except those with descriptors."""
+    """Return bubblewrap's options for a container's spec, except the options that take file descriptors.
+
+    The sources of the mounts in the spec are absolute paths.
+    """
     return [
         "--die-with-parent",
         *([] if spec["tty"] else ["--new-session"]),

@@ -231,7 +231,10 @@ def disabled_capabilities(variable_name: str) -> list[str]:
 
 
 def succeeds_in_child(trial: Callable[[], None]) -> bool:
-    """Run `trial` in a child process with a time limit of 10 seconds; return whether it ended without an exception."""
+    """Run `trial` in a forked child; return whether the child ended with exit status 0 within 10 seconds.
+
+    The child's exit status is 0 if `trial` returns. If `trial` executes a program, it is that of the program.
+    """
     child = os.fork()
     if child == 0:
         exit_code = 1
@@ -319,6 +322,5 @@ def _can_filter_syscalls() -> bool:
 
 
 def _install_trial_filter(filter_program: bytes) -> None:
-    """In a forked child: drop all privileges and install the seccomp filter `filter_program`, a BPF program."""
     linux.drop_privileges()
     linux.install_seccomp_filter(filter_program)

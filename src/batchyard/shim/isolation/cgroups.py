@@ -70,7 +70,7 @@ def create_group(group: CgroupPaths, settings: Mapping[str, Mapping[str, str]]) 
 
 
 def enable_controllers(version: int, group: CgroupPaths) -> None:
-    """Enable a control group's controllers for its child groups, which only cgroup v2 requires."""
+    """Enable a control group's controllers for its child groups; do nothing for cgroup v1."""
     if version == 2:
         _write_file(f"{group['memory']}/cgroup.subtree_control", " ".join(f"+{name}" for name in group))
 
@@ -103,7 +103,7 @@ def control_file_contents(
 
 
 def count_oom_kills(group: CgroupPaths) -> int:
-    """Return how many processes of a control group were OOM-killed."""
+    """Return how many processes of a control group were OOM-killed; 0 if that is unknown."""
     for file_name in ("memory.events", "memory.oom_control") if "memory" in group else ():
         for line in _read_file(f"{group['memory']}/{file_name}").splitlines():
             name, _, value = line.partition(" ")
@@ -116,7 +116,7 @@ def watch_for_oom(group: CgroupPaths) -> int | None:
     """Return an eventfd that becomes readable when a cgroup v1 group or a child group runs out of memory.
 
     v1 counts OOM kills only in the process's own group, which a runtime may remove before the shim reads the count.
-    None for v2, where a group also counts the kills in its child groups.
+    None for v2, where a group also counts the kills in its child groups, and without the memory controller.
     """
     control_path = f"{group['memory']}/cgroup.event_control" if "memory" in group else ""
     if not control_path or not os.path.exists(control_path):
@@ -197,7 +197,7 @@ def _choose_deeper_group(group: str, memory_group: str) -> str:
 
 
 def _find_unified_hierarchy(mount_point: str, path: str) -> Cgroups | None:
-    """Return the nearest v2 group, this process's own or an ancestor, that can have child groups with controllers."""
+    """Return the nearest v2 group (own or ancestor) that can have child groups with memory limits; None for none."""
     while True:
         if _can_create_child_groups(path):
             _write_each_value(f"{path}/cgroup.subtree_control", [f"+{name}" for name in _CONTROLLERS])

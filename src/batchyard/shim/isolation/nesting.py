@@ -28,7 +28,7 @@ _NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CL
 def open_path(top: str | int, path: str) -> int:
     """Open `path` below the directory `top` with O_PATH; return the descriptor.
 
-    OSError if the path is missing; its errno is ELOOP if the path has a symbolic link.
+    OSError if the path is missing or, with errno ELOOP, if it has a symbolic link.
     """
     return _open_components(top, path, None)
 
@@ -44,7 +44,8 @@ def make_directories(top: str | int, path: str, mode: int) -> int:
 def create_file(top: str | int, path: str, mode: int) -> int:
     """Open the file `path` below the directory `top` without following links; return an O_PATH descriptor.
 
-    A missing file is created with `mode`; OSError if its directory is missing, or errno ELOOP for a symbolic link.
+    A missing file is created with `mode`. OSError if its directory is missing or, with errno ELOOP, if the path has a
+    symbolic link.
     """
     folder_fd = open_path(top, os.path.dirname(path))
     name = os.path.basename(path)
@@ -101,8 +102,6 @@ _FOLDER_MODE, _FILE_MODE = 0o755, 0o644
 
 
 class _VolumeMount(NamedTuple):
-    """A volume mount of a container: its source, its mount point, and whether it is read-only."""
-
     source: str
     target: str
     is_read_only: bool
@@ -119,14 +118,13 @@ class _MountTree:
         self._stage_paths: dict[int, str] = {}
 
     def find_enclosing(self, target: str, limit: int | None = None) -> int | None:
-        """Return the index of the innermost of the first `limit` mounts (default: all) around a path, or None."""
+        """Return the index of the innermost mount that contains `target`, or None; search the first `limit` mounts."""
         indexes = [
             index for index, mount in enumerate(self._mounts[:limit]) if image_kinds.is_within(target, mount.target)
         ]
         return indexes[-1] if indexes else None
 
     def attach_nested_volumes(self) -> None:
-        """Attach each volume mount whose mount point lies in another volume."""
         for index, outer_index in enumerate(self._outer_indexes):
             if outer_index is not None:
                 self._attach_mount(index, outer_index)

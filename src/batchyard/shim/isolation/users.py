@@ -63,8 +63,8 @@ class PodUsers:
     def copy_mount(self, source: str, *, is_shared: bool = False, is_of_machine: bool = False) -> str:
         """Copy the mount of a file or directory, with mapped owners; return the copy's path, valid after `enter`.
 
-        In a shared directory of the machine, files of other users keep their owners. The owner of the machine's files
-        is never changed.
+        `is_shared` means that files of users other than root keep their owners. `is_of_machine` means that the source
+        is not the pod's own, so the owners stored on disk are never changed.
         """
         if source not in self._copied_paths:
             path = f"{_STAGE_FOLDER}/{len(self._copies)}"
@@ -106,7 +106,7 @@ class PodUsers:
 
 
 def change_owner(path: str, owner: int) -> None:
-    """Make `owner` the user and group of all files in a directory tree that belong to root.
+    """Replace root by `owner` as the user and as the group of all files in a directory tree.
 
     Files are accessed relative to open directories, because a container may replace a directory by a symbolic link.
     """
