@@ -78,9 +78,9 @@ class CostTotals(NamedTuple):
 
 
 def round_preserving_sum(amounts: Mapping[_AmountKey, int], rounding_unit: int) -> dict[_AmountKey, int]:
-    """Return amounts in whole units whose sum is the rounded total, by rounding up those with the largest remainders.
+    """Divide amounts by `rounding_unit`, rounded to integers whose sum is the rounded quotient of the total.
 
-    Of equal remainders, those of the first keys in sorted order are rounded up.
+    Those with the largest remainders are rounded up; of equal remainders, those of the first keys in sorted order.
     """
     rounded_amounts = {row: amount // rounding_unit for row, amount in amounts.items()}
     missing_count = (sum(amounts.values()) + rounding_unit // 2) // rounding_unit - sum(rounded_amounts.values())

@@ -416,7 +416,7 @@ def _sum_by_queue(amounts_by_account: Mapping[AccountKey, RecordedAmount]) -> di
 def _latest_workload_end(workload: Obj | None, period: BudgetPeriod, now: Instant) -> Instant:
     """Return the latest time at which a Workload stops within the period.
 
-    If neither the period nor the Workload's maximum execution time has an end, return one hour from now.
+    Without an end of the period and a known maximum execution time, return one hour from now.
     """
     end = now + HOUR if period.end is None else period.end
     admitted_condition = None if workload is None else find_condition(workload, "Admitted")

@@ -43,7 +43,7 @@ def no_history(_revision: int) -> None:
 def resume_ledger(
     reader: Reader, change_history: ChangeHistory, now: Instant
 ) -> tuple[CostLedger, Sequence[tuple[WatchEvent, Instant]], int]:
-    """Return the cost ledger as of its last checkpoint, the timed changes since then, and the last revision.
+    """Return the cost ledger as of its last checkpoint, the later changes with their times, and the last revision.
 
     If the store keeps no history, the changes add all existing objects at `now`, and the revision is 0.
     """

@@ -38,7 +38,10 @@ _encode_json = msgspec.json.Encoder(order="sorted").encode
 
 
 class NodeAutoProvisioner:
-    """Plans new node pools for pods, with the provisioning model `provisioning`; '' means that of each pod."""
+    """A planner of new node pools for pods; `provisioning` is the provisioning model of all pools.
+
+    If `provisioning` is '', each pool has the model that its pods require.
+    """
 
     def __init__(
         self,
@@ -213,7 +216,7 @@ class NodeAutoProvisioner:
     def _pool_name(
         self, requirements: cluster_objects.NodeRequirements, machine: MachineType, spec: PoolSpec, scale_up: ScaleUp
     ) -> str:
-        """Return the name of the new node pool; '' if an equal pool exists or is being deleted."""
+        """Return the name of the new node pool; '' if an equal pool exists or is planned already."""
         used_pool_names = {group.pool for group in scale_up.fleet.groups}
         group_name = requirements.placement_group
         if group_name:
@@ -244,7 +247,7 @@ def node_pool(name: str, spec: PoolSpec) -> dict[str, Any]:
 
 
 def shorten_machine_type(machine_type: str) -> str:
-    """Shorten a machine type to 14 characters for names of node pools: cut its middle part, or else its beginning."""
+    """Shorten a machine type to at most 14 characters: cut its middle part, or else its beginning."""
     excess_length = len(machine_type) - _MACHINE_NAME_LENGTH_MAX
     type_parts = machine_type.split("-")
     if excess_length <= 0:

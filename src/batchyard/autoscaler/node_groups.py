@@ -204,7 +204,7 @@ class NodeGroup:
 
 
 def groups_of(pool: Obj, cluster: Obj) -> list[NodeGroup]:
-    """Return the node groups of a NodePool in the order of its zones; for a multi-host TPU slice, only the first."""
+    """Return the node groups of a NodePool in the order of its zones; only the first for a multi-host TPU slice."""
     catalog = catalog_of(cluster)
     machine, host_count = machine_of(pool, catalog), slice_host_count(pool, catalog)
     zones: Sequence[str] = zones_of(pool, cluster)[:1] if host_count > 1 else zones_of(pool, cluster)
@@ -260,7 +260,7 @@ class ClusterLimits:
         self._usage = dict(usage_by_resource)
 
     def count_allowed(self, resources: Mapping[str, int]) -> int:
-        """Return how many more machines with these resources the cluster limits allow."""
+        """Return how many more machines with these resources the cluster limits allow; 1 << 30 without a limit."""
         bounds = [self._remaining(resource) // amount for resource, amount in self._limited_amounts(resources).items()]
         return max(0, min(bounds, default=_UNLIMITED_COUNT))
 

@@ -96,7 +96,7 @@ class MachineInventory:
         return [machines for machines in self.machines if machines.has_labels(flavor.labels)]
 
     def can_create_pool_for(self, pod: PodView) -> bool:
-        """Return whether node auto-provisioning can create a node pool on which a pod fits."""
+        """Return whether node auto-provisioning can create a node pool that satisfies a pod's node requirements."""
         if self.cluster is None or not self.can_create_pools:
             return False
         return isinstance(NodeAutoProvisioner(self.cluster, self._limits, ()).requirements(pod), NodeRequirements)

@@ -59,7 +59,7 @@ def namespace_not_selected(config: Configuration) -> Iterator[RuleResult]:
 
 
 def queue_stopped(config: Configuration) -> Iterator[RuleResult]:
-    """Report each ClusterQueue or LocalQueue with a stopPolicy and with jobs in the manifests."""
+    """Report each ClusterQueue or LocalQueue that has jobs in the manifests and a stopPolicy other than None."""
     for name, (manifest, view) in config.queues.items():
         jobs = config.jobs_by_queue[name]
         if view.stop_policy != "None" and jobs:

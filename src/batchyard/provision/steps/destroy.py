@@ -299,7 +299,7 @@ def _final_check_steps(platform: PlatformModel, connection: ClusterConnection) -
 def _steps_unless_embedded(
     platform: PlatformModel, steps: Iterator[model.PlatformStep], connection: ClusterConnection
 ) -> Iterator[model.PlatformStep]:
-    """Return the engine's installation `steps`; if it is batchyard's operator, clusters of `batchyard up` skip them.
+    """Return the engine's installation `steps`; those of the engine batchyard are skipped on clusters of `batchyard up`.
 
     Such a cluster runs its own engine.
     """
