@@ -59,7 +59,7 @@ class NodeAutoProvisioner:
     def scale_up_options(self, pods: Sequence[PodView], scale_up: ScaleUp) -> list[ScaleUpOption]:
         """Return the best scale-up with a new pool for each group of pods that have equal node requirements.
 
-        Pods whose requirements no new pool can satisfy are left out.
+        A group that no new pool can help gets no scale-up.
         """
         pods_by_requirements: dict[cluster_objects.NodeRequirements, list[PodView]] = {}
         for pod in pods:
@@ -80,7 +80,10 @@ class NodeAutoProvisioner:
         return best_options
 
     def explain_no_new_pool(self, pod: PodView, scale_up: ScaleUp) -> str:
-        """Return why no new node pool helps a pod: an unsatisfiable requirement, or reasons with node group counts."""
+        """Return why no new node pool helps a pod.
+
+        The text names an unsatisfiable requirement, or each reason with the number of node groups that it concerns.
+        """
         requirements = self.requirements(pod)
         if isinstance(requirements, cluster_objects.UnsatisfiableRequirements):
             return requirements.reason

@@ -320,7 +320,7 @@ class AutoscalerLoop:
     # --- decisions ---
 
     def _recent_pods_wait_end(self, pods: Iterable[PodView]) -> Instant | None:
-        """Return until when to wait, since more pods of a gang may follow recent ones; None for no wait."""
+        """Return until when the scan must wait for further pods of recent gangs; None if it need not wait."""
         delays: list[tuple[Instant, Duration]] = [(pod.created, node_groups.RECENT_POD_WAIT) for pod in pods]
         delays = [min(delays)] if delays else []
         accelerated_pod_times = [

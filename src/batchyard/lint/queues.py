@@ -402,7 +402,7 @@ def zero_weight(config: Configuration) -> Iterator[RuleResult]:
 
 
 def borrowing_ignored(config: Configuration) -> Iterator[RuleResult]:
-    """Report each ClusterQueue that sets borrowWithinCohort although fair sharing is enabled, which ignores it."""
+    """Report each ClusterQueue that sets borrowWithinCohort if fair sharing is enabled: the field has no effect."""
     for manifest, view in config.queue_versions:
         if config.fair_sharing and view.preemption.borrow_within_cohort:
             problem = "borrowWithinCohort has no effect under fair sharing: shares determine the victims"

@@ -276,7 +276,10 @@ def _is_not_drained(queue: Mapping[str, Any]) -> bool:
 
 
 def queues_active_steps(connection: ClusterConnection, queues: Sequence[Queue]) -> Iterator[PlatformStep]:
-    """Yield steps that resume the queues and wait until all are Active, except queues that the platform file stops."""
+    """Yield steps that resume the ClusterQueues, and wait until they and their LocalQueues are Active.
+
+    Queues that the platform file stops stay stopped, and no step waits for them.
+    """
     stopped_queues = [queue.name for queue in queues if queue.is_stopped]
     active_queues = [queue for queue in queues if not queue.is_stopped]
     names = [queue.name for queue in active_queues]

@@ -311,7 +311,7 @@ def _cluster_variables(platform: PlatformModel, google: GoogleSettings) -> dict[
 def security_group(platform: PlatformModel) -> str:
     """Return the Google group that GKE requires for RBAC with groups.
 
-    It is '' unless the teams' groups that are email addresses have one domain in common.
+    It is '' if no group of the teams is an email address, or if the domains of these addresses differ.
     """
     group_emails = [group for team in platform.teams for group in (*team.members.groups, *team.admins.groups)]
     group_domains = {group.partition("@")[2] for group in group_emails if "@" in group}
