@@ -265,7 +265,7 @@ class ClusterLimits:
         return max(0, min(bounds, default=_UNLIMITED_COUNT))
 
     def exceeded_resources(self, resources: Mapping[str, int], count: int = 1) -> list[str]:
-        """Return the resources whose cluster limits `count` more machines of these resources would exceed."""
+        """Return the resources whose cluster limits `count` more machines with these resources would exceed."""
         return [r for r, amount in self._limited_amounts(resources).items() if amount * count > self._remaining(r)]
 
     def take(self, resources: Mapping[str, int], count: int) -> None:
@@ -274,7 +274,7 @@ class ClusterLimits:
             self._usage[resource] = self._usage.get(resource, 0) + amount * count
 
     def may_remove_nodes(self, resources: Mapping[str, int], count: int = 1) -> bool:
-        """Return whether the cluster's minimum limits would still hold without `count` machines of these resources."""
+        """Return whether the cluster's minimum limits still hold without `count` machines with these resources."""
         return all(
             self._usage.get(resource, 0) - amount * count >= self._limits[resource].minimum
             for resource, amount in self._limited_amounts(resources).items()
