@@ -78,9 +78,10 @@ class CostTotals(NamedTuple):
 
 
 def round_preserving_sum(amounts: Mapping[_AmountKey, int], rounding_unit: int) -> dict[_AmountKey, int]:
-    """Return amounts in whole units whose sum is the rounded total, by rounding up those with the largest remainders.
+    """Return each amount as a number of `rounding_unit`, rounded so that the sum of the results is the rounded total.
 
-    Of equal remainders, those of the first keys in sorted order are rounded up.
+    The amounts with the largest remainders are rounded up, all others down. Of equal remainders, the first keys in
+    sorted order are rounded up.
     """
     rounded_amounts = {row: amount // rounding_unit for row, amount in amounts.items()}
     missing_count = (sum(amounts.values()) + rounding_unit // 2) // rounding_unit - sum(rounded_amounts.values())

@@ -38,7 +38,10 @@ _REASON_BY_ACTION: Final = {NOTIFY: "Notified", DEMOTE: "Demoted", HOLD: "Held"}
 
 
 class BudgetUse(NamedTuple):
-    """Usage that counts toward a Budget in its current period, the hourly rate, and the maximum further usage."""
+    """Usage that counts toward a Budget in its current period, the hourly rate, and the maximum further usage.
+
+    All amounts have the unit of the Budget's limit: millionths of dollars, or microseconds of accelerators.
+    """
 
     spent_amount: int = 0
     #: The part of `spent_amount` that belongs to pods that still run.
@@ -416,7 +419,7 @@ def _sum_by_queue(amounts_by_account: Mapping[AccountKey, RecordedAmount]) -> di
 def _latest_workload_end(workload: Obj | None, period: BudgetPeriod, now: Instant) -> Instant:
     """Return the latest time at which a Workload stops within the period.
 
-    If neither the period nor the Workload's maximum execution time has an end, return one hour from now.
+    If neither the end of the period nor that of the Workload's execution is known, return one hour from now.
     """
     end = now + HOUR if period.end is None else period.end
     admitted_condition = None if workload is None else find_condition(workload, "Admitted")

@@ -43,7 +43,7 @@ def no_history(_revision: int) -> None:
 def resume_ledger(
     reader: Reader, change_history: ChangeHistory, now: Instant
 ) -> tuple[CostLedger, Sequence[tuple[WatchEvent, Instant]], int]:
-    """Return the cost ledger as of its last checkpoint, the timed changes since then, and the last revision.
+    """Return the cost ledger as of its last checkpoint, the later changes with their times, and the last revision.
 
     If the store keeps no history, the changes add all existing objects at `now`, and the revision is 0.
     """
@@ -168,7 +168,8 @@ _MERGE_STEPS: Final[Sequence[tuple[str, Duration, str, int]]] = (
 def retention_writes(reader: Reader, now: Instant) -> list[Write]:
     """Return the writes that merge old CostRecords: those of hours into days, and those of days into months.
 
-    At most 20 groups of each of the two kinds are merged at once.
+    The first call creates a merged record, and a later call deletes the records that it replaces. Each call handles at
+    most 20 merged records of days and 20 of months.
     """
     closed_records = [obj for obj in reader.list(scheme.COST_RECORD) if not records.is_checkpoint(obj)]
     writes: list[Write] = []
@@ -245,7 +246,7 @@ class CostController:
         self._totals = CostTotals({}, {})
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Update the cost ledger from a watch event; return the controller's only key, unless it is queued already."""
+        """Update the cost ledger from a watch event; return the controller's only key if it must be queued."""
         if event.key.kind != scheme.COST_RECORD and self.ledger is not None and event.revision > self._revision:
             self._revision = event.revision
             self._close_ended_hours(now)

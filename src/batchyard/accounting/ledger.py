@@ -161,7 +161,7 @@ class CostLedger:
             self._add_ended_usage(account_key.team, account_key.local_queue, account)
 
     def limit_workload_names(self) -> None:
-        """Merge the accounts with the least machine time, so that a CostRecord names at most 1000 Workloads."""
+        """Merge the ended accounts with the least machine time, so that at most 1000 of them name a Workload."""
         self.ended_accounts = records.limit_named_workloads(self.ended_accounts)
 
     def running_accounts(self) -> dict[AccountKey, CostAccount]:

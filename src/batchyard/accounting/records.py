@@ -338,7 +338,7 @@ def bound_at(pod: Obj) -> Instant | None:
 
 
 def ended_at(pod: Obj) -> Instant | None:
-    """Return when the last container of a pod ended; None if a container's end, or no container, is recorded."""
+    """Return when the last container of a pod ended; None without containers, or if the end of one is not recorded."""
     container_states = [each.get("state") or {} for each in (pod.get("status") or {}).get("containerStatuses") or ()]
     end_times = [(state.get("terminated") or {}).get("finishedAt") for state in container_states]
     known_end_times = [end for end in end_times if end is not None]

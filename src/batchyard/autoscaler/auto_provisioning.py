@@ -38,7 +38,10 @@ _encode_json = msgspec.json.Encoder(order="sorted").encode
 
 
 class NodeAutoProvisioner:
-    """Plans new node pools for pods, with the provisioning model `provisioning`; '' means that of each pod."""
+    """A planner of new node pools for pods; `provisioning` is the provisioning model of all pools.
+
+    If `provisioning` is '', each pool has the model that its pods require.
+    """
 
     def __init__(
         self,
@@ -56,7 +59,7 @@ class NodeAutoProvisioner:
     def scale_up_options(self, pods: Sequence[PodView], scale_up: ScaleUp) -> list[ScaleUpOption]:
         """Return the best scale-up with a new pool for each group of pods that have equal node requirements.
 
-        Pods whose requirements no new pool can satisfy are left out.
+        A group that no new pool can help gets no scale-up.
         """
         pods_by_requirements: dict[cluster_objects.NodeRequirements, list[PodView]] = {}
         for pod in pods:
@@ -77,7 +80,10 @@ class NodeAutoProvisioner:
         return best_options
 
     def explain_no_new_pool(self, pod: PodView, scale_up: ScaleUp) -> str:
-        """Return why no new node pool helps a pod: an unsatisfiable requirement, or reasons with node group counts."""
+        """Return why no new node pool helps a pod.
+
+        The text names an unsatisfiable requirement, or each reason with the number of node groups that it concerns.
+        """
         requirements = self.requirements(pod)
         if isinstance(requirements, cluster_objects.UnsatisfiableRequirements):
             return requirements.reason
@@ -213,7 +219,7 @@ class NodeAutoProvisioner:
     def _pool_name(
         self, requirements: cluster_objects.NodeRequirements, machine: MachineType, spec: PoolSpec, scale_up: ScaleUp
     ) -> str:
-        """Return the name of the new node pool; '' if an equal pool exists or is being deleted."""
+        """Return the name of the new node pool; '' if an equal pool exists or is planned already."""
         used_pool_names = {group.pool for group in scale_up.fleet.groups}
         group_name = requirements.placement_group
         if group_name:
@@ -244,7 +250,7 @@ def node_pool(name: str, spec: PoolSpec) -> dict[str, Any]:
 
 
 def shorten_machine_type(machine_type: str) -> str:
-    """Shorten a machine type to 14 characters for names of node pools: cut its middle part, or else its beginning."""
+    """Shorten a machine type to at most 14 characters: cut its middle part, or else its beginning."""
     excess_length = len(machine_type) - _MACHINE_NAME_LENGTH_MAX
     type_parts = machine_type.split("-")
     if excess_length <= 0:

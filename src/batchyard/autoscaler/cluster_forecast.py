@@ -36,7 +36,7 @@ class UpcomingCluster:
         self._failed_machines = failures.machines
 
     def prepare(self) -> None:
-        """Add nodes being created to the node snapshot, and the pods of ProvisioningRequests with booked capacity."""
+        """Add nodes being created to the node snapshot, and the pods for which ProvisioningRequests book capacity."""
         for machine in self._index.machines.upcoming_machines.values():
             group = self.fleet.groups.get(machine.group)
             if group is not None and machine.name not in self._failed_machines:

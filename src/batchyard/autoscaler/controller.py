@@ -147,7 +147,7 @@ class ScaleDown:
         needed_nodes: Mapping[str, object],
         upcoming_nodes: Iterable[str],
     ) -> None:
-        """Add to the unneeded nodes those that are underused and whose pods can be evicted and all fit other nodes.
+        """Record the unneeded candidates: underused nodes without blocking pods, whose moving pods all fit other nodes.
 
         `needed_nodes` are never unneeded. Pods do not move to `upcoming_nodes`, which are still being created.
         """
@@ -320,7 +320,7 @@ class AutoscalerLoop:
     # --- decisions ---
 
     def _recent_pods_wait_end(self, pods: Iterable[PodView]) -> Instant | None:
-        """Return until when to wait, since more pods of a gang may follow recent ones; None for no wait."""
+        """Return until when the scan must wait for further pods of recent gangs; None if it need not wait."""
         delays: list[tuple[Instant, Duration]] = [(pod.created, node_groups.RECENT_POD_WAIT) for pod in pods]
         delays = [min(delays)] if delays else []
         accelerated_pod_times = [
@@ -358,7 +358,10 @@ class AutoscalerLoop:
         return removal_candidates
 
     def _is_for_resize_request(self, node_record: NodeRecord) -> bool:
-        """Return whether a node is still reserved for the ProvisioningRequest that created it; requeue for the end."""
+        """Return whether a node is still reserved for the ProvisioningRequest that created it.
+
+        If the end of the reservation is known, requeue the scan for that time.
+        """
         resize_request = node_record.view.labels.get(well_known.NODE_PROVISIONING_REQUEST)
         key = self._index.request_by_resize_request.get(resize_request or "")
         if key is None:

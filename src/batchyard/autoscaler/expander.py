@@ -253,7 +253,7 @@ class NodeGroupsState:
         self._sizes[group.name] = self.size(group) + count
 
     def usage(self) -> dict[str, int]:
-        """Return the total amount of each resource of all machines that counts against the Cluster's limits."""
+        """Return what all machines count against the Cluster's limits, by resource (cores, bytes, accelerators)."""
         used_by_resource: dict[str, int] = {}
         for name, size in self._sizes.items():
             group = self.groups.get(name)
@@ -280,7 +280,7 @@ class NodeGroupsState:
         return backoff if backoff is not None and backoff.end > now else None
 
     def has_failed(self, group: node_groups.NodeGroup, now: Instant) -> bool:
-        """Return whether machines of a node group, or of one with the same backoff, failed in the last 3 hours."""
+        """Return whether machines of a node group, or of another with its backoff key, failed in the last 3 hours."""
         backoff = self._backoffs.get(backoff_key(group))
         return backoff is not None and backoff.failed_at + RESET_AFTER > now
 
@@ -296,7 +296,7 @@ class NodeGroupsState:
     def known_room(self, group: node_groups.NodeGroup, cluster: Obj) -> int:
         """Return how many more machines of a group fit the capacity, reservations and quotas in the Cluster's spec.
 
-        The number is 1 << 30 if the spec limits none of these.
+        The number is 1 << 30 if none of these limits the group.
         """
         spec = cluster["spec"]
         count_bounds = [

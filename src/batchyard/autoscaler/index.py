@@ -392,7 +392,6 @@ class FailedMachines:
         return [each for each in self._index.machines.machines_of(group.name).values() if not each.is_being_deleted]
 
     def _machine_error(self, machine: MachineRecord) -> expander.ScaleUpFailure:
-        """Return the cloud's error for a failed machine."""
         instance = self._reader.get(Key(scheme.INSTANCE, "", machine.name))
         error = ((instance or {}).get("status") or {}).get("error") or {}
         code = error.get("code") or "OTHER"

@@ -137,7 +137,7 @@ def _machine_record(instance: Obj) -> MachineRecord:
 
 
 def taint_unneeded(node: Obj, now: Instant) -> Obj:
-    """Return a copy of the node with the taint DeletionCandidate; its value is the time in seconds."""
+    """Return a copy of the node with the taint DeletionCandidate, whose value is `now` as Unix time in seconds."""
     return _add_taint(node, well_known.DELETION_CANDIDATE, "PreferNoSchedule", now)
 
 
@@ -147,7 +147,7 @@ def untaint_needed(node: Obj) -> Obj:
 
 
 def taint_to_be_deleted(node: Obj, now: Instant) -> Obj:
-    """Return a copy of the node with the taint ToBeDeleted; its value is the time in seconds."""
+    """Return a copy of the node with the taint ToBeDeleted, whose value is `now` as Unix time in seconds."""
     return _add_taint(node, well_known.TO_BE_DELETED, "NoSchedule", now)
 
 

@@ -204,7 +204,7 @@ class NodeGroup:
 
 
 def groups_of(pool: Obj, cluster: Obj) -> list[NodeGroup]:
-    """Return the node groups of a NodePool in the order of its zones; for a multi-host TPU slice, only the first."""
+    """Return the node groups of a NodePool in the order of its zones; only the first for a multi-host TPU slice."""
     catalog = catalog_of(cluster)
     machine, host_count = machine_of(pool, catalog), slice_host_count(pool, catalog)
     zones: Sequence[str] = zones_of(pool, cluster)[:1] if host_count > 1 else zones_of(pool, cluster)
@@ -260,12 +260,12 @@ class ClusterLimits:
         self._usage = dict(usage_by_resource)
 
     def count_allowed(self, resources: Mapping[str, int]) -> int:
-        """Return how many more machines with these resources the cluster limits allow."""
+        """Return how many more machines with these resources the cluster limits allow; 1 << 30 without a limit."""
         bounds = [self._remaining(resource) // amount for resource, amount in self._limited_amounts(resources).items()]
         return max(0, min(bounds, default=_UNLIMITED_COUNT))
 
     def exceeded_resources(self, resources: Mapping[str, int], count: int = 1) -> list[str]:
-        """Return the resources whose cluster limits `count` more machines would exceed."""
+        """Return the resources whose cluster limits `count` more machines with these resources would exceed."""
         return [r for r, amount in self._limited_amounts(resources).items() if amount * count > self._remaining(r)]
 
     def take(self, resources: Mapping[str, int], count: int) -> None:
@@ -274,7 +274,7 @@ class ClusterLimits:
             self._usage[resource] = self._usage.get(resource, 0) + amount * count
 
     def may_remove_nodes(self, resources: Mapping[str, int], count: int = 1) -> bool:
-        """Return whether the cluster's minimum limits would still hold without `count` machines."""
+        """Return whether the cluster's minimum limits still hold without `count` machines with these resources."""
         return all(
             self._usage.get(resource, 0) - amount * count >= self._limits[resource].minimum
             for resource, amount in self._limited_amounts(resources).items()

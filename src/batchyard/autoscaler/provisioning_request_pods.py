@@ -215,7 +215,7 @@ def creation_time(request: Obj) -> Instant:
 
 
 def max_run_duration(request: Obj) -> Duration:
-    """Return how long the machines of a ProvisioningRequest may run, by default 7 days."""
+    """Return how long the machines of a ProvisioningRequest may run; 7 days if it sets no valid duration."""
     return _seconds_parameter(request, _MAX_RUN_SECONDS_PARAMETER) or MAX_RUN_DURATION
 
 

@@ -200,7 +200,7 @@ class _Packing:
         return False
 
     def _add_node(self) -> bool:
-        """Add an empty new node, unless the limit is reached or the last node is still empty; return whether it did."""
+        """Add a new node and return True; return False at the limit, or if the last new node is still empty."""
         if len(self.pods_by_node) >= self._count_max or (self.pods_by_node and not self.pods_by_node[-1]):
             return False
         self._nodes.set_node(self._group.node(_simulated_node_name(self._group, len(self.pods_by_node))))
@@ -209,7 +209,6 @@ class _Packing:
 
 
 def _simulated_node_name(group: NodeGroup, index: int) -> str:
-
     return f"{group.id}-tried-{index}"
 
 
@@ -517,7 +516,6 @@ class ScaleUp:
             draft.node_by_pod[pod.uid] = node_view.name
 
     def _apply_draft(self, draft: ScaleUpDraft) -> None:
-        """Add the new nodes and pod placements of a draft to the plan."""
         self.new_nodes.update(draft.new_nodes)
         self.node_by_pod.update(draft.node_by_pod)
         for group, count in draft.increases.items():

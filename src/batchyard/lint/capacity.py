@@ -88,7 +88,7 @@ def quota_above_capacity(config: Configuration) -> Iterator[RuleResult]:
 
 
 def max_admissible_amount(config: Configuration, fr: int, flavor: str) -> int:
-    """Return how much of a flavor-resource can be in use at once.
+    """Return how much of the flavor-resource `fr`, which belongs to `flavor`, can be in use at once.
 
     ClusterQueues with an AdmissionCheck that requests machines for the flavor do not count.
     """

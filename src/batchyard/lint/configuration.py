@@ -96,7 +96,7 @@ class MachineInventory:
         return [machines for machines in self.machines if machines.has_labels(flavor.labels)]
 
     def can_create_pool_for(self, pod: PodView) -> bool:
-        """Return whether node auto-provisioning can create a node pool on which a pod fits."""
+        """Return whether node auto-provisioning can create a node pool that satisfies a pod's node requirements."""
         if self.cluster is None or not self.can_create_pools:
             return False
         return isinstance(NodeAutoProvisioner(self.cluster, self._limits, ()).requirements(pod), NodeRequirements)
@@ -226,7 +226,7 @@ NodeMismatches: TypeAlias = Mapping[tuple[str, ...], NodeMismatch | None]
 def find_node_mismatches(
     pod_sets: Sequence[LintedPodSet], context: LintContext
 ) -> list[tuple[LintedPodSet, NodeMismatches]]:
-    """Return each admissible pod set with its NodeMismatch (None if the pods fit) by flavor combination.
+    """Return each admissible pod set, and by combination of its flavors the NodeMismatch, or None if the pods fit.
 
     Return [] if the manifests contain no machines.
     """
@@ -481,7 +481,7 @@ class Configuration:
 
     @cached_property
     def node_mismatches(self) -> list[tuple[LintedPodSet, NodeMismatches]]:
-        """Each pod set that can be admitted, with its NodeMismatch by flavor combination, or None if pods fit."""
+        """Each admissible pod set, and by combination of its flavors the NodeMismatch, or None if the pods fit."""
         return find_node_mismatches(self.pod_sets, self)
 
     def queues_using(self, flavor: str) -> list[workload.ClusterQueueView]:

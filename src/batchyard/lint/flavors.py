@@ -103,7 +103,7 @@ def untolerated_flavor(config: Configuration) -> Iterator[RuleResult]:
 def undeclared_taint(config: Configuration) -> Iterator[RuleResult]:
     """Report each taint on all nodes of a flavor that the flavor neither declares nor tolerates.
 
-    Taints that all eligible pods tolerate are not reported.
+    Taints that all eligible pods tolerate are not reported, nor GKE's taints of GPUs, TPUs and queued machines.
     """
     for name, (manifest, flavor) in config.flavors.items():
         machine_groups = config.inventory.machines_for(flavor) if flavor.labels else []
@@ -303,7 +303,7 @@ def job_without_queue(config: Configuration) -> Iterator[RuleResult]:
 
 
 def namespace_without_queue(config: Configuration) -> Iterator[RuleResult]:
-    """Report each Namespace in the manifests that has jobs but no LocalQueue."""
+    """Report each Namespace in the manifests that has jobs but no LocalQueue, if there are LocalQueues elsewhere."""
     for manifest in config.latest_versions(scheme.NAMESPACE):
         name = manifest.obj["metadata"]["name"]
         jobs = [job for job in config.jobs if job.namespace == name]
@@ -366,7 +366,10 @@ _TPU_TOPOLOGY_SEPARATOR: Final = "x"
 
 
 def tpu_topology_mismatch(config: Configuration) -> Iterator[RuleResult]:
-    """Report each Job whose pods together request another number of TPU chips than the selected slice topology has."""
+    """Report each Job whose pods together request another number of TPU chips than the selected slice topology has.
+
+    Pods that each request the chips of a whole slice are accepted in any number.
+    """
     for job in config.jobs:
         for job_spec, path, index in _job_specs(job):
             topology, chips_per_pod = _tpu_topology_and_chips(job, index)

@@ -59,7 +59,7 @@ def namespace_not_selected(config: Configuration) -> Iterator[RuleResult]:
 
 
 def queue_stopped(config: Configuration) -> Iterator[RuleResult]:
-    """Report each ClusterQueue or LocalQueue with a stopPolicy and with jobs in the manifests."""
+    """Report each ClusterQueue or LocalQueue that has jobs in the manifests and a stopPolicy other than None."""
     for name, (manifest, view) in config.queues.items():
         jobs = config.jobs_by_queue[name]
         if view.stop_policy != "None" and jobs:
@@ -402,7 +402,7 @@ def zero_weight(config: Configuration) -> Iterator[RuleResult]:
 
 
 def borrowing_ignored(config: Configuration) -> Iterator[RuleResult]:
-    """Report each ClusterQueue that sets borrowWithinCohort although fair sharing is enabled, which ignores it."""
+    """Report each ClusterQueue that sets borrowWithinCohort if fair sharing is enabled: the field has no effect."""
     for manifest, view in config.queue_versions:
         if config.fair_sharing and view.preemption.borrow_within_cohort:
             problem = "borrowWithinCohort has no effect under fair sharing: shares determine the victims"

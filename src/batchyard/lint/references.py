@@ -103,7 +103,7 @@ def unknown_admission_check(config: Configuration) -> Iterator[RuleResult]:
 
 
 def unknown_provisioning_config(config: Configuration) -> Iterator[RuleResult]:
-    """Report AdmissionChecks whose ProvisioningRequestConfig is missing, and classes that no autoscaler serves."""
+    """Report missing ProvisioningRequestConfigs of AdmissionChecks, and those whose class no autoscaler serves."""
     for manifest in config.all_versions(scheme.ADMISSION_CHECK):
         spec = manifest.obj["spec"]
         if spec.get("controllerName") == PROVISIONING_CONTROLLER:

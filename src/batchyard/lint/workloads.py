@@ -58,7 +58,7 @@ class LintedJob:
         return [pod_set["template"] for pod_set in self.workload["spec"]["podSets"]]
 
     def pod(self, index: int, flavors: Sequence[FlavorView] = (), *, with_queued_toleration: bool = False) -> PodView:
-        """Return a pod of pod set `index` with the labels and tolerations that admission in `flavors` adds.
+        """Return a pod of pod set `index` with the node selector and tolerations that admission in `flavors` adds.
 
         With `with_queued_toleration`, the pod also tolerates the taint of machines from queued provisioning.
         """

@@ -109,7 +109,9 @@ def _kueue_fields(platform: PlatformModel) -> Mapping[str, Any]:
 
 
 def configuration_patches(platform: PlatformModel) -> Sequence[Mapping[str, str]]:
-    """Return the kustomize patches that set Kueue's Configuration in the release manifests; empty without a change.
+    """Return the kustomize patches that set Kueue's Configuration in the release manifests.
+
+    The list is empty if the platform keeps the release's defaults.
 
     The second patch annotates the manager's pods with a digest of the Configuration, so that a change restarts them.
     """
@@ -151,7 +153,7 @@ class EngineDeployment(NamedTuple):
 
 
 def engine_files(platform: PlatformModel, access_objects: Sequence[Obj] = ()) -> Mapping[str, str]:
-    """Return the text of each file of the engine's kustomization, by name.
+    """Return the text of each file of the engine's kustomization, by file name.
 
     `access_objects` are RBAC objects for Prometheus; if there are any, they become a file of their own.
     """

@@ -154,7 +154,7 @@ def _flavor_quotas(flavor_rows: Sequence[model.Part]) -> Sequence[model.FlavorQu
 
 
 def _monitoring(spec: model.Part, google: model.GoogleSettings | None) -> model.Monitoring:
-    """Return the monitoring settings; the default collector is Google's managed Prometheus if the cluster has that."""
+    """Return the monitoring settings; the default collector is PodMonitoring with managed Prometheus, else None."""
     row, default_collector = spec["monitoring"], model.MetricsCollector.NONE
     if google is not None and google.managed_prometheus:
         default_collector = model.MetricsCollector.POD_MONITORING
@@ -382,8 +382,8 @@ class PlatformSource(NamedTuple):
 def read_platform(source: PlatformSource, project: str = "") -> model.PlatformModel:
     """Return the platform that a platform file describes, parsed and validated.
 
-    `project` sets or overrides the Google Cloud project. Raises InvalidPlatformError with the errors of the first
-    check that fails.
+    `project`, unless it is '', replaces the Google Cloud project of the file. Raises InvalidPlatformError with the
+    errors of the first check that fails.
     """
     documents = list(read_documents(source.text))
     if len(documents) != 1:
@@ -438,7 +438,7 @@ def _kind_error(value: Any) -> FieldError | None:
 
 
 def _decode_cluster(name: str, spec: model.Part | None) -> tuple[Obj | None, Sequence[FieldError]]:
-    """Return the Cluster object that `spec.cluster` describes, with all defaults, or None, and the errors found."""
+    """Return the Cluster of `spec.cluster` with defaults (None if it is not set or cannot be decoded), and errors."""
     if spec is None:
         return None, ()
     kind = scheme.kind_info(scheme.CLUSTER)

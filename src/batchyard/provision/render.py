@@ -42,7 +42,7 @@ _SIDECAR_LABELS: Final[Mapping[str, str]] = {"grafana_dashboard": "1"}
 
 
 def monitoring_files(platform: PlatformModel) -> Mapping[str, str]:
-    """Return the text of each file of the monitoring kustomization, by name.
+    """Return the text of each file of the monitoring kustomization, by path in its folder.
 
     Empty if no collector is configured, or nothing is installed for it.
     """
@@ -93,7 +93,7 @@ def _kueue_scraping_objects(platform: PlatformModel) -> list[Mapping[str, Any]]:
 
 
 def _kueue_reader_objects(platform: PlatformModel) -> list[Mapping[str, Any]]:
-    """Return a ServiceAccount that may read Kueue's metrics, its token Secret, and RBAC to let the collector read that.
+    """Return a ServiceAccount that may read Kueue's metrics, its token Secret, and RBAC for access to the Secret.
 
     Source: prometheus-engine, pkg/operator/apis/monitoring/v1/http_types.go (SecretKeySelector).
     """
@@ -188,7 +188,7 @@ _INSTALLER_URL: Final = (
 def driver_resources(platform: PlatformModel) -> list[str]:
     """Return the URL of the GPU driver installer as the only resource of a kustomization.
 
-    Empty if GKE installs the drivers, or no node has GPUs.
+    The list is empty unless the platform is on GKE, `gpuDriver` is `disabled`, and nodes can have GPUs.
     """
     google = platform.google
     return [_INSTALLER_URL] if google is not None and google.gpu_driver == "disabled" and has_gpus(platform) else []

@@ -27,7 +27,7 @@ _REPELLING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
 
 
 def node_labels(flavor: model.PlatformFlavor, platform: model.PlatformModel) -> Mapping[str, str]:
-    """Return the nodeLabels of a ResourceFlavor, sorted: labels common to its node pools, and labels set on the flavor.
+    """Return the nodeLabels of a ResourceFlavor: labels common to its node pools, and labels set on the flavor.
 
     Of GKE's own labels, only those of accelerators and provisioning are used. If the flavor has one pool, and nodes of
     another pool have all these labels too, the label with the pool's name is added.
@@ -49,7 +49,7 @@ def node_labels(flavor: model.PlatformFlavor, platform: model.PlatformModel) -> 
 
 
 def node_taints(flavor: model.PlatformFlavor, platform: model.PlatformModel) -> Sequence[model.Part]:
-    """Return the nodeTaints of a ResourceFlavor, sorted: those set on it, and those common to its node pools.
+    """Return the nodeTaints of a ResourceFlavor: those set on the flavor, and those common to its node pools.
 
     Of the pools' taints, PreferNoSchedule taints and GKE's taint for queued provisioning are left out.
     """
@@ -294,7 +294,10 @@ def shared_rbac_objects(platform: model.PlatformModel) -> Sequence[RenderedObjec
 
 
 def team_objects(team: model.PlatformTeam, platform: model.PlatformModel) -> Sequence[RenderedObject]:
-    """Return the objects of a team: Namespace, ServiceAccount, RBAC, limits and NetworkPolicy."""
+    """Return the objects of a team: Namespace, ServiceAccount, and RBAC, limits and NetworkPolicy as configured.
+
+    The Namespace `default` is left out, because it exists in every cluster.
+    """
     return [RenderedObject(_add_team_label(obj, team), team.path) for obj in _unlabelled_objects(team, platform)]
 
 

@@ -442,7 +442,10 @@ def stack_access(platform: PlatformModel) -> Sequence[Obj]:
 
 
 def stack_requests(platform: PlatformModel) -> Mapping[str, Mapping[str, str]]:
-    """Return the resource requests of each Deployment of the monitoring stack, by name; each has one pod."""
+    """Return the resource requests of the single pod of each Deployment in the monitoring stack, by Deployment name.
+
+    Empty if the platform has no stack.
+    """
     if platform.monitoring.stack is None:
         return {}
     requests = {PROMETHEUS_NAME: PROMETHEUS_REQUESTS, GRAFANA_NAME: GRAFANA_REQUESTS}

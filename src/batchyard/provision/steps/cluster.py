@@ -189,7 +189,7 @@ def install_steps(
 ) -> Iterator[PlatformStep]:
     """Yield steps that install the engine (batchyard or Kueue) and wait for its kinds, Deployments and webhooks.
 
-    The webhooks are tried with the ResourceFlavor `flavor`; None: there is no step for the webhooks.
+    The step for the webhooks tries them with the ResourceFlavor `flavor`; it is left out if `flavor` is None.
     """
     yield apply_step(connection, engine)
     if names := engine.names_of_kind("CustomResourceDefinition"):
@@ -222,7 +222,6 @@ def not_embedded_probe(connection: ClusterConnection) -> Probe:
 
 
 def _webhook_remedy(platform: PlatformModel) -> str:
-    """Return the remedy for engine webhooks that do not respond, with the port that the API server must reach."""
     webhook_port = WEBHOOK_PORT if platform.engine is PlatformEngine.BATCHYARD else KUEUE_WEBHOOK_PORT
     return f"check that the engine's pods run and that the API server can reach their port {webhook_port}"
 
@@ -277,7 +276,10 @@ def _is_not_drained(queue: Mapping[str, Any]) -> bool:
 
 
 def queues_active_steps(connection: ClusterConnection, queues: Sequence[Queue]) -> Iterator[PlatformStep]:
-    """Yield steps that resume the queues and wait until all are Active, except queues that the platform file stops."""
+    """Yield steps that resume the ClusterQueues, and wait until they and their LocalQueues are Active.
+
+    Queues that the platform file stops stay stopped, and no step waits for them.
+    """
     stopped_queues = [queue.name for queue in queues if queue.is_stopped]
     active_queues = [queue for queue in queues if not queue.is_stopped]
     names = [queue.name for queue in active_queues]
@@ -336,7 +338,7 @@ def _job(namespace: str, local_queue: str) -> dict[str, Any]:
 
 
 def drain_step(connection: ClusterConnection, cluster_queues: Sequence[str]) -> PlatformStep:
-    """Return a step that stops all ClusterQueues: admission stops, and admitted Workloads are evicted."""
+    """Return a step that stops these ClusterQueues: admission stops, and admitted Workloads are evicted."""
     patch = {"metadata": {"annotations": {_STOPPED_ANNOTATION: "destroy"}}, "spec": {"stopPolicy": "HoldAndDrain"}}
     arguments = ("patch", _CLUSTER_QUEUES, *cluster_queues, "--type=merge", f"--patch={json.dumps(patch)}")
     return PlatformStep(
@@ -353,7 +355,7 @@ def drain_step(connection: ClusterConnection, cluster_queues: Sequence[str]) -> 
 def empty_namespace_steps(
     connection: ClusterConnection, namespaces: Sequence[str], extra_kinds: Sequence[str] = ()
 ) -> Iterator[PlatformStep]:
-    """Yield a step for each namespace that deletes its JobSets, Jobs and pods, and its objects of `extra_kinds`."""
+    """For each namespace, yield a step that deletes all JobSets, Jobs, pods and objects of `extra_kinds` in it."""
     kinds = ("jobsets.jobset.x-k8s.io", ",".join(("jobs.batch", "pods", *extra_kinds)))
     for namespace in namespaces:
         namespace_options = (f"--namespace={namespace}", "--ignore-not-found")
@@ -397,7 +399,7 @@ def delete_step(connection: ClusterConnection, part: ManifestPart) -> PlatformSt
 
 
 def no_other_platforms_probe(connection: ClusterConnection) -> Probe:
-    """Return a probe that succeeds if the cluster has no queues and JobSets, which removing the CRDs would delete."""
+    """Return a probe that succeeds if the cluster has no queues or JobSets, which removing the CRDs would delete."""
     kinds = f"{_CLUSTER_QUEUES},{_LOCAL_QUEUES},jobsets.jobset.x-k8s.io"
     get_command = connection.kubectl("get", kinds, "--all-namespaces", "--ignore-not-found", "--output=name")
     return Probe(get_command, probe_parsers.prints_nothing("objects of other platforms"))

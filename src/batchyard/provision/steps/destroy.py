@@ -299,9 +299,9 @@ def _final_check_steps(platform: PlatformModel, connection: ClusterConnection) -
 def _steps_unless_embedded(
     platform: PlatformModel, steps: Iterator[model.PlatformStep], connection: ClusterConnection
 ) -> Iterator[model.PlatformStep]:
-    """Return the engine's installation `steps`; if it is batchyard's operator, clusters of `batchyard up` skip them.
+    """Return the steps that install the engine; with the engine batchyard, an embedded platform skips them.
 
-    Such a cluster runs its own engine.
+    A cluster of `batchyard up` is embedded: it has its own engine.
     """
     if platform.engine is PlatformEngine.KUEUE:
         return steps

@@ -298,9 +298,9 @@ def apply_step() -> model.PlatformStep:
 def image_steps(
     platform: PlatformModel, google: GoogleSettings, all_parts: Sequence[ManifestPart]
 ) -> Iterator[model.PlatformStep]:
-    """Yield a step for each image that the platform builds or copies, then one for each other image in the project.
+    """Yield a step for each image that the platform builds or copies, then one for each other image of the manifests.
 
-    Steps of the second kind only require that the image exists.
+    The latter steps only require that the image exists. Images outside the project's registries get no step.
     """
     recipes = image_recipes(platform)
     for recipe in recipes:

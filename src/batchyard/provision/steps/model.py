@@ -44,7 +44,7 @@ class StepCommand:
 def command(
     *argv: str, stdin_text: str = "", limit_seconds: int = COMMAND_LIMIT, tolerated_errors: tuple[str, ...] = ()
 ) -> StepCommand:
-    """Return a StepCommand with these arguments, for a later run."""
+    """Return a StepCommand with these arguments and without environment variables."""
     return StepCommand(argv, stdin_text, limit_seconds=limit_seconds, tolerated_errors=tolerated_errors)
 
 
@@ -102,7 +102,10 @@ InputFromProbes: TypeAlias = Callable[[Sequence[CommandOutput]], str]
 
 
 class ConsentDetails(NamedTuple):
-    """A command that runs before the user is asked, and a function that formats its output for the question."""
+    """A command that runs before the user is asked, and a function that returns text to append to the question.
+
+    The function's arguments are the output of the command and the standard input of the step.
+    """
 
     command: StepCommand
     format_details: Callable[[CommandOutput, str], str]
@@ -184,7 +187,7 @@ class Leftover:
 
 
 def requirement_step(name: str, purpose: str, probe: Probe, remedy: str) -> PlatformStep:
-    """Return a step that only checks a requirement; if that is not met, the user must act."""
+    """Return a step that only checks a requirement of later steps; if the probe fails, the user must act."""
     return PlatformStep(name, purpose, probes=(probe,), remedy=remedy, is_prerequisite=True)
 
 

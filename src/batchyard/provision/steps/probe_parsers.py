@@ -27,7 +27,10 @@ def fails(failure: str) -> ResultParser:
 
 
 def prints_anything(empty_description: str) -> ResultParser:
-    """Return a parser whose probe succeeds if the command prints text, and otherwise fails with `empty_description`."""
+    """Return a parser whose probe succeeds if the command succeeds and prints text.
+
+    Without text, the probe fails with `empty_description`.
+    """
 
     def parse(output: CommandOutput) -> ProbeResult:
         if output.code:
@@ -55,7 +58,8 @@ def failure_result(output: CommandOutput) -> ProbeResult:
 def prints_nothing(description: str, ignored_prefixes: tuple[str, ...] = ()) -> ResultParser:
     """Return a parser whose probe succeeds if the command prints no lines; `description` names what the lines list.
 
-    Lines that start with one of `ignored_prefixes` are ignored. kubectl's error for a missing kind is a success too.
+    Lines that start with one of `ignored_prefixes` are ignored. kubectl's error for a missing kind or object is a
+    success too.
     """
 
     def parse(output: CommandOutput) -> ProbeResult:

@@ -128,7 +128,10 @@ def cloud_build_account(platform: PlatformModel) -> str:
 
 
 def cloud_build_files(platform: PlatformModel, google: GoogleSettings, bucket: str) -> dict[str, str]:
-    """Return the texts of build/create.yaml and build/destroy.yaml, the Cloud Build configurations, by path."""
+    """Return the texts of build/create.yaml and build/destroy.yaml, the Cloud Build configurations, by path.
+
+    `bucket` is the name of the bucket with Terraform's state, in which the sources are also staged.
+    """
     substitutions = {
         "project": google.project or "PROJECT",
         "account": cloud_build_account(platform),
@@ -206,7 +209,7 @@ _VARIABLES_HEADER: Final = """\
 
 
 def terraform_files(platform: PlatformModel) -> dict[str, str]:
-    """Return the text of every Terraform file by path; empty if the platform is not on GKE."""
+    """Return the texts of the Terraform and Cloud Build files by path; empty if the platform is not on GKE."""
     google, cluster = platform.google, platform.cluster
     if google is None or cluster is None:
         return {}
@@ -271,7 +274,6 @@ def _variables_paragraph(name: str, variables: Mapping[str, pools.Value]) -> Ite
 
 
 def _location_variables(platform: PlatformModel, google: GoogleSettings, cluster: Part) -> dict[str, pools.Value]:
-    """Return the Terraform variables project (if set), name, region, zones and labels."""
     project_variable: dict[str, pools.Value] = {"project": google.project} if google.project else {}
     labels = {_PLATFORM_LABEL: platform.name, **google.labels}
     zones = cluster["spec"]["zones"]
@@ -311,7 +313,7 @@ def _cluster_variables(platform: PlatformModel, google: GoogleSettings) -> dict[
 def security_group(platform: PlatformModel) -> str:
     """Return the Google group that GKE requires for RBAC with groups.
 
-    It is '' unless the teams' groups that are email addresses have one domain in common.
+    It is '' if no group of the teams is an email address, or if the domains of these addresses differ.
     """
     group_emails = [group for team in platform.teams for group in (*team.members.groups, *team.admins.groups)]
     group_domains = {group.partition("@")[2] for group in group_emails if "@" in group}
@@ -340,7 +342,6 @@ def more_repositories(platform: PlatformModel, google: GoogleSettings) -> dict[s
 
 
 def _teams_variable(platform: PlatformModel) -> dict[str, pools.Value]:
-    """Return the Terraform variable `teams`: each team's namespace, service account, roles and buckets."""
     rows_by_team: dict[str, pools.Value] = {}
     for team in platform.teams:
         identity = team.identity

@@ -82,7 +82,7 @@ def _format_on_one_line(value: Value) -> str:
 
 
 def hcl_string(text: str) -> str:
-    """Return an HCL string literal of a text; quotes, backslashes, control characters, `${` and `%{` are escaped."""
+    """Return an HCL string literal of a text; quotes, backslashes, line breaks, tabs, `${` and `%{` are escaped."""
     escaped_text = "".join(_HCL_ESCAPES.get(letter, letter) for letter in text)
     return f'"{escaped_text.replace("${", "$${").replace("%{", "%%{")}"'
 
@@ -217,7 +217,10 @@ def _limit_fields(pool: Part) -> dict[str, Value]:
 
 
 def _placement_fields(pool: Part, machine: MachineType, catalog: Catalog) -> dict[str, Value]:
-    """Return a pool's placement field, or nothing: compact placement, or a TPU topology (multi-host or not default)."""
+    """Return the Terraform field of a pool's placement: a TPU topology, or compact placement; empty without either.
+
+    The TPU topology of a single machine is left out if it is the default of the machine type.
+    """
     topology = pool.get("tpuTopology")
     if topology and (slice_host_count({"spec": pool}, catalog) > 1 or machine.topology != topology):
         return {"tpu_topology": topology}
