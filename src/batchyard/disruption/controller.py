@@ -69,7 +69,7 @@ class EvictionRefusal(NamedTuple):
 
 
 class EvictionDecision(NamedTuple):
-    """Whether a pod may be evicted: a refusal or None, and the PodDisruptionBudget that has to be updated or None."""
+    """Whether a pod may be evicted: a refusal or None, and the changed PodDisruptionBudget to write or None."""
 
     refusal: EvictionRefusal | None = None
     new_budget: Obj | None = None
@@ -87,7 +87,7 @@ def selects_pod(budget: Obj, pod: Obj) -> bool:
 
 
 def is_subject_to_budgets(pod: Obj) -> bool:
-    """Return whether PodDisruptionBudgets protect a pod: it has started, not ended, and is not being deleted."""
+    """Return whether PodDisruptionBudgets protect a pod: it is not Pending, has not ended and is not being deleted."""
     return phase(pod) != PENDING and not is_terminal(pod) and not is_terminating(pod)
 
 
@@ -222,7 +222,6 @@ def _eviction_refusal(budget: Obj) -> EvictionRefusal | None:
 
 
 def _describe_refusal(budget: Obj, subject: str) -> str:
-    """Return the reason why a PodDisruptionBudget allows no disruption, as an error message."""
     status = budget.get("status") or {}
     desired_count, healthy_count = status.get("desiredHealthy", 0), status.get("currentHealthy", 0)
     condition = find_condition(budget, DISRUPTION_ALLOWED) or {}
@@ -397,7 +396,10 @@ def _format_selector_expression(expression: Mapping[str, Any]) -> str:
 
 
 def _disrupted_since(pod: Obj) -> Instant | None:
-    """Return when a pod got DisruptionTarget; None if it has none, if the kubelet set it, or if the pod is ending."""
+    """Return when DisruptionTarget of a pod became True; None if it is not True or was set by the kubelet.
+
+    None also for a terminating pod, and for one that has ended.
+    """
     condition = find_condition(pod, DISRUPTION_TARGET)
     if condition is None or condition["status"] != "True" or condition.get("reason") == DISRUPTION_BY_KUBELET.reason:
         return None

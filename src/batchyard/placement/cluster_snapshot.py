@@ -491,7 +491,7 @@ class SnapshotTrial:
         return self
 
     def keep(self) -> None:
-        """Keep the snapshot's changes made so far: the enclosing trial then decides whether to undo them."""
+        """Keep the changes made in this block: the enclosing trial, which is required, decides whether to undo them."""
         self._is_kept = True
 
     def __exit__(

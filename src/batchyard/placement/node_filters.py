@@ -191,9 +191,9 @@ def resource_score(shape: PodShape, node: NodeInfo, profile: AutoscalingProfile)
 
 
 def _allocation_score(cpu: tuple[int, int], memory: tuple[int, int], profile: AutoscalingProfile) -> int:
-    """Return the mean percentage of free cpu and memory, or of used if `profile` packs pods; 0 without both.
+    """Return the mean percentage of free cpu and memory, or of their use if `profile` packs pods.
 
-    `cpu` and `memory` are the used and the total amount.
+    `cpu` and `memory` are the used and the total amount; a total of 0 is left out of the mean.
     """
     score = resource_count = 0
     for used, total in (cpu, memory):

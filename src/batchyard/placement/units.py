@@ -90,14 +90,14 @@ _SCHEDULED: Final = "PodScheduled"
 
 
 def set_unschedulable_condition(obj: Obj, message: str, node_name: str, now: Instant) -> Obj:
-    """Return a pod with PodScheduled=False (Unschedulable), this message, and this nominated node."""
+    """Return a pod with PodScheduled=False (Unschedulable), this message, and this nominated node ('' for none)."""
     old = _pod_conditions(obj)
     conditions = with_condition(old, type=_SCHEDULED, status=False, reason="Unschedulable", message=message, now=now)
     return _with_status(obj, conditions, node_name)
 
 
 def set_gated_condition(obj: Obj, now: Instant) -> Obj:
-    """Return a pod with scheduling gates, with PodScheduled=False."""
+    """Return a gated pod with PodScheduled=False (SchedulingGated)."""
     old = _pod_conditions(obj)
     conditions = with_condition(old, type=_SCHEDULED, status=False, reason=GATED, message=_GATED_MESSAGE, now=now)
     return _with_status(obj, conditions, (obj.get("status") or {}).get("nominatedNodeName") or "")

@@ -1,6 +1,6 @@
 """The scheduler's writes without a result, so that cycles go on while an API server processes the writes.
 
-A Workload has at most one such write. Until its result is known, the Workload is neither a head nor preempted again:
+A Workload has at most one such write. Until the result is known, the Workload is neither a head nor preempted again:
 the cached object is older than the write, so that a second write would be rejected as a conflict.
 """
 
@@ -32,7 +32,7 @@ class WritesInFlight:
         self._workloads[workload] = None
 
     def complete(self, workload: str) -> bool:
-        """Record the result of a Workload's write; return whether a head waits for it."""
+        """Record that the result of a Workload's write is known; return whether a head waited for the result."""
         self._workloads.pop(workload, None)
         is_awaited = workload in self._skipped_heads
         self._skipped_heads.pop(workload, None)
@@ -56,7 +56,10 @@ class WritesInFlight:
         return selected_heads
 
     def postpone(self, preemption: Preempt) -> bool:
-        """Return whether a preemption must wait, because writes of its targets are in flight; record that it waits."""
+        """Return whether a preemption must wait for writes of its targets; if so, record that it waits.
+
+        Targets that are already evicted do not delay it.
+        """
         targets = (target.workload for target in preemption.targets)
         awaited_workloads = [target.key for target in targets if target.key in self._workloads and not target.evicted]
         if awaited_workloads:
