@@ -48,11 +48,13 @@ class ExpectedPods(NamedTuple):
 
 
 class DisruptedPods(NamedTuple):
-    """The evicted pods of a budget that still exist: eviction times by name, and when the first entry expires."""
+    """The evicted pods of a budget that still exist, separated by whether DELETION_TIMEOUT has passed."""
 
+    #: The eviction times of the pods within the timeout, by pod name.
     eviction_times: Mapping[str, str]
     #: The evicted pods that were not deleted in time.
     undeleted_pods: tuple[Obj, ...]
+    #: When the first timeout ends; None if no pod is within the timeout.
     expires_at: Instant | None
 
 
@@ -109,7 +111,7 @@ def _resolve_percentage(value: int | str, total: int) -> int:
 
 
 def find_disrupted(budget: Obj, pods: Iterable[Obj], now: Instant) -> DisruptedPods:
-    """Return a budget's evicted pods that still exist and are not terminating, by whether DELETION_TIMEOUT is over."""
+    """Return those of a budget's pods that were evicted and are not terminating yet."""
     eviction_times = (budget.get("status") or {}).get("disruptedPods") or {}
     pending_evictions: dict[str, str] = {}
     undeleted_pods: list[Obj] = []
@@ -268,7 +270,7 @@ class DisruptionBudgets:
         self._budgets: dict[str, dict[Key, Obj]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the key of a changed budget; for a pod, those of its budgets, and its own if it is disrupted."""
+        """Return the key of a changed budget; for a pod, the keys of its budgets, and its own if it is disrupted."""
         key, obj = event.key, event.obj
         if key.kind == scheme.POD_DISRUPTION_BUDGET:
             namespace_budgets = self._budgets.setdefault(key.namespace, {})

@@ -69,7 +69,7 @@ class PlacementController:
         return (PASS_KEY,) if self._index.observe(event) else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Try to bind all due pods and gangs once."""
+        """Try all due pods and gangs once: bind them, preempt pods for them, or report why they are unschedulable."""
         self._index.recover_failed_writes(reader)
         reservations = self._reservations
         hotswap_pass = None if reservations is None else HotswapPass(self._index.nodes, reservations, reader, now)

@@ -254,7 +254,7 @@ def place_claims(
 ) -> GangPlacement | GangUnschedulable:
     """Return nodes for all pods of placement claims, or the pod that fits no node.
 
-    These are the nominated nodes if all pods still fit there, otherwise the best nodes.
+    The result is the nominated nodes if all pods still fit there, otherwise the best nodes.
     """
     nominations = nominated_nodes(claims, nodes)
     with nodes.what_if():

@@ -80,7 +80,7 @@ def untolerated_taint_count(rules: NodeRules, node: NodeView) -> int:
 
 
 def _allowed_node_names(rules: NodeRules) -> Sequence[str] | None:
-    """Return the node names that required node affinity allows; None if a term allows any name."""
+    """Return the node names that required node affinity allows; None if it allows any name."""
     allowed_names: list[str] = []
     for term in rules.affinity or ():
         name_lists = [e.values for e in term.fields if e.key == _NODE_NAME_FIELD and e.operator == "In"]

@@ -160,10 +160,10 @@ class UnschedulablePods:
     def find_helped_units(
         self, node_names: Sequence[str], moved_pods: Iterable[PodView], *, is_topology_changed: bool
     ) -> list[tuple[UnitSortKey, str]]:
-        """Return sort key and name of unschedulable pods or gangs that may fit now; only the first one of each class.
+        """Return (sort key, name) of the unschedulable pods and gangs that may fit now, only the first of each class.
 
-        Changed nodes and moved pods may help a unit. With `is_topology_changed` (nodes, or labels of nodes or
-        namespaces), all units that are alone in their class are included.
+        Changed nodes and added or removed pods may help them. With `is_topology_changed` (nodes, their labels or
+        taints, or namespace labels), all units that are alone in their class are included.
         """
         helped_units = [
             equivalence_class.queued_units[0]

@@ -72,7 +72,7 @@ class SchedulingUnits:
         return is_first_bound
 
     def sort_key(self, unit_pods: Sequence[PodView]) -> UnitSortKey:
-        """Return the sort key by which a pod or gang, given by its pods, is tried among the pending ones."""
+        """Return the key that sorts a pod or gang (given by its pods) into the order in which units are tried."""
         first_pod = min(unit_pods, key=lambda pod: (pod.created, pod.key)) if len(unit_pods) > 1 else unit_pods[0]
         priority = max([pod.priority for pod in unit_pods])
         return -priority, first_pod.gang not in self._bound_uids_by_gang, first_pod.created, first_pod.key

@@ -112,7 +112,7 @@ class FlavorGroup(NamedTuple):
 
 
 class FlavorChoice(NamedTuple):
-    """The flavor assigned to one resource of a pod set, its assignment mode, and the height from which it borrows."""
+    """The flavor assigned to one resource of a pod set, its assignment mode, and where its quota comes from."""
 
     flavor: str
     fr: int
@@ -307,7 +307,7 @@ class FlavorScan(NamedTuple):
 
     @property
     def rejections(self) -> list[messages.RejectionReason]:
-        """The reasons why the tried flavors were rejected; empty if one flavor fits."""
+        """The reasons why the tried flavors were rejected; empty if the selected flavor fits."""
         if self.selected_assignment.mode is FlavorAssignmentMode.FIT:
             return []
         return [

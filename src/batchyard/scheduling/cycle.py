@@ -93,7 +93,7 @@ class _Tournament(Generic[EntryT]):
             self._forget_shares_in_branch(node)
 
     def _shares_with_entry(self, entry: EntryT) -> tuple[quota.Share, ...]:
-        """Return the shares of the nodes from the root Cohort to a Workload's queue, as if it were admitted."""
+        """Return the shares of the nodes from the root Cohort to a Workload's queue if the Workload were admitted."""
         snapshot = self._snapshot
         with snapshot.what_if():
             snapshot.add_usage(entry.queue, entry.usage)
@@ -127,7 +127,7 @@ class _Tournament(Generic[EntryT]):
         return best_contender
 
     def _precedes(self, a: EntryT, b: EntryT, level: int) -> bool:
-        """Return whether Workload a precedes b within a Cohort: by not borrowing, smaller share, priority, then age."""
+        """Return whether Workload a precedes b in a Cohort: not borrowing first, then by share, priority and age."""
         a_share, b_share = self._shares[a.queue.node][level], self._shares[b.queue.node][level]
         a_borrows, b_borrows = a_share.is_borrowing_on(a.usage), b_share.is_borrowing_on(b.usage)
         if a_borrows != b_borrows:

@@ -147,7 +147,7 @@ class PendingQueueReader:
 
 
 class PendingQueue(PendingQueueReader):
-    """The pending Workloads of one ClusterQueue, with the methods that change them; see PendingQueueReader."""
+    """The pending Workloads of one ClusterQueue, with methods to add, remove, requeue and reactivate them."""
 
     def clear(self) -> None:
         """Remove all pending Workloads, so that no reference cycle remains."""
@@ -251,7 +251,7 @@ class PendingQueue(PendingQueueReader):
         return True
 
     def reactivate(self, admits_namespace: Callable[[str], bool], now: Instant) -> bool:
-        """Put back in line the parked Workloads and those with an ended backoff; return whether there were any.
+        """Put back in line the parked Workloads and those with an ended backoff; return whether any was moved.
 
         Workloads whose namespace the ClusterQueue does not select (`admits_namespace`) stay as they are.
         """

@@ -334,7 +334,7 @@ class WorkloadCache:
 
 
 def holder_from_admission(decision: Admit, now: Instant, *, admitted: bool) -> AdmittedWorkload:
-    """Return the AdmittedWorkload for an admission at `now`; `admitted` is False if it needs admission checks."""
+    """Return the AdmittedWorkload for an admission at `now`; `admitted` is False if checks are outstanding."""
     assigned_frs = frozenset([c.fr for p in decision.assignment.pod_sets for c in p.choices.values()])
     usage, queue = decision.assignment.usage, decision.queue
     return _make_holder(decision.head.workload, queue, usage, assigned_frs, reserved_at=now, is_admitted=admitted)

@@ -107,7 +107,7 @@ def _request_deactivation(context: WorkloadReconcile, message: str) -> Reconcile
 
 
 def _wait_for_backoff(context: WorkloadReconcile) -> ReconcileResult | None:
-    """Wait for the end of a Workload's requeue backoff; then set its Requeued condition to True."""
+    """Wait for the end of a Workload's requeue backoff; then let it be queued again."""
     if not lifecycle.is_active(context.workload):
         return None
     return _wait_for_requeue_time(context) or _requeue_after_backoff(context)
@@ -481,7 +481,7 @@ class WorkloadLifecycle:
 
 
 def _is_workload_orphaned(workload: Obj) -> bool:
-    """Return whether a Workload without owner references was created for a job or is being deleted."""
+    """Return whether a Workload has no owner references, and was created for a job or is being deleted."""
     metadata = workload["metadata"]
     if metadata.get("ownerReferences"):
         return False

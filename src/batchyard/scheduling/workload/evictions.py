@@ -38,7 +38,7 @@ def evict(
 
 
 def hold_back(workload: meta.Obj, requeue_time: Instant, *, is_counted: bool) -> meta.Obj:
-    """Return the Workload with `requeueState.requeueAt` at `requeue_time` or later; `is_counted`: count the requeue."""
+    """Return the Workload with `requeueState.requeueAt` at `requeue_time` or later; `is_counted` counts the requeue."""
     old = workload.get("status") or _NO_STATUS
     state = dict(old.get("requeueState") or _NO_STATUS)
     if is_counted:

@@ -115,7 +115,7 @@ def reset_check(check: AdmissionCheck, timestamp: str) -> AdmissionCheck:
 
 
 def with_check(workload: meta.Obj, check: AdmissionCheck, now: Instant) -> meta.Obj:
-    """Return the Workload with its admission check of that name replaced by `check`; a new state gets the current time.
+    """Return the Workload with the admission check of the same name replaced; a new state gets the time `now`.
 
     The Workload must have a check of that name. If `check` is equal to it, the same Workload is returned.
     """
