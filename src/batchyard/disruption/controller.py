@@ -48,11 +48,13 @@ class ExpectedPods(NamedTuple):
 
 
 class DisruptedPods(NamedTuple):
-    """The evicted pods of a budget that still exist: eviction times by name, and when the first entry expires."""
+    """The evicted pods of a budget that still exist, separated by whether DELETION_TIMEOUT has passed."""
 
+    #: The eviction times of the pods within the timeout, by pod name.
     eviction_times: Mapping[str, str]
     #: The evicted pods that were not deleted in time.
     undeleted_pods: tuple[Obj, ...]
+    #: When the first timeout ends; None if no pod is within the timeout.
     expires_at: Instant | None
 
 
@@ -69,7 +71,7 @@ class EvictionRefusal(NamedTuple):
 
 
 class EvictionDecision(NamedTuple):
-    """Whether a pod may be evicted: a refusal or None, and the PodDisruptionBudget that has to be updated or None."""
+    """Whether a pod may be evicted: a refusal or None, and the changed PodDisruptionBudget to write or None."""
 
     refusal: EvictionRefusal | None = None
     new_budget: Obj | None = None
@@ -87,7 +89,7 @@ def selects_pod(budget: Obj, pod: Obj) -> bool:
 
 
 def is_subject_to_budgets(pod: Obj) -> bool:
-    """Return whether PodDisruptionBudgets protect a pod: it has started, not ended, and is not being deleted."""
+    """Return whether PodDisruptionBudgets protect a pod: it is not Pending, has not ended and is not being deleted."""
     return phase(pod) != PENDING and not is_terminal(pod) and not is_terminating(pod)
 
 
@@ -109,7 +111,7 @@ def _resolve_percentage(value: int | str, total: int) -> int:
 
 
 def find_disrupted(budget: Obj, pods: Iterable[Obj], now: Instant) -> DisruptedPods:
-    """Return a budget's evicted pods that still exist and are not terminating, by whether DELETION_TIMEOUT is over."""
+    """Return those of a budget's pods that were evicted and are not terminating yet."""
     eviction_times = (budget.get("status") or {}).get("disruptedPods") or {}
     pending_evictions: dict[str, str] = {}
     undeleted_pods: list[Obj] = []
@@ -222,7 +224,6 @@ def _eviction_refusal(budget: Obj) -> EvictionRefusal | None:
 
 
 def _describe_refusal(budget: Obj, subject: str) -> str:
-    """Return the reason why a PodDisruptionBudget allows no disruption, as an error message."""
     status = budget.get("status") or {}
     desired_count, healthy_count = status.get("desiredHealthy", 0), status.get("currentHealthy", 0)
     condition = find_condition(budget, DISRUPTION_ALLOWED) or {}
@@ -269,7 +270,7 @@ class DisruptionBudgets:
         self._budgets: dict[str, dict[Key, Obj]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the key of a changed budget; for a pod, those of its budgets, and its own if it is disrupted."""
+        """Return the key of a changed budget; for a pod, the keys of its budgets, and its own if it is disrupted."""
         key, obj = event.key, event.obj
         if key.kind == scheme.POD_DISRUPTION_BUDGET:
             namespace_budgets = self._budgets.setdefault(key.namespace, {})
@@ -397,7 +398,10 @@ def _format_selector_expression(expression: Mapping[str, Any]) -> str:
 
 
 def _disrupted_since(pod: Obj) -> Instant | None:
-    """Return when a pod got DisruptionTarget; None if it has none, if the kubelet set it, or if the pod is ending."""
+    """Return when DisruptionTarget of a pod became True; None if it is not True or was set by the kubelet.
+
+    None also for a terminating pod, and for one that has ended.
+    """
     condition = find_condition(pod, DISRUPTION_TARGET)
     if condition is None or condition["status"] != "True" or condition.get("reason") == DISRUPTION_BY_KUBELET.reason:
         return None

@@ -77,7 +77,7 @@ class StaticFilterResults:
 
 
 class CandidateNodes:
-    """The nodes with enough free resources for pods of one PodShape (equal requirements), and their resource scores."""
+    """The nodes whose labels, taints and free resources suit pods of one PodShape, and their resource scores."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class CandidateNodesCache:
         return static_results
 
     def candidates_for(self, shape: PodShape, profile: node_filters.AutoscalingProfile) -> CandidateNodes:
-        """Return the up-to-date nodes with enough free resources for pods with the requirements `shape`."""
+        """Return the up-to-date candidate nodes for pods with the requirements `shape`, scored by `profile`."""
         cache_key = shape, profile
         candidate_nodes = self._candidates.pop(cache_key, None)
         if candidate_nodes is None:
@@ -491,7 +491,7 @@ class SnapshotTrial:
         return self
 
     def keep(self) -> None:
-        """Keep the snapshot's changes made so far: the enclosing trial then decides whether to undo them."""
+        """Keep the changes made in this block: the enclosing trial, which is required, decides whether to undo them."""
         self._is_kept = True
 
     def __exit__(

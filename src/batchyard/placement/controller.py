@@ -55,7 +55,7 @@ class PlacementController:
     def has_room_for(
         self, pods: Sequence[PodView], *, without_uids: Iterable[str] = (), with_nodes: Iterable[NodeView] = ()
     ) -> bool:
-        """Return whether pods fit if the pods `without_uids` were gone and the nodes `with_nodes` existed."""
+        """Return whether all `pods` would fit without the pods `without_uids` and with the nodes `with_nodes` added."""
         nodes = self._index.nodes
         with nodes.what_if():
             for uid in without_uids:
@@ -69,7 +69,7 @@ class PlacementController:
         return (PASS_KEY,) if self._index.observe(event) else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Try to bind all due pods and gangs once."""
+        """Try all due pods and gangs once: bind them, preempt pods for them, or report why they are unschedulable."""
         self._index.recover_failed_writes(reader)
         reservations = self._reservations
         hotswap_pass = None if reservations is None else HotswapPass(self._index.nodes, reservations, reader, now)
@@ -125,9 +125,9 @@ class _Pass:
         return self._park((pod,), [_failure_message(placement, preemption)], keeps_room=preemption.is_under_way)
 
     def _try_gang(self, pods: Sequence[PodView]) -> Sequence[str]:
-        """Bind all pods of a gang, or preempt victims for them, and return (); otherwise set them aside.
+        """Bind all pods of a gang, or preempt victims for them, or set them aside until a change may help.
 
-        Then return why each pod does not fit.
+        Return why each pod does not fit if the pods were set aside, otherwise ().
         """
         profile = self._index.profile_of(pods[0])
         if self._still_lacks_capacity(pods, profile):
@@ -205,14 +205,17 @@ class _Pass:
                 self.outcome.writes.append(UpdateStatus(updated_pod))
 
     def _preemption_failure(self, stuck_pod: PodView, fit_error: Unschedulable) -> PreemptionFailure:
-        """Return why preemption does not help: for a gang's stuck pod or, if it helps that pod alone, for the gang."""
+        """Return why preemption does not help a stuck pod.
+
+        If it helps this pod alone, or is under way for it, the failure is that no pod may be evicted.
+        """
         preemption = find_preemption(stuck_pod, self._nodes, fit_error.obstacles)
         if isinstance(preemption, PreemptionFailure) and not preemption.is_under_way:
             return preemption
         return no_victims_failure(fit_error.obstacles, len(self._nodes))
 
     def _still_lacks_capacity(self, pods: Sequence[PodView], profile: AutoscalingProfile) -> bool:
-        """Return whether a gang that did not fit before fails again, by a quick check of the total free capacity."""
+        """Return whether a gang that did not fit before certainly still does not fit, by a quick check."""
         return all(pod.unschedulable_message for pod in pods) and not gang.may_have_room(pods, self._nodes, profile)
 
     def _bind_all(self, pods: Sequence[PodView], nodes_by_uid: Mapping[str, str]) -> None:
@@ -313,5 +316,5 @@ def _failure_message(fit_error: Unschedulable, preemption: PreemptionFailure) ->
 
 
 def _gang_message(pod: PodView, stuck_pod: PodView, message: str) -> str:
-    """Return `message`; prefix `pod group is unschedulable` for a pod with other requirements than the stuck pod."""
+    """Return `message`, prefixed by `pod group is unschedulable` if the pod differs from the stuck pod in shape."""
     return message if pod.shape is stuck_pod.shape else f"pod group is unschedulable: {message}"

@@ -42,7 +42,7 @@ class GangPreemption(NamedTuple):
 def place_gang(
     pods: Sequence[PodView], nodes: ClusterSnapshot, profile: AutoscalingProfile
 ) -> GangPlacement | GangUnschedulable:
-    """Return nodes for all pods of a gang, or its first pod without a node; its own nominated nodes count as free."""
+    """Return nodes for all pods of a gang, or the first pod that fits none; the gang's own nominations are ignored."""
     with nodes.what_if():
         nodes_by_uid, unplaced_pod = _place_in_order(pods, nodes, lambda pod: choose_node(pod, nodes, profile))
         if unplaced_pod is not None:
@@ -204,7 +204,7 @@ def domains_of(claim: PlacementClaim, nodes: ClusterSnapshot) -> list[list[NodeI
 def fit_claim(claim: PlacementClaim, domain: Iterable[NodeInfo], nodes: ClusterSnapshot) -> dict[str, str] | None:
     """Return nodes of one topology domain for all pods of a placement claim, by pod uid; None if not all fit.
 
-    The leader has all requirements of the (equal) followers and more. A node that rejects a pod is not tried again.
+    The followers are equal and require no more than the leader, so a node that rejects a pod is not tried again.
     """
     nodes_by_uid: dict[str, str] = {}
     remaining_nodes = iter(domain)
@@ -221,7 +221,7 @@ def fit_claim(claim: PlacementClaim, domain: Iterable[NodeInfo], nodes: ClusterS
 
 
 def fit_claim_anywhere(claim: PlacementClaim, nodes: ClusterSnapshot) -> dict[str, str] | None:
-    """Return nodes for all pods of a placement claim, by pod uid, in the first topology domain that fits; or None."""
+    """Return nodes for all pods of a placement claim, by pod uid, in the first domain that fits; None if none does."""
     for domain in domains_of(claim, nodes):
         nodes_by_uid = fit_claim(claim, domain, nodes)
         if nodes_by_uid is not None:
@@ -254,7 +254,7 @@ def place_claims(
 ) -> GangPlacement | GangUnschedulable:
     """Return nodes for all pods of placement claims, or the pod that fits no node.
 
-    These are the nominated nodes if all of them still fit, otherwise the best nodes.
+    The result is the nominated nodes if all pods still fit there, otherwise the best nodes.
     """
     nominations = nominated_nodes(claims, nodes)
     with nodes.what_if():

@@ -43,7 +43,7 @@ from batchyard.scheduling.workload import lifecycle as workload_lifecycle
 
 
 def missing_followers(leader: meta.Obj, reader: Reader) -> int:
-    """Return how many more pods an exclusively placed Job must create, by its leader pod; 0 if the Job is gone."""
+    """Return how many more pods the Job of an exclusively placed leader pod must create; 0 if the Job is gone."""
     owner = meta.controller_of(leader)
     job = None if owner is None else reader.get(meta.owner_key(owner, leader["metadata"].get("namespace", "")))
     if owner is None or job is None or job["metadata"]["uid"] != owner["uid"]:
@@ -65,7 +65,10 @@ class FollowerReservations:
         self._placeholders: dict[meta.Key, Sequence[PodView]] = {}
 
     def reserve_nodes(self, claims: Sequence[gang.PlacementClaim], nodes_by_uid: Mapping[str, str]) -> None:
-        """Reserve the nodes in `nodes_by_uid` for pods that do not exist yet; if empty, end these reservations."""
+        """Reserve the nodes in `nodes_by_uid` for the missing pods of claims, in place of earlier reservations.
+
+        An empty `nodes_by_uid` only ends the earlier reservations.
+        """
         for claim in claims:
             leader_key = pod_key(claim.leader)
             self._keep_placeholders(leader_key, 0)
@@ -118,7 +121,7 @@ class EvictionUnit(NamedTuple):
     #: `namespace/name` of the Workload, or of a pod without a Workload.
     name: str
     pods: Sequence[PodView]
-    #: The work lost by the eviction, in pod time.
+    #: The lost work: the sum of the run times that the pods lose by the eviction.
     work_lost: Duration
     #: Whether the unit is already being evicted, so that its eviction costs nothing more.
     is_being_evicted: bool = False
@@ -216,7 +219,10 @@ class _HotswapSearch:
         self.single_victims: dict[str, EvictionUnit] = {}
 
     def run(self, allowed_victim_names: Mapping[str, None] | None = None) -> HotswapPlan | None:
-        """Return nodes and victims for all pods of the gang; with `allowed_victim_names`, only these may be evicted."""
+        """Return nodes and victims for all pods of the gang; None if not all can be placed.
+
+        With `allowed_victim_names`, only these may be evicted.
+        """
         self._allowed_victim_names = allowed_victim_names
         with self._nodes.what_if():
             gang.withdraw_nominations(self._claims, self._nodes)
@@ -469,11 +475,14 @@ class HotswapPass:
         self._pods_by_gang: dict[str, list[PodView]] = {}
 
     def claims_of(self, pods: Iterable[PodView]) -> list[gang.PlacementClaim]:
-        """Return for each pending pod which pods it needs nodes for: itself, and missing pods of its exclusive Job."""
+        """Return a claim for each pending pod: the pod and, if it leads an exclusively placed Job, the missing pods."""
         return [self._claim_of(pod) for pod in pods]
 
     def reserve_nodes(self, claims: Sequence[gang.PlacementClaim], nodes_by_uid: Mapping[str, str]) -> None:
-        """Reserve the nodes in `nodes_by_uid` for pods that do not exist yet; if empty, end these reservations."""
+        """Reserve the nodes in `nodes_by_uid` for the missing pods of claims, in place of earlier reservations.
+
+        An empty `nodes_by_uid` only ends the earlier reservations.
+        """
         self._reservations.reserve_nodes(claims, nodes_by_uid)
 
     def find_eviction_unit(self, pod: PodView) -> EvictionUnit | None:
@@ -484,7 +493,10 @@ class HotswapPass:
         return self._eviction_units[key]
 
     def evict(self, eviction_unit: EvictionUnit, preemptor: PodView, result: ReconcileResult) -> meta.Obj | None:
-        """Evict the Workload of a victim and return it; None for a pod without a Workload, which the caller deletes."""
+        """Add the eviction of a victim's Workload to `result`, and return the Workload.
+
+        None for a pod without a Workload, which the caller must delete.
+        """
         pod = eviction_unit.pods[0]
         self._eviction_units[pod.gang or pod.uid] = eviction_unit._replace(is_being_evicted=True)
         victim = self._workload_of(pod) if pod.gang else None
@@ -547,7 +559,6 @@ class HotswapPass:
 
 
 def _preemption_events(victim_key: meta.Key, text: str, preemptor_key: meta.Key) -> list[EventRecord]:
-    """Return the Events of a Hotswap preemption for the victim and the preemptor."""
     return [
         EventRecord(victim_key, "Normal", "EvictedDueToPreempted", text),
         EventRecord(victim_key, "Normal", "Preempted", text),

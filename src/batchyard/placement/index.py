@@ -85,7 +85,7 @@ class PlacementIndex:
         self._unconfirmed_victims.append(RecordedVictim(victim, uid, preemptor.uid))
 
     def recover_failed_writes(self, reader: Reader) -> None:
-        """Read the objects of unconfirmed writes again and retry their pods, once all writes have completed."""
+        """Read the objects of unconfirmed writes again, and retry their pods; all writes must have completed."""
         unconfirmed_pods, self._unconfirmed = self._unconfirmed, {}
         for uid, key in unconfirmed_pods.items():
             obj = reader.get(key)
@@ -168,7 +168,6 @@ class PlacementIndex:
             self.pending_units.add(pod)
 
     def _forget_pod(self, uid: str) -> None:
-        """Remove a pod from its node, from the queue and from the nominated pods."""
         self._remove_from_node(uid)
         self.pods_with_stale_conditions.pop(uid, None)
         self.pending_units.drop(uid)

@@ -80,7 +80,7 @@ def untolerated_taint_count(rules: NodeRules, node: NodeView) -> int:
 
 
 def _allowed_node_names(rules: NodeRules) -> Sequence[str] | None:
-    """Return the node names that required node affinity allows; None if a term allows any name."""
+    """Return the node names that required node affinity allows; None if it allows any name."""
     allowed_names: list[str] = []
     for term in rules.affinity or ():
         name_lists = [e.values for e in term.fields if e.key == _NODE_NAME_FIELD and e.operator == "In"]
@@ -191,9 +191,9 @@ def resource_score(shape: PodShape, node: NodeInfo, profile: AutoscalingProfile)
 
 
 def _allocation_score(cpu: tuple[int, int], memory: tuple[int, int], profile: AutoscalingProfile) -> int:
-    """Return the mean percentage of free cpu and memory, or of used if `profile` packs pods; 0 without both.
+    """Return the mean percentage of free cpu and memory, or of their use if `profile` packs pods.
 
-    `cpu` and `memory` are the used and the total amount.
+    `cpu` and `memory` are the used and the total amount; a total of 0 is left out of the mean.
     """
     score = resource_count = 0
     for used, total in (cpu, memory):

@@ -55,7 +55,7 @@ class GpuShares:
         self._change_free(gpu_milli, chosen_gpus, -1)
 
     def release(self, uid: str) -> tuple[int, ...]:
-        """Free the GPUs of a pod, and return their indices."""
+        """Free the GPUs of a pod, and return their indices; () if it had none."""
         gpu_milli, chosen_indices = self._shares_by_pod.pop(uid)
         self._change_free(gpu_milli, chosen_indices, 1)
         return chosen_indices
@@ -150,7 +150,7 @@ class NodeInfo:
             self.ports[port] = self.ports.get(port, 0) + 1
 
     def release(self, uid: str) -> Sequence[int]:
-        """Remove a pod from the node and return the indices of its GPUs."""
+        """Remove a pod from the node and return the indices of its GPUs; () if it had none."""
         pod = self.pods.pop(uid)
         self._priority_requests.clear()
         for resource, amount in pod.requests:

@@ -206,12 +206,11 @@ class PodAffinityFilter:
             domains[node.view.labels[key]] = None
 
     def _selects_pod(self, term: PodTerm) -> bool:
-        """Return whether an affinity term selects this filter's pod."""
         return term.selects(self._pod.namespace, self._pod.labels, self._affinity_context.namespaces)
 
 
 def affinity_scores(pod: PodView, affinity_context: AffinityContext) -> dict[Domain, int]:
-    """Return each topology domain's score by the preferred affinity of a pod and of placed pods; may be negative."""
+    """Return each topology domain's score by a pod's preferred affinity and placed pods' affinity; may be negative."""
     domain_scores: dict[Domain, int] = {}
     for weight, term in pod.shape.preferred_terms:
         node_counts: CountByNode = {}

@@ -89,13 +89,13 @@ def no_victims_failure(obstacles: Mapping[str, FilterFailure], node_count: int) 
 
 
 def awaits_victims(pod: PodView, nodes: ClusterSnapshot) -> bool:
-    """Return whether pods preempted for a pod are still terminating on its nominated node."""
+    """Return whether preempted pods of lower priority are still on the nominated node of a pod."""
     node = nodes.get(nodes.nominated_node_of(pod.uid))
     return node is not None and any(p.preempted and p.priority < pod.priority for p in node.pods.values())
 
 
 def importance_key(pod: PodView) -> tuple[int, int, str]:
-    """Return the key that sorts pods by importance to preemption: higher priority, then earlier start, then name."""
+    """Return the key that sorts the most important pods first: higher priority, then earlier start, then name."""
     return -pod.priority, _start_time(pod), pod.key
 
 

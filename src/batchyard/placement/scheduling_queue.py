@@ -160,10 +160,10 @@ class UnschedulablePods:
     def find_helped_units(
         self, node_names: Sequence[str], moved_pods: Iterable[PodView], *, is_topology_changed: bool
     ) -> list[tuple[UnitSortKey, str]]:
-        """Return sort key and name of unschedulable pods or gangs that may fit now; only the first one of each class.
+        """Return (sort key, name) of the unschedulable pods and gangs that may fit now, only the first of each class.
 
-        Changed nodes and moved pods may help a unit. With `is_topology_changed` (nodes, or labels of nodes or
-        namespaces), all units that are alone in their class are included.
+        Changed nodes and added or removed pods may help them. With `is_topology_changed` (nodes, their labels or
+        taints, or namespace labels), all units that are alone in their class are included.
         """
         helped_units = [
             equivalence_class.queued_units[0]
@@ -215,7 +215,10 @@ def _pod_kind(pod: PodView) -> PodKind:
 
 
 class SchedulingQueue:
-    """The pending pods as units (a pod or a gang); to try all due units, call `start`, then `next_unit` until empty."""
+    """The pending pods as units (a pod or a gang).
+
+    To try all due units, call `start`, and then `next_unit` until it returns an empty sequence.
+    """
 
     def __init__(self, nodes: ClusterSnapshot) -> None:
         self._nodes = nodes
@@ -313,7 +316,7 @@ class SchedulingQueue:
         return self._unschedulable_pods.equivalence_key(self._units.unit_of(pods[0]), pods)
 
     def start(self) -> None:
-        """Start to try the due pods and gangs once, and the unschedulable ones that recent changes may help."""
+        """Start a pass over the due pods and gangs, and the unschedulable ones that recent changes may help."""
         node_names, moved_pods = self._nodes.permanent_changes.changed_since(self._generation), self._moved_pods
         is_topology_changed = (
             self._namespaces_changed or self._property_generation != self._nodes.property_changes.latest

@@ -72,7 +72,7 @@ class SchedulingUnits:
         return is_first_bound
 
     def sort_key(self, unit_pods: Sequence[PodView]) -> UnitSortKey:
-        """Return the sort key by which a pod or gang, given by its pods, is tried among the pending ones."""
+        """Return the key that sorts a pod or gang (given by its pods) into the order in which units are tried."""
         first_pod = min(unit_pods, key=lambda pod: (pod.created, pod.key)) if len(unit_pods) > 1 else unit_pods[0]
         priority = max([pod.priority for pod in unit_pods])
         return -priority, first_pod.gang not in self._bound_uids_by_gang, first_pod.created, first_pod.key
@@ -90,14 +90,14 @@ _SCHEDULED: Final = "PodScheduled"
 
 
 def set_unschedulable_condition(obj: Obj, message: str, node_name: str, now: Instant) -> Obj:
-    """Return a pod with PodScheduled=False (Unschedulable), this message, and this nominated node."""
+    """Return a pod with PodScheduled=False (Unschedulable), this message, and this nominated node ('' for none)."""
     old = _pod_conditions(obj)
     conditions = with_condition(old, type=_SCHEDULED, status=False, reason="Unschedulable", message=message, now=now)
     return _with_status(obj, conditions, node_name)
 
 
 def set_gated_condition(obj: Obj, now: Instant) -> Obj:
-    """Return a pod with scheduling gates, with PodScheduled=False."""
+    """Return a gated pod with PodScheduled=False (SchedulingGated)."""
     old = _pod_conditions(obj)
     conditions = with_condition(old, type=_SCHEDULED, status=False, reason=GATED, message=_GATED_MESSAGE, now=now)
     return _with_status(obj, conditions, (obj.get("status") or {}).get("nominatedNodeName") or "")

@@ -150,7 +150,7 @@ class BlockedCycle:
 
 
 def _decision_inputs(view: WorkloadView) -> tuple[object, ...]:
-    """Return the parts of a Workload on which a scheduling decision depends, to detect changes; not its queue order."""
+    """Return the parts of a Workload that must not change for a kept decision to remain valid."""
     return view.uid, view.queue, view.shape[0], view.counts
 
 

@@ -81,7 +81,7 @@ def mismatch_rule(mismatch: str) -> str:
 
 
 def _matches_flavor_labels(template: PodTemplate, labels: Mapping[str, str]) -> bool:
-    """Return whether the pods' node selector and required affinity match a flavor's labels; other keys do not count."""
+    """Return whether node selector and required affinity match a flavor's labels; keys without a label are ignored."""
     if any(labels[key] != value for key, value in template.node_selector if key in labels):
         return False
     if not template.affinity:
@@ -112,7 +112,7 @@ class FlavorGroup(NamedTuple):
 
 
 class FlavorChoice(NamedTuple):
-    """The flavor assigned to one resource of a pod set, its assignment mode, and the cohort level that lends it."""
+    """The flavor assigned to one resource of a pod set, its assignment mode, and where its quota comes from."""
 
     flavor: str
     fr: int
@@ -176,7 +176,7 @@ class ResourceGroupRequest:
         self._assignment_cache: dict[tuple[int, ...], FlavorAssignment] = {}
 
     def assignment_for(self, flavor_index: int, last_tried: int, qualities: Sequence[GranularMode]) -> FlavorAssignment:
-        """Return the cached assignment of the flavor at `flavor_index`, with a quality for each resource.
+        """Return the assignment of the flavor at `flavor_index`, given its quality for each resource; it is cached.
 
         `last_tried` is the index of the last flavor that the search considered.
         """
@@ -307,7 +307,7 @@ class FlavorScan(NamedTuple):
 
     @property
     def rejections(self) -> list[messages.RejectionReason]:
-        """The reasons why the tried flavors were rejected; empty if one flavor fits."""
+        """The reasons why the tried flavors were rejected; empty if the selected flavor fits."""
         if self.selected_assignment.mode is FlavorAssignmentMode.FIT:
             return []
         return [
@@ -539,7 +539,7 @@ def _has_multikueue_check(view: ClusterQueueView, checks: Mapping[str, Admission
 
 
 def _check_faults(view: ClusterQueueView, checks: Mapping[str, AdmissionCheckInfo]) -> list[QueueFault]:
-    """Return condition reason and text for each missing, inactive or incompatible AdmissionCheck of a ClusterQueue."""
+    """Return condition reason and text for each kind of fault: missing, inactive or incompatible AdmissionChecks."""
     check_rules = sorted(view.check_rules)
     existing_checks = [(rule, checks[rule.name]) for rule in check_rules if rule.name in checks]
     multikueue_rules = [rule for rule, check in existing_checks if check.controller == MULTIKUEUE_CONTROLLER_NAME]

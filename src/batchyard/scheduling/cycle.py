@@ -5,7 +5,7 @@
     decide     in that order: admit what still fits, preempt where allowed, else give the reason for waiting
 
 The snapshot includes the earlier decisions of the cycle. After the cycle, the snapshot is restored and the
-caller applies the decisions. A cycle is deterministic and has no side effects. Source: Kueue's
+caller applies the decisions. A cycle is deterministic and writes no objects. Source: Kueue's
 pkg/scheduler/scheduler.go.
 """
 
@@ -39,7 +39,7 @@ class OrderableEntry(Protocol):
 
     @property
     def borrowing_height(self) -> int:
-        """The height in the cohort tree of the node that lends the quota; 0 if the Workload does not borrow."""
+        """The height of the lowest Cohort with enough quota for the Workload; 0 if its ClusterQueue has enough."""
 
     @property
     def usage(self) -> quota.Usage:
@@ -60,9 +60,10 @@ def _classical_sort_key(entry: OrderableEntry) -> tuple[int, int, int, str]:
 
 
 def fair_order(entries: Sequence[EntryT], snapshot: Snapshot) -> Iterator[EntryT]:
-    """Yield a cycle's Workloads in fair sharing order, lazily: shares include usage that the caller adds in between.
+    """Yield a cycle's Workloads in fair sharing order, one cohort tree after the other, by the names of the roots.
 
-    Cohort trees are independent of each other and are processed in the order of their roots' names.
+    The order is computed lazily. If the caller admits a yielded Workload, it adds the usage to the snapshot before it
+    requests the next one, because the usage changes the shares.
     """
     entries_by_tree: dict[str, list[EntryT]] = {}
     for entry in sorted(entries, key=lambda e: e.queue.name):
@@ -72,7 +73,7 @@ def fair_order(entries: Sequence[EntryT], snapshot: Snapshot) -> Iterator[EntryT
 
 
 class _Tournament(Generic[EntryT]):
-    """Orders the Workloads of one cohort tree, at most one per queue, by their queues' shares after an admission."""
+    """Orders the Workloads of one cohort tree, at most one per queue, by the shares that result from admission."""
 
     def __init__(self, entries: Sequence[EntryT], snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -92,7 +93,7 @@ class _Tournament(Generic[EntryT]):
             self._forget_shares_in_branch(node)
 
     def _shares_with_entry(self, entry: EntryT) -> tuple[quota.Share, ...]:
-        """Return the shares of the nodes from the root Cohort to a Workload's queue, as if it were admitted."""
+        """Return the shares of the nodes from the root Cohort to a Workload's queue if the Workload were admitted."""
         snapshot = self._snapshot
         with snapshot.what_if():
             snapshot.add_usage(entry.queue, entry.usage)
@@ -126,7 +127,7 @@ class _Tournament(Generic[EntryT]):
         return best_contender
 
     def _precedes(self, a: EntryT, b: EntryT, level: int) -> bool:
-        """Return whether Workload a precedes b within a Cohort: by not borrowing, smaller share, priority, then age."""
+        """Return whether Workload a precedes b in a Cohort: not borrowing first, then by share, priority and age."""
         a_share, b_share = self._shares[a.queue.node][level], self._shares[b.queue.node][level]
         a_borrows, b_borrows = a_share.is_borrowing_on(a.usage), b_share.is_borrowing_on(b.usage)
         if a_borrows != b_borrows:
@@ -181,7 +182,7 @@ class NominatedEntry:
 
     @property
     def borrowing_height(self) -> int:
-        """The height in the cohort tree of the node that lends the quota; 0 if the Workload does not borrow."""
+        """The height of the lowest Cohort with enough quota for the Workload; 0 if its ClusterQueue has enough."""
         return self.assignment.borrowing_height
 
     @property
@@ -205,7 +206,7 @@ class Cycle:
     skipped_preemptions: dict[str, int] = field(default_factory=dict)
 
     def run(self, heads: Sequence[Head]) -> list[Decision]:
-        """Return an admission, preemption or pending decision for each head, in the order of the decisions."""
+        """Return a decision for each head: first for those that cannot be nominated, then in scheduling order."""
         self.snapshot.rebuild_if_changed()
         decisions: list[Decision] = []
         entries: list[NominatedEntry] = []
@@ -286,7 +287,7 @@ class Cycle:
     # Decision.
 
     def _decide_entry(self, entry: NominatedEntry, claimed_victims: "_ClaimedVictims") -> Decision:
-        """Return Admit for a Workload that fits, Preempt if that frees enough quota, otherwise StayPending."""
+        """Return Admit for a Workload that fits, Preempt if preemption frees enough quota, otherwise StayPending."""
         if entry.targets and claimed_victims.has_claimed_target(entry):
             self._nominate_again(entry, claimed_victims)
         assignment, head = entry.assignment, entry.head
@@ -312,7 +313,7 @@ class Cycle:
         return Admit(head, entry.queue, assignment)
 
     def _skip_entry(self, entry: NominatedEntry) -> Decision:
-        """Return StayPending for a Workload whose quota an earlier decision took, and count a skipped preemption."""
+        """Return StayPending for an entry whose quota an earlier decision took; count a skipped preemption, if any."""
         if entry.assignment.mode is _MODE_PREEMPT:
             self.skipped_preemptions[entry.queue.name] = self.skipped_preemptions.get(entry.queue.name, 0) + 1
         why = InadmissibleReason(messages.WAITING_FOR_QUOTA, text=_NO_LONGER_FITS)
@@ -392,7 +393,7 @@ class _ClaimedVictims:
         self._victims_by_root: dict[quota.QuotaNode, dict[str, AdmittedWorkload]] = {}
 
     def claimed_in_tree(self, entry: NominatedEntry) -> Mapping[str, AdmittedWorkload]:
-        """Return the Workloads in the entry's cohort tree that earlier decisions of this cycle preempt."""
+        """Return the Workloads in the entry's cohort tree that earlier decisions of this cycle preempt, by key."""
         return self._victims_by_root.get(entry.queue.node.path[0], _NO_VICTIMS)
 
     def has_claimed_target(self, entry: NominatedEntry) -> bool:

@@ -74,7 +74,7 @@ class PodSetAssignment:
     def no_fit_reason(self) -> str:
         """Why the pod set does not fit: the most severe of the resource groups' reasons.
 
-        The reason of a group is the mildest reason of its flavors.
+        The reason of a group is the mildest reason of its flavors. Without any, the result is NoMatchingFlavor.
         """
         reasons_by_group: dict[int, str] = {}
         for attempt in self.attempts:
@@ -97,7 +97,7 @@ class LastAssignment(NamedTuple):
     shape: Shape
 
     def next_flavor_index(self, pod_set: int, resource: str) -> int:
-        """Return the index of the flavor at which the search continues of a pod set's resource; 0 if none is stored."""
+        """Return the index of the flavor at which the search for a pod set's resource resumes; 0 if none is stored."""
         return self.tried[pod_set].get(resource, cluster_queue.SCAN_DONE) + 1 if pod_set < len(self.tried) else 0
 
 
@@ -191,7 +191,7 @@ class FlavorAssigner:
     ) -> list[Sequence[GranularMode]]:
         """Return each flavor's quality for each resource, including flavors that the search would not reach.
 
-        `usage` is the usage of the other pod sets of the Workload.
+        A flavor that the pods cannot use has a single NO_FIT. `usage` is that of the Workload's other pod sets.
         """
         total_usages = (
             [_add_assumed(dict(usage), requested) for requested in group_request.usages]
@@ -362,7 +362,7 @@ class FlavorAssigner:
 def _start_index(
     state: LastAssignment, group_request: cluster_queue.ResourceGroupRequest, indexes: Sequence[int]
 ) -> int:
-    """Return the index of the flavor at which the search continues; 0 if the queue has fewer flavors by now."""
+    """Return the index of the flavor at which the search continues; 0 if none is stored or it no longer exists."""
     start_index = state.next_flavor_index(indexes[0], group_request.resource)
     return start_index if start_index < len(group_request.group.flavors) else 0
 

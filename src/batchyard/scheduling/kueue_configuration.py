@@ -70,7 +70,7 @@ SIMULATION_SETTINGS: Final = KueueSettings(pods_ready=None, managed_namespaces=N
 
 
 def parse_kueue_settings(configuration: Mapping[str, Any]) -> KueueSettings:
-    """Return the scheduling settings of a Kueue Configuration, which has all defaults."""
+    """Return the scheduling settings of a Kueue Configuration in which all defaults are set."""
     fair_sharing_settings = configuration.get("fairSharing")
     policy = SchedulingPolicy()
     if fair_sharing_settings is not None:

@@ -72,7 +72,7 @@ class InsufficientQuota(NamedTuple):
 
 
 class ExceedsMaxCapacity(NamedTuple):
-    """Why a flavor was rejected for a resource: the request exceeds all quota that the queue could ever use."""
+    """Why a flavor was rejected for a resource: the Workload requests more quota than the queue could ever use."""
 
     resource: str
     flavor: str
@@ -111,12 +111,12 @@ def format_pod_set_reasons(pod_sets: tuple[PodSetReasons, ...]) -> str:
 
 
 def most_severe(a: str, b: str) -> str:
-    """Return the more severe of two reasons of a QuotaReserved=False condition."""
+    """Return the more severe of two no-fit reasons; '' is the least severe, NoMatchingFlavor the most severe."""
     return a if _SEVERITY_BY_REASON[a] >= _SEVERITY_BY_REASON[b] else b
 
 
 def least_severe(a: str, b: str) -> str:
-    """Return the less severe of two reasons of a QuotaReserved=False condition."""
+    """Return the less severe of two no-fit reasons; '' is the least severe, NoMatchingFlavor the most severe."""
     return a if _SEVERITY_BY_REASON[a] <= _SEVERITY_BY_REASON[b] else b
 
 
@@ -129,5 +129,5 @@ def preemption_message(workload_uid: str, job_uid: str, reason: str, preemptor_p
 
 
 def parse_preemptor_uid(message: str) -> str:
-    """Extract the preemptor's uid from a message of `preemption_message()`; '' if the message has none."""
+    """Extract the preemptor's uid (or UNKNOWN) from a message of `preemption_message()`; '' if the message has none."""
     return message.partition("(UID: ")[2].partition(",")[0]

@@ -29,7 +29,8 @@ _NO_FIT_REASONS: Final = (RequeueReason.NO_FIT, RequeueReason.PREEMPTION_NO_CAND
 class PendingQueueReader:
     """Read access to the pending Workloads of one ClusterQueue.
 
-    They are in line (tried in cycles), parked (did not fit; tried again after a change) or held back by a backoff.
+    Each is in line (tried in cycles), parked (inadmissible: tried again after a change) or held back (not tried until a
+    backoff ends or its condition Requeued is no longer False).
     """
 
     def __init__(self, name: str) -> None:
@@ -55,7 +56,7 @@ class PendingQueueReader:
         return self._entries.get(key)
 
     def classes(self) -> list[tuple[EquivalenceClassKey, pending_heap.EquivalenceClass]]:
-        """Return the equivalence classes (Workloads of a namespace with equal requests and priority) and their keys."""
+        """Return (key, class) pairs; a class contains a namespace's Workloads with equal requests and priority."""
         return list(self._classes.items())
 
     def held_workloads(self) -> list[WorkloadView]:
@@ -115,7 +116,7 @@ class PendingQueueReader:
         return bool(self._entries or self._unfit_shapes)
 
     def parked_at(self, key: str) -> Instant | None:
-        """Return when a parked Workload, or an equivalent one, was last found not to fit; None if it is not parked."""
+        """Return when an inadmissible (parked) Workload, or an equivalent one, last did not fit; None if not parked."""
         entry = self._entries.get(key)
         equivalence_class = None if entry is None else self._classes.get(_class_key(entry.view))
         if entry is None or equivalence_class is None or entry.line is not equivalence_class.parked:
@@ -123,14 +124,14 @@ class PendingQueueReader:
         return equivalence_class.parked_at
 
     def record_attempt(self, key: str, now: Instant) -> None:
-        """Record that another scheduler tried a Workload at `now`: parked Workloads behind it count as tried, too."""
+        """Record that another scheduler tried a Workload at `now`; inadmissible ones behind it count as tried, too."""
         queue_order = self._entries[key].order
         for equivalence_class in self._classes.values():
             if any(entry.order > queue_order for entry in equivalence_class.parked.members()):
                 equivalence_class.parked_at = max(equivalence_class.parked_at, now)
 
     def has_parked_predecessor(self, key: str, start_time: Instant) -> bool:
-        """Return whether a Workload ahead of this one is parked and was found not to fit at or after `start_time`."""
+        """Return whether any inadmissible (parked) Workload ahead of this one was tried at or after `start_time`."""
         queue_order = self._entries[key].order
         recently_parked = [each.parked.first_entry() for each in self._classes.values() if each.parked_at >= start_time]
         return any(first_entry is not None and first_entry.order < queue_order for first_entry in recently_parked)
@@ -146,7 +147,7 @@ class PendingQueueReader:
 
 
 class PendingQueue(PendingQueueReader):
-    """The pending Workloads of one ClusterQueue: in line, parked (did not fit, tried after a change), or held back."""
+    """The pending Workloads of one ClusterQueue, with methods to add, remove, requeue and reactivate them."""
 
     def clear(self) -> None:
         """Remove all pending Workloads, so that no reference cycle remains."""
@@ -160,7 +161,10 @@ class PendingQueue(PendingQueueReader):
         return self._first_in_line() is not None
 
     def put(self, view: WorkloadView, now: Instant) -> bool:
-        """Add or update a pending Workload; return False if it is held back, parked or unchanged."""
+        """Add or update a pending Workload; return whether it was put in line.
+
+        It is not put in line if it is unchanged, held back or parked.
+        """
         previous_entry = self._entries.get(view.key)
         if previous_entry is not None and pending_heap.has_same_queue_state(previous_entry.view, view):
             previous_entry.view = view
@@ -200,7 +204,10 @@ class PendingQueue(PendingQueueReader):
         return None if entry is None else Head(entry.view, self.name, entry.last_assignment)
 
     def no_fit_reason(self, view: WorkloadView) -> str:
-        """If an equivalent Workload did not fit, return why this Workload is not tried; otherwise return ''."""
+        """If a Workload is skipped because an equivalent one did not fit, return why that did not fit; otherwise ''.
+
+        The result is the reason of the QuotaReserved condition.
+        """
         entry = self._entries.get(view.key)
         is_parked = entry is not None and not self._is_in_line(entry)
         return self._unfit_shapes.get(view.shape, "") if is_parked else ""
@@ -244,7 +251,7 @@ class PendingQueue(PendingQueueReader):
         return True
 
     def reactivate(self, admits_namespace: Callable[[str], bool], now: Instant) -> bool:
-        """Put back in line the parked Workloads and those with an ended backoff; return whether there were any.
+        """Put back in line the parked Workloads and those with an ended backoff; return whether any was moved.
 
         Workloads whose namespace the ClusterQueue does not select (`admits_namespace`) stay as they are.
         """
@@ -263,7 +270,10 @@ class PendingQueue(PendingQueueReader):
         return was_reactivated
 
     def remove(self, key: str, *, forget_preemptor: bool = True) -> bool:
-        """Remove a Workload from the pending Workloads; return whether it was one of them."""
+        """Remove a Workload from the pending Workloads; return whether it was one of them.
+
+        With `forget_preemptor`, it no longer comes first as the current preemptor if it is added again.
+        """
         if forget_preemptor:
             self.release_preemptor(key)
         entry = self._entries.get(key)
@@ -405,7 +415,8 @@ class QueueManager:
     def heads(self) -> list[Head]:
         """Return the first Workload in line of each active ClusterQueue, sorted by queue name.
 
-        Inadmissible Workloads of marked cohort trees are put back in line before.
+        First, the inadmissible Workloads of cohort trees marked at least `requeue_batch_period` ago are put back in
+        line, unless another component does that (`is_reactivated_externally`).
         """
         if self._marked_queues and not (self.requeue_batch_period and self.is_reactivated_externally):
             self.reactivate_marked(self.now - self.requeue_batch_period)
@@ -420,7 +431,7 @@ class QueueManager:
         return heads
 
     def put(self, name: str, view: WorkloadView) -> None:
-        """Add or update a pending Workload of the ClusterQueue `name`; do nothing if that does not exist."""
+        """Add or update a pending Workload of the ClusterQueue `name`; do nothing if there is no such queue."""
         pending_queue = self.pending.get(name)
         if pending_queue is None:
             return
@@ -530,7 +541,7 @@ class QueueManager:
     def reactivate_marked(self, marked_by: Instant, may_reactivate: Callable[[str], bool] = bool) -> list[str]:
         """Let cycles try the inadmissible Workloads of cohort trees marked at or before `marked_by`.
 
-        Trees for which `may_reactivate` returns False are skipped. Return the ids of the reactivated trees.
+        Trees for whose id `may_reactivate` returns False are skipped. Return the ids of the reactivated trees.
         """
         marked_by_tree: dict[str, list[str]] = {}
         for name in self._marked_queues:

@@ -71,7 +71,7 @@ class QuotaNode:
         self.usage = [0] * fr_count
         #: The `usage` lists of the nodes on the path.
         self.path_usages: tuple[list[int], ...] = (self.usage,)
-        #: Whether no node on the path has a lending limit, so that all usage of this node counts up to the root.
+        #: Whether no node on the path below the root has a lending limit: all usage of this node counts up to the root.
         self.lends_without_limit = True
         #: The nearest node with limits on the path to the root, or the root: this node has the same available quota.
         self.gate = self
@@ -220,7 +220,7 @@ def _set_paths(root: QuotaNode) -> list[QuotaNode]:
 
 
 def _sum_quota_and_usage(node: QuotaNode) -> None:
-    """Set a node's subtree quota, local quota, height and usage from its own quota and its children's values."""
+    """Set the values of a node that derive from its own quota and its children, whose values must already be set."""
     fr_count = len(node.usage)
     subtree_quota = [0] * fr_count
     declared_frs = dict.fromkeys(node.nominal)
@@ -245,7 +245,7 @@ def _sum_quota_and_usage(node: QuotaNode) -> None:
 
 
 def _derive_quota_from_parent(node: QuotaNode) -> None:
-    """Set a node's borrowing ceilings and potential capacity from its parent, whose values must already be set."""
+    """Set the values of a node that derive from its ancestors, whose values must already be set."""
     fr_count = len(node.usage)
     node.path_usages = tuple([step.usage for step in node.path])
     node.lends_without_limit = not any(step.lending_limit for step in node.path[1:])
@@ -299,7 +299,7 @@ class Share(NamedTuple):
         return INT64_MAX if math.isinf(self.weighted_value) else math.ceil(self.weighted_value)
 
     def is_borrowing_on(self, usage: Usage) -> bool:
-        """Return whether the queue or Cohort borrows any flavor-resource with a nonzero amount in `usage`."""
+        """Return whether the queue or Cohort borrows any flavor-resource with a positive amount in `usage`."""
         return any(amount > 0 and fr in self.borrowed_frs for fr, amount in usage)
 
 
@@ -320,7 +320,7 @@ def compare_shares(a: Share, b: Share) -> int:
 
 
 def weighted_share(node: QuotaNode, flavor_resources: Sequence[tuple[str, str]]) -> Share:
-    """Return a queue's or Cohort's dominant resource share; 0 without a parent or borrowed quota.
+    """Return a queue's or Cohort's dominant resource share; a ratio of 0 without a parent or borrowed quota.
 
     `flavor_resources` lists the (flavor, resource) of each flavor-resource id.
     """

@@ -1,6 +1,6 @@
 """Scheduler cache: the snapshot and the pending Workloads that the scheduler reads, built only from watch events.
 
-A change that may make pending Workloads admissible marks its ClusterQueue. Before the next cycle, the inadmissible
+A change that may make pending Workloads admissible marks their ClusterQueue. Before the next cycle, the inadmissible
 Workloads of its whole cohort tree are put back in line. A restart rebuilds the cache. Sources: Kueue's event handlers
 in pkg/controller/core and pkg/cache/queue/manager.go.
 """
@@ -73,7 +73,7 @@ class WorkloadCache:
         self._assumed_keys: dict[str, None] = {}
 
     def enqueue_local_queue(self, local_queue_view: LocalQueueView) -> None:
-        """Queue the pending Workloads of a LocalQueue in its ClusterQueue, unless the LocalQueue is stopped."""
+        """Queue the pending Workloads of a LocalQueue that is not stopped in its ClusterQueue, if that exists."""
         pending_queue = self.queue_manager.pending.get(local_queue_view.cluster_queue)
         if pending_queue is None or local_queue_view.stop_policy != "None":
             return
@@ -91,7 +91,7 @@ class WorkloadCache:
         self.snapshot.remove_queue(cluster_queue)
 
     def count_admissible(self, local_queue: str) -> int:
-        """Return the number of pending Workloads of a LocalQueue, even if its ClusterQueue does not exist."""
+        """Return the number of pending Workloads of a LocalQueue (given its key), even without its ClusterQueue."""
         views = self._workloads.get(local_queue, {}).values()
         return sum(view.admissible and self.snapshot.holder(view.key) is None for view in views)
 
@@ -125,7 +125,7 @@ class WorkloadCache:
             self._add_holder(replace(quota_holder, evicted=True))
 
     def revert_assumption(self, key: str) -> None:
-        """Undo the assumed admission or eviction of a Workload whose write was rejected; requeue a pending one."""
+        """Undo the assumed admission or eviction of a Workload whose write was rejected; requeue it if pending."""
         view = self.view(key)
         if view is not None and view.quota_reserved and view.active:
             self._record_reservation(view, None)
@@ -139,7 +139,7 @@ class WorkloadCache:
             self._enqueue_workload(view)
 
     def record_reservations_in(self, cluster_queue: str) -> None:
-        """Count the quota of the Workloads that were observed before the ClusterQueue to which they are admitted."""
+        """Count the quota that Workloads hold in a ClusterQueue, if they were observed before the ClusterQueue."""
         for workloads in self._workloads.values():
             for view in list(workloads.values()):
                 if view.quota_reserved and view.active and view.cluster_queue == cluster_queue:
@@ -261,7 +261,8 @@ class WorkloadCache:
     def _mark_tree_of_workload(self, key: str) -> None:
         """Have inadmissible Workloads tried again in the cohort tree in which this Workload releases quota.
 
-        They are tried in the next cycle, or after REACTIVATION_GRACE_PERIOD if the LocalQueue is stopped or missing.
+        They are tried in the next cycle. If the LocalQueue is stopped or missing, but a later release by another
+        Workload will reactivate them, they are tried after REACTIVATION_GRACE_PERIOD at the latest.
         """
         if self._is_local_queue_open(self._queue_of.get(key, "")):
             self.queue_manager.mark_queue(self.local_queues[self._queue_of[key]].cluster_queue)
@@ -285,7 +286,7 @@ class WorkloadCache:
 
 
 def holder_from_admission(decision: Admit, now: Instant, *, admitted: bool) -> AdmittedWorkload:
-    """Return the AdmittedWorkload for an admission at `now`; `admitted` is False if it needs admission checks."""
+    """Return the AdmittedWorkload for an admission at `now`; `admitted` is False if checks are outstanding."""
     assigned_frs = frozenset([c.fr for p in decision.assignment.pod_sets for c in p.choices.values()])
     usage, queue = decision.assignment.usage, decision.queue
     return _make_holder(decision.head.workload, queue, usage, assigned_frs, reserved_at=now, is_admitted=admitted)
@@ -367,7 +368,7 @@ class SchedulerCache:
         }
 
     def no_fit_reason(self, view: WorkloadView) -> str:
-        """If an equivalent Workload did not fit, return why this Workload is not tried; otherwise return ''."""
+        """If a Workload is skipped because an equivalent one did not fit, return why that one did not; else ''."""
         local_queue = self.workload_cache.local_queues.get(view.queue)
         pending_queue = None if local_queue is None else self.queue_manager.pending.get(local_queue.cluster_queue)
         return "" if pending_queue is None else pending_queue.no_fit_reason(view)
@@ -391,7 +392,7 @@ class SchedulerCache:
     def heads(self, now: Instant) -> list[Head]:
         """Return the first Workload in line of each active ClusterQueue, sorted by queue name.
 
-        Inadmissible Workloads of changed cohort trees are put back in line before.
+        First, the inadmissible Workloads of changed cohort trees are put back in line.
         """
         self.queue_manager.now = now
         self.snapshot.rebuild_if_changed()

@@ -58,7 +58,7 @@ class CohortForest:
         return self._views.pop(name, None) is not None
 
     def has_cycle(self, cohort: str) -> bool:
-        """Return whether the parents of a Cohort form a cycle, so that it never reaches a root."""
+        """Return whether the parents of a Cohort form a cycle, so that the Cohort has no root."""
         visited_cohorts: dict[str, None] = {}
         while cohort != NO_COHORT:
             if cohort in visited_cohorts:

@@ -44,11 +44,11 @@ _RankedHolder: TypeAlias = tuple[int, int, str, AdmittedWorkload, bool, Sequence
 def ranked_quota_holders(
     snapshot: Snapshot, top_node: QuotaNode, queue: ClusterQueue, frs: Sequence[int]
 ) -> list[MissingQuotaHolder]:
-    """Return the admitted Workloads below a cohort tree node that use the flavor-resources `frs`, best victims first.
+    """Return the admitted Workloads below a cohort tree node that use any flavor-resource in `frs`, best victims first.
 
-    If `queue` uses less than its quota of all `frs`, Workloads of borrowing queues come first, then those of `queue`,
-    then the others. Otherwise those of `queue` come first. Within each group, the largest amount comes first, then the
-    order is by key.
+    If `queue` uses less than its quota of each of them, Workloads of other, borrowing queues come first, then those of
+    `queue`, then the rest. Otherwise those of `queue` come first. Each group is sorted by amount, the largest first,
+    then by Workload key.
     """
     return [_unpack_holder(ranked) for ranked in sorted(_rank_holders(snapshot, top_node, queue, frs))]
 
@@ -62,7 +62,6 @@ def first_ranked_holders(
 
 
 def _rank_holders(snapshot: Snapshot, root: QuotaNode, queue: ClusterQueue, frs: Sequence[int]) -> list[_RankedHolder]:
-    """Return the Workloads below a cohort tree node that use the flavor-resources `frs`, with sort keys."""
     is_under = not [fr for fr in frs if queue.node.usage[fr] >= queue.node.subtree_quota[fr]]
     ranked_holders: list[_RankedHolder] = []
     for candidate_queue in snapshot.queues_below(root):
@@ -163,7 +162,7 @@ class SparedWorkload(NamedTuple):
 
 
 class SparedWorkloads(NamedTuple):
-    """Workloads that use the quota that a preemptor lacked but were not preempted: the first 32, and their number."""
+    """Workloads that use the quota that a preemptor lacked but were not preempted: the first 32, and their total."""
 
     spared_workloads: tuple[SparedWorkload, ...]
     total_count: int

@@ -40,9 +40,9 @@ class PreemptionContext(NamedTuple):
         return has_room(node, self.usage)
 
     def could_ever_fit(self, *candidates: Sequence[AdmittedWorkload]) -> bool:
-        """Return whether the candidates use as much quota as is missing, without which a search is useless.
+        """Return whether the candidates together use at least the missing quota; if not, no search is needed.
 
-        The result is False without candidates. Limits in the cohort tree are ignored.
+        The result is False without candidates. Limits in the cohort tree may still prevent the use of the freed quota.
         """
         node = self.queue.node
         missing_amounts = {fr: amount - available(node, fr) for fr, amount in self.usage if amount > 0}
@@ -55,9 +55,10 @@ class PreemptionContext(NamedTuple):
         return False
 
     def eligible_workloads(self, queue: ClusterQueue, policy: str) -> list[AdmittedWorkload]:
-        """Return a queue's Workloads that use contested quota and that a policy allows to preempt, in preemption order.
+        """Return a queue's Workloads that a policy allows to preempt and that have a contested flavor-resource.
 
-        An inactive ClusterQueue has none: Kueue's snapshot omits the queue, but its usage counts in the Cohorts.
+        They are in preemption order. An inactive ClusterQueue has none: Kueue's snapshot omits the queue, but its usage
+        counts in the Cohorts.
         """
         if policy == "Never" or not queue.workloads or not queue.active:
             return []

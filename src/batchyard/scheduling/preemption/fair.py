@@ -20,7 +20,7 @@ from batchyard.scheduling.quota import LOWEST_SHARE, QuotaNode, Share, compare_s
 
 
 class FairSharingStrategy(StrEnum):
-    """The rule by which a preemption is fair; the values are those of Kueue's `fairSharing.preemptionStrategies`."""
+    """Rule that decides if a preemption is fair; the values are those of Kueue's `fairSharing.preemptionStrategies`."""
 
     FINAL_SHARE = "LessThanOrEqualToFinalShare"
     INITIAL_SHARE = "LessThanInitialShare"
@@ -89,7 +89,7 @@ def _apply_first_rule(
 ) -> tuple[bool, list[PreemptionTarget], list[AdmittedWorkload]]:
     """Select victims by the first strategy; return whether the preemptor fits, the victims, and refused candidates.
 
-    The refused candidates are empty if the preemptor fits.
+    The list of refused candidates is empty if the preemptor fits or if the strategy is INITIAL_SHARE.
     """
     target_order = _TargetOrder(context, candidates, strategy)
     is_within_nominal_quota = _is_within_nominal_quota(context)
@@ -184,7 +184,6 @@ class _TargetOrder:
         self._preemptor_path = dict.fromkeys(context.queue.node.path)
 
     def share(self, node: QuotaNode) -> Share:
-        """Return the current dominant resource share of a ClusterQueue or Cohort."""
         return weighted_share(node, self._context.snapshot.names)
 
     def has_candidate(self, queue: ClusterQueue) -> bool:
@@ -198,7 +197,10 @@ class _TargetOrder:
         self._excluded_nodes[queue.node] = None
 
     def diverging_branches(self, queue: ClusterQueue) -> tuple[QuotaNode, QuotaNode]:
-        """Return the nodes above the preemptor's queue and `queue` (or these) just below their lowest common Cohort."""
+        """Return the children of the lowest common Cohort that contain the preemptor's queue and `queue`, respectively.
+
+        `queue` must be another queue than the preemptor's.
+        """
         preemptor_path, queue_path = self._context.queue.node.path, queue.node.path
         level = 0
         while preemptor_path[level] is queue_path[level]:

@@ -30,7 +30,7 @@ from batchyard.scheduling.snapshot import Snapshot
 
 
 def find_targets(context: PreemptionContext) -> list[PreemptionTarget]:
-    """Return the Workloads to preempt without fair sharing; empty if preemption cannot free enough quota."""
+    """Return the Workloads to preempt by classical preemption; empty if it cannot free enough quota."""
     candidates = PreemptionCandidates(context)
     lists = [candidates.own_queue_candidates, candidates.priority_candidates, candidates.hierarchical_candidates]
     if not any(lists) or not context.could_ever_fit(*lists):
@@ -71,7 +71,7 @@ class PreemptionCandidates:
             )
 
     def ordered_candidates(self) -> list[AdmittedWorkload]:
-        """Return the candidates in preemption order: evicted ones, hierarchical advantage, other queues, own queue."""
+        """Return all candidates in order: evicted ones first, then hierarchical, priority and own-queue candidates."""
         candidate_lists = [
             sorted(self.hierarchical_candidates, key=PREEMPTION_RANK),
             sorted(self.priority_candidates, key=PREEMPTION_RANK),
@@ -178,7 +178,7 @@ def _is_under_nominal(context: PreemptionContext) -> bool:
 def _select_targets(
     context: PreemptionContext, candidates: PreemptionCandidates, workloads: list[AdmittedWorkload], *, may_borrow: bool
 ) -> list[PreemptionTarget]:
-    """Return the first candidates whose preemption makes room, without unneeded ones; empty if all are too few."""
+    """Return the first candidates whose preemption makes room, without unneeded ones; empty if not even all suffice."""
     targets: list[PreemptionTarget] = []
     for candidate in workloads:
         if not candidates.may_preempt(candidate, may_borrow=may_borrow):
@@ -224,8 +224,8 @@ class Preemptor:
     def oracle(self, fr: int, amount: int, borrowing_height: int) -> GranularMode:
         """Return how preemption could free an amount: in the preemptor's queue, in other queues, or not at all.
 
-        The result also encodes the borrowing height after the preemption; `borrowing_height` is the height without it.
-        `fr` is the id of the flavor-resource.
+        The result also encodes the borrowing height after the preemption, or `borrowing_height` if preemption cannot
+        free the amount. `fr` is the id of the flavor-resource.
         """
         node = self._queue.node
         targets = self._find_targets_cached(((fr, amount),), (fr,))

@@ -62,7 +62,10 @@ def with_default_resources(workload: Obj, limits: NamespaceLimits) -> Obj:
 
 
 def with_overheads(workload: Obj, overheads: Mapping[str, Mapping[str, str]]) -> Obj:
-    """Return the Workload with the RuntimeClass's pod overhead in each pod template that does not set an overhead."""
+    """Return the Workload with the pod overhead of its RuntimeClass in each pod template that does not set an overhead.
+
+    `overheads` are the quantities by RuntimeClass name, then by resource.
+    """
     pod_sets = [_with_overhead(each, overheads) for each in _pod_sets(workload)]
     return {**workload, "spec": {**workload["spec"], "podSets": pod_sets}}
 
@@ -243,7 +246,6 @@ class AdjustedViews:
 
 
 def _runtime_classes(obj: Obj) -> list[str]:
-    """Return the RuntimeClass names in the pod templates of a Workload."""
     pod_specs = [(each.get("template") or {}).get("spec") or {} for each in obj["spec"].get("podSets") or ()]
     return [spec["runtimeClassName"] for spec in pod_specs if spec.get("runtimeClassName")]
 
@@ -287,7 +289,7 @@ def resolve_priority(
 
 
 def priority_class_key(job: Obj, templates: Sequence[Mapping[str, Any]]) -> Key | None:
-    """Return the key of the priority class named by a job's label, or else by its first pod template with a class."""
+    """Return the key of the priority class in a job's label, else in its first template with one; None if neither."""
     name = label(job, well_known.PRIORITY_CLASS)
     if name:
         return Key(scheme.WORKLOAD_PRIORITY_CLASS, "", name)
@@ -304,7 +306,7 @@ def priority_class_name(workload: Obj) -> str:
 def follows_priority_label(workload: Obj, has_quota: bool) -> bool:
     """Return whether a Workload's priority follows the priority class label of its job.
 
-    It does with a WorkloadPriorityClass; without a class, only while the Workload has no quota.
+    It does if the Workload has a WorkloadPriorityClass, or if it has neither a priority class nor quota.
     """
     ref = workload["spec"].get("priorityClassRef")
     return not has_quota if ref is None else ref.get("kind") == "WorkloadPriorityClass"

@@ -41,7 +41,7 @@ class WorkloadReconcile(NamedTuple):
 
 
 def run_first_due_step(context: WorkloadReconcile) -> ReconcileResult:
-    """Run a Workload's reconcile steps in order until one has something to do, and return the outcome of that step."""
+    """Return the outcome of the first reconcile step that has something to do; an empty result if none has."""
     return next((outcome for step in _RECONCILE_STEPS if (outcome := step(context)) is not None), ReconcileResult())
 
 
@@ -80,7 +80,10 @@ def _sync_checks(context: WorkloadReconcile) -> ReconcileResult | None:
 
 
 def _handle_failed_checks(context: WorkloadReconcile) -> ReconcileResult | None:
-    """Evict a Workload with an admission check in Retry; request deactivation if an admission check is Rejected."""
+    """Evict a Workload with quota and an admission check in Retry; if one is Rejected, request deactivation instead.
+
+    The retry time is stored in `requeueState`, also of a Workload without quota.
+    """
     workload, now = context.workload, context.now
     if not lifecycle.is_active(workload):
         return None
@@ -104,7 +107,7 @@ def _request_deactivation(context: WorkloadReconcile, message: str) -> Reconcile
 
 
 def _wait_for_backoff(context: WorkloadReconcile) -> ReconcileResult | None:
-    """Wait for the end of a Workload's requeue backoff; then set its Requeued condition to True."""
+    """Wait for the end of a Workload's requeue backoff; then let it be queued again."""
     if not lifecycle.is_active(context.workload):
         return None
     return _wait_for_requeue_time(context) or _requeue_after_backoff(context)
@@ -315,7 +318,10 @@ _MODIFIED: Final = EventType.MODIFIED
 
 
 class QueueIndex:
-    """Index of Workloads by LocalQueue, of LocalQueues by ClusterQueue, and of the queues that are not stopped."""
+    """Index of Workloads by LocalQueue, of LocalQueues by ClusterQueue, and of the open queues.
+
+    A queue is open if it is active, not stopped and not being deleted.
+    """
 
     def __init__(self) -> None:
         # LocalQueues are identified by namespace and name: team-a/queue.
@@ -329,11 +335,11 @@ class QueueIndex:
         self._checking_cluster_queues: dict[str, None] = {}
 
     def has_checks(self, workload: WorkloadView) -> bool:
-        """Return whether the ClusterQueue of a Workload requires admission checks."""
+        """Return whether a Workload's LocalQueue is open and its ClusterQueue requires admission checks."""
         return self._open_local_queues.get(workload.queue) in self._checking_cluster_queues
 
     def is_open(self, workload: WorkloadView, *, to_all: bool = False) -> bool:
-        """Return whether a Workload's queues are active and not stopped; with `to_all`, also open to all namespaces."""
+        """Return whether both queues of a Workload are open; with `to_all`, also whether they accept all namespaces."""
         cluster_queue = self._open_local_queues.get(workload.queue)
         accepts_all = None if cluster_queue is None else self._open_cluster_queues.get(cluster_queue)
         return accepts_all is True or (accepts_all is False and not to_all)
@@ -398,7 +404,10 @@ def _queue_state(queue: Obj) -> _QueueState:
 
 
 def _affects_workloads(event: WatchEvent) -> bool:
-    """Return whether a queue's watch event affects its Workloads: created, deleted, stopped, resumed, other checks."""
+    """Return whether a queue's watch event affects its Workloads.
+
+    Of the modifications, only those of its _QueueState and of its admission checks do.
+    """
     if event.type is not EventType.MODIFIED or event.old is None:
         return True
     old_checks, new_checks = (obj["spec"].get("admissionChecksStrategy") for obj in (event.old, event.obj))
@@ -472,7 +481,7 @@ class WorkloadLifecycle:
 
 
 def _is_workload_orphaned(workload: Obj) -> bool:
-    """Return whether a Workload has no owner although it was created for a job or is being deleted."""
+    """Return whether a Workload has no owner references, and was created for a job or is being deleted."""
     metadata = workload["metadata"]
     if metadata.get("ownerReferences"):
         return False

@@ -26,7 +26,10 @@ _IMMEDIATE_REQUEUE_REASONS: Final = (EVICTED_BY_PREEMPTION, EVICTED_DUE_TO_NODE_
 def evict(
     workload: meta.Obj, *, reason: str, message: str, now: Instant, preemption: str | None = None, cause: str = ""
 ) -> meta.Obj:
-    """Return the Workload with Evicted set to True; with `preemption` (a reason), Preempted gets the same message."""
+    """Return the Workload with Evicted set to True, and if `preemption` (a reason) is given, also Preempted.
+
+    `cause` is the underlying cause in the Workload's eviction statistics; '' for none.
+    """
     draft = meta.StatusDraft(workload, now)
     if preemption is not None:
         draft.set_condition(lifecycle.PREEMPTED, True, preemption, message, observed=False)
@@ -35,7 +38,7 @@ def evict(
 
 
 def hold_back(workload: meta.Obj, requeue_time: Instant, *, is_counted: bool) -> meta.Obj:
-    """Return the Workload with `requeueState.requeueAt` at `requeue_time` or later; `is_counted`: count the requeue."""
+    """Return the Workload with `requeueState.requeueAt` at `requeue_time` or later; `is_counted` counts the requeue."""
     old = workload.get("status") or _NO_STATUS
     state = dict(old.get("requeueState") or _NO_STATUS)
     if is_counted:
@@ -48,8 +51,8 @@ def hold_back(workload: meta.Obj, requeue_time: Instant, *, is_counted: bool) ->
 def release_after_eviction(workload: meta.Obj, now: Instant) -> meta.Obj:
     """Return the evicted Workload without its quota reservation, for use after its pods have stopped.
 
-    Requeued becomes True after a preemption or node failure; after other evictions, the Workload waits for a backoff or
-    a change.
+    Requeued becomes True after a preemption or node failure. After other evictions it becomes False: the Workload is
+    not queued before a backoff ends or something changes.
 
     Source: the eviction step of pkg/controller/jobframework/reconciler.go.
     """
@@ -71,7 +74,7 @@ def set_requeued(workload: meta.Obj, reason: str, message: str, now: Instant) ->
 
 
 def finish_backoff(workload: meta.Obj, now: Instant) -> meta.Obj:
-    """Return the Workload with Requeued set to True, after the backoff of a PodsReady timeout or check retry."""
+    """Return the Workload without `requeueAt` and with Requeued set to True, because its requeue backoff has ended."""
     released_workload = clear_requeue_at(workload)
     return set_requeued(released_workload, BACKOFF_FINISHED, "The workload backoff was finished", now)
 
@@ -103,9 +106,10 @@ def exceed_execution_time(workload: meta.Obj, now: Instant) -> meta.Obj:
 
 
 def deactivate(workload: meta.Obj, now: Instant) -> meta.Obj:
-    """Return a Workload with `spec.active` false as evicted, for the cause in DeactivationTarget, if any.
+    """Return an inactive Workload (`spec.active` is false) as evicted; DeactivationTarget, if set, gives the cause.
 
-    Its requeue state and DeactivationTarget are removed. The same object is returned if nothing changes.
+    Its requeue state and DeactivationTarget are removed. The same object is returned if the Workload is already evicted
+    and has no requeue state.
     """
     draft = meta.StatusDraft(workload, now)
     is_evicted = draft.is_true(lifecycle.EVICTED)

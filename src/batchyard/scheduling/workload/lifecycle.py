@@ -50,7 +50,7 @@ _NO_FIELDS: Final[Mapping[str, Any]] = {}
 
 
 def checks_of(workload: meta.Obj) -> Sequence[AdmissionCheck]:
-    """Return the admission checks in a Workload's status."""
+    """Return the admission checks in a Workload's status; empty if there are none."""
     return (workload.get("status") or _NO_FIELDS).get("admissionChecks") or ()
 
 
@@ -85,7 +85,10 @@ def retried_checks(workload: meta.Obj, queue: ClusterQueueView) -> list[str]:
 
 
 def with_checks(workload: meta.Obj, required_names: Sequence[str], now: Instant) -> meta.Obj:
-    """Return the Workload with exactly the required admission checks, new ones Pending; the same if unchanged."""
+    """Return the Workload with exactly the required admission checks; new ones are Pending.
+
+    The same object is returned if its checks are the required ones.
+    """
     checks_by_name = {check["name"]: check for check in checks_of(workload)}
     if checks_by_name.keys() == frozenset(required_names):
         return workload
@@ -112,7 +115,7 @@ def reset_check(check: AdmissionCheck, timestamp: str) -> AdmissionCheck:
 
 
 def with_check(workload: meta.Obj, check: AdmissionCheck, now: Instant) -> meta.Obj:
-    """Return the Workload with its admission check of that name replaced by `check`; a new state gets the current time.
+    """Return the Workload with the admission check of the same name replaced; a new state gets the time `now`.
 
     The Workload must have a check of that name. If `check` is equal to it, the same Workload is returned.
     """
@@ -462,8 +465,9 @@ class ResourceInUseFinalizer:
         self._deleting: dict[meta.Key, None] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return the keys of all objects being deleted, which may be unused now, and that of an object that needs the
-        finalizer.
+        """Return the keys of all objects being deleted, and the key of a changed object without the finalizer.
+
+        After any event, an object being deleted may no longer be used.
         """
         if event.key.kind == _USING_KIND:
             return list(self._deleting)

@@ -95,7 +95,7 @@ def _pods_ready_reason(workload: Obj, are_pods_ready: bool) -> tuple[str, str]:
 
 
 def deadline(workload: Obj, policy: PodsReadyPolicy) -> PodsReadyDeadline | None:
-    """Return the time by which an admitted Workload's pods must be ready; None if they are ready or have no limit."""
+    """Return the time by which a Workload's pods must be ready; None if no PodsReady timeout is running."""
     admission, readiness = find_condition(workload, lifecycle.ADMITTED), find_condition(workload, lifecycle.PODS_READY)
     if not admission or admission["status"] != "True" or lifecycle.is_evicted(workload) or not policy.covers(workload):
         return None
