@@ -14,7 +14,7 @@ from batchyard.api import scheme
 from batchyard.api.defaults import pod_defaults
 from batchyard.api.errors import InvalidObject
 from batchyard.api.meta import Obj, Selector
-from batchyard.autoscaler.provisioning_request_pods import admit_queued_pod
+from batchyard.autoscaler.provisioning_request_pods import with_queued_request_nodes
 from batchyard.base import uid_for
 from batchyard.client.local import DEFAULT_HOOK, AdmissionHooks, PrepareHook, UpdateCheck, generated_name
 from batchyard.cloud.cluster_objects import catalog_errors
@@ -95,7 +95,9 @@ class AdmissionChain:
         new_pod = with_work_finalizer(
             built_in.admit_pod(new_pod, reader.get, built_in.find_global_default(priority_classes)), reader
         )
-        new_pod = admit_queued_pod(mutate_pod(new_pod, reader)) if self._with_nodes else with_priority_label(new_pod)
+        new_pod = (
+            with_queued_request_nodes(mutate_pod(new_pod, reader)) if self._with_nodes else with_priority_label(new_pod)
+        )
         if limit_ranges:
             check_limits(new_pod, limit_ranges)
         if self._with_nodes:

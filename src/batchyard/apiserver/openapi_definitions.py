@@ -118,7 +118,7 @@ def _with_description(schema: dict[str, Any], text: str) -> dict[str, Any]:
 
 def _field_schema(field: Field, type_scope: TypeScope) -> dict[str, Any]:
     keywords = {_SCHEMA_KEYWORDS[key]: value for key, value in field.constraints.items() if key in _SCHEMA_KEYWORDS}
-    keywords |= _list_merge_keywords(field)
+    keywords |= _merge_keywords(field)
     if field.is_list:
         return {"type": "array", "items": _field_schema(field.element, type_scope), **keywords}
     if field.is_map:
@@ -131,7 +131,7 @@ def _field_schema(field: Field, type_scope: TypeScope) -> dict[str, Any]:
     return {"allOf": [reference_schema], **keywords} if keywords else reference_schema
 
 
-def _list_merge_keywords(field: Field) -> dict[str, Any]:
+def _merge_keywords(field: Field) -> dict[str, Any]:
     """Return the Kubernetes extensions of OpenAPI for the merge strategy of a field."""
     constraints = field.constraints
     ownership = constraints.get("owned", constraints.get("keys", "set" if constraints.get("set") else None))

@@ -280,7 +280,7 @@ def consumed_request_name(pod: Obj) -> str:
     return name or annotation(pod, well_known.OLD_CONSUME_PROVISIONING_REQUEST) or ""
 
 
-def admit_queued_pod(pod: Obj) -> Obj:
+def with_queued_request_nodes(pod: Obj) -> Obj:
     """Return a pod that is being created, unchanged unless it consumes a queued ProvisioningRequest.
 
     Such a pod gets a node selector and a toleration for the request's nodes, as from GKE's webhook.

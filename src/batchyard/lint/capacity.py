@@ -96,7 +96,7 @@ def max_admissible_amount(config: Configuration, fr: int, flavor: str) -> int:
 
     def may_use_flavor(node: QuotaNode) -> bool:
         view = snapshot.queue_of[node].view
-        return flavor in view.flavors and not config.requests_capacity(view, flavor)
+        return flavor in view.flavors and not config.creates_provisioning_requests(view, flavor)
 
     active_leaves = {node: None for node in snapshot.queue_of if may_use_flavor(node)}
     root_nodes = {node.path[0]: None for node in active_leaves}

@@ -538,7 +538,7 @@ class Configuration:
 
     # --- admission checks ---
 
-    def requests_capacity(self, queue: workload.ClusterQueueView, flavor: str) -> bool:
+    def creates_provisioning_requests(self, queue: workload.ClusterQueueView, flavor: str) -> bool:
         """Return whether an AdmissionCheck of a ClusterQueue creates ProvisioningRequests for Workloads in a flavor."""
         names = [rule.name for rule in queue.check_rules if flavor in rule.flavors]
         checks = [self.find(scheme.ADMISSION_CHECK, name) for name in names]

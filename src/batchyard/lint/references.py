@@ -273,7 +273,7 @@ def queued_pool_without_check(config: Configuration) -> Iterator[RuleResult]:
     for pod_set in config.pod_sets:
         flavor_names = [choice.flavor for choice in pod_set.assignment.choices.values()]
         flavors = [config.flavors[name][1] for name in flavor_names if name in config.flavors]
-        if any(config.requests_capacity(pod_set.queue.view, flavor.name) for flavor in flavors):
+        if any(config.creates_provisioning_requests(pod_set.queue.view, flavor.name) for flavor in flavors):
             continue
         pod = pod_set.job.pod(pod_set.index, flavors, with_queued_toleration=True)
         groups = [m for m in config.inventory.machines if any(selects(pod.shape.rules, t) for t in m.templates)]

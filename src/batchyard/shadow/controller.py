@@ -473,15 +473,15 @@ class Followers:
     def _create_followers(
         self, events: Sequence[WatchEvent], missed_decisions: dict[str, Signature], now: Instant
     ) -> None:
-        for tree, objects in group_by_tree(events, self._trees).items():
-            self._followers[tree] = self._create_follower(objects, missed_decisions, now)
+        for tree, tree_events in group_by_tree(events, self._trees).items():
+            self._followers[tree] = self._create_follower(tree_events, missed_decisions, now)
 
     def _create_follower(
-        self, objects: Sequence[WatchEvent], missed_decisions: dict[str, Signature], now: Instant
+        self, events: Sequence[WatchEvent], missed_decisions: dict[str, Signature], now: Instant
     ) -> TreeFollower:
         follower = self._follower_factory()
         follower.requeue_batch_period = self._requeue_batch_period
-        follower.reset([*self._shared_objects.values(), *objects], missed_decisions, now)
+        follower.reset([*self._shared_objects.values(), *events], missed_decisions, now)
         return follower
 
     def _merge_trees(self, old_tree: int, new_tree: int, now: Instant) -> None:
@@ -496,11 +496,11 @@ class Followers:
         if changed_at is None or now - changed_at < self._patience or not follower.is_agreed:
             return
         del self._possible_splits[tree]
-        objects = follower.current_objects()
-        if len(group_by_tree(objects, CohortTrees())) != 1:
+        current_events = follower.current_objects()
+        if len(group_by_tree(current_events, CohortTrees())) != 1:
             self._remove_follower(tree)
             self._trees.forget(tree)
-            self._create_followers(objects, follower.reported_decisions, now)
+            self._create_followers(current_events, follower.reported_decisions, now)
 
     def _remove_follower(self, tree: int) -> TreeFollower:
         """End the comparison of a cohort tree, add its counts to the totals, and return it."""

@@ -6,7 +6,7 @@ import pytest
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, with_path
-from batchyard.autoscaler.provisioning_request_pods import admit_queued_pod, resize_request_name
+from batchyard.autoscaler.provisioning_request_pods import resize_request_name, with_queued_request_nodes
 from batchyard.interfaces.client import Create, Delete, WriteResult
 from unit.autoscaler.scaling_make import (
     ZONES,
@@ -56,7 +56,7 @@ def consumer(name: str, request: str = "pr", kind: str = "queued-provisioning.gk
         "autoscaling.x-k8s.io/consume-provisioning-request": request,
         "autoscaling.x-k8s.io/provisioning-class-name": kind,
     }
-    return admit_queued_pod(pod(name, annotations=consumes, **(fields or OWN)))
+    return with_queued_request_nodes(pod(name, annotations=consumes, **(fields or OWN)))
 
 
 def test_queued_request_is_accepted_at_next_scan_and_provisioned() -> None:

@@ -10,13 +10,13 @@ from batchyard.autoscaler import provisioning_request_pods
 from batchyard.autoscaler.provisioning_request_pods import (
     ConditionText,
     ProvisioningRequestState,
-    admit_queued_pod,
     choose_scale_up,
     pods_of,
     resize_request_name,
     state_of,
     with_condition_set,
     with_details,
+    with_queued_request_nodes,
 )
 from batchyard.base.instant import HOUR
 from unit.autoscaler.scaling_make import pod, pod_template, provisioning_request
@@ -89,7 +89,7 @@ def test_pods_of_request_follow_pod_templates() -> None:
 
 
 def test_consumer_pod_selects_nodes_of_its_request() -> None:
-    admitted = admit_queued_pod(pod("p", annotations=CONSUMES))
+    admitted = with_queued_request_nodes(pod("p", annotations=CONSUMES))
     selector = {"autoscaling.gke.io/provisioning-request": resize_request_name("team", "pr")}
     assert admitted["spec"]["nodeSelector"] == selector
     assert admitted["spec"]["tolerations"][-1]["key"] == "cloud.google.com/gke-queued"
@@ -97,7 +97,7 @@ def test_consumer_pod_selects_nodes_of_its_request() -> None:
 
 def test_pods_of_other_classes_are_unchanged() -> None:
     other = pod("p", annotations={**CONSUMES, "autoscaling.x-k8s.io/provisioning-class-name": "x"})
-    assert admit_queued_pod(other) is other
+    assert with_queued_request_nodes(other) is other
 
 
 def chosen_group(*pools: dict[str, Any], count: int = 2, cpu: str = "3", **spec: Any) -> Any:

@@ -74,7 +74,7 @@ def value_or_none_cell(*path: str) -> Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class ConditionStatus:
+class ConditionStatusCell:
     """A table cell function for the status of a condition of the object: True, False, Unknown, or '' if missing."""
 
     type: str
@@ -89,7 +89,7 @@ def json_path(cell: Cell) -> str:
     """Return the JSON path that a CRD's printer column would have for a cell function; '' if the text is computed."""
     if cell is age_text:
         return ".metadata.creationTimestamp"
-    if isinstance(cell, ConditionStatus):
+    if isinstance(cell, ConditionStatusCell):
         return f".status.conditions[?(@.type=='{cell.type}')].status"
     return "." + ".".join(cell.path) if isinstance(cell, PathCell) else ""
 

@@ -218,16 +218,25 @@ async def read_access(source: KubeconfigSource) -> ApiServerAccess:
         namespace, impersonation_headers = await _configure(source, configuration)
         return _access_from_configuration(configuration, namespace)._replace(headers=tuple(impersonation_headers))
     except (ConfigException, OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
-        source_path = source.kubeconfig or str(DEFAULT_KUBECONFIG)
-        raise KubeconfigError(
-            f"{source_path}: {_error_message(error)}; "
-            "select another file with --kubeconfig or another context with --context"
-        ) from error
+        raise KubeconfigError(_describe_failure(source, _error_message(error).rstrip("."))) from error
+
+
+def _describe_failure(source: KubeconfigSource, problem: str) -> str:
+    """Return the message that a kubeconfig or the in-cluster configuration cannot be used, with the remedy."""
+    if _is_in_cluster(source):
+        return f"ServiceAccount in {_SERVICE_ACCOUNT_FOLDER}: {problem}; run in a pod, or use --kubeconfig"
+    source_path = source.kubeconfig or str(DEFAULT_KUBECONFIG)
+    return f"{source_path}: {problem}; select another file with --kubeconfig or another context with --context"
+
+
+def _is_in_cluster(source: KubeconfigSource) -> bool:
+    """Return whether the in-cluster configuration is used: no kubeconfig or context is selected, and it exists."""
+    return not source.kubeconfig and not source.context and (_SERVICE_ACCOUNT_FOLDER / "token").exists()
 
 
 async def _configure(source: KubeconfigSource, configuration: Configuration) -> tuple[str, Sequence[tuple[str, str]]]:
     """Load credentials into kubernetes-asyncio's configuration; return the namespace and the impersonation headers."""
-    if not source.kubeconfig and not source.context and (_SERVICE_ACCOUNT_FOLDER / "token").exists():
+    if _is_in_cluster(source):
         load_incluster_config(configuration)  # type: ignore[no-untyped-call]
         return (_SERVICE_ACCOUNT_FOLDER / "namespace").read_text("utf-8").strip(), ()
     cluster, user, namespace = select_context(source.kubeconfig or str(DEFAULT_KUBECONFIG), source.context)
@@ -300,6 +309,8 @@ def _error_message(error: Exception) -> str:
             return f"it is not a valid kubeconfig: {error}"
         case FileNotFoundError(filename=str(name)):
             return f"{name} does not exist"
+        case OSError(filename=str(name), strerror=str(problem)):
+            return f"{name}: {problem}"
     return str(error)
 
 
