@@ -158,7 +158,9 @@ def test_queue_reports_what_a_team_member_may_not_see(yard: Yard) -> None:
     )
     assert "note: no permission to get clusterqueues/cq-team-a/pendingworkloads" in done.stdout
     assert "no permission to list workloads.kueue.x-k8s.io in all namespaces" in yard.error("jobs", "-A", user="anna")
-    assert "ask for the verb `delete` on it" in yard.error("cancel", "large", "--yes", user="anna")
+    assert "ask an administrator for permission to delete Jobs there" in yard.error(
+        "cancel", "large", "--yes", user="anna"
+    )
 
 
 def test_team_member_sees_ages_by_the_time_of_the_platform(yard: Yard) -> None:

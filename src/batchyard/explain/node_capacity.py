@@ -52,9 +52,9 @@ class NodeCapacityView:
         """Return the number of zones in which a NodePool has node groups."""
         return len(self._scaling_index.groups.get(pool, ()))
 
-    def last_message_for(self, pod: str) -> str:
-        """Return the cluster autoscaler's last message about the pod with this uid; '' if there is none."""
-        return self._autoscaler.last_message_for(pod)
+    def last_message_for(self, pod_uid: str) -> str:
+        """Return the cluster autoscaler's last message about a pod; '' if there is none."""
+        return self._autoscaler.last_message_for(pod_uid)
 
     def limit_of(self, message: str, now: Instant) -> tuple[str, str]:
         """Return the limit in an autoscaler message (such as STOCK_OUT), and the NodePool's name ('' if unknown)."""

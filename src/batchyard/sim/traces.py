@@ -273,7 +273,7 @@ def _convert_row(
     try:
         return convert(row)
     except (ValueError, TypeError) as error:
-        remedy = "write whole numbers from 0, and times in seconds"
+        remedy = "write whole numbers from 0, and times in seconds: creation, then scheduling, then deletion"
         faults.append(FileFault(location, FieldError("", f"the row is invalid: {error}", remedy)))
         return None
 
@@ -332,7 +332,8 @@ def _pod_times(row: TraceRow, load: Fraction) -> tuple[Duration, Duration | None
     created_at, deleted_at = _whole_number(row, "creation_time") * SECOND, _whole_number(row, "deletion_time") * SECOND
     scheduled_at = _whole_number(row, "scheduled_time") * SECOND if row["scheduled_time"] else None
     if not created_at <= (created_at if scheduled_at is None else scheduled_at) <= deleted_at:
-        raise ValueError("creation_time, scheduled_time and deletion_time are not in ascending order")
+        times = f"creation_time {row['creation_time']}, scheduled_time {row['scheduled_time'] or '-'}"
+        raise ValueError(f"{times} and deletion_time {row['deletion_time']} are not in ascending order")
     time_shift = created_at - created_at * load.denominator // load.numerator
     return created_at - time_shift, None if scheduled_at is None else scheduled_at - time_shift, deleted_at - time_shift
 

@@ -282,13 +282,15 @@ def pod_security_errors(context: Mapping[str, Any], path: str) -> Iterator[Field
         seen_sysctl_names.add(name)
 
 
-def container_security_errors(context: Mapping[str, Any], path: str, *, in_host_users: bool) -> Iterator[FieldError]:
-    """Validate a container's security context; `in_host_users` means that the pod has no user namespace of its own."""
+def container_security_errors(
+    context: Mapping[str, Any], path: str, *, in_host_user_namespace: bool
+) -> Iterator[FieldError]:
+    """Validate a container's security context; `in_host_user_namespace`: the pod runs in the host's user namespace."""
     yield from _common_security_errors(context, path)
     proc_mount = context.get("procMount")
     if proc_mount is not None and proc_mount not in _PROC_MOUNTS:
         yield rules.unsupported(f"{path}.procMount", proc_mount, _PROC_MOUNTS)
-    if proc_mount == "Unmasked" and in_host_users:
+    if proc_mount == "Unmasked" and in_host_user_namespace:
         message = "`hostUsers` must be false to use `Unmasked`"
         yield rules.invalid(f"{path}.procMount", proc_mount, message, "set hostUsers: false in the pod")
     if context.get("allowPrivilegeEscalation") is False:
@@ -369,14 +371,16 @@ def containers_errors(spec: Mapping[str, Any], volumes: Mapping[str, None], path
     """Validate the containers and init containers of a pod, and report missing containers and duplicate names."""
     if not spec.get("containers"):
         yield rules.required(f"{path}.containers", "", "add at least one container")
-    in_host_users = spec.get("hostUsers") is not False
+    in_host_user_namespace = spec.get("hostUsers") is not False
     paths: dict[str, str] = {}
     for field in ("containers", "initContainers"):
         for i, container in enumerate(spec.get(field) or ()):
             item_path = f"{path}.{field}[{i}]"
             yield from _container_errors(container, volumes, item_path)
             context = container.get("securityContext") or {}
-            yield from container_security_errors(context, f"{item_path}.securityContext", in_host_users=in_host_users)
+            yield from container_security_errors(
+                context, f"{item_path}.securityContext", in_host_user_namespace=in_host_user_namespace
+            )
             name = container.get("name") or ""
             if name in paths:
                 yield rules.duplicate(f"{item_path}.name", name, f"rename the container: {paths[name]} has this name")

@@ -426,7 +426,7 @@ def _run_programs(
     programs: Sequence[HttpProgram], folder: MonitoringFolder, platform: str, request: MonitoringRequest
 ) -> None:
     """Start the programs one after the other and print their URLs; unless detached, wait until one ends."""
-    with _raise_on_signal(), _end_processes_on_exit(folder, request) as processes:
+    with _end_on_signal(), _end_processes_on_exit(folder, request) as processes:
         for program in programs:
             process = start(program)
             processes.append((program, process))
@@ -448,7 +448,7 @@ class _TerminationRequested(BaseException):
 
 
 @contextmanager
-def _raise_on_signal() -> Iterator[None]:
+def _end_on_signal() -> Iterator[None]:
     """End the `with` block at SIGINT or SIGTERM, so that the command ends in order, with exit code 0."""
 
     def handle_signal(_signal: int, _frame: FrameType | None) -> None:

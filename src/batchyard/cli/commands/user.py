@@ -60,7 +60,9 @@ def create_user(folder: Path, user: NewUser) -> None:
     except CredentialsError as error:
         output.fail(f"batchyard: {error}")
     except OSError as error:
-        output.fail(f"batchyard: {error.filename or folder}: {error.strerror}; make {folder / USERS_FOLDER} writable")
+        problem = f"batchyard: cannot write the kubeconfig of {user.name}: {error.filename or folder}: {error.strerror}"
+        is_denied = isinstance(error, PermissionError) and str(error.filename).startswith(str(folder / USERS_FOLDER))
+        output.fail(f"{problem}; make {folder / USERS_FOLDER} writable" if is_denied else problem)
     output.report_line(
         f"batchyard: {path.resolve()} is the kubeconfig of {user.name}, valid {count_with_noun(user.days, 'day')};"
         " treat it like a password"

@@ -170,7 +170,8 @@ async def _cancel(client: ClusterClient, entry: JobEntry, *, waits: bool) -> Non
         await client.delete(path, entry.uid)
     except ClusterRequestError as error:
         message = f"{entry.title} in namespace {entry.namespace} cannot be deleted: {error}"
-        raise ClusterRequestError(f"{message}: ask for the verb `delete` on it if it is forbidden") from None
+        remedy = f"if this is forbidden, ask an administrator for permission to delete {entry.kind}s there"
+        raise ClusterRequestError(f"{message}; {remedy}") from None
     duration = format_age(client.now - entry.since)
     state_text = f"it had been {describe_state(entry)} for {duration}"
     summary = f"{entry.title} in namespace {entry.namespace} cancelled; {state_text}"
@@ -240,8 +241,8 @@ async def _set_active(client: ClusterClient, entry: JobEntry, *, is_active: bool
         await client.merge_patch(await _workload_path(client, entry), {"spec": {"active": is_active}})
     except ClusterRequestError as error:
         raise ClusterRequestError(
-            f"Workload {entry.workload_name} of {job_text} cannot be {verb}: {error}: ask for the verb `patch` on it if"
-            " it is forbidden"
+            f"Workload {entry.workload_name} of {job_text} cannot be {verb}: {error}; if this is forbidden, ask an"
+            " administrator for permission to patch Workloads there"
         ) from None
     effect = "it is queued again" if is_active else _SUSPEND_EFFECTS.get(entry.state, "its pods are stopped")
     remedy = "" if is_active else f"; continue it with: batchyard resume {entry.title} -n {entry.namespace}"
@@ -270,7 +271,7 @@ def suspend(
     kube_context: Context = "",
     data_dir: DataDir = None,
 ) -> None:
-    """Stop jobs and keep them out of their queues until they are resumed (spec.active of their Workloads)."""
+    """Stop jobs and keep them out of their queues: set `spec.active` of their Workloads to false."""
     _set_active_by_name(target_of(context, kubeconfig, kube_context, data_dir), namespace, names, is_active=False)
 
 
@@ -282,7 +283,7 @@ def resume(
     kube_context: Context = "",
     data_dir: DataDir = None,
 ) -> None:
-    """Put suspended jobs back into their queues (spec.active of their Workloads)."""
+    """Put suspended jobs back into their queues: set `spec.active` of their Workloads to true."""
     _set_active_by_name(target_of(context, kubeconfig, kube_context, data_dir), namespace, names, is_active=True)
 
 

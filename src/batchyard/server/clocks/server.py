@@ -46,13 +46,13 @@ class ServerClock:
     def __init__(
         self,
         kernel: LiveKernel,
-        timers: Kernel,
+        real_time_timers: Kernel,
         sender: RequestSender,
         transport: Transport,
         report: Callable[[str], None],
     ) -> None:
         self._kernel = kernel
-        self._timers = timers
+        self._real_time_timers = real_time_timers
         self._sender = sender
         self._transport = transport
         self._report = report
@@ -73,14 +73,14 @@ class ServerClock:
         self._poll_after(delay)
 
     async def _poll_server_once(self) -> Duration:
-        asked_at = self._timers.now()
+        asked_at = self._real_time_timers.now()
         return self._follow_response(await self._sender.ask(HttpRequest("GET", self._path)), asked_at)
 
     def _poll_after(self, delay: Duration) -> None:
-        self._timers.call_at(self._timers.now() + delay, self._poll)
+        self._real_time_timers.call_at(self._real_time_timers.now() + delay, self._poll)
 
     def _poll(self) -> None:
-        asked_at = self._timers.now()
+        asked_at = self._real_time_timers.now()
         request = HttpRequest("GET", self._path)
         self._transport.send(request, lambda response: self._poll_after(self._follow_response(response, asked_at)))
 
@@ -88,7 +88,7 @@ class ServerClock:
         """Set the clock if it differs from the time in a response; return the delay until the next poll."""
         status_document = decode_object(response.body) if response.code == 200 else {}
         instant, speed = status_document.get("instant"), status_document.get("speed")
-        one_way_time: Duration = (self._timers.now() - asked_at) // 2
+        one_way_time: Duration = (self._real_time_timers.now() - asked_at) // 2
         if isinstance(instant, int) and isinstance(speed, float | int):
             server_instant = instant + int(one_way_time * speed)
             self.speed = float(speed)
@@ -144,9 +144,9 @@ _LOG: Final = logging.getLogger("batchyard")
 class MachineClock:
     """Keeps the clock of an event loop synchronized with the machine's wall clock."""
 
-    def __init__(self, kernel: LiveKernel, timers: Kernel, clock: Callable[[], Instant]) -> None:
+    def __init__(self, kernel: LiveKernel, real_time_timers: Kernel, clock: Callable[[], Instant]) -> None:
         self._kernel = kernel
-        self._timers = timers
+        self._real_time_timers = real_time_timers
         self._clock = clock
 
     def follow(self) -> None:
@@ -161,4 +161,4 @@ class MachineClock:
                 format_age(wall_clock_lead),
             )
             self._kernel.set_clock(wall_time, 1.0)
-        self._timers.call_at(self._timers.now() + _MACHINE_CHECK_INTERVAL, self.follow)
+        self._real_time_timers.call_at(self._real_time_timers.now() + _MACHINE_CHECK_INTERVAL, self.follow)

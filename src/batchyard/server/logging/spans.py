@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
+from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import Instant
 from batchyard.interfaces.controller import SpanEvent, TraceSpan
 from batchyard.metrics.definitions import metric
@@ -103,7 +104,9 @@ class SpanExport:
                         self._count_lost_spans(len(spans), f"HTTP status {status_code}")
                     return
                 last_error = f"HTTP status {status_code}"
-            except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            except TimeoutError:
+                last_error = "no response in time"
+            except (aiohttp.ClientError, OSError) as error:
                 last_error = error
             if delay is not None:
                 await _sleep(delay, self._loop)
@@ -117,7 +120,8 @@ class SpanExport:
 
     def _count_lost_spans(self, count: int, reason: object) -> None:
         self.lost_count += count
-        _LOG.warning("%d trace spans are lost, because they could not be sent to %s: %s", count, self._url, reason)
+        spans_text = count_with_noun(count, "trace span")
+        _LOG.warning("%s could not be sent to %s: %s; check the address in --otlp", spans_text, self._url, reason)
 
 
 async def _sleep(seconds: float, loop: asyncio.AbstractEventLoop) -> None:
