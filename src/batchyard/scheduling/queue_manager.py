@@ -318,7 +318,6 @@ class PendingQueue(PendingQueueReader):
         self._remove_entry_from_heap(entry)
 
     def _remove_entry_from_heap(self, entry: pending_heap.PendingEntry) -> None:
-        """Remove a Workload from its heap, and also its equivalence class if that becomes empty."""
         line = entry.line
         if line is None:
             return
@@ -338,7 +337,6 @@ class PendingQueue(PendingQueueReader):
             heapq.heappush(self._class_fronts, (first_entry.order, first_entry, key))
 
     def _first_in_line(self) -> pending_heap.PendingEntry | None:
-        """Return the current preemptor if cycles may try it, otherwise the first Workload in line; None if none."""
         if self._preemptor:
             preemptor_entry = self._entries.get(self._preemptor)
             if preemptor_entry is not None and self._is_in_line(preemptor_entry):
@@ -532,7 +530,7 @@ class QueueManager:
             table.pop(name, None)
 
     def _record_queue_in_line(self, name: str, queue: ClusterQueue | None) -> None:
-        """Record that a ClusterQueue may have Workloads to try; this does not unpause a frozen cohort tree."""
+        """Record that a ClusterQueue may have Workloads to try; a frozen cohort tree stays paused."""
         if queue is not None and self._frozen_trees and self._frozen_trees.get(queue.node.tree) == self.now:
             self._paused_trees.setdefault(queue.node.tree, []).append(name)
         else:

@@ -345,7 +345,6 @@ def weighted_share(node: QuotaNode, flavor_resources: Sequence[tuple[str, str]])
 
 
 def _lendable_amounts(node: QuotaNode, flavor_resources: Sequence[tuple[str, str]]) -> dict[str, int]:
-    """Return the potential capacity of a Cohort by resource, summed up over all flavors."""
     lendable_amounts: dict[str, int] = {}
     for fr in node.path[0].declared_frs:
         resource = flavor_resources[fr][1]

@@ -141,7 +141,6 @@ def _bound_violations(
 
 
 def _amounts_above_bounds(amounts: ResourceAmounts, bounds: ResourceAmounts) -> list[str]:
-    """Return the quoted names of the resources whose amount is greater than the amount in `bounds`."""
     return sorted(f'"{name}"' for name, amount in amounts.items() if name in bounds and amount > bounds[name])
 
 
@@ -370,6 +369,5 @@ class PriorityClassValues:
 
 
 def _workload_priority_class(workload: Obj) -> str | None:
-    """Return the name of the WorkloadPriorityClass that a Workload references; None if it references none."""
     ref = workload["spec"].get("priorityClassRef")
     return ref["name"] if ref is not None and ref.get("kind") == "WorkloadPriorityClass" else None
