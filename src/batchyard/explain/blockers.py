@@ -74,7 +74,6 @@ def _describe_deactivation(workload: Obj) -> str:
 
 
 def _object_to_fix(workload: Obj, queues: pending_reason.WorkloadQueues, limit_kind: str) -> tuple[str, str]:
-    """Return the kind and name of the object to fix: the Workload if `limit_kind` is GATED, else one of its queues."""
     if limit_kind == GATED:
         return "Workload", workload["metadata"]["name"]
     local_queue = queues.local_queue
@@ -84,7 +83,6 @@ def _object_to_fix(workload: Obj, queues: pending_reason.WorkloadQueues, limit_k
 
 
 def _inactivity_suffix(queues: pending_reason.WorkloadQueues, kind: str, scheduler_cache: SchedulerCache) -> str:
-    """Return a message suffix on why the ClusterQueue is inactive; '' if it is active or `kind` is another kind."""
     name = queues.cluster_queue_name
     if kind == "LocalQueue" and queues.local_queue is None:
         return ""
@@ -324,7 +322,6 @@ def retained_quota(node: QuotaNode, fr: int) -> list[RetainedQuota]:
 
 
 def _nodes_off_path(node: QuotaNode) -> Iterator[QuotaNode]:
-    """Yield all nodes of the cohort tree except `node` and its ancestors."""
     path_nodes = dict.fromkeys(node.path)
     nodes = [node.path[0]]
     for step in nodes:

@@ -139,7 +139,6 @@ class ChangeExplainer:
     def _corrections_part(
         self, waiting_case: WaitingCase, corrected_queues: Sequence[CorrectedQueue], user: ExplanationUser
     ) -> DocumentPart:
-        """Return the sufficient corrections; if none suffices, the first one combined with further changes."""
         sufficient_queues = [each for each in corrected_queues if self._is_sufficient(waiting_case, each)]
         if sufficient_queues:
             return {"changes": [Proposal(FIX, each.text, each.patches).document() for each in sufficient_queues]}
