@@ -80,7 +80,7 @@ class CorrectedQueue(NamedTuple):
 
 
 def correct_queue(case: WaitingCase, cache: SchedulerCache) -> Sequence[CorrectedQueue]:
-    """Return the Workload's ClusterQueue with all errors corrected; empty without errors or without sufficient patches.
+    """Return the Workload and its queue with all errors corrected; empty if there are none or patches do not suffice.
 
     A cycle of Cohorts can be corrected in several places: then there is one result for each.
     """
@@ -109,7 +109,7 @@ def _apply_corrections(workload: Obj, view: ClusterQueueView, corrections: Seque
 
 
 def remedy_of(case: WaitingCase, cache: SchedulerCache) -> str:
-    """Return, as text, the remedy if no patch helps, or when the limit ends by itself; '' if no remedy is known."""
+    """Return a text on what helps if no patch does, or on when the limit ends by itself; '' if neither is known."""
     if case.limit.limit == blockers.BACKOFF and case.limit.until is not None:
         return f"it is queued again without a change at {format_second(case.limit.until)}, when its backoff ends"
     local_queue, queue_name = case.view.queue.partition("/")[2], case.queues.cluster_queue_name

@@ -85,7 +85,7 @@ class PendingExplainer:
     ) -> document.BindingLimit | None:
         """Return the limit of the pending Workload `key` (namespace/name), ignoring the queue order.
 
-        None if the Workload fits or does not exist.
+        The result is None if the Workload fits or does not exist.
         """
         namespace, _, name = key.partition("/")
         workload = self._reader.get(Key(scheme.WORKLOAD, namespace, name))

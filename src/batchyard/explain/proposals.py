@@ -51,7 +51,7 @@ def merge_patch(kind: str, name: str, fields: Mapping[str, Any], namespace: str 
 
 
 def created_object(obj: Obj) -> Patch:
-    """Return the creation of an object, as for `kubectl create`."""
+    """Return the patch that creates an object, as for `kubectl create`."""
     metadata = obj["metadata"]
     return _patch(obj["kind"], metadata["name"], metadata.get("namespace", ""), "create", obj)
 
@@ -289,7 +289,7 @@ def propose_workload_ends(holders: Sequence[MissingQuotaHolder], name_of: Callab
 
 
 def propose_withdrawals(case: ProposalCase, name_of: Callable[[str], str]) -> Search:
-    """Search for a minimal set of Workloads ahead in the queue whose withdrawal would admit the explained Workload."""
+    """Search for a minimal set, among the first 8 Workloads ahead, whose withdrawal would admit the explained one."""
     keys = [view.key for view in case.simulation.views_ahead()[:ENDED_WORKLOADS_MAX]]
     return _propose_deactivations(
         keys, lambda each: HypotheticalChange(withdrawn_workloads=each), "withdraw or suspend pending", name_of

@@ -55,7 +55,7 @@ class PlacementController:
     def has_room_for(
         self, pods: Sequence[PodView], *, without_uids: Iterable[str] = (), with_nodes: Iterable[NodeView] = ()
     ) -> bool:
-        """Return whether all `pods` would fit without the pods `without_uids` and with the nodes `with_nodes` added."""
+        """Return whether all `pods` would fit if `with_nodes` were added and the pods with `without_uids` were gone."""
         nodes = self._index.nodes
         with nodes.what_if():
             for uid in without_uids:
@@ -65,7 +65,7 @@ class PlacementController:
             return isinstance(gang.place_gang(pods, nodes, self._index.profile_of(pods[0])), gang.GangPlacement)
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the constant key PASS_KEY if the event requires that pending pods are tried again."""
+        """Return PASS_KEY if a placement pass is due after the event; otherwise ()."""
         return (PASS_KEY,) if self._index.observe(event) else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:

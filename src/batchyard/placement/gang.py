@@ -249,7 +249,7 @@ def claim_order(claims: Sequence[PlacementClaim]) -> list[PlacementClaim]:
 def place_claims(
     claims: Sequence[PlacementClaim], nodes: ClusterSnapshot, profile: AutoscalingProfile
 ) -> GangPlacement | GangUnschedulable:
-    """Return nodes for all pods of placement claims, or the pod that fits no node.
+    """Return nodes for all pods of placement claims, or a pod that fits no node, with the reasons.
 
     The result is the nominated nodes if all pods still fit there, otherwise the best nodes.
     """

@@ -278,7 +278,7 @@ class _HotswapSearch:
         return min(candidate_claim_nodes, key=lambda option: eviction_cost(option.eviction_units), default=None)
 
     def _clear_domain(self, claim: gang.PlacementClaim, domain: Sequence[NodeInfo]) -> _ClaimNodes | None:
-        """Place a claim as if all rival units in the domain were evicted, then spare unneeded ones, most expensive first."""
+        """Place a claim as if all rival units of the domain were evicted; then spare unneeded ones, costliest first."""
         if not any(_may_fit_after_eviction(node, claim.leader) for node in domain):
             return None
         rival_units = sorted(
@@ -474,7 +474,7 @@ class HotswapPass:
     def evict(self, eviction_unit: EvictionUnit, preemptor: PodView, result: ReconcileResult) -> meta.Obj | None:
         """Add the eviction of a victim's Workload to `result`, and return the Workload.
 
-        None for a pod without a Workload, which the caller must delete.
+        The result is None for a pod without a Workload, which the caller must delete.
         """
         pod = eviction_unit.pods[0]
         self._eviction_units[pod.gang or pod.uid] = eviction_unit._replace(is_being_evicted=True)

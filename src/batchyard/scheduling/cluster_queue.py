@@ -315,7 +315,7 @@ class FlavorScan(NamedTuple):
 
     @property
     def attempts(self) -> list[FlavorAttempt]:
-        """The results of the tried flavors, without flavors that fit without borrowing."""
+        """The results of the tried flavors, except flavors that fit without borrowing."""
         return [
             self._flavor_attempt(index, qualities)
             for index, qualities in enumerate(self.qualities_by_flavor, self.start_index)

@@ -134,7 +134,7 @@ def preempts_new_victim(decision: Decision) -> bool:
 CYCLE_KEY: Final = Key("Cycle", "", "cycle")
 #: The minimum period between writes of pending reasons.
 REPORT_PERIOD: Final = SECOND
-#: Pending reasons wait so long until no write is in flight.
+#: The maximum delay of due pending reasons while other writes are in flight.
 _REPORT_DELAY_MAX: Final = 10 * SECOND
 
 _PREEMPTED: Final = "Preempted"

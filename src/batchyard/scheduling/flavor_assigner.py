@@ -58,7 +58,7 @@ class PodSetAssignment:
 
     @property
     def rejections(self) -> tuple[RejectionReason, ...]:
-        """The reasons why flavors were rejected for the pod set."""
+        """Why flavors were rejected for the pod set; if a resource group has no suitable flavor, only its reasons."""
         if self.scans and self.scans[-1].selected_assignment is cluster_queue.NO_FLAVOR_ASSIGNMENT:
             return tuple(self.scans[-1].rejections)
         if self.unavailable_resource:
@@ -67,7 +67,7 @@ class PodSetAssignment:
 
     @property
     def attempts(self) -> tuple[cluster_queue.FlavorAttempt, ...]:
-        """The results of all flavors tried for the pod set, without flavors that fit without borrowing."""
+        """The results of the flavors tried for the pod set, except flavors that fit without borrowing."""
         return tuple([attempt for scan in self.scans for attempt in scan.attempts])
 
     @property
@@ -157,7 +157,7 @@ class FlavorAssigner:
     nominated_flavors: NominatedFlavors = ()
 
     def assign(self, pod_counts: Sequence[int]) -> Assignment:
-        """Return the flavor assignment for a pod count per pod set; it ends at the first pod set without a flavor."""
+        """Return the flavor assignment for pod counts (one per pod set), up to the first pod set without a flavor."""
         if len(self.workload.pod_sets) == 1:  # the common case; no sums are needed
             assignment = self._assign_pod_set(0, pod_counts, ())
             return Assignment(
@@ -427,8 +427,8 @@ def search_pod_counts(
 ) -> T | None:
     """Return the `assign` result of the largest pod counts that fit, for partial admission.
 
-    `assign` computes a result for pod counts, and `is_acceptable` reports whether it fits. None if no counts fit or no
-    pod set has a minimum count below its count.
+    `assign` computes a result for pod counts, and `is_acceptable` reports whether the result fits. The return value is
+    None if no counts fit, or if no pod set has a minimum count below its count.
     """
     max_reductions = [p.count - (p.count if p.min_count is None else p.min_count) for p in pod_sets]
     total = sum(max_reductions)

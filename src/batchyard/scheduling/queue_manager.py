@@ -124,7 +124,7 @@ class PendingQueueReader:
         return equivalence_class.parked_at
 
     def record_attempt(self, key: str, now: Instant) -> None:
-        """Record that another scheduler tried a Workload at `now`; inadmissible ones behind it count as tried, too."""
+        """Record that another scheduler tried a Workload at `now`; classes with parked ones behind it count as tried."""
         queue_order = self._entries[key].order
         for equivalence_class in self._classes.values():
             if any(entry.order > queue_order for entry in equivalence_class.parked.members()):

@@ -73,7 +73,7 @@ class WorkloadCache:
         self._assumed_keys: dict[str, None] = {}
 
     def enqueue_local_queue(self, local_queue_view: LocalQueueView) -> None:
-        """Queue the pending Workloads of a LocalQueue that is not stopped in its ClusterQueue, if that exists."""
+        """Queue a LocalQueue's pending Workloads, unless the LocalQueue is stopped or its ClusterQueue is missing."""
         pending_queue = self.queue_manager.pending.get(local_queue_view.cluster_queue)
         if pending_queue is None or local_queue_view.stop_policy != "None":
             return
@@ -91,7 +91,7 @@ class WorkloadCache:
         self.snapshot.remove_queue(cluster_queue)
 
     def count_admissible(self, local_queue: str) -> int:
-        """Return the number of pending Workloads of a LocalQueue (given its key), even without its ClusterQueue."""
+        """Return the number of pending Workloads of a LocalQueue (a key), even if its ClusterQueue is missing."""
         views = self._workloads.get(local_queue, {}).values()
         return sum(view.admissible and self.snapshot.holder(view.key) is None for view in views)
 

@@ -229,7 +229,7 @@ class AdjustedViews:
         return view
 
     def hypothetical_view(self, obj: Obj, current_view: WorkloadView) -> WorkloadView:
-        """Parse and adjust a hypothetically changed Workload (`obj`); `current_view` is the existing Workload."""
+        """Parse and adjust a hypothetically changed Workload; namespace and queue time are those of `current_view`."""
         limits = self._limits.get(current_view.namespace)
         view = self._adjusted_view(obj, limits)
         view.queued = current_view.queued
@@ -335,7 +335,7 @@ class PriorityClassValues:
         self._workloads: dict[str, dict[Key, None]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the key of a WorkloadPriorityClass that was created or whose value changed."""
+        """Return the key of a WorkloadPriorityClass that was created or whose value changed; () for Workload events."""
         if event.key.kind == scheme.WORKLOAD:
             self._record_workload_class(event)
             return ()
