@@ -394,7 +394,7 @@ def _format_selector_expression(expression: Mapping[str, Any]) -> str:
 def _disrupted_since(pod: Obj) -> Instant | None:
     """Return when DisruptionTarget of a pod became True; None if it is not True or was set by the kubelet.
 
-    None also for a terminating pod, and for one that has ended.
+    The result is also None for a pod that is terminating or has ended.
     """
     condition = find_condition(pod, DISRUPTION_TARGET)
     if condition is None or condition["status"] != "True" or condition.get("reason") == DISRUPTION_BY_KUBELET.reason:

@@ -93,7 +93,7 @@ def _inactivity_suffix(queues: pending_reason.WorkloadQueues, kind: str, schedul
 
 
 def requeue_binding(view: WorkloadView, now: Instant) -> BindingLimit | None:
-    """Return the backoff or Requeued=False that keeps a Workload out of its queue; None if it is not held back."""
+    """Return the limit of a Workload that a backoff or Requeued=False keeps out of its queue; None for others."""
     if not is_held_back(view, now):
         return None
     if view.requeue_at is not None and view.requeue_at > now:
@@ -104,7 +104,7 @@ def requeue_binding(view: WorkloadView, now: Instant) -> BindingLimit | None:
 
 
 def failed_check_binding(workload: Obj) -> BindingLimit | None:
-    """Return a Workload's Rejected admission check, or else a check in state Retry, as its limit; else None."""
+    """Return the limit of a Workload with an admission check in state Rejected or, else, Retry; None for others."""
     for state in (lifecycle.REJECTED, lifecycle.RETRY):
         checks = lifecycle.checks_in_state(workload, state)
         if checks:

@@ -53,7 +53,7 @@ def add_taint_scores(scores: dict[str, int], taint_counts: Mapping[str, int]) ->
 def add_pod_affinity_scores(
     scores: dict[str, int], nodes: Sequence[NodeInfo], domain_scores: Mapping[Domain, int]
 ) -> None:
-    """Add pod affinity to the nodes' total scores: the sum of a node's domain scores, normalized to 0..100, weighted."""
+    """Add pod affinity to the nodes' total scores: each node's summed domain scores, normalized to 0..100, weighted."""
     keys = list(dict.fromkeys(key for key, _ in domain_scores))
     score_sums = {n.name: sum(domain_scores.get((key, n.view.labels.get(key, "")), 0) for key in keys) for n in nodes}
     minimum, maximum = min(score_sums.values()), max(score_sums.values())

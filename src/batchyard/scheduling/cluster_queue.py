@@ -286,7 +286,7 @@ class FlavorAttempt(NamedTuple):
 
 
 class FlavorScan(NamedTuple):
-    """The result of trying a resource group's flavors in order for a pod set, with the quota figures used."""
+    """The result of trying a resource group's flavors in order for a pod set, with the amounts that decided it."""
 
     group_request: ResourceGroupRequest
     #: For each flavor, why it is excluded regardless of quota; '' if it is not excluded.

@@ -124,7 +124,7 @@ class PendingQueueReader:
         return equivalence_class.parked_at
 
     def record_attempt(self, key: str, now: Instant) -> None:
-        """Record that another scheduler tried a Workload at `now`; classes with parked ones behind it count as tried."""
+        """Record that another scheduler tried a Workload at `now`; classes with parked ones behind it count too."""
         queue_order = self._entries[key].order
         for equivalence_class in self._classes.values():
             if any(entry.order > queue_order for entry in equivalence_class.parked.members()):
@@ -163,7 +163,7 @@ class PendingQueue(PendingQueueReader):
     def put(self, view: WorkloadView, now: Instant) -> bool:
         """Add or update a pending Workload; return whether it was put in line.
 
-        It is not put in line if it is unchanged, held back or parked.
+        The Workload is not put in line if it is unchanged, held back or parked.
         """
         previous_entry = self._entries.get(view.key)
         if previous_entry is not None and pending_heap.has_same_queue_state(previous_entry.view, view):
@@ -272,7 +272,7 @@ class PendingQueue(PendingQueueReader):
     def remove(self, key: str, *, forget_preemptor: bool = True) -> bool:
         """Remove a Workload from the pending Workloads; return whether it was one of them.
 
-        With `forget_preemptor`, it no longer comes first as the current preemptor if it is added again.
+        With `forget_preemptor`, the Workload no longer comes first as the current preemptor if it is added again.
         """
         if forget_preemptor:
             self.release_preemptor(key)
