@@ -106,7 +106,6 @@ def desired_healthy_count(spec: Mapping[str, Any], expected_count: int) -> int:
 
 
 def _resolve_percentage(value: int | str, total: int) -> int:
-    """Return an integer as it is, or a percentage of `total` rounded up."""
     return value if isinstance(value, int) else -(-int(value.removesuffix("%")) * total // 100)
 
 
@@ -160,7 +159,6 @@ def _with_allowed_condition(status: dict[str, Any], now: Instant) -> dict[str, A
 
 
 def _with_condition(status: Mapping[str, Any], reason: str, message: str, now: Instant) -> dict[str, Any]:
-    """Return a PodDisruptionBudget's status with its condition DisruptionAllowed set for a reason."""
     old = find_condition({"status": status}, DISRUPTION_ALLOWED)
     value = "True" if reason == SUFFICIENT_PODS else "False"
     changed_at = old["lastTransitionTime"] if old is not None and old["status"] == value else format_time(now)
@@ -203,7 +201,6 @@ _VIOLATION: Final = "Cannot evict pod as it would violate the pod's disruption b
 
 
 def _eviction_refusal(budget: Obj) -> EvictionRefusal | None:
-    """Return the API error with which a PodDisruptionBudget rejects an eviction; None if it allows the eviction."""
     status, name = budget.get("status") or {}, budget["metadata"]["name"]
     subject = f"The disruption budget {name}"
     if status.get("observedGeneration", 0) < budget["metadata"].get("generation", 0):
@@ -237,7 +234,6 @@ def _describe_refusal(budget: Obj, subject: str) -> str:
 
 
 def _record_eviction(budget: Obj, pod: Obj, now: Instant) -> Obj:
-    """Return a PodDisruptionBudget that allows one disruption less and lists the pod among its disruptedPods."""
     status = budget["status"]
     disrupted_pods = {**(status.get("disruptedPods") or {}), pod["metadata"]["name"]: format_time(now)}
     new = {**status, "disruptionsAllowed": status["disruptionsAllowed"] - 1, "disruptedPods": disrupted_pods}
@@ -325,7 +321,6 @@ def _with_status_update(outcome: ReconcileResult, budget: Obj, status: Mapping[s
 
 
 def _count_expected_pods(budget: Obj, pods: Iterable[Obj], reader: Reader) -> ExpectedPods:
-    """Return how many pods a PodDisruptionBudget should have, and which of its pods have no controller."""
     spec = spec_of(budget)
     if not is_based_on_controllers(spec):
         return ExpectedPods(0 if spec.get("minAvailable") is None else sum(1 for _ in pods))
@@ -361,7 +356,6 @@ def _controller_uid_and_scale(owner: Mapping[str, Any], pod: Obj, reader: Reader
 
 
 def _controller_kind_and_scale_path(owner: Mapping[str, Any], reader: Reader) -> tuple[str, tuple[str, ...]]:
-    """Return a controller's kind and the field path of its replica count; raise _UnknownScaleError without a scale."""
     group, _, version = owner["apiVersion"].rpartition("/")
     info = find_kind(owner["apiVersion"], owner["kind"])
     if info is not None:
@@ -400,7 +394,7 @@ def _format_selector_expression(expression: Mapping[str, Any]) -> str:
 def _disrupted_since(pod: Obj) -> Instant | None:
     """Return when DisruptionTarget of a pod became True; None if it is not True or was set by the kubelet.
 
-    None also for a terminating pod, and for one that has ended.
+    The result is also None for a pod that is terminating or has ended.
     """
     condition = find_condition(pod, DISRUPTION_TARGET)
     if condition is None or condition["status"] != "True" or condition.get("reason") == DISRUPTION_BY_KUBELET.reason:

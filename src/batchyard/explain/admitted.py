@@ -258,7 +258,6 @@ class AdmittedExplainer:
     # --- possible preemptors ---
 
     def _describe_possible_preemptors(self, view: WorkloadView) -> str:
-        """Return a text on which Workloads could preempt this one; '' if it holds no quota in the scheduler cache."""
         quota_holder = self._scheduler_cache.snapshot.holder(view.key)
         if quota_holder is None:
             return ""
@@ -301,7 +300,6 @@ def _assignment_parts(admission: Mapping[str, Any]) -> list[DocumentPart]:
 
 
 def _jobs_of(workload: Obj, reader: Reader) -> list[Obj]:
-    """Return a Workload's Job, or the Jobs of its JobSet."""
     owner, namespace = controller_of(workload), workload["metadata"].get("namespace", "")
     if owner is None:
         return []
@@ -312,7 +310,6 @@ def _jobs_of(workload: Obj, reader: Reader) -> list[Obj]:
 
 
 def _lacking_pod_count(job: Obj) -> int:
-    """Return how many pods a Job should run in addition to those that it has; 0 while it is suspended."""
     spec, status = job["spec"], job.get("status") or {}
     if spec.get("suspend"):
         return 0
@@ -323,7 +320,6 @@ def _lacking_pod_count(job: Obj) -> int:
 
 
 def _quota_in_message(message: str) -> str:
-    """Return the name of the ResourceQuota that an error message reports as exceeded; '' if it names none."""
     match = _QUOTA_PATTERN.search(message)
     return "" if match is None else match[1]
 
@@ -335,7 +331,6 @@ def _conditions_text(request: Obj) -> str:
 
 
 def _waiting_containers_text(pod: Obj) -> str:
-    """Return why the first waiting or terminated container of a pod is not running; '' without such a reason."""
     for status in (pod.get("status") or {}).get("containerStatuses") or ():
         state = status.get("state") or {}
         for kind in ("waiting", "terminated"):
@@ -359,13 +354,11 @@ def pod_part(pod: Obj, node_capacity: NodeCapacityView | None) -> DocumentPart:
 
 
 def _scheduler_text(pod: Obj) -> str:
-    """Return kube-scheduler's message in a pod's PodScheduled condition; '' if it is True or missing."""
     condition = find_condition(pod, "PodScheduled")
     return str(condition.get("message", "")) if condition is not None and condition["status"] != "True" else ""
 
 
 def _count_texts(texts: Iterable[str]) -> dict[str, int]:
-    """Return how often each nonempty text occurs, most frequent text first."""
     count_by_text: dict[str, int] = {}
     for text in filter(None, texts):
         count_by_text[text] = count_by_text.get(text, 0) + 1
@@ -373,13 +366,11 @@ def _count_texts(texts: Iterable[str]) -> dict[str, int]:
 
 
 def _shorten_names(names: Sequence[str]) -> str:
-    """Return the first five names joined by commas, and how many more there are."""
     omitted_suffix = f" and {len(names) - _SHOWN_MAX} more" if len(names) > _SHOWN_MAX else ""
     return f"{', '.join(names[:_SHOWN_MAX])}{omitted_suffix}"
 
 
 def _flavor_of(workload: Obj) -> str:
-    """Return the first ResourceFlavor in a Workload's status.admission; '' if there is none."""
     pod_set_assignments = _assignment_parts((workload.get("status") or {}).get("admission") or {})
     return next((str(flavor) for each in pod_set_assignments for flavor in (each.get("flavors") or {}).values()), "")
 

@@ -74,7 +74,6 @@ def _describe_deactivation(workload: Obj) -> str:
 
 
 def _object_to_fix(workload: Obj, queues: pending_reason.WorkloadQueues, limit_kind: str) -> tuple[str, str]:
-    """Return the kind and name of the object to fix: the Workload if `limit_kind` is GATED, else one of its queues."""
     if limit_kind == GATED:
         return "Workload", workload["metadata"]["name"]
     local_queue = queues.local_queue
@@ -84,7 +83,6 @@ def _object_to_fix(workload: Obj, queues: pending_reason.WorkloadQueues, limit_k
 
 
 def _inactivity_suffix(queues: pending_reason.WorkloadQueues, kind: str, scheduler_cache: SchedulerCache) -> str:
-    """Return a message suffix on why the ClusterQueue is inactive; '' if it is active or `kind` is another kind."""
     name = queues.cluster_queue_name
     if kind == "LocalQueue" and queues.local_queue is None:
         return ""
@@ -95,7 +93,7 @@ def _inactivity_suffix(queues: pending_reason.WorkloadQueues, kind: str, schedul
 
 
 def requeue_binding(view: WorkloadView, now: Instant) -> BindingLimit | None:
-    """Return the backoff or Requeued=False that keeps a Workload out of its queue; None if it is not held back."""
+    """Return the limit of a Workload that a backoff or Requeued=False keeps out of its queue; None for others."""
     if not is_held_back(view, now):
         return None
     if view.requeue_at is not None and view.requeue_at > now:
@@ -106,7 +104,7 @@ def requeue_binding(view: WorkloadView, now: Instant) -> BindingLimit | None:
 
 
 def failed_check_binding(workload: Obj) -> BindingLimit | None:
-    """Return a Workload's Rejected admission check, or else a check in state Retry, as its limit; else None."""
+    """Return the limit of a Workload with an admission check in state Rejected or, else, Retry; None for others."""
     for state in (lifecycle.REJECTED, lifecycle.RETRY):
         checks = lifecycle.checks_in_state(workload, state)
         if checks:
@@ -153,7 +151,7 @@ def blocked_views(scheduler_cache: SchedulerCache) -> list[WorkloadView]:
 
 
 def blocked_entry_binding(scheduler_cache: SchedulerCache, user: ExplanationUser) -> BindingLimit | None:
-    """Return as the limit the first of the `blocked_views()`, which is admitted before others; else None."""
+    """Return a limit that names the first of the `blocked_views()`, which is admitted next; None if there is none."""
     waiting_views = blocked_views(scheduler_cache)
     if not waiting_views:
         return None
@@ -324,7 +322,6 @@ def retained_quota(node: QuotaNode, fr: int) -> list[RetainedQuota]:
 
 
 def _nodes_off_path(node: QuotaNode) -> Iterator[QuotaNode]:
-    """Yield all nodes of the cohort tree except `node` and its ancestors."""
     path_nodes = dict.fromkeys(node.path)
     nodes = [node.path[0]]
     for step in nodes:

@@ -108,7 +108,8 @@ class ChangeExplainer:
         """Return at most one change: the end of all Workloads with unready pods, because each blocks admissions.
 
         Blocked Workloads with pods that would be admitted first would block admissions too, so the change also
-        withdraws them. It is then proposed only if no further Workload with pods is pending.
+        withdraws them. If any Workload is blocked, the change is proposed only if no further Workload with pods is
+        pending.
         """
         view, keys = waiting_case.view, blockers.unready_workloads(self._cache, self._reader)
         queue = self._cache.snapshot.queues[waiting_case.queues.cluster_queue_name]
@@ -139,7 +140,6 @@ class ChangeExplainer:
     def _corrections_part(
         self, waiting_case: WaitingCase, corrected_queues: Sequence[CorrectedQueue], user: ExplanationUser
     ) -> DocumentPart:
-        """Return the sufficient corrections; if none suffices, the first one combined with further changes."""
         sufficient_queues = [each for each in corrected_queues if self._is_sufficient(waiting_case, each)]
         if sufficient_queues:
             return {"changes": [Proposal(FIX, each.text, each.patches).document() for each in sufficient_queues]}

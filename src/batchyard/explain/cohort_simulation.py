@@ -203,7 +203,6 @@ class CohortSimulation:
         return [key for queue in self.snapshot.queues.values() for key in queue.workloads]
 
     def _select_pending(self) -> dict[str, list[WorkloadView]]:
-        """Return a limited number of pending Workloads by ClusterQueue, in queue order, and count the omitted ones."""
         names = [name for name in self.snapshot.queues if name != self.queue.name and len(self._pending_queues[name])]
         limit_per_queue = max(1, OTHER_WORKLOADS_MAX // max(1, len(names)))
         views = {name: self._pending_queues[name].front(limit_per_queue) for name in names[:OTHER_WORKLOADS_MAX]}
@@ -227,7 +226,6 @@ class CohortSimulation:
         return views
 
     def _apply_change(self, change: HypotheticalChange) -> None:
-        """Apply a hypothetical change to the copied ClusterQueues and Cohorts, and undo changes of earlier trials."""
         queues, cohorts = self._original_views
         snapshot = self.snapshot
         for name in {**queues, **change.queues}:
@@ -250,8 +248,6 @@ class CohortSimulation:
 
 
 class _Trial:
-    """One simulation of scheduling cycles after a hypothetical change; all its effects are undone at the end."""
-
     def __init__(self, simulation: CohortSimulation, change: HypotheticalChange) -> None:
         self._simulation = simulation
         self._snapshot = simulation.snapshot
@@ -275,7 +271,6 @@ class _Trial:
                 self._queue_manager.record_new_workload(name)
 
     def run(self) -> TrialOutcome:
-        """Run scheduling cycles until the explained Workload is admitted or nothing changes, then undo all effects."""
         seen_signatures: dict[object, None] = {}
         try:
             while not self._outcome.is_admitted and not self._is_preemption_looping:
@@ -304,7 +299,6 @@ class _Trial:
         return Cycle(self._snapshot, simulation._policy, simulation._namespaces, simulation._cycle_number)
 
     def _apply_decision(self, decision: Decision) -> bool:
-        """Apply a decision to the copy; return whether its Workload was set aside until a change or a backoff's end."""
         match decision:
             case Admit():
                 self._admit_workload(decision)
@@ -362,5 +356,4 @@ def _tried_flavors(decision: Decision) -> object:
 
 
 def _stays_pending(decision: Decision) -> bool:
-    """Return whether a decision leaves its Workload pending without a preemption."""
     return not isinstance(decision, Admit | Preempt)

@@ -26,7 +26,7 @@ from batchyard.scheduling.workload import adjustments
 # The breakdown calls the flavor assigner's functions for all flavors; the scheduler stops at the first one that fits.
 
 
-#: Quota in use that preemption would release.
+#: The possibilities in which preemption would release enough quota.
 PREEMPTING_POSSIBILITIES: Final = frozenset({quota.PreemptionPossibility.PREEMPT, quota.PreemptionPossibility.RECLAIM})
 
 
@@ -55,7 +55,7 @@ class FlavorResourceRequest(NamedTuple):
 
     @property
     def missing_fraction(self) -> float:
-        """The missing amount, beyond the potential quota or else the available quota, as a fraction of the request."""
+        """The amount beyond the potential quota, or else the `shortfall`, as a fraction of the total request."""
         missing_amount = max(0, self.total - self.potential_quota) or self.shortfall
         return missing_amount / self.total if self.total else 0.0
 

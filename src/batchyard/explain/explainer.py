@@ -80,7 +80,6 @@ def _view_of_uid(uid: str, scheduler_cache: SchedulerCache) -> WorkloadView | No
 
 
 def _former_preemptor_name(uid: str, reader: Reader, user: ExplanationUser) -> str:
-    """Return the name (or placeholder) of the stored Workload with this uid; `a deleted Workload` if there is none."""
     finished_workload = next((obj for obj in reader.list(scheme.WORKLOAD) if obj["metadata"].get("uid") == uid), None)
     if finished_workload is None:
         return "a deleted Workload"
@@ -94,7 +93,6 @@ def _spared_holders(
     user: ExplanationUser,
     fair_strategies: Sequence[FairSharingStrategy],
 ) -> list[str]:
-    """Return why other Workloads were not preempted instead of the victim, as at most _SHOWN_MAX texts."""
     preemptor_holder = cache.snapshot.holder(preemptor.key)
     name = (
         preemptor_holder.queue.name
@@ -122,7 +120,6 @@ def _spared_holders(
 
 
 def _preemption_order_reason(candidate: AdmittedWorkload, victim: WorkloadView) -> str:
-    """Return why the victim was preempted before a candidate: the candidate's priority or reservation time."""
     if candidate.priority != victim.priority:
         return f"its priority {candidate.priority} is {'higher' if candidate.priority > victim.priority else 'lower'}"
     reservation_time = format_second(candidate.reserved_at)
@@ -154,7 +151,6 @@ def last_rejected_write(obj: Obj, reader: Reader, now: Instant) -> str:
 
 
 def _last_observed_at(event: Mapping[str, Any]) -> Instant:
-    """Return when an Event was last observed; 0 if the Event states no time."""
     time = (event.get("series") or {}).get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
     return parse_time(time) if time else 0
 
@@ -208,7 +204,6 @@ class QueueExplainer:
         return {**part, "state": "Active", "summary": summary}
 
     def _quota_parts(self, queue: ClusterQueue) -> list[DocumentPart]:
-        """Return the nominal, used, borrowed, lent and available quota of a ClusterQueue by flavor and resource."""
         node, quota_parts = queue.node, []
         for fr in node.declared_frs:
             flavor, resource = self._cache.snapshot.names[fr]
@@ -279,7 +274,6 @@ class Explainer:
         return self._explain_job_or_pod(obj, now, user)
 
     def _explain_job_or_pod(self, obj: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
-        """Return the document fields that explain a Job, JobSet or pod by its Workload, and for a pod also the pod."""
         workload_lookup, pod_parts = document.workload_of(obj, self._reader), self._explain_pod(obj)
         if workload_lookup.workload is None:
             summary = pod_parts.pop("summary", "") or workload_lookup.reason
@@ -290,7 +284,6 @@ class Explainer:
         return {**part, **({"summary": summary} if summary else {}), **pod_parts, "facts": document_facts}
 
     def _explain_pod(self, obj: Obj) -> DocumentPart:
-        """Return the document field `pod` and a summary of the pod's state; {} for an object of another kind."""
         if obj["kind"] != "Pod":
             return {}
         pod_fields = pod_part(obj, self._capacity)

@@ -63,8 +63,6 @@ class WaitingCase(NamedTuple):
 
 
 class _Correction(NamedTuple):
-    """A correction of one field or a created object: text, patch, and the function that corrects the objects."""
-
     text: str
     patch: Patch
     correct: Callable[[CorrectedObjects], CorrectedObjects] = lambda objects: objects
@@ -82,7 +80,7 @@ class CorrectedQueue(NamedTuple):
 
 
 def correct_queue(case: WaitingCase, cache: SchedulerCache) -> Sequence[CorrectedQueue]:
-    """Return the Workload's ClusterQueue with all errors corrected; empty without errors or without sufficient patches.
+    """Return the Workload and its queue with all errors corrected; empty if there are none or patches do not suffice.
 
     A cycle of Cohorts can be corrected in several places: then there is one result for each.
     """
@@ -111,7 +109,7 @@ def _apply_corrections(workload: Obj, view: ClusterQueueView, corrections: Seque
 
 
 def remedy_of(case: WaitingCase, cache: SchedulerCache) -> str:
-    """Return, as text, the remedy if no patch helps, or when the limit ends by itself; '' if no remedy is known."""
+    """Return a text on what helps if no patch does, or on when the limit ends by itself; '' if neither is known."""
     if case.limit.limit == blockers.BACKOFF and case.limit.until is not None:
         return f"it is queued again without a change at {format_second(case.limit.until)}, when its backoff ends"
     local_queue, queue_name = case.view.queue.partition("/")[2], case.queues.cluster_queue_name
@@ -135,7 +133,6 @@ def remedy_of(case: WaitingCase, cache: SchedulerCache) -> str:
 
 
 def _corrections(case: WaitingCase, cache: SchedulerCache) -> Iterator[_Correction]:
-    """Yield a correction of each error that a patch can correct, except a cycle of Cohorts."""
     view, queue = case.view, cache.snapshot.queues[case.queues.cluster_queue_name]
     if not lifecycle.is_active(case.workload):
         patch = merge_patch("Workload", view.name, {"spec": {"active": True}}, view.namespace)
@@ -176,7 +173,6 @@ def _add_objects(
 
 
 def _flavor_corrections(view: ClusterQueueView, cache: SchedulerCache) -> Iterator[_Correction]:
-    """Yield the creation of each ResourceFlavor that a ClusterQueue references and that does not exist."""
     for name in dict.fromkeys(view.flavors):
         if name not in cache.snapshot.flavors:
             flavor = {**_KUEUE_OBJECT, "kind": "ResourceFlavor", "metadata": {"name": name}, "spec": {}}
@@ -189,7 +185,6 @@ def _flavor_corrections(view: ClusterQueueView, cache: SchedulerCache) -> Iterat
 
 
 def _cycle_corrections(cohort: str, snapshot: Snapshot) -> Iterator[_Correction]:
-    """Yield the removal of spec.parentName from each Cohort of the cycle above a Cohort, at most 4."""
     views, visited_cohorts = snapshot.forest.views, dict[str, None]()
     while cohort not in visited_cohorts:
         visited_cohorts[cohort] = None
@@ -232,7 +227,6 @@ def _limit_corrections(case: WaitingCase) -> Iterator[_Correction]:
 
 
 def _containers_with_paths(pod_sets: Sequence[Obj]) -> Iterator[tuple[str, Obj]]:
-    """Yield the containers of pod sets with their JSON Pointers in the Workload."""
     for number, pod_set in enumerate(pod_sets):
         for field in ("initContainers", "containers"):
             for index, container in enumerate(pod_set["template"]["spec"].get(field) or ()):
@@ -240,7 +234,6 @@ def _containers_with_paths(pod_sets: Sequence[Obj]) -> Iterator[tuple[str, Obj]]
 
 
 def _gate_correction(case: WaitingCase) -> _Correction:
-    """Return the removal of all admission gates, from the job if it has the annotation, or else from the Workload."""
     name, job = well_known.ADMISSION_GATED_BY, case.owner_job
     gated_object = case.workload if job is None or annotation(job, name) is None else job
     kind, metadata = gated_object["kind"], gated_object["metadata"]
@@ -250,7 +243,6 @@ def _gate_correction(case: WaitingCase) -> _Correction:
 
 
 def _check_corrections(case: WaitingCase, view: ClusterQueueView, cache: SchedulerCache) -> Iterator[_Correction]:
-    """Yield the removal of AdmissionChecks that do not exist from a ClusterQueue that refers to them."""
     missing_names = [name for name in view.admission_checks if not cache.has_admission_check(name)]
     if not missing_names or case.queues.cluster_queue is None:
         return
@@ -297,7 +289,6 @@ def propose_new_local_queues(case: WaitingCase, cache: SchedulerCache, policy: S
 
 
 def _new_local_queue(case: WaitingCase, cluster_queue: str, cache: SchedulerCache) -> Proposal:
-    """Return the creation of a LocalQueue with the Workload's queueName, or with an unused name."""
     namespace, _, name = case.view.queue.partition("/")
     is_new_name_needed = case.queues.local_queue is not None or not name
     if is_new_name_needed:
@@ -313,13 +304,11 @@ def _new_local_queue(case: WaitingCase, cluster_queue: str, cache: SchedulerCach
 
 
 def _most_similar_names(wanted_name: str, names: Collection[str]) -> Sequence[str]:
-    """Return at most _LOCAL_QUEUES_TRIED_MAX names: those similar to `wanted_name`, then the others, sorted."""
     similar_names = get_close_matches(wanted_name, names, _LOCAL_QUEUES_TRIED_MAX, _SIMILARITY_MIN)
     return list(dict.fromkeys([*similar_names, *sorted(names)]))[:_LOCAL_QUEUES_TRIED_MAX]
 
 
 def _similar_local_queues(view: WorkloadView, cache: SchedulerCache) -> Sequence[LocalQueueView]:
-    """Return a few other LocalQueues of the namespace that are not stopped, those with the most similar names first."""
     prefix = f"{view.namespace}/"
     usable_queues = {
         key.removeprefix(prefix): local_queue

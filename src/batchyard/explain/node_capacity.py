@@ -113,10 +113,6 @@ class NodeCapacityView:
 
 
 def _retry_text(backoff: Backoff, now: Instant) -> str:
-    """Return a text about when the autoscaler requests machines again after a failure.
-
-    After the backoff, the autoscaler requests machines only if the cloud may have them.
-    """
     if backoff.needs_configuration_change:
         return "it is retried after a change of the NodePool or the Cluster"
     if backoff.end > now:
@@ -150,7 +146,6 @@ def propose_node_changes(
 def _machine_proposals(
     pods: Sequence[PodView], node_capacity: NodeCapacityView, unavailable_pools: frozenset[str]
 ) -> Iterator[Proposal]:
-    """Yield for each suitable NodePool the smallest number of additional machines that gives all pods a node."""
     for group in node_capacity.groups():
         if group.name.pool in unavailable_pools:
             continue
@@ -169,7 +164,6 @@ def _are_nodes_enough(
 
 
 def _growth_patches(group: NodeGroup, node_count: int, node_capacity: NodeCapacityView) -> Sequence[Patch]:
-    """Return the patches that let a NodePool grow by `node_count` machines; () for a fixed pool in several zones."""
     name, spec = group.name.pool, group.pool["spec"]
     if group.is_autoscaled:
         limit_field = "totalMax" if "totalMax" in (spec.get("autoscaling") or {}) else "max"
@@ -183,7 +177,6 @@ def _growth_patches(group: NodeGroup, node_count: int, node_capacity: NodeCapaci
 
 
 def _pod_count_proposals(pods: Sequence[PodView], node_capacity: NodeCapacityView) -> Iterator[Proposal]:
-    """Yield a proposal with the smallest number of pods to leave out so that all the other pods get nodes."""
     count = _minimum_number(lambda omitted_count: node_capacity.has_room_for(pods[omitted_count:]), len(pods) - 1)
     if count:
         others = f"the other {count_with_noun(len(pods) - count, 'pod')}"
@@ -193,8 +186,6 @@ def _pod_count_proposals(pods: Sequence[PodView], node_capacity: NodeCapacityVie
 def _workload_end_proposals(
     pods: Sequence[PodView], occupants: Sequence[NodeOccupant], capacity: NodeCapacityView, user: ExplanationUser
 ) -> Iterator[Proposal]:
-    """Yield a minimal set of Workloads whose end makes room for all pods, chosen from the first (largest) occupants."""
-
     def is_satisfied(selected_occupants: Sequence[NodeOccupant]) -> bool:
         return capacity.has_room_for(pods, without_uids=[uid for each in selected_occupants for uid in each.pod_uids])
 
@@ -250,7 +241,6 @@ def propose_pod_constraints(pods: Sequence[Obj], node_capacity: NodeCapacityView
 
 
 def _spec_changes(spec: Mapping[str, Any], nodes: Sequence[Obj]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the distinct changes, each with its text, after which a pod's selector and tolerations match a node."""
     node_selector, yielded_texts = dict(spec.get("nodeSelector") or {}), dict[str, None]()
     for node in nodes:
         labels = node["metadata"].get("labels") or {}

@@ -85,7 +85,7 @@ class PendingExplainer:
     ) -> document.BindingLimit | None:
         """Return the limit of the pending Workload `key` (namespace/name), ignoring the queue order.
 
-        None if the Workload fits or does not exist.
+        The result is None if the Workload fits or does not exist.
         """
         namespace, _, name = key.partition("/")
         workload = self._reader.get(Key(scheme.WORKLOAD, namespace, name))
@@ -95,7 +95,6 @@ class PendingExplainer:
         return blockers.binding_of_refusal(analysis.decision, self._cache) or self._shortage_binding(analysis, user)
 
     def _pending_view(self, workload: Obj, queue: str) -> WorkloadView:
-        """Return a Workload's view from the ClusterQueue's pending queue, or a new one if it is not queued."""
         view = workload_view(workload)
         pending_queue = self._cache.queue_manager.pending.get(queue)
         pending_entry = None if pending_queue is None else pending_queue.get(view.key)
@@ -141,7 +140,6 @@ class PendingExplainer:
     def _simulate(
         self, analysis: PendingAnalysis, simulation: CohortSimulation, user: document.ExplanationUser
     ) -> document.DocumentPart:
-        """Return why the Workload is pending, which Workloads hold the missing quota, and what would admit it."""
         baseline = simulation.run_baseline()
         binding = self._head_of_line_binding(analysis, user) or self._preemption_binding(analysis, baseline, user)
         binding = binding or self._shortage_binding(analysis, user)
@@ -179,7 +177,6 @@ class PendingExplainer:
     def _head_of_line_binding(
         self, analysis: PendingAnalysis, user: document.ExplanationUser
     ) -> document.BindingLimit | None:
-        """Return the queue head as the limit if it blocks the Workload, by StrictFIFO or by preemption; else None."""
         queue, pending_queue = analysis.queue, self._cache.queue_manager.pending[analysis.queue.name]
         if pending_queue.get(analysis.view.key) is None:
             return None
@@ -198,7 +195,6 @@ class PendingExplainer:
     def _preemptor_binding(
         self, analysis: PendingAnalysis, preemptor: str, user: document.ExplanationUser
     ) -> document.BindingLimit | None:
-        """Return the preempting queue head as the limit if the Workload would fit but waits for it; else None."""
         if not preemptor or preemptor == analysis.view.key or not isinstance(analysis.decision, Admit):
             return None
         name = user.name_of(preemptor)
@@ -208,7 +204,6 @@ class PendingExplainer:
     def _queue_order_binding(
         self, analysis: PendingAnalysis, baseline_outcome: TrialOutcome, user: document.ExplanationUser
     ) -> document.BindingLimit:
-        """Return the limit of a Workload that fits: unready pods block admissions, others are ahead, or it is next."""
         queue = analysis.queue.name
         if baseline_outcome.is_admitted:
             blocked_binding = blockers.blocked_entry_binding(self._cache, user)
@@ -222,7 +217,6 @@ class PendingExplainer:
     def _preemption_binding(
         self, analysis: PendingAnalysis, baseline_outcome: TrialOutcome, user: document.ExplanationUser
     ) -> document.BindingLimit | None:
-        """Return the limit PREEMPTION if the Workload only waits for the quota of preempted Workloads; else None."""
         decision = analysis.decision
         quota_holders = [holder for queue in self._queues_of_tree(analysis) for holder in queue.workloads.values()]
         preempted_keys = [holder.key for holder in quota_holders if holder.evicted]
@@ -242,7 +236,6 @@ class PendingExplainer:
     def _shortage_binding(
         self, analysis: PendingAnalysis, user: document.ExplanationUser
     ) -> document.BindingLimit | None:
-        """Return the missing quota or excluded flavor as the limit; None if the Workload's requests fit."""
         shortage, queue = analysis.shortage, analysis.queue
         if shortage is None:
             return None
@@ -265,7 +258,6 @@ class PendingExplainer:
         )
 
     def _limit_or_priority(self, analysis: PendingAnalysis, limit_kind: str) -> str:
-        """Return PRIORITY instead of NOMINAL if priority protects a holder from preemption; else `limit_kind`."""
         if limit_kind != NOMINAL or not analysis.queue.view.preemption.is_allowed:
             return limit_kind
         reasons = [self._protection_of(analysis, holder) for holder in analysis.holders[:_HOLDERS_CHECKED_MAX]]
@@ -315,7 +307,6 @@ class PendingExplainer:
     def _fair_shares_part(
         self, queue: ClusterQueue, holders: Iterable[MissingQuotaHolder]
     ) -> list[document.DocumentPart]:
-        """Return the fair shares of the Workload's ClusterQueue and of ClusterQueues that hold the missing quota."""
         queues = dict.fromkeys([queue, *[holder.workload.queue for holder in holders]])
         share_parts = []
         for each in list(queues)[: HOLDERS_SHOWN + 1]:
@@ -354,7 +345,6 @@ def _join_obstacles(analysis: PendingAnalysis) -> str:
 
 
 def _describe_shortage(analysis: PendingAnalysis, limit_kind: str, limiting_object: str) -> str:
-    """Return the message about missing quota: the requested, free and missing amounts, and what limits the quota."""
     shortage = analysis.shortage
     assert shortage is not None
     assert shortage.request is not None

@@ -51,7 +51,7 @@ def merge_patch(kind: str, name: str, fields: Mapping[str, Any], namespace: str 
 
 
 def created_object(obj: Obj) -> Patch:
-    """Return the creation of an object, as for `kubectl create`."""
+    """Return the patch that creates an object, as for `kubectl create`."""
     metadata = obj["metadata"]
     return _patch(obj["kind"], metadata["name"], metadata.get("namespace", ""), "create", obj)
 
@@ -134,7 +134,6 @@ def propose_size(case: ProposalCase, build_view: ViewBuilder) -> Search:
 
 
 def _pod_count_step(owner: Obj | None, pod_set: str) -> int:
-    """Return the step in which a pod set's count can change: for a JobSet, the pods of one child Job; else 1."""
     if owner is None or owner["kind"] != "JobSet":
         return 1
     replicas_by_job = {each["name"]: int(each.get("replicas", 1)) for each in owner["spec"].get("replicatedJobs") or ()}
@@ -188,7 +187,6 @@ def _excluded_flavors(case: ProposalCase) -> list[str]:
 
 
 def _fit_pod_set_to_flavor(pod_set: Mapping[str, Any], flavor: FlavorView) -> dict[str, Any]:
-    """Return a copy of a pod set whose pods may use a flavor: they tolerate its taints and select its labels."""
     template = pod_set["template"]
     return {**pod_set, "template": {**template, "spec": _fit_spec_to_flavor(template["spec"], flavor)}}
 
@@ -220,7 +218,6 @@ def _fit_spec_to_flavor(spec: Mapping[str, Any], flavor: FlavorView) -> dict[str
 
 
 def _describe_pod_changes(case: ProposalCase, flavor: FlavorView) -> str:
-    """Return a text that says which taints to tolerate and which labels to select so that the pods may use a flavor."""
     changes = []
     old_specs = [pod_set["template"]["spec"] for pod_set in case.workload["spec"]["podSets"]]
     new_specs = [_fit_spec_to_flavor(spec, flavor) for spec in old_specs]
@@ -271,7 +268,6 @@ def _pod_patches(case: ProposalCase, pod_sets: Sequence[Mapping[str, Any]]) -> S
 def _add_operations(
     pod_specs: Mapping[str, Mapping[str, Any]], pod_set_names: Sequence[str], path_format: str
 ) -> list[Mapping[str, Any]]:
-    """Return the JSON Patch operations that set tolerations, nodeSelector and affinity of pod specs by pod set name."""
     return [
         {"op": "add", "path": f"{path_format.format(position)}/{field}", "value": pod_specs[name][field]}
         for position, name in enumerate(pod_set_names)
@@ -293,7 +289,7 @@ def propose_workload_ends(holders: Sequence[MissingQuotaHolder], name_of: Callab
 
 
 def propose_withdrawals(case: ProposalCase, name_of: Callable[[str], str]) -> Search:
-    """Search for a minimal set of Workloads ahead in the queue whose withdrawal would admit the explained Workload."""
+    """Search for a minimal set, among the first 8 Workloads ahead, whose withdrawal would admit the explained one."""
     keys = [view.key for view in case.simulation.views_ahead()[:ENDED_WORKLOADS_MAX]]
     return _propose_deactivations(
         keys, lambda each: HypotheticalChange(withdrawn_workloads=each), "withdraw or suspend pending", name_of
@@ -306,7 +302,6 @@ def _propose_deactivations(
     verb: str,
     name_of: Callable[[str], str],
 ) -> Search:
-    """Search for a minimal subset of the Workloads `keys` whose deactivation would admit the explained Workload."""
     if not keys or not (yield change_with(keys)):
         return
     smallest_count = yield from search_smallest_between(lambda count: change_with(keys[:count]), 1, len(keys))

@@ -30,8 +30,6 @@ RequestedAmounts: TypeAlias = dict[tuple[str, str], tuple[int, int]]
 
 
 class _QuotaField(NamedTuple):
-    """One of nominalQuota, borrowingLimit and lendingLimit of a ClusterQueue or Cohort, which a proposal may raise."""
-
     view: ClusterQueueView | CohortView
     node: QuotaNode
     field: str
@@ -41,18 +39,15 @@ class _QuotaField(NamedTuple):
         return "ClusterQueue" if isinstance(self.view, ClusterQueueView) else "Cohort"
 
     def quota(self, quota_key: tuple[str, str]) -> FlavorResourceQuota | None:
-        """Return the object's quota for a (flavor, resource) pair; None if the object has no quota for it."""
         quotas = (quota for group in self.view.groups for quota in group.quotas)
         return next((quota for quota in quotas if (quota.flavor, quota.resource) == quota_key), None)
 
     def value(self, quota_key: tuple[str, str]) -> int | None:
-        """Return the quota field's amount for a (flavor, resource) pair; None if the field is unset or unlimited."""
         quota = self.quota(quota_key)
         field_value: int | None = None if quota is None else getattr(quota, _VIEW_FIELDS[self.field])
         return None if field_value is None or is_unlimited(field_value) else field_value
 
     def raise_by(self, increase_by_key: Mapping[tuple[str, str], int]) -> HypotheticalChange:
-        """Return the hypothetical change that adds amounts, by flavor and resource, to the quota field."""
         groups = tuple([self._raise_in_group(group, increase_by_key) for group in self.view.groups])
         if isinstance(self.view, ClusterQueueView):
             return HypotheticalChange(queues={self.view.name: replace(self.view, groups=groups)})
@@ -92,7 +87,6 @@ def propose_quota_raises(case: ProposalCase) -> Search:
 
 
 def _flavor_combinations(case: ProposalCase) -> Iterator[RequestedAmounts]:
-    """Yield the requested amounts for each choice of one usable flavor per resource group, smallest shortage first."""
     outcomes_by_group: dict[int, dict[str, list[FlavorOutcome]]] = {}
     for pod_set in case.outcomes:
         for outcome in pod_set.outcomes:
@@ -109,7 +103,6 @@ def _flavor_combinations(case: ProposalCase) -> Iterator[RequestedAmounts]:
 
 
 def _amounts_in_flavor(outcomes: Sequence[FlavorOutcome]) -> RequestedAmounts:
-    """Return what all pod sets together request of one flavor, and what of it is missing, by flavor and resource."""
     requested_amounts: dict[tuple[str, str], int] = {}
     available_quota: dict[tuple[str, str], int] = {}
     for outcome in outcomes:
@@ -124,7 +117,6 @@ def _amounts_in_flavor(outcomes: Sequence[FlavorOutcome]) -> RequestedAmounts:
 
 
 def _shortage_rank(amounts: RequestedAmounts) -> tuple[bool, float]:
-    """Return a sort key for requested amounts: whether any is missing, and the largest missing fraction."""
     missing_fractions = [shortfall / request_amount for request_amount, shortfall in amounts.values() if request_amount]
     return max(missing_fractions, default=0.0) > 0, max(missing_fractions, default=0.0)
 
@@ -153,7 +145,6 @@ def _raisable_fields(
 def _minimal_raise(
     case: ProposalCase, quota_field: _QuotaField, shortfall_by_key: Mapping[tuple[str, str], int]
 ) -> Generator[HypotheticalChange, bool, Proposal | None]:
-    """Search for the smallest raise of one quota field that admits the Workload; None if no raise admits it."""
     quota_keys = list(shortfall_by_key)
     raise_steps = _raise_steps(case, quota_keys, [shortfall_by_key[quota_key] for quota_key in quota_keys])
 
@@ -224,7 +215,6 @@ def _raise_steps(case: ProposalCase, quota_keys: Sequence[tuple[str, str]], shor
 def _describe_raise(
     field: _QuotaField, increase_by_key: Mapping[tuple[str, str], int], shortfall_by_key: Mapping[tuple[str, str], int]
 ) -> str:
-    """Return a raise as text; the part beyond the Workload's shortfall is for Workloads that are admitted before it."""
     change_texts = []
     for (flavor, resource), increase in increase_by_key.items():
         current_value, others_amount = (
@@ -288,7 +278,6 @@ def propose_coverage(case: ProposalCase) -> Search:
 def _cover_resources(
     view: ClusterQueueView, group_number: int, flavor: str, resources: Sequence[str], amounts: Sequence[int]
 ) -> HypotheticalChange:
-    """Return the change that adds resources to a resource group, with nominal quota in one of its flavors."""
     group = view.groups[group_number]
     quotas = []
     for each in group.flavors:

@@ -88,7 +88,6 @@ class _RunningSearch:
     answer: bool | None = None
 
     def next_change(self, limit: DecisionLimitReached | None) -> HypotheticalChange | None:
-        """Resume the search until it tries a change, and return this change; None at the end of the search."""
         try:
             step = self._resume(limit)
             while isinstance(step, Proposal):

@@ -184,15 +184,13 @@ class CandidateNodesCache:
 
 @dataclass(frozen=True, slots=True)
 class _PodDisruptionBudget:
-    """One PodDisruptionBudget: its selector, allowed disruptions and disrupted pods."""
-
     pod_selector: Selector | None
     allowed_disruptions: int
     #: Names of the pods that are already disrupted.
     disrupted_pods: dict[str, None]
 
     def covers(self, pod: PodView) -> bool:
-        """Return whether the budget's selector matches a pod of the budget's namespace."""
+        """Return whether the budget selects a pod; the pod must be in the budget's namespace."""
         return self.pod_selector is not None and self.pod_selector.matches(pod.labels)
 
 

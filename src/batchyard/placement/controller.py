@@ -55,7 +55,7 @@ class PlacementController:
     def has_room_for(
         self, pods: Sequence[PodView], *, without_uids: Iterable[str] = (), with_nodes: Iterable[NodeView] = ()
     ) -> bool:
-        """Return whether all `pods` would fit without the pods `without_uids` and with the nodes `with_nodes` added."""
+        """Return whether all `pods` would fit if `with_nodes` were added and the pods with `without_uids` were gone."""
         nodes = self._index.nodes
         with nodes.what_if():
             for uid in without_uids:
@@ -65,7 +65,7 @@ class PlacementController:
             return isinstance(gang.place_gang(pods, nodes, self._index.profile_of(pods[0])), gang.GangPlacement)
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the constant key PASS_KEY if the event requires that pending pods are tried again."""
+        """Return PASS_KEY if a placement pass is due after the event; otherwise ()."""
         return (PASS_KEY,) if self._index.observe(event) else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
@@ -83,8 +83,6 @@ class PlacementController:
 
 
 class _Pass:
-    """One pass over all due pods and gangs: collects its decisions as writes and Events."""
-
     def __init__(self, index: PlacementIndex, reader: Reader, now: Instant, hotswap_pass: HotswapPass | None) -> None:
         self._index = index
         self._hotswap_pass = hotswap_pass
@@ -97,7 +95,6 @@ class _Pass:
         self.outcome = ReconcileResult(independent=True)
 
     def try_unit(self, pods: Sequence[PodView]) -> None:
-        """Bind a single pod or a gang, or preempt victims for it, or set it aside until the cluster changes."""
         equivalence_key = self._index.pending_units.equivalence_key(pods)
         known_messages = self._failures.get(equivalence_key)
         if known_messages is not None:
@@ -125,10 +122,6 @@ class _Pass:
         return self._park((pod,), [_failure_message(placement, preemption)], keeps_room=preemption.is_under_way)
 
     def _try_gang(self, pods: Sequence[PodView]) -> Sequence[str]:
-        """Bind all pods of a gang, or preempt victims for them, or set them aside until a change may help.
-
-        Return why each pod does not fit if the pods were set aside, otherwise ().
-        """
         profile = self._index.profile_of(pods[0])
         if self._still_lacks_capacity(pods, profile):
             keeps_room = any(awaits_victims(pod, self._nodes) for pod in pods)
@@ -151,10 +144,6 @@ class _Pass:
         return self._park(pods, failure_messages, keeps_room=preemption.is_under_way)
 
     def _try_with_hotswap(self, pods: Sequence[PodView], hotswap_pass: HotswapPass) -> Sequence[str]:
-        """Bind pods and reserve nodes for their Jobs' missing pods, or preempt Workloads, or set the pods aside.
-
-        Return why each pod does not fit if the pods were set aside, otherwise ().
-        """
         profile = self._index.profile_of(pods[0])
         if len(pods) > 1 and self._still_lacks_capacity(pods, profile):
             self._index.pending_units.park(pods)
@@ -186,14 +175,12 @@ class _Pass:
         return ()
 
     def _execute_preemption(self, pod: PodView, fit_error: Unschedulable, preemption: PodPreemption) -> None:
-        """Nominate the preemption's node for the pod, and evict the victims on this node."""
         self._reserve_node(pod, preemption.node, fit_error.message())
         self._index.pending_units.park((pod,))
         for victim in preemption.victims:
             self._evict_pod(victim, pod, preemption.node)
 
     def update_stale_conditions(self) -> None:
-        """Update the PodScheduled condition of gated and bound pods whose condition is outdated."""
         for pod in list(self._index.pods_with_stale_conditions.values()):
             obj = self._current_object(pod)
             if obj is None or pod.uid in self._evicted_uids:
@@ -215,7 +202,6 @@ class _Pass:
         return no_victims_failure(fit_error.obstacles, len(self._nodes))
 
     def _still_lacks_capacity(self, pods: Sequence[PodView], profile: AutoscalingProfile) -> bool:
-        """Return whether a gang that did not fit before certainly still does not fit, by a quick check."""
         return all(pod.unschedulable_message for pod in pods) and not gang.may_have_room(pods, self._nodes, profile)
 
     def _bind_all(self, pods: Sequence[PodView], nodes_by_uid: Mapping[str, str]) -> None:
@@ -236,7 +222,6 @@ class _Pass:
         self.outcome.add(Update(_with_node(obj, node_name, self._nodes.gpu_indices_of(pod.uid))), [event])
 
     def _reserve_node(self, pod: PodView, node_name: str, message: str) -> None:
-        """Nominate a node for a pod; withdraw nominations of pods of lower priority there, and retry these pods."""
         for nominated in list(self._nodes.pods_nominated_to(node_name).values()):
             if nominated.priority < pod.priority and not are_in_same_gang(pod, nominated):
                 self._nodes.withdraw_nomination(nominated.uid)
@@ -245,7 +230,6 @@ class _Pass:
         self._set_unschedulable(pod, message, node_name)
 
     def _evict_unit(self, victim: EvictionUnit, preemptor: PodView, hotswap_pass: HotswapPass) -> None:
-        """Evict the Workload of a Hotswap victim, or its pods if they belong to no Workload."""
         workload = hotswap_pass.evict(victim, preemptor, self.outcome)
         if workload is not None:
             self._index.record_eviction(key_of(workload), workload["metadata"]["uid"], preemptor)
@@ -269,7 +253,6 @@ class _Pass:
         self.outcome.add(deletion, [EventRecord(pod_key(victim), "Normal", "Preempted", message)])
 
     def _park(self, pods: Sequence[PodView], messages: Sequence[str], *, keeps_room: bool = False) -> Sequence[str]:
-        """Set pods aside until a change may help; drop their nominated nodes unless `keeps_room`; return `messages`."""
         for pod, message in zip(pods, messages, strict=True):
             if not keeps_room:
                 self._nodes.withdraw_nomination(pod.uid)
@@ -296,13 +279,11 @@ class _Pass:
             self.outcome.events += events
 
     def _current_object(self, pod: PodView) -> Obj | None:
-        """Return the current object of a pod; None if the pod was deleted, or replaced by one with the same name."""
         obj = self._reader.get(pod_key(pod))
         return obj if obj is not None and obj["metadata"].get("uid", "") == pod.uid else None
 
 
 def _with_node(pod: Obj, node_name: str, gpu_indices: Sequence[int]) -> Obj:
-    """Return the pod bound to a node, with the indices of its GPUs, if any, as an annotation."""
     bound_pod = with_path(pod, ("spec", "nodeName"), node_name)
     if not gpu_indices:
         return bound_pod
@@ -310,11 +291,9 @@ def _with_node(pod: Obj, node_name: str, gpu_indices: Sequence[int]) -> Obj:
 
 
 def _failure_message(fit_error: Unschedulable, preemption: PreemptionFailure) -> str:
-    """Return a message about why a pod does not fit and, if there are nodes, why preemption does not help."""
     message = fit_error.message()
     return message if message == NO_NODES else f"{message} {preemption.message}"
 
 
 def _gang_message(pod: PodView, stuck_pod: PodView, message: str) -> str:
-    """Return `message`, prefixed by `pod group is unschedulable` if the pod differs from the stuck pod in shape."""
     return message if pod.shape is stuck_pod.shape else f"pod group is unschedulable: {message}"

@@ -53,7 +53,7 @@ def add_taint_scores(scores: dict[str, int], taint_counts: Mapping[str, int]) ->
 def add_pod_affinity_scores(
     scores: dict[str, int], nodes: Sequence[NodeInfo], domain_scores: Mapping[Domain, int]
 ) -> None:
-    """Add the scores of pod affinity to the nodes' total scores: each node's domain scores, normalized to 0..100."""
+    """Add pod affinity to the nodes' total scores: each node's summed domain scores, normalized to 0..100, weighted."""
     keys = list(dict.fromkeys(key for key, _ in domain_scores))
     score_sums = {n.name: sum(domain_scores.get((key, n.view.labels.get(key, "")), 0) for key in keys) for n in nodes}
     minimum, maximum = min(score_sums.values()), max(score_sums.values())
@@ -139,7 +139,6 @@ def topology_skews(
 
 
 def _count_selected_pods(rule: SpreadRule, pod: PodView, placed_pods: PodAffinityIndex) -> CountByNode:
-    """Return by node how many pods of the pod's namespace a spread constraint selects, without terminating pods."""
     pod_counts: CountByNode = {}
     if rule.selector is None or not rule.selector.requirements:
         return pod_counts
@@ -150,7 +149,6 @@ def _count_selected_pods(rule: SpreadRule, pod: PodView, placed_pods: PodAffinit
 
 
 def _own_pod_count(rule: SpreadRule, pod: PodView) -> int:
-    """Return 1 if the spread constraint selects the pod itself, otherwise 0."""
     return int(rule.selector is not None and rule.selector.matches(pod.labels))
 
 
@@ -159,7 +157,6 @@ def _has_all_keys(node: NodeInfo, rules: Sequence[SpreadRule]) -> bool:
 
 
 def _is_node_counted(rule: SpreadRule, pod: PodView, node: NodeInfo) -> bool:
-    """Return whether a node counts for a spread constraint, given its nodeAffinityPolicy and nodeTaintsPolicy."""
     if rule.honors_affinity and not node_filters.selects(pod.shape.rules, node.view):
         return False
     return not rule.honors_taints or node_filters.tolerates_all_taints(pod.shape.rules, node.view)
@@ -308,7 +305,6 @@ class PodFilters:
         return not self._nodes.pods_nominated_to(name) or find_obstacle(self._pod, node, self._nodes) is None
 
     def _find_conflict(self, node: NodeInfo) -> node_filters.FilterFailure | None:
-        """Return the filter failure that other pods cause by topology spread or affinity; None if there is none."""
         if self._spread is not None and (spread_failure := self._spread.find_obstacle(node)):
             return spread_failure
         return None if self._affinity is None else self._affinity.find_obstacle(node)

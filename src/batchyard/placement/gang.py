@@ -98,7 +98,6 @@ def may_have_room(pods: Sequence[PodView], nodes: ClusterSnapshot, profile: Auto
 def _equal_pods_may_fit(
     equal_pods: Sequence[PodView], nodes: ClusterSnapshot, profile: AutoscalingProfile, may_preempt: bool
 ) -> bool:
-    """Return whether pods with equal requirements may fit together, possibly by preempting pods of lower priority."""
     pod, pod_count = equal_pods[0], len(equal_pods)
     considers_preemption = may_preempt and nodes.has_pods_below(pod.priority)
     obstacles = nodes.candidate_cache.static_results(pod.shape.rules).obstacles
@@ -124,7 +123,6 @@ def _equal_pods_may_fit(
 def _place_in_order(
     pods: Sequence[PodView], nodes: ClusterSnapshot, choose_node_name: Callable[[PodView], str]
 ) -> tuple[dict[str, str], PodView | None]:
-    """Add pods to nodes by `choose_node_name`; return the nodes by pod uid, and the first pod without a node."""
     nodes_by_uid: dict[str, str] = {}
     for pod in pods:
         nodes.withdraw_nomination(pod.uid)
@@ -147,7 +145,6 @@ def _place_in_order(
 
 
 def _placement_key(pod: PodView) -> tuple[bool, int, int, int, int, str]:
-    """Return a pod's key to sort the hardest first: may preempt, priority, extended resources, cpu, memory, name."""
     extended_resources = sum(amount for resource, amount in pod.requests if "/" in resource)
     return pod.may_preempt, pod.priority, -extended_resources, -pod.shape.cpu, -pod.shape.memory, pod.key
 
@@ -252,7 +249,7 @@ def claim_order(claims: Sequence[PlacementClaim]) -> list[PlacementClaim]:
 def place_claims(
     claims: Sequence[PlacementClaim], nodes: ClusterSnapshot, profile: AutoscalingProfile
 ) -> GangPlacement | GangUnschedulable:
-    """Return nodes for all pods of placement claims, or the pod that fits no node.
+    """Return nodes for all pods of placement claims, or a pod that fits no node, with the reasons.
 
     The result is the nominated nodes if all pods still fit there, otherwise the best nodes.
     """

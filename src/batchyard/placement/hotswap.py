@@ -83,7 +83,6 @@ class FollowerReservations:
             self._keep_placeholders(leader, missing_followers(obj, reader) if obj and _is_active(obj) else 0)
 
     def _keep_placeholders(self, leader_key: meta.Key, placeholder_count: int) -> None:
-        """Keep the first `placeholder_count` reservations of a leader pod, and end the others."""
         placeholder_pods = self._placeholders.pop(leader_key, ())
         for pod in placeholder_pods[placeholder_count:]:
             self._nodes.withdraw_nomination(pod.uid)
@@ -145,15 +144,11 @@ EvictionCost: TypeAlias = tuple[Duration, int, Sequence[str]]
 
 
 class _ClaimNodes(NamedTuple):
-    """Nodes for the pods of a placement claim, by pod uid, and the Workloads and pods to evict from the nodes."""
-
     nodes_by_uid: Mapping[str, str]
     eviction_units: Sequence[EvictionUnit]
 
 
 class _RivalUnit(NamedTuple):
-    """A Workload or single pod that may be evicted for a gang, and its pods in one topology domain."""
-
     eviction_unit: EvictionUnit
     pods_in_domain: list[PodView]
 
@@ -200,8 +195,6 @@ def eviction_cost(eviction_units: Sequence[EvictionUnit]) -> EvictionCost:
 
 
 class _HotswapSearch:
-    """Search for nodes for a gang's pods, and for victims to evict; it may be repeated with fewer allowed victims."""
-
     def __init__(
         self,
         claims: Sequence[gang.PlacementClaim],
@@ -219,10 +212,6 @@ class _HotswapSearch:
         self.single_victims: dict[str, EvictionUnit] = {}
 
     def run(self, allowed_victim_names: Mapping[str, None] | None = None) -> HotswapPlan | None:
-        """Return nodes and victims for all pods of the gang; None if not all can be placed.
-
-        With `allowed_victim_names`, only these may be evicted.
-        """
         self._allowed_victim_names = allowed_victim_names
         with self._nodes.what_if():
             gang.withdraw_nominations(self._claims, self._nodes)
@@ -233,7 +222,6 @@ class _HotswapSearch:
             return self._place_all_claims()
 
     def _place_all_claims(self) -> HotswapPlan | None:
-        """Place the gang's pods claim by claim; retry claims that do not fit while other claims are placed."""
         nodes_by_uid: dict[str, str] = {}
         victims: dict[str, EvictionUnit] = {}
         remaining_claims: Sequence[gang.PlacementClaim] = self._claims
@@ -273,10 +261,6 @@ class _HotswapSearch:
         return self._cheapest_after_eviction(claim) if nodes_by_uid is None else _ClaimNodes(nodes_by_uid, ())
 
     def _cheapest_after_eviction(self, claim: gang.PlacementClaim) -> _ClaimNodes | None:
-        """Return a placement claim's nodes in the domain with the lowest eviction cost; None if no evictions suffice.
-
-        At most COMPARED_DOMAINS_MAX domains are compared.
-        """
         candidate_claim_nodes: list[_ClaimNodes] = []
         for domain in gang.domains_of(claim, self._nodes):
             option = self._clear_domain(claim, domain)
@@ -294,7 +278,7 @@ class _HotswapSearch:
         return min(candidate_claim_nodes, key=lambda option: eviction_cost(option.eviction_units), default=None)
 
     def _clear_domain(self, claim: gang.PlacementClaim, domain: Sequence[NodeInfo]) -> _ClaimNodes | None:
-        """Return nodes in this domain for a placement claim, and the pods to evict; None if no evictions suffice."""
+        """Place a claim as if all rival units of the domain were evicted; then spare unneeded ones, costliest first."""
         if not any(_may_fit_after_eviction(node, claim.leader) for node in domain):
             return None
         rival_units = sorted(
@@ -313,7 +297,6 @@ class _HotswapSearch:
         return _ClaimNodes(nodes_by_uid, [rival_unit.eviction_unit for rival_unit in rival_units])
 
     def _rival_units_in(self, domain: Sequence[NodeInfo], claiming_pod: PodView) -> list[_RivalUnit]:
-        """Return the Workloads and single pods with pods in a domain that may be evicted for `claiming_pod`."""
         rival_units: dict[str, _RivalUnit] = {}
         for node in domain:
             for pod in node.pods.values():
@@ -332,7 +315,6 @@ class _HotswapSearch:
     def _fit_without_units(
         self, rival_units: Sequence[_RivalUnit], claim: gang.PlacementClaim, domain: Sequence[NodeInfo]
     ) -> Mapping[str, str] | None:
-        """Return nodes in a domain for a placement claim as if `rival_units` were evicted; None if it does not fit."""
         with self._nodes.what_if():
             for rival_unit in rival_units:
                 for pod in rival_unit.pods_in_domain:
@@ -341,7 +323,6 @@ class _HotswapSearch:
 
 
 def _may_fit_after_eviction(node: NodeInfo, claiming_pod: PodView) -> bool:
-    """Return, by a quick check, whether a pod may fit a node after the eviction of all pods of lower priority."""
     candidates = preemptible_pods(claiming_pod, node)
     if not candidates or claiming_pod.shape.host_ports:
         return bool(candidates)
@@ -349,7 +330,6 @@ def _may_fit_after_eviction(node: NodeInfo, claiming_pod: PodView) -> bool:
 
 
 def _drop_unneeded_victims(plan: HotswapPlan, hotswap_search: _HotswapSearch) -> HotswapPlan:
-    """Return the plan with only the victims that it needs; the most expensive ones are dropped first."""
     for victim in sorted(plan.victims, key=_eviction_unit_cost, reverse=True):
         names = {eviction_unit.name: None for eviction_unit in plan.victims if eviction_unit.name != victim.name}
         plan = hotswap_search.run(names) or plan
@@ -423,7 +403,7 @@ def is_node_lost(node: meta.Obj) -> bool:
 
 
 def _removable_at(node: meta.Obj | None, pod: meta.Obj) -> Instant:
-    """Return when a pod may be removed: when it was bound, plus NODE_EVENT_DELAY_MAX unless its node was lost later."""
+    """Return when the pod was bound, plus NODE_EVENT_DELAY_MAX unless the node was lost after that."""
     bound_at = lifecycle.scheduled_at(pod)
     return (
         bound_at if node is not None and bound_at <= _node_lost_at(node, bound_at) else bound_at + NODE_EVENT_DELAY_MAX
@@ -431,7 +411,6 @@ def _removable_at(node: meta.Obj | None, pod: meta.Obj) -> Instant:
 
 
 def _node_lost_at(node: meta.Obj, fallback_time: Instant) -> Instant:
-    """Return when a node was lost: the later time of Ready=Unknown and the unreachable taint, or `fallback_time`."""
     condition = meta.find_condition(node, conditions.READY)
     loss_times = [condition["lastTransitionTime"]] if condition is not None and condition["status"] == "Unknown" else []
     loss_times += [
@@ -495,7 +474,7 @@ class HotswapPass:
     def evict(self, eviction_unit: EvictionUnit, preemptor: PodView, result: ReconcileResult) -> meta.Obj | None:
         """Add the eviction of a victim's Workload to `result`, and return the Workload.
 
-        None for a pod without a Workload, which the caller must delete.
+        The result is None for a pod without a Workload, which the caller must delete.
         """
         pod = eviction_unit.pods[0]
         self._eviction_units[pod.gang or pod.uid] = eviction_unit._replace(is_being_evicted=True)
@@ -547,12 +526,10 @@ class HotswapPass:
         return lost_work(start_time, checkpoint_interval(self._with_owners(obj)), self._now)
 
     def _with_owners(self, pod: meta.Obj) -> Iterable[meta.Obj]:
-        """Yield a pod, its Job, and the JobSet that owns it."""
         yield pod
         yield from meta.controlling_jobs(pod, self._reader.get)
 
     def _workload_of(self, pod: PodView) -> meta.Obj | None:
-        """Return the Workload that a pod of a gang belongs to; None if there is none."""
         obj = self._reader.get(pod_key(pod))
         name = None if obj is None else meta.annotation(obj, well_known.WORKLOAD)
         return None if not name else self._reader.get(meta.Key(scheme.WORKLOAD, pod.namespace, name))

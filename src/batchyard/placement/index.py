@@ -133,7 +133,6 @@ class PlacementIndex:
             self._sync_pod(view)
 
     def _sync_pod(self, pod: PodView) -> None:
-        """Update the index for a pod's current state: bound, pending, gated or ignored."""
         self.pods_with_stale_conditions.pop(pod.uid, None)
         if pod.is_terminal or (pod.scheduler not in _PROFILE_BY_SCHEDULER and not pod.node_name):
             self._forget_pod(pod.uid)
@@ -174,7 +173,6 @@ class PlacementIndex:
         self.nodes.withdraw_nomination(uid)
 
     def _place_on_node(self, pod: PodView, node_name: str) -> None:
-        """Add a bound pod to its node in the snapshot, or update it if it is already counted."""
         previous_revision = self.nodes.pod(pod.uid)
         if (
             previous_revision is not None
@@ -203,7 +201,6 @@ def pod_key(pod: PodView) -> Key:
 
 
 def _has_same_requirements(pod: PodView, previous_revision: PodView) -> bool:
-    """Return whether two revisions of a pod have the same requirements, labels and priority."""
     return (
         pod.shape is previous_revision.shape
         and pod.labels == previous_revision.labels

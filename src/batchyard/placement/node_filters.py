@@ -80,7 +80,6 @@ def untolerated_taint_count(rules: NodeRules, node: NodeView) -> int:
 
 
 def _allowed_node_names(rules: NodeRules) -> Sequence[str] | None:
-    """Return the node names that required node affinity allows; None if it allows any name."""
     allowed_names: list[str] = []
     for term in rules.affinity or ():
         name_lists = [e.values for e in term.fields if e.key == _NODE_NAME_FIELD and e.operator == "In"]
@@ -91,7 +90,6 @@ def _allowed_node_names(rules: NodeRules) -> Sequence[str] | None:
 
 
 def _matches_term(term: NodeTerm, node: NodeView) -> bool:
-    """Return whether a node matches all requirements of a node affinity term; an empty term never matches."""
     if not term.labels and not term.fields:
         return False
     name_field: Mapping[str, str] = {_NODE_NAME_FIELD: node.name}

@@ -85,7 +85,6 @@ class PodAffinityIndex:
         return iter(list(self._pods))
 
     def _uids_by_value(self, key: str) -> Mapping[str, dict[str, None]]:
-        """Return the uids of the placed pods by their value of the label `key`; the index is built on first use."""
         uids_by_value = self._uids_by_label.get(key)
         if uids_by_value is None:
             uids_by_value = self._uids_by_label[key] = {}
@@ -182,7 +181,6 @@ class PodAffinityFilter:
         return domains_by_term
 
     def _domains_of(self, term: PodTerm) -> dict[str, None]:
-        """Return the topology domains that contain a pod which an affinity term selects."""
         domains: dict[str, None] = {}
         for pod, node_name in self._affinity_context.placed_pods.selected_pods(term.selector):
             if term.selects(pod.namespace, pod.labels, self._affinity_context.namespaces):
@@ -190,7 +188,6 @@ class PodAffinityFilter:
         return domains
 
     def _find_repelling_domains(self) -> list[Domain]:
-        """Return the topology domains that contain a placed pod with required anti-affinity to this filter's pod."""
         repelling_domains: dict[Domain, None] = {}
         for term, node_counts in self._affinity_context.placed_pods.anti_affinity_terms.items():
             if self._selects_pod(term):

@@ -114,7 +114,6 @@ def are_in_same_gang(pod: PodView, other_pod: PodView) -> bool:
 
 
 def _find_victims(pod: PodView, node: NodeInfo | None, nodes: ClusterSnapshot) -> PodPreemption | FilterFailure:
-    """Return the pods to evict from a node for a pod, or why it does not fit even without pods of lower priority."""
     candidate_victims = [] if node is None else preemptible_pods(pod, node)
     if node is None or not candidate_victims:
         return _NO_VICTIMS
@@ -156,7 +155,6 @@ def _make_preemption(node: NodeInfo, victims: Sequence[PodView], violating_uids:
 def _find_victims_by_trial(
     pod: PodView, node: NodeInfo, candidate_victims: Sequence[PodView], nodes: ClusterSnapshot
 ) -> PodPreemption | FilterFailure:
-    """Find victims on a node: remove all candidates, then put back each one beside which the pod still fits."""
     victims = []
     with nodes.what_if():
         for other in candidate_victims:
@@ -174,7 +172,6 @@ def _find_victims_by_trial(
 
 
 def _preemption_cost(candidate: PodPreemption) -> tuple[int, int, int, int, int, str]:
-    """Return the key that sorts the best preemption first, by PDB violations, priorities, count, start and node."""
     victims = candidate.victims
     if not victims:
         return 0, -_PRIORITY_OFFSET, 0, 0, 0, candidate.node

@@ -50,7 +50,6 @@ def is_affected_by(pod: PodView, other_pod: PodView, nodes: ClusterSnapshot) -> 
 
 
 def _may_fit(pod: PodView, node: NodeInfo, nodes: ClusterSnapshot) -> bool:
-    """Return whether a pod may fit a node beside the pods nominated to it, possibly after preemption."""
     competing_pods = nodes.competing_nominations(pod, node.name)
     if not competing_pods and has_room(pod.shape, node):
         return True
@@ -75,8 +74,6 @@ class EquivalenceKey(NamedTuple):
 
 
 class _ParkedUnit(NamedTuple):
-    """A pod or gang that did not fit: its equivalence class, its sort key and its nominated nodes."""
-
     class_key: EquivalenceKey
     sort_key: UnitSortKey
     #: The nodes to which pods of the unit are nominated.
@@ -84,8 +81,6 @@ class _ParkedUnit(NamedTuple):
 
 
 class _EquivalenceClass(NamedTuple):
-    """Unschedulable pods or gangs with equal requirements, in scheduling order, and one example pod of each kind."""
-
     #: One pod of each kind.
     representatives: Sequence[PodView]
     queued_units: list[tuple[UnitSortKey, str]]
@@ -118,7 +113,7 @@ class UnschedulablePods:
         return EquivalenceKey(tuple(count_by_kind.items()), unit if is_lone_unit else "")
 
     def parked_class_key(self, unit: str) -> EquivalenceKey | None:
-        """Return the equivalence class of an unschedulable pod or gang; None if it is not among them."""
+        """Return the equivalence class of a parked pod or gang; None if the unit is not parked."""
         parked_unit = self._parked_units.get(unit)
         return None if parked_unit is None else parked_unit.class_key
 
@@ -203,7 +198,6 @@ class UnschedulablePods:
         return any(is_affected_by(pod, moved_pod, self._nodes) for pod in pods)
 
     def _needs_own_class(self, pod: PodView) -> bool:
-        """Return whether a pod needs a class of its own: it is nominated, or placed pods have anti-affinity to it."""
         if self._nodes.nominated_node_of(pod.uid):
             return True
         terms, namespaces = self._nodes.placed_pods.anti_affinity_terms, self._nodes.namespaces

@@ -77,7 +77,6 @@ _KIND_BY_COUNT_NAME: Final = {
 
 
 def _is_device(name: str) -> bool:
-    """Return whether a quota's resource limits an extended resource: `requests.` and a name with a vendor's domain."""
     return name.startswith(_REQUESTS) and "/" in name and "kubernetes.io/" not in name
 
 
@@ -111,7 +110,6 @@ def _usage_of_pod(pod: meta.Obj) -> Usage:
 
 
 def _usage_of_requests(requests: Mapping[str, int], limits: Mapping[str, int]) -> dict[str, int]:
-    """Return a pod's requests and limits under the resource names of quotas, such as `requests.cpu`."""
     usage: dict[str, int] = {}
     for name, amount in requests.items():
         if name in _COMPUTE_RESOURCES or name.startswith(_HUGE_PAGES):
@@ -202,7 +200,6 @@ def _matches_scope(scope: meta.Requirement, pod: meta.Obj) -> bool:
 
 
 def _is_best_effort(spec: Mapping[str, Any]) -> bool:
-    """Return whether no container of a pod requests cpu or memory."""
     for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
         requests = container_requests(container)
         if requests.get("cpu") or requests.get("memory"):
@@ -211,7 +208,6 @@ def _is_best_effort(spec: Mapping[str, Any]) -> bool:
 
 
 def _selects_other_namespaces(affinity: Mapping[str, Any]) -> bool:
-    """Return whether pod (anti-)affinity has terms that name or select namespaces."""
     for each in ("podAffinity", "podAntiAffinity"):
         rules = affinity.get(each) or {}
         terms = list(rules.get("requiredDuringSchedulingIgnoredDuringExecution") or ())
@@ -366,7 +362,6 @@ class QuotaTallies:
         return tally
 
     def _delete_incomplete_tallies(self) -> Sequence[meta.Key]:
-        """Forget the usage of quotas that limit unknown kinds, once a CRD changed; return the keys of these quotas."""
         keys = [key for tallies in self._tallies.values() for key, tally in tallies.items() if not tally.is_complete]
         for key in keys:
             del self._tallies[key.namespace][key]
@@ -381,8 +376,6 @@ class QuotaTallies:
 
 
 class _QuotaCharge(NamedTuple):
-    """The additional usage of one quota that an API request would cause."""
-
     quota: meta.Obj
     tally: QuotaTally
     additional_usage: Usage

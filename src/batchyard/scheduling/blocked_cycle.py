@@ -127,7 +127,6 @@ class BlockedCycle:
         return pending_queue.head_of(view.key)
 
     def _refresh_entry(self, entry: BlockedEntry) -> BlockedEntry | None:
-        """Return a stored decision with the current Workload and queue; None if the decision is no longer valid."""
         old_view, name = entry.head.workload, entry.head.queue
         queue, view = self._cache.snapshot.queues.get(name), self._cache.workload_cache.view(old_view.key)
         if queue is None or view is None or not view.admissible or _decision_inputs(view) != _decision_inputs(old_view):

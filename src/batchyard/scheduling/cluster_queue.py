@@ -81,7 +81,6 @@ def mismatch_rule(mismatch: str) -> str:
 
 
 def _matches_flavor_labels(template: PodTemplate, labels: Mapping[str, str]) -> bool:
-    """Return whether node selector and required affinity match a flavor's labels; keys without a label are ignored."""
     if any(labels[key] != value for key, value in template.node_selector if key in labels):
         return False
     if not template.affinity:
@@ -258,13 +257,11 @@ class ResourceGroupIndex:
         return PodSetRequest(requests, tuple(groups), "")
 
     def _total_requests(self, template: PodTemplate, pod_count: int) -> Requests:
-        """Return the total resource requests of `pod_count` pods, with `pods` if the queue has quota for it."""
         requests = tuple([(r, n * pod_count) for r, n in template.requests])
         return order_requests({**dict(requests), PODS: pod_count}) if PODS in self.group_of else requests
 
 
 def _merge_obstacles(obstacles: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return, for each flavor, the first reason why pods of some template cannot use it; '' if all can."""
     return tuple([next(filter(None, flavor_obstacles), "") for flavor_obstacles in zip(*obstacles, strict=True)])
 
 
@@ -289,7 +286,7 @@ class FlavorAttempt(NamedTuple):
 
 
 class FlavorScan(NamedTuple):
-    """The result of trying a resource group's flavors in order for a pod set, with the quota figures used."""
+    """The result of trying a resource group's flavors in order for a pod set, with the amounts that decided it."""
 
     group_request: ResourceGroupRequest
     #: For each flavor, why it is excluded regardless of quota; '' if it is not excluded.
@@ -318,7 +315,7 @@ class FlavorScan(NamedTuple):
 
     @property
     def attempts(self) -> list[FlavorAttempt]:
-        """The results of the tried flavors, without flavors that fit without borrowing."""
+        """The results of the tried flavors, except flavors that fit without borrowing."""
         return [
             self._flavor_attempt(index, qualities)
             for index, qualities in enumerate(self.qualities_by_flavor, self.start_index)
@@ -354,7 +351,6 @@ class FlavorScan(NamedTuple):
 
 
 def _no_fit_reason(qualities: Sequence[GranularMode], reasons: Sequence[messages.RejectionReason]) -> str:
-    """Return the most severe reason among the resources whose quota not even preemption could free; '' if none."""
     most_severe_reason = ""
     rejecting_qualities = [quality for quality in qualities if possibility_of(quality) is not _FIT]
     for quality, rejection in zip(rejecting_qualities, reasons, strict=True):
@@ -523,7 +519,6 @@ def compute_active_status(
 def _topology_faults(
     view: ClusterQueueView, flavors: Mapping[str, FlavorView], topologies: Container[str]
 ) -> list[QueueFault]:
-    """Return condition reason and text for each flavor of a ClusterQueue whose Topology does not exist."""
     existing_flavors = [flavors[name] for name in view.flavors if name in flavors]
     return [
         ("TopologyNotFound", f'there is no Topology "{flavor.topology}" for TAS flavor "{flavor.name}"')
@@ -533,13 +528,12 @@ def _topology_faults(
 
 
 def _has_multikueue_check(view: ClusterQueueView, checks: Mapping[str, AdmissionCheckInfo]) -> bool:
-    """Return whether other clusters run the Workloads, so that the Topologies are only there."""
+    """With a MultiKueue check, other clusters run the Workloads, so the Topologies need not exist here."""
     existing_checks = [checks[rule.name] for rule in view.check_rules if rule.name in checks]
     return any(check.controller == MULTIKUEUE_CONTROLLER_NAME for check in existing_checks)
 
 
 def _check_faults(view: ClusterQueueView, checks: Mapping[str, AdmissionCheckInfo]) -> list[QueueFault]:
-    """Return condition reason and text for each kind of fault: missing, inactive or incompatible AdmissionChecks."""
     check_rules = sorted(view.check_rules)
     existing_checks = [(rule, checks[rule.name]) for rule in check_rules if rule.name in checks]
     multikueue_rules = [rule for rule, check in existing_checks if check.controller == MULTIKUEUE_CONTROLLER_NAME]

@@ -78,8 +78,6 @@ _CYCLES_BEFORE_PAUSE: Final = 5
 
 @dataclass(slots=True)
 class _StalledTree:
-    """The decisions about the heads of one cohort tree since the last change in the tree."""
-
     change_count: int
     #: Each distinct combination of decisions seen since the change.
     seen_signatures: dict[object, None] = field(default_factory=dict)
@@ -136,7 +134,7 @@ def preempts_new_victim(decision: Decision) -> bool:
 CYCLE_KEY: Final = Key("Cycle", "", "cycle")
 #: The minimum period between writes of pending reasons.
 REPORT_PERIOD: Final = SECOND
-#: Pending reasons wait so long until no write is in flight.
+#: The maximum delay of due pending reasons while other writes are in flight.
 _REPORT_DELAY_MAX: Final = 10 * SECOND
 
 _PREEMPTED: Final = "Preempted"
@@ -196,7 +194,6 @@ class Scheduler:
         return (CYCLE_KEY,) if self._record_bypassed_workload(event) or has_work else ()
 
     def _record_bypassed_workload(self, event: WatchEvent) -> bool:
-        """Record the event's Workload if an equivalent Workload did not fit; return whether it was recorded."""
         if event.key.kind != scheme.WORKLOAD or event.type is EventType.DELETED:
             return False
         view = workload_view(event.obj)
@@ -235,12 +232,10 @@ class Scheduler:
         )
 
     def _write(self, outcome: ReconcileResult, workload: Obj, events: Sequence[EventRecord] = ()) -> None:
-        """Add a Workload's new status to the writes of a reconcile, with the Events to record if the write succeeds."""
         self._in_flight.add(_name_of(workload))
         outcome.add(UpdateStatus(workload), events)
 
     def _process_result(self, write: Write, error: ApiError | None) -> bool:
-        """Handle the result of a write: after an error, revert its assumption. Return whether a head waits for it."""
         assert isinstance(write, UpdateStatus)
         key = _name_of(write.obj)
         if error is not None:
@@ -254,7 +249,6 @@ class Scheduler:
     def _apply_decisions(
         self, all_decisions: Sequence[Decision], reader: Reader, now: Instant, outcome: ReconcileResult
     ) -> None:
-        """Apply decisions up to the first admission that must wait for ready pods; write that this Workload waits."""
         decisions, blocked_workload = self._blocked.split(all_decisions, reader)
         if blocked_workload is not None:
             self._reports.pop(workload_view(blocked_workload).key, None)
@@ -271,13 +265,12 @@ class Scheduler:
             self._on_loop(loop)
 
     def _postpone_preemption(self, decision: Decision) -> Decision:
-        """Return the decision; if it is a preemption that must wait for results of writes, a StayPending instead."""
         if not isinstance(decision, Preempt) or not self._in_flight.postpones(decision):
             return decision
         return StayPending(decision.head, decision.why, decision.requeue_reason, decision.last_assignment)
 
     def _apply_decision(self, decision: Decision, reader: Reader, now: Instant, outcome: ReconcileResult) -> bool:
-        """Apply a scheduling decision; return whether its Workload was set aside until a change or a backoff's end."""
+        """Apply a decision; return whether its Workload was set aside until a change or the end of a backoff."""
         if isinstance(decision, Admit):
             self._admit_workload(decision, reader, now, outcome)
             return False
@@ -325,7 +318,6 @@ class Scheduler:
     def _evict_target(
         self, decision: Preempt, target: PreemptionTarget, obj: Obj, now: Instant
     ) -> tuple[Obj, Sequence[EventRecord]]:
-        """Return the target's Workload with the condition Evicted, and the Events for the target and the preemptor."""
         snapshot, preemptor = self._cache.snapshot, decision.head.workload
         message = preemption_message(
             preemptor.uid,
@@ -350,7 +342,6 @@ class Scheduler:
         return is_parked
 
     def _write_due_reports(self, reader: Reader, now: Instant) -> ReconcileResult:
-        """Return the writes of due pending reasons, and when to reconcile next (end of a backoff, or next report)."""
         outcome = self._new_result()
         count_max = self._settings.pacing.pending_reasons_max
         if not self._in_flight or now >= self._reports_due + _REPORT_DELAY_MAX:
@@ -382,19 +373,16 @@ class Scheduler:
 
 
 def _name_of(workload: Obj) -> str:
-    """Return `namespace/name` of a Workload, the key of its view."""
     metadata = workload["metadata"]
     return f"{metadata['namespace']}/{metadata['name']}"
 
 
 def _workload_key(name: str) -> Key:
-    """Return the object key of the Workload `namespace/name`."""
     namespace, _, name = name.partition("/")
     return Key(scheme.WORKLOAD, namespace, name)
 
 
 def _pod_set_assignment_status(assignment: PodSetAssignment) -> dict[str, Any]:
-    """Return a pod set's item of `status.admission.podSetAssignments`; without flavors, only name and count."""
     requests = dict(assignment.requests)
     resources = sorted(assignment.choices)
     if not resources:
@@ -408,7 +396,6 @@ def _pod_set_assignment_status(assignment: PodSetAssignment) -> dict[str, Any]:
 
 
 def _with_pending_reason(obj: Obj | None, why: InadmissibleReason, now: Instant) -> Obj | None:
-    """Return the Workload with a pending reason and resourceRequests; None if missing, not pending or unchanged."""
     if obj is None:
         return None
     view = workload_view(obj)
@@ -428,7 +415,6 @@ def _format_priority(workload: WorkloadView | AdmittedWorkload) -> str:
 
 
 def _preemption_events(key: Key, preemptor: WorkloadView, target: PreemptionTarget, message: str) -> list[EventRecord]:
-    """Return the Events that report a preemption on the victim and on the preemptor."""
     priorities = f"; preemptor {_format_priority(preemptor)}; preemptee {_format_priority(target.workload)}"
     victim = f"{target.workload.key} (UID: {target.workload.uid}) in ClusterQueue {target.workload.queue.name}"
     return [
@@ -457,7 +443,6 @@ def _admission_events(
 
 
 def _format_considered_flavors(assignment: Assignment) -> str:
-    """Format the flavors considered for each pod set as Kueue does, without flavors that fit without borrowing."""
     pod_set_texts = []
     for pod_set in assignment.pod_sets:
         attempts = [

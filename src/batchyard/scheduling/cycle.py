@@ -81,7 +81,6 @@ class _Tournament(Generic[EntryT]):
         self._shares: dict[quota.QuotaNode, tuple[quota.Share, ...]] = {}
 
     def pop_winners(self) -> Iterator[EntryT]:
-        """Yield the Workloads in fair sharing order: the winner of each round, until none is left."""
         while self._entries:
             for node, entry in self._entries.items():
                 if node not in self._shares:
@@ -93,14 +92,13 @@ class _Tournament(Generic[EntryT]):
             self._forget_shares_in_branch(node)
 
     def _shares_with_entry(self, entry: EntryT) -> tuple[quota.Share, ...]:
-        """Return the shares of the nodes from the root Cohort to a Workload's queue if the Workload were admitted."""
+        """Return the share of each node from the root Cohort to the queue, as if the Workload were admitted."""
         snapshot = self._snapshot
         with snapshot.what_if():
             snapshot.add_usage(entry.queue, entry.usage)
             return tuple(quota.weighted_share(node, snapshot.names) for node in entry.queue.node.path)
 
     def _forget_shares_in_branch(self, node: quota.QuotaNode) -> None:
-        """Discard the cached shares that the winner's admission changes, in its branch below the root Cohort."""
         branch = node.path[min(1, len(node.path) - 1)]
         self._shares = {entry_node: s for entry_node, s in self._shares.items() if branch not in entry_node.path}
 
@@ -127,7 +125,6 @@ class _Tournament(Generic[EntryT]):
         return best_contender
 
     def _precedes(self, a: EntryT, b: EntryT, level: int) -> bool:
-        """Return whether Workload a precedes b in a Cohort: not borrowing first, then by share, priority and age."""
         a_share, b_share = self._shares[a.queue.node][level], self._shares[b.queue.node][level]
         a_borrows, b_borrows = a_share.is_borrowing_on(a.usage), b_share.is_borrowing_on(b.usage)
         if a_borrows != b_borrows:
@@ -227,7 +224,6 @@ class Cycle:
     # Nomination.
 
     def _nomination_obstacle(self, head: Head) -> Decision | None:
-        """Return StayPending if a head cannot be nominated, such as for an inactive queue; otherwise None."""
         queue, namespace = self.snapshot.queues.get(head.queue), head.workload.namespace
         labels = self.namespaces.get(namespace)
         requeue_reason = messages.RequeueReason.GENERIC
@@ -265,7 +261,6 @@ class Cycle:
         last_assignment: flavor_assigner.LastAssignment | None,
         nominated_flavors: flavor_assigner.NominatedFlavors,
     ) -> tuple[flavor_assigner.Assignment, list[PreemptionTarget]]:
-        """Return a Workload's flavors and preemption targets; if it does not fit, try fewer pods where allowed."""
         if last_assignment is not None and flavor_assigner.is_outdated(last_assignment, queue, self.number, workload):
             last_assignment = None
         is_fair_sharing = self.policy.fair_sharing
@@ -287,7 +282,6 @@ class Cycle:
     # Decision.
 
     def _decide_entry(self, entry: NominatedEntry, claimed_victims: "_ClaimedVictims") -> Decision:
-        """Return Admit for a Workload that fits, Preempt if preemption frees enough quota, otherwise StayPending."""
         if entry.targets and claimed_victims.has_claimed_target(entry):
             self._nominate_again(entry, claimed_victims)
         assignment, head = entry.assignment, entry.head
@@ -313,7 +307,6 @@ class Cycle:
         return Admit(head, entry.queue, assignment)
 
     def _skip_entry(self, entry: NominatedEntry) -> Decision:
-        """Return StayPending for an entry whose quota an earlier decision took; count a skipped preemption, if any."""
         if entry.assignment.mode is _MODE_PREEMPT:
             self.skipped_preemptions[entry.queue.name] = self.skipped_preemptions.get(entry.queue.name, 0) + 1
         why = InadmissibleReason(messages.WAITING_FOR_QUOTA, text=_NO_LONGER_FITS)
@@ -321,7 +314,6 @@ class Cycle:
         return StayPending(entry.head, why, messages.RequeueReason.FAILED_AFTER_NOMINATION, last_assignment)
 
     def _search_position(self, entry: NominatedEntry) -> flavor_assigner.LastAssignment | None:
-        """Return the position at which the next flavor search continues; None if this search tried all flavors."""
         pod_sets = entry.assignment.pod_sets
         for pod_set in pod_sets:
             if pod_set.assigned_flavors.has_flavors_left:
@@ -371,7 +363,6 @@ class Cycle:
 def _assign_with_counts(
     assigner: flavor_assigner.FlavorAssigner, preemptor: Preemptor | None, pod_counts: Sequence[int]
 ) -> tuple[flavor_assigner.Assignment, list[PreemptionTarget]]:
-    """Return a Workload's flavor assignment for a pod count per pod set, and its targets if it needs preemption."""
     assignment = assigner.assign(pod_counts)
     if preemptor is None or assignment.mode is not _MODE_PREEMPT:
         return assignment, []
@@ -379,36 +370,29 @@ def _assign_with_counts(
 
 
 def _fits_or_has_targets(assignment_with_targets: tuple[flavor_assigner.Assignment, list[PreemptionTarget]]) -> bool:
-    """Return whether a flavor assignment fits, either now or after the preemption of its targets."""
     assignment, targets = assignment_with_targets
     return assignment.mode is _MODE_FIT or bool(targets)
 
 
 class _ClaimedVictims:
-    """The Workloads that the earlier decisions of this cycle preempt, by cohort tree."""
-
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         #: By the root of the cohort tree, then by Workload key.
         self._victims_by_root: dict[quota.QuotaNode, dict[str, AdmittedWorkload]] = {}
 
     def claimed_in_tree(self, entry: NominatedEntry) -> Mapping[str, AdmittedWorkload]:
-        """Return the Workloads in the entry's cohort tree that earlier decisions of this cycle preempt, by key."""
         return self._victims_by_root.get(entry.queue.node.path[0], _NO_VICTIMS)
 
     def has_claimed_target(self, entry: NominatedEntry) -> bool:
-        """Return whether an earlier decision of this cycle already preempts one of this entry's targets."""
         claimed_victims = self.claimed_in_tree(entry)
         return bool(claimed_victims) and any(target.workload.key in claimed_victims for target in entry.targets)
 
     def claim_targets(self, entry: NominatedEntry) -> None:
-        """Record the preemption targets of an entry, so that later decisions of this cycle do not preempt them too."""
         if entry.targets:
             claimed_victims = self._victims_by_root.setdefault(entry.queue.node.path[0], {})
             claimed_victims.update({target.workload.key: target.workload for target in entry.targets})
 
     def leaves_room_for(self, entry: NominatedEntry) -> bool:
-        """Return whether an entry fits once all victims recorded so far and its own targets are gone."""
         node, claimed_victims = entry.queue.node, self.claimed_in_tree(entry)
         if not claimed_victims and not entry.targets:
             return quota.has_room(node, entry.usage)
@@ -420,7 +404,6 @@ class _ClaimedVictims:
 
 
 def _over_limit_message(workload: WorkloadView) -> str:
-    """Return Kueue's message for a Workload whose containers' resource requests exceed their limits."""
     faults = [
         f"spec.podSets[{index}].template.spec.{path}: Invalid value: [{names}]: requests must not exceed its limits"
         for index, pod_set in enumerate(workload.pod_sets)
@@ -520,7 +503,6 @@ class PreemptionLoopDetector:
 
 
 def _tree_holdings(root: quota.QuotaNode, snapshot: Snapshot) -> TreeHoldings:
-    """Return the key and quota usage of every Workload with quota in a cohort tree, to compare with other cycles."""
     return tuple(
         (workload.key, workload.usage)
         for queue in snapshot.queues_below(root)

@@ -12,7 +12,7 @@ from batchyard.scheduling.preemption.alternatives import SparedWorkload, SparedW
 from batchyard.scheduling.preemption.context import PreemptionTarget
 from batchyard.scheduling.quota import PreemptionPossibility
 
-#: The maximum number of recorded victims or flavors; their total number is recorded too.
+#: The maximum number of recorded victims, and of flavors per pod set. The number of all victims is recorded too.
 _RECORDED_ITEMS_MAX: Final = 32
 #: Kueue's wording of the result for a considered flavor.
 POSSIBILITY_WORDS: Final[Mapping[PreemptionPossibility, str]] = {

@@ -40,7 +40,7 @@ class InadmissibleReason(NamedTuple):
 
 
 class Admit(NamedTuple):
-    """Decision to reserve quota for a head; it is admitted once its admission checks are Ready."""
+    """Decision to reserve quota for a head, which is admitted once its admission checks are Ready."""
 
     head: Head
     queue: ClusterQueue

@@ -58,7 +58,7 @@ class PodSetAssignment:
 
     @property
     def rejections(self) -> tuple[RejectionReason, ...]:
-        """The reasons why flavors were rejected for the pod set."""
+        """Why flavors were rejected for the pod set; if a resource group has no suitable flavor, only its reasons."""
         if self.scans and self.scans[-1].selected_assignment is cluster_queue.NO_FLAVOR_ASSIGNMENT:
             return tuple(self.scans[-1].rejections)
         if self.unavailable_resource:
@@ -67,7 +67,7 @@ class PodSetAssignment:
 
     @property
     def attempts(self) -> tuple[cluster_queue.FlavorAttempt, ...]:
-        """The results of all flavors tried for the pod set, without flavors that fit without borrowing."""
+        """The results of the flavors tried for the pod set, except flavors that fit without borrowing."""
         return tuple([attempt for scan in self.scans for attempt in scan.attempts])
 
     @property
@@ -157,7 +157,7 @@ class FlavorAssigner:
     nominated_flavors: NominatedFlavors = ()
 
     def assign(self, pod_counts: Sequence[int]) -> Assignment:
-        """Return the flavor assignment for a pod count per pod set; it ends at the first pod set without a flavor."""
+        """Return the flavor assignment for pod counts (one per pod set), up to the first pod set without a flavor."""
         if len(self.workload.pod_sets) == 1:  # the common case; no sums are needed
             assignment = self._assign_pod_set(0, pod_counts, ())
             return Assignment(
@@ -201,7 +201,6 @@ class FlavorAssigner:
         return list(self._iterate_qualities(total_usages, group_request.obstacles, 0, available_cache(self.queue.node)))
 
     def _assign_pod_set(self, pod_set_index: int, pod_counts: Sequence[int], usage: Usage) -> PodSetAssignment:
-        """Return the flavor assignment of the pod set at `pod_set_index`, on top of the `usage` of earlier pod sets."""
         pod_set, pod_count = self.workload.pod_sets[pod_set_index], pod_counts[pod_set_index]
         pod_set_request = self.queue.coverage.split_pod_requests(pod_set.template, pod_count, self.snapshot.obstacles)
         flavor_scans = self._scan_groups(pod_set_request, (pod_set_index,), usage)
@@ -218,7 +217,7 @@ class FlavorAssigner:
     def _assign_pod_set_group(
         self, indexes: Sequence[int], pod_counts: Sequence[int], usage: Usage
     ) -> list[PodSetAssignment]:
-        """Return the flavor assignments of pod sets (given by `indexes`) that must get the same flavors."""
+        """Assign the same flavors to all pod sets of a group, as if they were one pod set."""
         coverage, obstacles = self.queue.coverage, self.snapshot.obstacles
         pod_sets = [self.workload.pod_sets[i] for i in indexes]
         requests = [
@@ -247,7 +246,6 @@ class FlavorAssigner:
     def _scan_groups(
         self, pod_set_request: cluster_queue.PodSetRequest, pod_set_indexes: Sequence[int], usage: Usage
     ) -> tuple[cluster_queue.FlavorScan, ...]:
-        """Try the flavors of each requested resource group, up to the first group without a suitable flavor."""
         flavor_scans = []
         for group in pod_set_request.groups:
             flavor_scan = self._scan_group(group, pod_set_indexes, usage)
@@ -259,7 +257,6 @@ class FlavorAssigner:
     def _scan_group(
         self, group_request: cluster_queue.ResourceGroupRequest, pod_set_indexes: Sequence[int], usage: Usage
     ) -> cluster_queue.FlavorScan:
-        """Try the flavors of one resource group in order, and select the best one."""
         fungibility, node = self.queue.view.fungibility, self.queue.node
         base_usage = dict(usage) if usage else _NO_USAGE
         total_usages = (
@@ -344,7 +341,6 @@ class FlavorAssigner:
             yield qualities
 
     def _flavor_obstacles(self, group_request: cluster_queue.ResourceGroupRequest, indexes: Sequence[int]) -> list[str]:
-        """Return why a repeated search excludes each flavor, such as one that was not assigned before; '' if usable."""
         nominated_flavors = [
             self.nominated_flavors[i].get(group_request.resource) for i in indexes if i < len(self.nominated_flavors)
         ]
@@ -362,7 +358,6 @@ class FlavorAssigner:
 def _start_index(
     state: LastAssignment, group_request: cluster_queue.ResourceGroupRequest, indexes: Sequence[int]
 ) -> int:
-    """Return the index of the flavor at which the search continues; 0 if none is stored or it no longer exists."""
     start_index = state.next_flavor_index(indexes[0], group_request.resource)
     return start_index if start_index < len(group_request.group.flavors) else 0
 
@@ -370,7 +365,6 @@ def _start_index(
 def _merge_assignments(
     pod_set_request: cluster_queue.PodSetRequest, scans: Sequence[cluster_queue.FlavorScan]
 ) -> cluster_queue.FlavorAssignment:
-    """Merge a pod set's flavor assignments of all resource groups; NO_FLAVOR_ASSIGNMENT if a resource has no flavor."""
     if pod_set_request.unavailable_resource:
         return cluster_queue.NO_FLAVOR_ASSIGNMENT
     if len(scans) == 1 or (scans and scans[-1].selected_assignment is cluster_queue.NO_FLAVOR_ASSIGNMENT):
@@ -384,7 +378,6 @@ def _merge_assignments(
 
 
 def _restrict_assignment(merged: cluster_queue.FlavorAssignment, requests: Requests) -> cluster_queue.FlavorAssignment:
-    """Return one pod set's part of a flavor assignment that was made for several pod sets together."""
     choices = {r: merged.choices[r] for r, _ in requests if r in merged.choices}
     usage = tuple([(choices[r].fr, amount) for r, amount in requests if r in choices])
     tried_indexes = {r: merged.tried[r] for r in choices}
@@ -393,12 +386,10 @@ def _restrict_assignment(merged: cluster_queue.FlavorAssignment, requests: Reque
 
 
 def _add_assumed(assumed_usage: Mapping[int, int], usage: Usage) -> Usage:
-    """Return `usage` plus the usage that earlier pod sets of the Workload already have of the same flavor-resources."""
     return tuple([(fr, assumed_usage.get(fr, 0) + amount) for fr, amount in usage])
 
 
 def _add_usage(usage: Usage, added_usage: Usage) -> Usage:
-    """Return the sum of two lists of (flavor-resource id, amount)."""
     total_usage = dict(usage)
     for fr, amount in added_usage:
         total_usage[fr] = total_usage.get(fr, 0) + amount
@@ -436,8 +427,8 @@ def search_pod_counts(
 ) -> T | None:
     """Return the `assign` result of the largest pod counts that fit, for partial admission.
 
-    `assign` computes a result for pod counts, and `is_acceptable` reports whether it fits. None if no counts fit or no
-    pod set has a minimum count below its count.
+    `assign` computes a result for pod counts, and `is_acceptable` reports whether the result fits. The return value is
+    None if no counts fit, or if no pod set has a minimum count below its count.
     """
     max_reductions = [p.count - (p.count if p.min_count is None else p.min_count) for p in pod_sets]
     total = sum(max_reductions)

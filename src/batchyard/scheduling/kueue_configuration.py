@@ -131,7 +131,7 @@ def unsupported_field_errors(configuration: Mapping[str, Any]) -> Iterator[Field
 
 
 def ignored_settings(configuration: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a text on each setting of a Kueue Configuration that batchyard ignores, such as MultiKueue."""
+    """Yield texts that name the settings of a Kueue Configuration that batchyard ignores, such as multiKueue."""
     integrations = configuration.get("integrations") or {}
     ignored_frameworks = [name for name in integrations.get("frameworks") or () if name not in _SUPPORTED_FRAMEWORKS]
     ignored_frameworks += integrations.get("externalFrameworks") or ()

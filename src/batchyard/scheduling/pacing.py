@@ -52,7 +52,7 @@ class WritesInFlight:
         return is_awaited
 
     def select_heads(self, heads: Iterable[Head]) -> list[Head]:
-        """Return the heads that have no write in flight; the others wait for its result."""
+        """Return the heads that have no write in flight; the others wait for the results of their writes."""
         if not self._workloads:
             return list(heads)
         selected_heads = []

@@ -124,7 +124,7 @@ class PendingQueueReader:
         return equivalence_class.parked_at
 
     def record_attempt(self, key: str, now: Instant) -> None:
-        """Record that another scheduler tried a Workload at `now`; inadmissible ones behind it count as tried, too."""
+        """Record that another scheduler tried a Workload at `now`; classes with parked ones behind it count too."""
         queue_order = self._entries[key].order
         for equivalence_class in self._classes.values():
             if any(entry.order > queue_order for entry in equivalence_class.parked.members()):
@@ -163,7 +163,7 @@ class PendingQueue(PendingQueueReader):
     def put(self, view: WorkloadView, now: Instant) -> bool:
         """Add or update a pending Workload; return whether it was put in line.
 
-        It is not put in line if it is unchanged, held back or parked.
+        The Workload is not put in line if it is unchanged, held back or parked.
         """
         previous_entry = self._entries.get(view.key)
         if previous_entry is not None and pending_heap.has_same_queue_state(previous_entry.view, view):
@@ -272,7 +272,7 @@ class PendingQueue(PendingQueueReader):
     def remove(self, key: str, *, forget_preemptor: bool = True) -> bool:
         """Remove a Workload from the pending Workloads; return whether it was one of them.
 
-        With `forget_preemptor`, it no longer comes first as the current preemptor if it is added again.
+        With `forget_preemptor`, the Workload no longer comes first as the current preemptor if it is added again.
         """
         if forget_preemptor:
             self.release_preemptor(key)
@@ -318,7 +318,6 @@ class PendingQueue(PendingQueueReader):
         self._remove_entry_from_heap(entry)
 
     def _remove_entry_from_heap(self, entry: pending_heap.PendingEntry) -> None:
-        """Remove a Workload from its heap, and also its equivalence class if that becomes empty."""
         line = entry.line
         if line is None:
             return
@@ -338,7 +337,6 @@ class PendingQueue(PendingQueueReader):
             heapq.heappush(self._class_fronts, (first_entry.order, first_entry, key))
 
     def _first_in_line(self) -> pending_heap.PendingEntry | None:
-        """Return the current preemptor if cycles may try it, otherwise the first Workload in line; None if none."""
         if self._preemptor:
             preemptor_entry = self._entries.get(self._preemptor)
             if preemptor_entry is not None and self._is_in_line(preemptor_entry):
@@ -532,7 +530,7 @@ class QueueManager:
             table.pop(name, None)
 
     def _record_queue_in_line(self, name: str, queue: ClusterQueue | None) -> None:
-        """Record that a ClusterQueue may have Workloads to try; this does not unpause a frozen cohort tree."""
+        """Record that a ClusterQueue may have Workloads to try; a frozen cohort tree stays paused."""
         if queue is not None and self._frozen_trees and self._frozen_trees.get(queue.node.tree) == self.now:
             self._paused_trees.setdefault(queue.node.tree, []).append(name)
         else:

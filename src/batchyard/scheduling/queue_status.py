@@ -88,7 +88,6 @@ class QueueStatusController:
         return ReconcileResult(writes, independent=True, on_result=self._process_batch_result)
 
     def _process_batch_result(self, write: Write, error: ApiError | None) -> bool:
-        """Have a rejected status written with the next batch; return whether there is one."""
         if error is None:
             return False
         assert isinstance(write, UpdateStatus)
@@ -135,7 +134,6 @@ class QueueStatusController:
         return (key,)
 
     def _local_queue_keys_of(self, event: WatchEvent) -> Iterable[Key]:
-        """Yield the keys of a ClusterQueue's LocalQueues, unless the event leaves its conditions unchanged."""
         old, new = ((obj or {}).get("status", {}).get("conditions") for obj in (event.old, event.obj))
         if old == new and event.old is not None and event.type is not _DELETED:
             return
@@ -145,7 +143,6 @@ class QueueStatusController:
                 yield Key(scheme.LOCAL_QUEUE, namespace, name)
 
     def _cohorts_of(self, event: WatchEvent) -> Iterable[Key]:
-        """Return the keys of a ClusterQueue's ancestor Cohorts, whose shares may change; () without fair sharing."""
         queue = self._cache.snapshot.queues.get(event.key.name) if self._fair_sharing else None
         return () if queue is None else [Key(scheme.COHORT, "", node.name) for node in queue.node.path[:-1]]
 
@@ -221,7 +218,6 @@ class QueueStatusController:
             status["fairSharing"] = {"weightedShare": weighted_share(node, self._cache.snapshot.names).rounded_value}
 
     def _usage_by_flavor(self, queue: ClusterQueue, used: Mapping[int, int], *, is_local: bool) -> list[dict[str, Any]]:
-        """Format `flavorsReservation` or `flavorsUsage` of a queue's status; `is_local` omits the borrowed amounts."""
         return [
             {
                 "name": flavor,
@@ -236,7 +232,6 @@ class QueueStatusController:
 
 
 def _has_relevant_change(old: Obj, new: Obj) -> bool:
-    """Return whether two revisions of an object differ in the spec, the annotations or the deletion timestamp."""
     old_metadata, new_metadata = old["metadata"], new["metadata"]
     return old.get("spec") != new.get("spec") or any(
         old_metadata.get(each) != new_metadata.get(each) for each in _RELEVANT_METADATA

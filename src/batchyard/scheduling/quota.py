@@ -320,7 +320,7 @@ def compare_shares(a: Share, b: Share) -> int:
 
 
 def weighted_share(node: QuotaNode, flavor_resources: Sequence[tuple[str, str]]) -> Share:
-    """Return a queue's or Cohort's dominant resource share; a ratio of 0 without a parent or borrowed quota.
+    """Return a queue's or Cohort's dominant resource share; its ratio is 0 for a root and for nodes that do not borrow.
 
     `flavor_resources` lists the (flavor, resource) of each flavor-resource id.
     """
@@ -345,7 +345,6 @@ def weighted_share(node: QuotaNode, flavor_resources: Sequence[tuple[str, str]])
 
 
 def _lendable_amounts(node: QuotaNode, flavor_resources: Sequence[tuple[str, str]]) -> dict[str, int]:
-    """Return the potential capacity of a Cohort by resource, summed up over all flavors."""
     lendable_amounts: dict[str, int] = {}
     for fr in node.path[0].declared_frs:
         resource = flavor_resources[fr][1]

@@ -73,7 +73,7 @@ class WorkloadCache:
         self._assumed_keys: dict[str, None] = {}
 
     def enqueue_local_queue(self, local_queue_view: LocalQueueView) -> None:
-        """Queue the pending Workloads of a LocalQueue that is not stopped in its ClusterQueue, if that exists."""
+        """Queue a LocalQueue's pending Workloads, unless the LocalQueue is stopped or its ClusterQueue is missing."""
         pending_queue = self.queue_manager.pending.get(local_queue_view.cluster_queue)
         if pending_queue is None or local_queue_view.stop_policy != "None":
             return
@@ -91,7 +91,7 @@ class WorkloadCache:
         self.snapshot.remove_queue(cluster_queue)
 
     def count_admissible(self, local_queue: str) -> int:
-        """Return the number of pending Workloads of a LocalQueue (given its key), even without its ClusterQueue."""
+        """Return the number of pending Workloads of a LocalQueue (a key), even if its ClusterQueue is missing."""
         views = self._workloads.get(local_queue, {}).values()
         return sum(view.admissible and self.snapshot.holder(view.key) is None for view in views)
 
@@ -169,7 +169,6 @@ class WorkloadCache:
             self.dequeue(view.key)
 
     def _store_view(self, view: WorkloadView) -> None:
-        """Store a parsed Workload under its LocalQueue, and remove it from its previous one."""
         previous_queue = self._queue_of.get(view.key)
         if previous_queue is not None and previous_queue != view.queue:
             self.dequeue(view.key)
@@ -178,7 +177,6 @@ class WorkloadCache:
         self._workloads.setdefault(view.queue, {})[view.key] = view
 
     def _release_inactive_workload(self, view: WorkloadView) -> None:
-        """Remove a finished or inactive Workload from the pending Workloads, and release its quota."""
         self.dequeue(view.key)
         self._mark_tree_of_workload(view.key)
         self._remove_holder(view.key)
@@ -186,7 +184,6 @@ class WorkloadCache:
             self._workloads[view.queue].pop(view.key, None)
 
     def _record_reservation(self, view: WorkloadView, old: Obj | None) -> None:
-        """Count the quota that a Workload's status reserves; `old` is the Workload before the change, if any."""
         self.dequeue(view.key)
         queue = self.snapshot.queues.get(view.cluster_queue)
         if queue is None:
@@ -280,7 +277,6 @@ class WorkloadCache:
             self.queue_manager.mark_queue(holder.queue.name)
 
     def _is_local_queue_open(self, local_queue: str) -> bool:
-        """Return whether a LocalQueue exists and is not stopped."""
         view = self.local_queues.get(local_queue)
         return view is not None and view.stop_policy == "None"
 

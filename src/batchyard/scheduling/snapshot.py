@@ -102,7 +102,6 @@ class CohortForest:
             refresh_tree(root)
 
     def _cohort_node(self, name: str) -> QuotaNode:
-        """Return the cohort tree node of a Cohort; create it and its ancestors if they do not exist."""
         new_nodes: list[QuotaNode] = []
         existing_node = self.cohorts.get(name)
         ancestor_name = name
@@ -274,7 +273,6 @@ class Snapshot:
         self._shared_groups = {key: coverage for key, coverage in self._shared_groups.items() if coverage in used}
 
     def _record_cohort_change(self, name: str) -> None:
-        """Record that a Cohort and its current cohort tree have changed, for `_advance_queue_generations()`."""
         node = self.cohorts.get(name)
         if node is not None:
             self._changed_trees[node.tree] = None
@@ -363,7 +361,6 @@ class Snapshot:
             node.usage[fr] += sign * amount
 
     def _share_groups(self, groups: tuple[ResourceGroup, ...]) -> cluster_queue.ResourceGroupIndex:
-        """Return the ResourceGroupIndex that all ClusterQueues with these resource groups share."""
         group_content = tuple([(group.resources, group.flavors) for group in groups])
         shared_index = self._shared_groups.get(group_content)
         if shared_index is None:

@@ -33,8 +33,6 @@ _TRACED_WORKLOADS_MAX: Final = 200_000
 
 @dataclass(slots=True)
 class _Phase:
-    """The current phase of a traced Workload: its name, its start, and the events and links for its span."""
-
     name: str
     started_at: Instant
     view: WorkloadView
@@ -106,7 +104,6 @@ def _phase_of(obj: Obj) -> str:
 
 
 def _phase_start(view: WorkloadView, event: WatchEvent, now: Instant) -> Instant:
-    """Return the start of the current phase of a Workload that the tracer observes for the first time."""
     if event.old is None:
         return min(view.created, now)
     return min(view.reserved_at if view.quota_reserved and view.reserved_at else view.waiting_since, now)

@@ -238,7 +238,6 @@ def review_conversion(review: Mapping[str, Any]) -> Obj:
 
 
 def _complete_object(obj: Obj, groups: Sequence[str], objects: FetchedObjects, namespaces: Selector | None) -> Obj:
-    """Return a sent object with the defaults and mutations of the webhooks of the controller groups."""
     kind = group_kind(obj)
     if kind == scheme.POD:
         return mutate_pod(obj, objects)
@@ -263,7 +262,6 @@ def _validation_errors(new: Obj, old: Obj | None, subresource: str) -> Iterator[
 
 
 def _check_related_objects(new: Obj, old: Obj | None, groups: Sequence[str], fetched_objects: FetchedObjects) -> None:
-    """Raise Forbidden if the reviewed object violates a rule that depends on other objects."""
     kind = group_kind(new)
     if kind == scheme.POD:
         validate_pod(new, fetched_objects)
@@ -287,7 +285,6 @@ def _read_object(request: Mapping[str, Any], field: str) -> dict[str, Any]:
 
 
 def _with_namespace(obj: dict[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the object with the namespace of the request, if the object itself has none."""
     namespace, metadata = request.get("namespace"), obj["metadata"]
     if not namespace or metadata.get("namespace"):
         return obj
@@ -295,7 +292,6 @@ def _with_namespace(obj: dict[str, Any], request: Mapping[str, Any]) -> dict[str
 
 
 def _without_added_namespace(complete_object: Obj, sent_object: Obj) -> Obj:
-    """Return the mutated object without the namespace, if the sent object had none."""
     if "namespace" in sent_object["metadata"]:
         return complete_object
     metadata = {field: value for field, value in complete_object["metadata"].items() if field != "namespace"}

@@ -127,7 +127,6 @@ def _priority_reason(workload: WorkloadView, holder: AdmittedWorkload, policy: s
 
 
 def _borrowing_reason(context: PreemptionContext, holder: AdmittedWorkload) -> ProtectionReason | None:
-    """Return why the preemptor may not preempt `holder` while borrowing; None if it may, or does not need to borrow."""
     node, preemption_policy = context.queue.node, context.queue.view.preemption
     if all(node.usage[fr] + amount <= node.subtree_quota[fr] for fr, amount in context.usage):
         return None
@@ -196,5 +195,4 @@ def find_spared_workloads(
 
 
 def _holds_any(workload: AdmittedWorkload | None, frs: Sequence[int]) -> bool:
-    """Return whether an admitted Workload uses quota of any of the flavor-resources `frs`; False for None."""
     return workload is not None and any(amount > 0 and fr in frs for fr, amount in workload.usage)

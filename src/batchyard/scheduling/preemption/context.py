@@ -55,7 +55,7 @@ class PreemptionContext(NamedTuple):
         return False
 
     def eligible_workloads(self, queue: ClusterQueue, policy: str) -> list[AdmittedWorkload]:
-        """Return a queue's Workloads that a policy allows to preempt and that have a contested flavor-resource.
+        """Return a queue's Workloads that `policy` allows to preempt and that are assigned a contested flavor-resource.
 
         They are in preemption order. An inactive ClusterQueue has none: Kueue's snapshot omits the queue, but its usage
         counts in the Cohorts.

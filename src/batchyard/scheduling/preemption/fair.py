@@ -60,7 +60,7 @@ def is_fair_victim(
 
 
 def _is_within_nominal_quota(context: PreemptionContext) -> bool:
-    """Return whether the preemptor's queue uses no more than its own contested quota, with the new Workload."""
+    """Return whether the preemptor's queue stays within its own quota; the snapshot must include the new Workload."""
     return not any(is_borrowing_with(context.queue.node, fr, 0) for fr in context.contested_frs)
 
 
@@ -140,7 +140,6 @@ def _next_fair_candidate(
 def _share_without_candidate(
     context: PreemptionContext, target_order: "_TargetOrder", branch: QuotaNode, candidate: AdmittedWorkload
 ) -> Share:
-    """Return the dominant resource share that a branch of the cohort tree would have without a candidate in it."""
     snapshot = context.snapshot
     snapshot.remove_usage(candidate.queue, candidate.usage)
     share = target_order.share(branch)
@@ -151,7 +150,6 @@ def _share_without_candidate(
 def _apply_second_rule(
     context: PreemptionContext, skipped_candidates: Sequence[AdmittedWorkload], targets: list[PreemptionTarget]
 ) -> tuple[bool, list[PreemptionTarget]]:
-    """Add victims by rule S2-b, at most one per queue; return whether the preemptor then fits, and all victims."""
     target_order = _TargetOrder(context, skipped_candidates)
     while (queue := target_order.next_queue()) is not None:
         preemptor_branch, victim_branch = target_order.diverging_branches(queue)
@@ -187,7 +185,6 @@ class _TargetOrder:
         return weighted_share(node, self._context.snapshot.names)
 
     def has_candidate(self, queue: ClusterQueue) -> bool:
-        """Return whether a queue has preemption candidates that `pop_candidate()` has not returned yet."""
         return bool(self._remaining_candidates.get(queue.node))
 
     def pop_candidate(self, queue: ClusterQueue) -> AdmittedWorkload:
@@ -208,7 +205,6 @@ class _TargetOrder:
         return preemptor_path[level], queue_path[level]
 
     def next_queue(self) -> ClusterQueue | None:
-        """Return the queue of the next preemption candidate; None if no candidates are left."""
         root = self._context.queue.node.path[0]
         if root is self._context.queue.node:
             own_queue = self._context.queue

@@ -108,7 +108,6 @@ class PreemptionCandidates:
         return PreemptionReason.IN_COHORT_RECLAIM_WHILE_BORROWING
 
     def _may_preempt_while_borrowing(self, candidate: AdmittedWorkload) -> bool:
-        """Return whether `borrowWithinCohort` allows the preemptor to preempt this candidate while borrowing."""
         preemption = self._context.queue.view.preemption
         if not preemption.borrow_within_cohort or candidate.priority >= self._context.workload.priority:
             return False
@@ -132,7 +131,6 @@ class PreemptionCandidates:
             previous_node = cohort
 
     def _collect_candidates_below(self, top_node: QuotaNode, skipped_branch: QuotaNode, *, has_advantage: bool) -> None:
-        """Collect candidates below Cohort `top_node`, without `skipped_branch` and subtrees within nominal quota."""
         context = self._context
         reclaim_policy = context.queue.view.preemption.reclaim_within_cohort
         queue_of, contested_frs = context.snapshot.queue_of, context.contested_frs
@@ -178,7 +176,6 @@ def _is_under_nominal(context: PreemptionContext) -> bool:
 def _select_targets(
     context: PreemptionContext, candidates: PreemptionCandidates, workloads: list[AdmittedWorkload], *, may_borrow: bool
 ) -> list[PreemptionTarget]:
-    """Return the first candidates whose preemption makes room, without unneeded ones; empty if not even all suffice."""
     targets: list[PreemptionTarget] = []
     for candidate in workloads:
         if not candidates.may_preempt(candidate, may_borrow=may_borrow):

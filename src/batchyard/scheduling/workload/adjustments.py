@@ -141,7 +141,6 @@ def _bound_violations(
 
 
 def _amounts_above_bounds(amounts: ResourceAmounts, bounds: ResourceAmounts) -> list[str]:
-    """Return the quoted names of the resources whose amount is greater than the amount in `bounds`."""
     return sorted(f'"{name}"' for name, amount in amounts.items() if name in bounds and amount > bounds[name])
 
 
@@ -230,7 +229,7 @@ class AdjustedViews:
         return view
 
     def hypothetical_view(self, obj: Obj, current_view: WorkloadView) -> WorkloadView:
-        """Parse and adjust a hypothetically changed Workload (`obj`); `current_view` is the existing Workload."""
+        """Parse and adjust a hypothetically changed Workload; namespace and queue time are those of `current_view`."""
         limits = self._limits.get(current_view.namespace)
         view = self._adjusted_view(obj, limits)
         view.queued = current_view.queued
@@ -336,7 +335,7 @@ class PriorityClassValues:
         self._workloads: dict[str, dict[Key, None]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the key of a WorkloadPriorityClass that was created or whose value changed."""
+        """Return the key of a WorkloadPriorityClass that was created or whose value changed; () for Workload events."""
         if event.key.kind == scheme.WORKLOAD:
             self._record_workload_class(event)
             return ()
@@ -370,6 +369,5 @@ class PriorityClassValues:
 
 
 def _workload_priority_class(workload: Obj) -> str | None:
-    """Return the name of the WorkloadPriorityClass that a Workload references; None if it references none."""
     ref = workload["spec"].get("priorityClassRef")
     return ref["name"] if ref is not None and ref.get("kind") == "WorkloadPriorityClass" else None

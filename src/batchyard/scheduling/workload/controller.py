@@ -46,7 +46,6 @@ def run_first_due_step(context: WorkloadReconcile) -> ReconcileResult:
 
 
 def _check_whether_active(context: WorkloadReconcile) -> ReconcileResult | None:
-    """Evict a Workload with `spec.active` false; set `spec.active` to false if DeactivationTarget is True."""
     workload = context.workload
     if not lifecycle.is_active(workload):
         return _deactivate_workload(context)
@@ -67,7 +66,6 @@ def _deactivate_workload(context: WorkloadReconcile) -> ReconcileResult | None:
 
 
 def _sync_checks(context: WorkloadReconcile) -> ReconcileResult | None:
-    """Set the Workload's admission checks to those that its ClusterQueue requires."""
     queue = context.queues.cluster_queue
     if queue is None or not (lifecycle.checks_of(context.workload) or queue["spec"].get("admissionChecksStrategy")):
         return None
@@ -107,7 +105,6 @@ def _request_deactivation(context: WorkloadReconcile, message: str) -> Reconcile
 
 
 def _wait_for_backoff(context: WorkloadReconcile) -> ReconcileResult | None:
-    """Wait for the end of a Workload's requeue backoff; then let it be queued again."""
     if not lifecycle.is_active(context.workload):
         return None
     return _wait_for_requeue_time(context) or _requeue_after_backoff(context)
@@ -140,7 +137,6 @@ def _requeue_after_backoff(context: WorkloadReconcile) -> ReconcileResult | None
 
 
 def _requeue_block_reason(workload: Obj) -> str | None:
-    """Return the reason of a Workload's Requeued condition if it is False; otherwise None."""
     condition = find_condition(workload, evictions.REQUEUED)
     return condition["reason"] if condition is not None and condition["status"] == "False" else None
 
@@ -153,7 +149,6 @@ def _handle_local_queue_restart(context: WorkloadReconcile) -> ReconcileResult |
 
 
 def _sync_admission_gate(context: WorkloadReconcile) -> ReconcileResult | None:
-    """Update the QuotaReserved condition if the Workload's admission gate annotation was added or removed."""
     key, workload, now = context.key, context.workload, context.now
     reserved_condition = find_condition(workload, lifecycle.QUOTA_RESERVED)
     is_gated = reserved_condition is not None and reserved_condition["reason"] == lifecycle.ADMISSION_GATED
@@ -189,7 +184,6 @@ def _requeue(context: WorkloadReconcile, reason: str, message: str) -> Reconcile
 
 
 def _sync_conditions(context: WorkloadReconcile) -> ReconcileResult | None:
-    """Set the reason why a Workload is pending, or admit a Workload with quota and only Ready admission checks."""
     workload, now = context.workload, context.now
     if lifecycle.is_admitted(workload):
         return None
@@ -211,7 +205,6 @@ def _drain_local_queue(context: WorkloadReconcile) -> ReconcileResult | None:
 
 
 def _release_reservation(context: WorkloadReconcile) -> ReconcileResult | None:
-    """Release the quota of a Workload that is not yet admitted, if one of its queues was stopped or deleted."""
     workload = context.workload
     if lifecycle.is_admitted(workload) or not lifecycle.has_quota_reservation(workload):
         return None
@@ -234,7 +227,6 @@ def _evict_if_draining(context: WorkloadReconcile, queue: Obj | None, kind: str)
 
 
 def _check_time_limits(context: WorkloadReconcile) -> ReconcileResult | None:
-    """Apply a Workload's PodsReady timeout and maximum execution time, or wait until the earlier of the two."""
     requeue_times = []
     for check_limit in (_check_pods_ready_timeout, _check_execution_time):
         outcome = check_limit(context)
@@ -246,7 +238,6 @@ def _check_time_limits(context: WorkloadReconcile) -> ReconcileResult | None:
 
 
 def _check_pods_ready_timeout(context: WorkloadReconcile) -> ReconcileResult | None:
-    """Evict a Workload after its PodsReady timeout; request deactivation after `backoffLimitCount` such evictions."""
     deadline = None if context.policy is None else pods_ready.deadline(context.workload, context.policy)
     if context.policy is None or deadline is None:
         return None
@@ -259,7 +250,6 @@ def _check_pods_ready_timeout(context: WorkloadReconcile) -> ReconcileResult | N
 
 
 def _check_execution_time(context: WorkloadReconcile) -> ReconcileResult | None:
-    """Request deactivation of a Workload whose total time in admitted state reached its maximum execution time."""
     workload = context.workload
     limit_seconds = workload["spec"].get("maximumExecutionTimeSeconds")
     admission = find_condition(workload, lifecycle.ADMITTED)
@@ -388,8 +378,6 @@ class QueueIndex:
 
 
 class _QueueState(NamedTuple):
-    """The facts that decide whether a LocalQueue or ClusterQueue accepts Workloads."""
-
     stop_policy: str
     terminating: bool
     inactive: bool
@@ -404,10 +392,6 @@ def _queue_state(queue: Obj) -> _QueueState:
 
 
 def _affects_workloads(event: WatchEvent) -> bool:
-    """Return whether a queue's watch event affects its Workloads.
-
-    Of the modifications, only those of its _QueueState and of its admission checks do.
-    """
     if event.type is not EventType.MODIFIED or event.old is None:
         return True
     old_checks, new_checks = (obj["spec"].get("admissionChecksStrategy") for obj in (event.old, event.obj))
@@ -481,7 +465,6 @@ class WorkloadLifecycle:
 
 
 def _is_workload_orphaned(workload: Obj) -> bool:
-    """Return whether a Workload has no owner references, and was created for a job or is being deleted."""
     metadata = workload["metadata"]
     if metadata.get("ownerReferences"):
         return False
@@ -498,7 +481,6 @@ def _queues_of(workload: Obj, reader: Reader) -> WorkloadQueues:
 
 
 def _finish_orphaned_workload(workload: Obj, now: Instant) -> ReconcileResult:
-    """Finish an orphaned Workload so that its quota is released, then remove its finalizer."""
     metadata = workload["metadata"]
     if not _is_workload_orphaned(workload):
         return ReconcileResult()

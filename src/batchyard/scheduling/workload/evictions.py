@@ -143,7 +143,6 @@ def _mark_evicted(draft: meta.StatusDraft, eviction: lifecycle.Eviction) -> None
 
 
 def _reset_checks(draft: meta.StatusDraft) -> None:
-    """Reset an evicted Workload's admission checks to Pending, and close its preemption gates (MultiKueue)."""
     status = draft.status
     if status.get("admissionChecks"):
         checks = [lifecycle.reset_check(check, draft.timestamp) for check in status["admissionChecks"]]

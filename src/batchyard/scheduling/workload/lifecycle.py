@@ -438,7 +438,6 @@ def _owner_identity(entry: Mapping[str, Any]) -> tuple[Any, Any, Any]:
 
 
 def _union_fields(base: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the union of two field sets of `managedFields` in `fieldsV1` format."""
     return {**base, **{name: _union_fields(base.get(name) or {}, inner) for name, inner in extra.items()}}
 
 

@@ -127,7 +127,6 @@ def _closed_queue_reason(kind: str, name: str, queue: Obj | None) -> PendingReas
 
 
 def _namespace_mismatch_reason(queues: WorkloadQueues) -> PendingReason | None:
-    """Return the pending reason if the ClusterQueue does not select the Workload's namespace; otherwise None."""
     if queues.namespace is None or queues.cluster_queue is None:
         return None
     namespace_selector = parse_selector(queues.cluster_queue["spec"].get("namespaceSelector"))
