@@ -165,7 +165,6 @@ def _gang_key(metadata: Mapping[str, Any], namespace: str, labels: Mapping[str, 
 
 
 def _gpu_indices(metadata: Mapping[str, Any]) -> tuple[int, ...]:
-    """Parse the annotation with the GPU indices of a pod; empty if it is missing or malformed."""
     index_texts = (metadata.get("annotations") or _NO_LABELS).get(well_known.GPU_INDEX, "").split(",")
     return tuple(map(int, index_texts)) if all(part.isdecimal() and part.isascii() for part in index_texts) else ()
 
@@ -188,7 +187,7 @@ def _is_preempted_by_scheduler(status: Mapping[str, Any]) -> bool:
 
 
 def _pod_shape_of(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> PodShape:
-    """Return a pod's parsed requests and scheduling constraints, as one object for all pods with equal content."""
+    """Return a pod's parsed requests and constraints, cached by content, so that equal pods share one object."""
     encoded_content = _encode_json(_shape_content(spec, namespace, labels))
     pod_shape = _shape_by_content.get(encoded_content)
     if pod_shape is None:
@@ -217,7 +216,6 @@ def _container_content(container: Mapping[str, Any]) -> list[Any]:
 
 
 def _pod_terms(affinity: Mapping[str, Any], kind: str) -> list[Mapping[str, Any]]:
-    """Return all required and preferred terms in the field `kind`: podAffinity or podAntiAffinity."""
     kind_affinity = affinity.get(kind) or _EMPTY_OBJECT
     return [
         *(kind_affinity.get(well_known.REQUIRED) or ()),
