@@ -322,7 +322,10 @@ def _failure_rule_defaults(rule: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def limit_range_defaults(limit_range: Obj) -> Obj:
-    """Return the LimitRange; for containers, `default` defaults to `max`, `defaultRequest` to `default` or `min`."""
+    """Return the LimitRange with defaults for containers.
+
+    For each resource, a missing `default` becomes `max`; a missing `defaultRequest` becomes `default` or else `min`.
+    """
     limits = (limit_range.get("spec") or {}).get("limits") or []
     defaulted_limits = [_container_limit_defaults(limit) for limit in limits]
     return limit_range if defaulted_limits == limits else with_path(limit_range, ("spec", "limits"), defaulted_limits)

@@ -130,7 +130,7 @@ class _JobPass(NamedTuple):
 
 
 class JobReconciler:
-    """Controller that manages the Workloads of one kind of job, and lets jobs run only while these are admitted."""
+    """Controller that manages the Workloads of one kind of job; a job runs only while its Workload is admitted."""
 
     rank = 0
     kinds = (

@@ -165,7 +165,7 @@ def node_pool_size(obj: Obj, _now: Instant) -> str:
 
 
 def instance_phase(obj: Obj, _now: Instant) -> str:
-    """Return the phase of an Instance; Terminating if it is being deleted."""
+    """Return the phase of an Instance, by default Pending; Terminating if the Instance is being deleted."""
     if obj["metadata"].get("deletionTimestamp"):
         return "Terminating"
     return value_at(obj, "status", "phase") or "Pending"
@@ -267,7 +267,10 @@ def job_status(obj: Obj, _now: Instant) -> str:
 
 
 def completions_text(obj: Obj, _now: Instant) -> str:
-    """Return the numbers of succeeded and needed pods of a Job: `2/4`; without spec.completions, `2/1 of 4`."""
+    """Return the numbers of succeeded and needed pods of a Job: `2/4`.
+
+    Without spec.completions, one is needed: `2/1`, or `2/1 of 4` if the parallelism is 4.
+    """
     succeeded_count = value_at(obj, "status", "succeeded") or 0
     completion_count, parallelism = value_at(obj, "spec", "completions"), value_at(obj, "spec", "parallelism") or 0
     if completion_count is not None:

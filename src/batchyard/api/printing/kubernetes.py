@@ -33,7 +33,7 @@ def cluster_ip(obj: Obj, _now: Instant) -> str:
 def external_ip(obj: Obj, now: Instant) -> str:
     """Return a Service's external addresses (of load balancers, and external IPs) or its external name.
 
-    Without addresses, `<pending>` for a Service of type LoadBalancer, else `<none>`.
+    Without addresses, return `<pending>` for a Service of type LoadBalancer, and `<none>` for others.
     """
     external_addresses = list(value_at(obj, "spec", "externalIPs") or ())
     match service_type(obj, now):
@@ -63,7 +63,7 @@ def endpoint_addresses(obj: Obj, _now: Instant) -> str:
 def slice_ports(obj: Obj, _now: Instant) -> str:
     """Return the first three ports of an EndpointSlice, and the number of further ones.
 
-    `<unset>` without the field `ports`, `<none>` if it is empty.
+    Return `<unset>` if the field `ports` is missing, and `<none>` if it is empty.
     """
     port_list = obj.get("ports")
     if port_list is None:
@@ -74,7 +74,7 @@ def slice_ports(obj: Obj, _now: Instant) -> str:
 def slice_endpoints(obj: Obj, _now: Instant) -> str:
     """Return the first three addresses of an EndpointSlice, and the number of further ones.
 
-    `<unset>` without the field `endpoints`, `<none>` if it contains no addresses.
+    Return `<unset>` if the field `endpoints` is missing, and `<none>` if it contains no addresses.
     """
     endpoint_list = obj.get("endpoints")
     if endpoint_list is None:

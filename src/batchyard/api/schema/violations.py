@@ -191,9 +191,9 @@ def unknown_field_remedy(scope: TypeScope, kind: str, flaw: SchemaViolation) -> 
 
 
 def _closest_location(scope: TypeScope, kind: str, flaw: SchemaViolation) -> tuple[int, str]:
-    """Return the distance in path steps and the path of the closest known field with the name and a fitting type.
+    """Return the distance in path steps and the path of the closest field with the unknown field's name.
 
-    Without such a field, the distance is huge and the path is ''.
+    The type of the field must fit the value. Without such a field, the distance is huge and the path is ''.
     """
     minimum_step_count, closest_path = 1 << 30, ""
     start, name = _object_location(flaw.path), str(flaw.path[-1])

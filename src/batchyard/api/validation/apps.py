@@ -289,7 +289,7 @@ def stateful_set_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
 
 
 def cron_job_errors(obj: Obj) -> Iterator[FieldError]:
-    """Validate a CronJob: its name, schedule, time zone, policies and Job template."""
+    """Validate a CronJob: its name, schedule, time zone, concurrency, deadline, history limits and Job template."""
     yield from rules.metadata_errors(obj)
     name, spec = obj["metadata"].get("name", ""), obj["spec"]
     if len(name) > _CRON_JOB_NAME_LENGTH_MAX:

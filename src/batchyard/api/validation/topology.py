@@ -222,7 +222,7 @@ _ONE_OF_TWO = "exactly one of the fields in [universal individual] must be set"
 
 
 def assignment_errors(assignment: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Report slices of a topology assignment without a value for each level and a pod count for each domain."""
+    """Report a topology assignment without slices, and slices that lack level values or pod counts of their domains."""
     assignment_slices, levels = assignment.get("slices"), assignment.get("levels") or ()
     if assignment_slices is None:
         yield rules.required(f"{path}.slices", "", "add slices with the domains of the pods")

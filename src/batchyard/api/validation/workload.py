@@ -229,7 +229,7 @@ def admission_gate_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def admission_gate_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Report admission gates that an update adds; it may only remove them."""
+    """Report admission gates that an update adds: an update may only remove gates."""
     old_gates, new_gates = _parse_admission_gates(_gate_annotation(old)), _parse_admission_gates(_gate_annotation(new))
     if new_gates and not old_gates:
         remedy = "set the annotation when creating the object"

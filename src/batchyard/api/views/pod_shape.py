@@ -101,7 +101,7 @@ class NodeRules:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PodShape:
-    """The resource requests and scheduling constraints of a pod, shared by all pods with equal content."""
+    """The resource requests and scheduling constraints of a pod; pods with equal content usually share one object."""
 
     #: The requests by resource as integers, without zeros, `pods` first.
     requests: Requests

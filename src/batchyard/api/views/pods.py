@@ -187,7 +187,7 @@ def _is_preempted_by_scheduler(status: Mapping[str, Any]) -> bool:
 
 
 def _pod_shape_of(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> PodShape:
-    """Return a pod's parsed requests and constraints, cached by content, so that equal pods share one object."""
+    """Return a pod's parsed requests and constraints, cached by content; equal pods usually share one object."""
     encoded_content = _encode_json(_shape_content(spec, namespace, labels))
     pod_shape = _shape_by_content.get(encoded_content)
     if pod_shape is None:
@@ -310,7 +310,7 @@ def grace_period(pod: meta.Obj) -> int:
 
 
 def deleted_at(pod: meta.Obj) -> Instant | None:
-    """Return when the deletion of a pod was requested, or None: its deletionTimestamp minus its grace period."""
+    """Return when the deletion of a pod was requested (deletionTimestamp minus grace period); None if it was not."""
     metadata = pod["metadata"]
     deletion_time = metadata.get("deletionTimestamp")
     if deletion_time is None:
@@ -444,16 +444,16 @@ def running_since(pod: meta.Obj) -> Instant | None:
 
 
 def lost_work(start_time: Instant | None, interval: Duration | None, now: Instant) -> Duration:
-    """Return the run time that a pod loses if it stops now: since its last checkpoint, or since its start without one.
+    """Return the run time that a pod loses if it stops now: since its last checkpoint or, if it has none, its start.
 
-    The result is 0 if `start_time` is None.
+    The pod makes a checkpoint every `interval`; None: no checkpoints. The result is 0 if `start_time` is None.
     """
     run_time = 0 if start_time is None else max(0, now - start_time)
     return run_time % interval if interval else run_time
 
 
 def kept_work(start_time: Instant | None, interval: Duration | None, now: Instant) -> Duration:
-    """Return the run time that a pod keeps if it stops now: from its start to its last checkpoint, else 0."""
+    """Return the run time that a pod keeps if it stops now: from its start to its last checkpoint; 0 without one."""
     run_time = 0 if start_time is None else max(0, now - start_time)
     return run_time - lost_work(start_time, interval, now)
 

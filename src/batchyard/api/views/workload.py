@@ -235,7 +235,7 @@ def _queue_timestamp(conditions: Mapping[str, Mapping[str, Any]], creation_time:
 
 
 class _SharedPodSets:
-    """The parsed pod sets of all Workloads with equal pod sets, and a cache of these Workloads' parsed admissions."""
+    """Parsed pod sets that Workloads with equal pod sets share, and a cache of these Workloads' parsed admissions."""
 
     __slots__ = ("_admitted_pod_sets", "can_shrink", "counts", "groups", "over_limit", "pod_sets", "shape")
 

@@ -387,7 +387,10 @@ def index_backoff_end(failed_pod: Obj) -> Instant:
 
 
 def finished_at(pod: Obj) -> Instant:
-    """Return when a pod ended: from its containers, else Ready condition, else deletion, else creation time."""
+    """Return when a pod ended: the last end of its containers, if all have ended.
+
+    Otherwise the pod ended when its condition Ready became False; if that is unknown, at its deletion or creation.
+    """
     status = pod.get("status") or {}
     end_times = [_container_end_time(container) for container in status.get("containerStatuses") or ()]
     known_end_times = [end for end in end_times if end is not None]

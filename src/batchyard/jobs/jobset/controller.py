@@ -256,10 +256,7 @@ def _jobs_of(jobset: Obj, reader: client.Reader) -> Iterable[Obj]:
 
 
 def _job_deletion_writes(jobs: Sequence[Obj]) -> list[client.Write]:
-    """Return foreground deletions of the Jobs that are not being deleted yet.
-
-    A Job then exists until its pods are gone, so the Job that replaces it, of the same name, cannot run beside them.
-    """
+    """Return foreground deletions, which keep a Job until its pods end: its successor of the same name must wait."""
     return [
         client.Delete(key_of(job), propagation=client.Propagation.FOREGROUND, uid=job["metadata"]["uid"])
         for job in jobs

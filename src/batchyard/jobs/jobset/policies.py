@@ -232,7 +232,7 @@ def _are_ready_or_ended(replica_count: int, counts: ReplicatedJobCounts) -> bool
 def has_succeeded(jobset: Obj, succeeded_jobs: Sequence[Obj]) -> bool:
     """Return whether the JobSet's success policy is met: one or all Jobs of the target replicated jobs succeeded.
 
-    The policy's operator requires one (Any) or all (otherwise); without targets, all replicated jobs are targets.
+    The operator Any requires one Job, the operator All requires all. Without targets, all replicated jobs are targets.
     """
     policy = jobset["spec"].get("successPolicy") or {}
     target_names = frozenset(policy.get("targetReplicatedJobs") or [each["name"] for each in replicated_jobs(jobset)])
@@ -247,7 +247,7 @@ FailureRule = Mapping[str, Any]
 
 
 def apply_failure_policy(draft: JobSetStatusDraft, jobset: Obj, failed_jobs: Sequence[Obj]) -> None:
-    """Fail or restart the JobSet in its next status, as its failure policy requires for the failed Jobs."""
+    """Fail or restart the JobSet in `draft`, its next status, as its failure policy requires for the failed Jobs."""
     failure_policy = jobset["spec"].get("failurePolicy")
     if failure_policy is None:
         draft.fail(_name_failed_job(spec.JOBS_FAILED, _first_failed_job(failed_jobs)))
