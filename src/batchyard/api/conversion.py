@@ -234,7 +234,7 @@ def _cut_time_to_seconds(time_text: str) -> str:
 
 
 def _locations_in_type(type_scope: TypeScope, type_name: str, outer_types: tuple[str, ...]) -> TimeLocations:
-    """Return the locations of the metav1.Time fields in a schema type; `outer_types` are not searched again."""
+    """Return where a schema type has metav1.Time fields; the search stops at `outer_types`, which contain the type."""
     if type_name in outer_types:
         return _NO_TIME_LOCATIONS
     field_locations = {}

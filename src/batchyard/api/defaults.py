@@ -35,13 +35,11 @@ def jobset_defaults(jobset: Obj) -> Obj:
 
 
 def _add_missing(fields: Mapping[str, Any], **defaults: Any) -> Mapping[str, Any]:
-    """Return the mapping, with each of `defaults` added where its field is missing or null."""
     missing_defaults = {name: value for name, value in defaults.items() if fields.get(name) is None}
     return {**fields, **missing_defaults} if missing_defaults else fields
 
 
 def _replicated_job_defaults(replicated_job: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a JobSet's replicated Job with the defaults completionMode Indexed and restartPolicy OnFailure."""
     template = replicated_job.get("template") or {}
     spec = template.get("spec") or {}
     pod = spec.get("template") or {}
@@ -54,7 +52,6 @@ def _replicated_job_defaults(replicated_job: Mapping[str, Any]) -> Mapping[str, 
 
 
 def _failure_policy_defaults(failure_policy: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a JobSet's failure policy with its defaults: the restart strategy Recreate and a name for each rule."""
     rules: Sequence[Mapping[str, Any]] = failure_policy.get("rules") or ()
     completed_policy = _add_missing(failure_policy, restartStrategy="Recreate")
     if all(rule.get("name") for rule in rules):
@@ -125,7 +122,6 @@ def region_of(zone: str) -> str:
 
 
 def _with_zones(pool: SpecFields, reservation_zones: Mapping[str, str], zones: list[str]) -> SpecFields:
-    """Return a Cluster's node pool; missing zones become the zone of its reservation, or else the Cluster's zones."""
     if pool.get("zones"):
         return pool
     zone = reservation_zones.get(pool.get("reservation") or "")
@@ -133,7 +129,6 @@ def _with_zones(pool: SpecFields, reservation_zones: Mapping[str, str], zones: l
 
 
 def _pool_defaults(pool: SpecFields) -> SpecFields:
-    """Return the node pool; autoscaling pools get defaults for initial node count, minimum size and location policy."""
     autoscaling = pool.get("autoscaling")
     if autoscaling is None:
         return pool
@@ -171,7 +166,6 @@ def pod_defaults(pod: Obj) -> Obj:
 
 
 def _host_network_containers(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the container fields of a Pod on the host network; missing host ports become the container ports."""
     return {field: [_with_host_ports(each) for each in spec[field]] for field in _CONTAINER_FIELDS if spec.get(field)}
 
 
@@ -183,7 +177,6 @@ def _with_host_ports(container: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _container_with_default_requests(container: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the container; a resource with a limit but no request gets a request equal to the limit."""
     requests = _missing_requests(container)
     if not requests:
         return container
@@ -192,7 +185,6 @@ def _container_with_default_requests(container: Mapping[str, Any]) -> Mapping[st
 
 
 def _missing_requests(container: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the limits of those resources for which the container has a limit but no request, by resource name."""
     resources = container.get("resources") or {}
     requests = resources.get("requests") or {}
     return {name: limit for name, limit in (resources.get("limits") or {}).items() if name not in requests}
@@ -269,13 +261,12 @@ def cron_job_defaults(obj: Obj) -> Obj:
 
 
 def _with_spec_fields(obj: Obj, default_fields: Mapping[str, Any], **fields: Any) -> Obj:
-    """Return the object with `fields` set in its spec and missing `default_fields` added; the same if unchanged."""
+    """Return the object with `fields` set in its spec and missing `default_fields` added; the same object if equal."""
     spec = {**default_fields, **obj["spec"], **fields}
     return {**obj, "spec": spec} if spec != obj["spec"] else obj
 
 
 def _update_strategy_defaults(strategy: Mapping[str, Any] | None, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the update strategy, by default of type RollingUpdate; this type gets the default `settings`."""
     typed_strategy = {"type": _ROLLING_UPDATE_TYPE, **(strategy or {})}
     if typed_strategy["type"] != _ROLLING_UPDATE_TYPE:
         return typed_strategy
@@ -301,7 +292,6 @@ def job_defaults(job: Obj) -> Obj:
 
 
 def _job_spec_defaults(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the defaults of a Job's spec; completions get a default only if parallelism is unset."""
     indexes_fail_alone = spec.get("backoffLimitPerIndex") is not None
     default_fields: dict[str, Any] = {
         "parallelism": 1,
@@ -315,7 +305,6 @@ def _job_spec_defaults(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pod_failure_policy_defaults(failure_policy: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a Job's pod failure policy; patterns in onPodConditions without a status get the status True."""
     rules = failure_policy.get("rules") or []
     if all(pattern.get("status") for rule in rules for pattern in rule.get("onPodConditions") or ()):
         return failure_policy
@@ -333,7 +322,10 @@ def _failure_rule_defaults(rule: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def limit_range_defaults(limit_range: Obj) -> Obj:
-    """Return the LimitRange; for containers, `default` defaults to `max`, `defaultRequest` to `default` or `min`."""
+    """Return the LimitRange with defaults for containers.
+
+    For each resource, a missing `default` becomes `max`; a missing `defaultRequest` becomes `default` or else `min`.
+    """
     limits = (limit_range.get("spec") or {}).get("limits") or []
     defaulted_limits = [_container_limit_defaults(limit) for limit in limits]
     return limit_range if defaulted_limits == limits else with_path(limit_range, ("spec", "limits"), defaulted_limits)

@@ -64,7 +64,6 @@ def _decode_configuration(configuration_value: Any) -> tuple[Obj | None, Sequenc
 
 
 def _with_v1beta1_remedies(errors: Sequence[FieldError]) -> Iterator[FieldError]:
-    """Yield the errors; for unknown fields that enabled features in v1beta1, the remedy names their replacement."""
     for fault in errors:
         remedy = _REMEDY_BY_V1BETA1_FIELD.get(fault.path)
         yield fault if remedy is None else fault._replace(remedy=f"v1beta2 does not have this field: {remedy}")

@@ -143,7 +143,6 @@ def _restore_original(saved_fields: Any, part: ConversionPart, current_fields: O
 
 
 def _read_original_fields(obj: Obj, annotation: str) -> Mapping[str, Any]:
-    """Return the fields that an earlier conversion saved in the annotation, by ConversionPart name."""
     text = (obj["metadata"].get("annotations") or {}).get(annotation)
     try:
         original_fields = msgspec.json.decode(text) if text else {}
@@ -153,7 +152,6 @@ def _read_original_fields(obj: Obj, annotation: str) -> Mapping[str, Any]:
 
 
 def _with_saved_originals(obj: Obj, restored_from: str, saved_to: str, unrepresented_parts: Mapping[str, Any]) -> Obj:
-    """Return the object with `unrepresented_parts` in annotation `saved_to`, and without annotation `restored_from`."""
     old_annotations = obj["metadata"].get("annotations") or {}
     annotations = {name: value for name, value in old_annotations.items() if name not in {restored_from, saved_to}}
     if unrepresented_parts:
@@ -168,7 +166,6 @@ _STATUS_PATH: Final = ("status",)
 
 
 def _upgrade_admission_checks(old: ObjectFragment) -> ObjectFragment:
-    """Convert a ClusterQueue's admissionChecks, if any, to admissionChecksStrategy, replacing an existing one."""
     if names := old.get("admissionChecks"):
         return {"admissionChecksStrategy": {"admissionChecks": [{"name": name} for name in names]}}
     strategy = old.get("admissionChecksStrategy")
@@ -193,7 +190,6 @@ def _fungibility_part(name: str, old_value: str) -> ConversionPart:
 
 
 def _upgrade_cluster_source(old: ObjectFragment) -> ObjectFragment:
-    """Merge a MultiKueueCluster's kubeConfig, if it has a location, and clusterProfileRef into clusterSource."""
     if not old:
         return {}
     kube_config, profile = old.get("kubeConfig") or {}, old.get("clusterProfileRef")
@@ -204,7 +200,10 @@ def _upgrade_cluster_source(old: ObjectFragment) -> ObjectFragment:
 
 
 def _downgrade_cluster_source(new: ObjectFragment) -> ObjectFragment:
-    """Split a MultiKueueCluster's clusterSource into kubeConfig, required in v1beta1, and clusterProfileRef if set."""
+    """Split a MultiKueueCluster's clusterSource.
+
+    v1beta1 requires a kubeConfig: if clusterSource has none, kubeConfig gets an empty location.
+    """
     if "clusterSource" not in new:
         return {}
     cluster_source = new["clusterSource"] or {}
@@ -281,7 +280,6 @@ def expand_slices(slices: Sequence[Obj]) -> list[dict[str, Any]]:
 
 
 def _level_value_at(level_values: Obj, i: int) -> str:
-    """Return the i-th domain's value at one topology level, from `valuesPerLevel` in a TopologyAssignment slice."""
     if (universal := level_values.get("universal")) is not None:
         return str(universal)
     individual = level_values["individual"]
@@ -289,7 +287,6 @@ def _level_value_at(level_values: Obj, i: int) -> str:
 
 
 def _pod_count_at(pod_counts: Obj, i: int) -> int:
-    """Return the i-th domain's pod count, from the `podCounts` of a TopologyAssignment slice."""
     universal_count = pod_counts.get("universal")
     return int(pod_counts["individual"][i] if universal_count is None else universal_count)
 
@@ -305,7 +302,6 @@ def _build_topology_slice(levels: Sequence[str], domains: Sequence[Obj]) -> dict
 
 
 def _encode_levels(level_values: Sequence[str]) -> dict[str, Any]:
-    """Encode domain values of a topology level: `universal` if equal, else `roots` with common prefix and suffix."""
     if all(value == level_values[0] for value in level_values):
         return {"universal": level_values[0]}
     common_suffix = _common_prefix([value[::-1] for value in level_values])[::-1]
@@ -323,7 +319,6 @@ def _common_prefix(values: Sequence[str]) -> str:
 
 
 def _group_by_prefix(levels: Sequence[str], domains: Sequence[Obj]) -> list[Sequence[Obj]]:
-    """Group adjacent topology domains into slices: by common host name prefix if the lowest level is the host name."""
     keys = [""] * len(domains)
     if len(domains) > 1 and levels and levels[-1] == HOSTNAME:
         keys = _host_name_prefixes([domain["values"][-1] for domain in domains])
@@ -332,7 +327,6 @@ def _group_by_prefix(levels: Sequence[str], domains: Sequence[Obj]) -> list[Sequ
 
 
 def _slice_start_indexes(keys: Sequence[str]) -> list[int]:
-    """Return the start index of each TopologyAssignment slice: where the key changes, or a slice has maximum size."""
     start_indexes: list[int] = []
     for i, key in enumerate(keys):
         if not start_indexes or key != keys[i - 1] or i - start_indexes[-1] == _DOMAINS_PER_SLICE_MAX:
@@ -391,7 +385,6 @@ class ItemFields:
         return with_path(obj, self.path, [self._write_item(item, fragment) for item in items])
 
     def _write_item(self, item: Obj, fragment: ObjectFragment) -> Obj:
-        """Return the list item with the field set or removed; unchanged if it lacks the mapping at `item_path`."""
         if not isinstance(_value_at(item, self.item_path), Mapping):
             return item
         return with_path(item, (*self.item_path, self.field), fragment.get(item.get("name", "main")))
@@ -402,14 +395,12 @@ class ItemFields:
 
 
 def _value_at(obj: Any, path: tuple[str, ...]) -> Any:
-    """Return the value at a path of nested mappings in the object, or None if there is none."""
     for name in path:
         obj = obj.get(name) if isinstance(obj, Mapping) else None
     return obj
 
 
 def _upgrade_priority_class(old: ObjectFragment) -> ObjectFragment:
-    """Convert priorityClassName and priorityClassSource to priorityClassRef; return {} if one is missing or unknown."""
     class_reference = _CLASS_REFERENCE_BY_SOURCE.get(old.get("priorityClassSource") or "")
     name = old.get("priorityClassName")
     if class_reference is None or not name:
@@ -418,14 +409,12 @@ def _upgrade_priority_class(old: ObjectFragment) -> ObjectFragment:
 
 
 def _downgrade_priority_class(new: ObjectFragment) -> ObjectFragment:
-    """Convert priorityClassRef to priorityClassName and priorityClassSource; return {} if it is missing or unknown."""
     class_reference = new.get("priorityClassRef") or {}
     class_source = _SOURCE_BY_CLASS_REFERENCE.get((class_reference.get("group", ""), class_reference.get("kind", "")))
     return {"priorityClassName": class_reference["name"], "priorityClassSource": class_source} if class_source else {}
 
 
 def _compress_topology_assignment(assignment: Obj) -> Obj:
-    """Convert the domains of a TopologyAssignment to slices. If a domain does not match the levels, change nothing."""
     levels, domains = assignment.get("levels") or [], assignment.get("domains")
     if domains is None or any(len(domain["values"]) != len(levels) for domain in domains):
         return assignment
@@ -434,7 +423,6 @@ def _compress_topology_assignment(assignment: Obj) -> Obj:
 
 
 def _expand_topology_assignment(assignment: Obj) -> Obj:
-    """Convert the slices of a TopologyAssignment to domains. If the slices are invalid, change nothing."""
     if next(assignment_errors(assignment, ""), None) is not None:
         return assignment
     other_fields = {name: value for name, value in assignment.items() if name != "slices"}
@@ -442,7 +430,6 @@ def _expand_topology_assignment(assignment: Obj) -> Obj:
 
 
 def _assignment_converter(change_assignment: Callable[[Obj], Obj]) -> Callable[[ObjectFragment], ObjectFragment]:
-    """Return a ConversionPart's conversion that applies a function to the TopologyAssignment of every pod set."""
     return lambda fragment: {name: change_assignment(assignment) for name, assignment in fragment.items()}
 
 

@@ -82,7 +82,6 @@ def decode_unvalidated(obj: Any, namespace: str, valid_obj: Obj | None = None) -
 
 
 def _served_kind_or_faults(obj: Any) -> tuple[ServedKind, str] | list[FieldError]:
-    """Return the kind and version of an object, or the errors if its kind or apiVersion is missing or unknown."""
     if not isinstance(obj, Mapping):
         return [FieldError("", f"{format_value(obj)} is not an object", "write apiVersion, kind, metadata and spec")]
     api_version, kind = obj.get("apiVersion"), obj.get("kind")
@@ -93,7 +92,6 @@ def _served_kind_or_faults(obj: Any) -> tuple[ServedKind, str] | list[FieldError
 
 
 def _kind_errors(api_version: object, kind: object) -> list[FieldError]:
-    """Return the errors for an apiVersion or kind that is missing or not a string."""
     value_by_required_field = {
         "apiVersion": (api_version, _api_version_remedy(kind)),
         "kind": (kind, "set the field to the kind of the object, such as Job"),
@@ -108,7 +106,6 @@ def _kind_errors(api_version: object, kind: object) -> list[FieldError]:
 
 
 def _api_version_remedy(kind: object) -> str:
-    """Return the remedy for a missing apiVersion: the apiVersion of the kind if it is known, else an example."""
     served_kind = _served_kinds_by_name().get(str(kind))
     return (
         f"set the field to {served_kind.api_version}"
@@ -118,7 +115,6 @@ def _api_version_remedy(kind: object) -> str:
 
 
 def _unknown_kind_error(api_version: str, kind: str) -> FieldError:
-    """Return the error for an unknown kind or API version; the remedy suggests the nearest known one, if any."""
     served_kind = _served_kinds_by_name().get(kind)
     if served_kind is not None:
         remedy = "use " + " or ".join(
@@ -159,7 +155,6 @@ def _with_namespace_scope(
 
 
 def _queue_name_warnings(served_kind: ServedKind, obj: Obj) -> Iterator[str]:
-    """Yield a warning if a Job or JobSet names its LocalQueue only in an annotation: Kueue reads only the label."""
     queue = annotation(obj, well_known.QUEUE_NAME) if served_kind.constant in {JOB, JOB_SET} else None
     if queue and not label(obj, well_known.QUEUE_NAME):
         yield (
@@ -169,7 +164,6 @@ def _queue_name_warnings(served_kind: ServedKind, obj: Obj) -> Iterator[str]:
 
 
 def _metadata_errors(obj: Obj, errors: list[FieldError]) -> list[FieldError]:
-    """Return the errors of an object's metadata; empty if `errors`, those of the schema, include one in metadata."""
     if any(fault.path.startswith("metadata") for fault in errors):
         return []
     return list(metadata_errors(obj))
@@ -311,7 +305,6 @@ def objects_with_paths(value: Any) -> Iterator[tuple[Any, str]]:
 
 
 def _is_list_object(value: Any) -> bool:
-    """Return whether the value of a YAML document is a `List`, or a list of one kind such as `JobList`."""
     if not isinstance(value, Mapping) or not isinstance(value.get("items"), list):
         return False
     kind, api_version = value.get("kind"), value.get("apiVersion")
@@ -321,7 +314,6 @@ def _is_list_object(value: Any) -> bool:
 
 
 def _kind_and_name(document: Document) -> tuple[str, str]:
-    """Return the object kind and name in a YAML document, from its text if the document cannot be parsed."""
     if document.value is not None:
         return _kind_text(document.value), _name_text(document.value)
     kind, name = _KIND_LINE_PATTERN.search(document.text), _NAME_LINE.search(document.text)
@@ -334,7 +326,6 @@ def _kind_text(obj: Any) -> str:
 
 
 def _name_text(obj: Any) -> str:
-    """Return the name of an object, or its generateName prefix followed by `*`; '' if it has neither."""
     metadata = obj.get("metadata") if isinstance(obj, Mapping) else None
     if not isinstance(metadata, Mapping):
         return ""
@@ -351,7 +342,6 @@ def _is_printable_word(text: str) -> bool:
 
 
 def _text_on_one_line(text: str) -> str:
-    """Return the text with line breaks and other non-printable characters escaped."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -361,7 +361,6 @@ class Requirement(NamedTuple):
                 return value is not None and self._is_label_beyond_bound(value)
 
     def _is_label_beyond_bound(self, value: str) -> bool:
-        """Return whether a label value satisfies `Gt` or `Lt`; values that are not integers never do."""
         label_number, bound_number = parse_integer(value), parse_integer(self.values[0]) if self.values else None
         if label_number is None or bound_number is None:
             return False
@@ -476,7 +475,7 @@ _BINARY_FORMAT_RESOURCES: Final = frozenset({"memory", "ephemeral-storage"})
 
 
 def _quantity_examples(text: str) -> str:
-    """Return valid notations for the error about a malformed quantity: `4G` and `4Gi` for `4GB`, else examples."""
+    """Return valid notations to suggest for a malformed quantity, such as those with `4G` and `4Gi` for `4GB`."""
     match = _BYTES_PATTERN.fullmatch(text[:QUANTITY_LENGTH_MAX])
     if match is None:
         return "500m, 2, 1.5, 10Gi or 1e3"
@@ -508,7 +507,6 @@ def parse_quantity(value: str | int | float) -> int:
 
 
 def _power_of_ten(power_exponent: int) -> int:
-    """Return ten to the power of an exponent; 1 for a negative exponent."""
     return int(10 ** max(power_exponent, 0))
 
 
@@ -573,7 +571,6 @@ def format_quantity(nano: int, suffix_format: QuantityFormat) -> str:
 
 
 def _format_exponential(mantissa: int, exponent: int) -> str:
-    """Format `mantissa * 10**exponent` as an integer with the largest possible exponent divisible by three."""
     while mantissa and mantissa % 1000 == 0:
         mantissa //= 1000
         exponent += 3
@@ -581,7 +578,6 @@ def _format_exponential(mantissa: int, exponent: int) -> str:
 
 
 def _format_decimal(mantissa: int, exponent: int) -> str:
-    """Format `mantissa * 10**exponent` as an integer with the largest possible decimal suffix."""
     if mantissa == 0:
         return "0"
     while mantissa % 1000 == 0 and exponent < 18:
@@ -591,7 +587,6 @@ def _format_decimal(mantissa: int, exponent: int) -> str:
 
 
 def _format_binary(amount: int) -> str:
-    """Format an integer with the largest binary suffix that divides it, else in decimal form."""
     for suffix, factor in reversed(_BINARY_FACTORS.items()):
         if amount % factor == 0:
             return f"{amount // factor}{suffix}"

@@ -379,10 +379,6 @@ def evaluate_pod(policy: LevelVersion, metadata: Obj, spec: Obj) -> PodSecurityV
 
 @cache
 def _check_functions(level: str, minor_version: int) -> Sequence[baseline.CheckPod]:
-    """Return the functions that check a Pod Security level in a minor version of Kubernetes.
-
-    Checks of `baseline` come first, without those that checks of `restricted` replace.
-    """
     if level == PRIVILEGED:
         return ()
     levels = (BASELINE,) if level == BASELINE else (BASELINE, RESTRICTED)

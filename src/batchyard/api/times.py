@@ -116,7 +116,10 @@ def parse_time_or_duration(text: str, simulation_start: Instant) -> Instant:
 
 
 def reservation_window(reservation: Mapping[str, Any], simulation_start: Instant) -> ReservationWindow:
-    """Return the start and end of a Cluster's machine reservation; its durations count from `simulation_start`."""
+    """Return the start and end of a Cluster's machine reservation.
+
+    A duration in the field `start` or `end` counts from `simulation_start`; the field `duration` counts from the start.
+    """
     start = parse_time_or_duration(reservation.get("start") or "0s", simulation_start)
     duration_text, end = reservation.get("duration"), reservation.get("end")
     if duration_text is not None:

@@ -185,7 +185,6 @@ def _split_at_separators(text: str) -> Iterator[tuple[str, int]]:
 
 
 def _is_empty_chunk(chunk: str) -> bool:
-    """Return whether a chunk of text has only white space, comments and directives."""
     content = chunk.lstrip()
     if not content or content[0] not in "#%":
         return not content
@@ -213,13 +212,11 @@ def _parse_chunk(
 
 
 def _json_lines(chunk: str, first_line: int) -> list[tuple[str, int]] | None:
-    """Return the non-blank lines of a text with their line numbers; None unless each has the form `{...}`."""
     lines = [(line, number) for number, line in enumerate(chunk.splitlines(), first_line) if line.strip()]
     return lines if all(line[0] == "{" and line.rstrip()[-1] == "}" for line, _ in lines) else None
 
 
 def _read_yaml_chunk(chunk: str, first_line: int, values_max: int | None) -> tuple[Any, Sequence[FieldError]]:
-    """Parse a YAML document; return its value (None if it cannot be parsed) and its errors."""
     builder = _DocumentBuilder(first_line, values_max)
     try:
         value, errors = builder.build(chunk), builder.faults
@@ -232,7 +229,6 @@ def _read_yaml_chunk(chunk: str, first_line: int, values_max: int | None) -> tup
 
 
 def _template_error(chunk: str, first_line: int) -> FieldError | None:
-    """Return the error for invalid YAML that contains actions of a template, such as {{ .Values.name }}; else None."""
     action = _TEMPLATE_ACTION_PATTERN.search(chunk)
     if action is None:
         return None
@@ -242,7 +238,6 @@ def _template_error(chunk: str, first_line: int) -> FieldError | None:
 
 
 def _read_json_chunk(chunk: str) -> Any:
-    """Parse a JSON document; return None if it is invalid, nested too deeply, or has a duplicate field."""
     if is_too_deep(chunk):
         return None
     try:
@@ -283,7 +278,6 @@ def remove_json_strings(text: bytes) -> bytes:
 
 
 def _syntax_fault(error: yaml.YAMLError, first_line: int, chunk: str) -> FieldError:
-    """Convert a YAML syntax error to a FieldError with the line in the file and a remedy."""
     if isinstance(error, _LimitExceededError):
         return FieldError("", error.problem, error.remedy, line=first_line + error.line)
     if isinstance(error, yaml.MarkedYAMLError):
@@ -299,8 +293,6 @@ def _syntax_fault(error: yaml.YAMLError, first_line: int, chunk: str) -> FieldEr
 
 
 class _LimitExceededError(yaml.YAMLError):
-    """A YAML document exceeds the limit for its number of values, its nesting, or the expansion of anchors."""
-
     def __init__(self, event: yaml.Event, problem: str, remedy: str) -> None:
         super().__init__(problem)
         self.problem = problem
@@ -310,8 +302,6 @@ class _LimitExceededError(yaml.YAMLError):
 
 
 class _OpenCollection:
-    """A list or mapping of a YAML document that is being built."""
-
     __slots__ = ("anchor", "key", "merged_fields", "size", "value")
 
     def __init__(self, value: list[Any] | dict[str, Any], anchor: str | None) -> None:
@@ -335,7 +325,6 @@ class _DocumentBuilder:
         self._result: Any = None
 
     def build(self, chunk: str) -> Any:
-        """Parse the text of a YAML document and return its value; raise YAMLError if it is malformed or too large."""
         for event in yaml.parse(chunk, Loader=yaml.CSafeLoader):
             self._values_left -= 1
             if self._values_left < 0:
@@ -388,7 +377,6 @@ class _DocumentBuilder:
             return ""
 
     def _add_value(self, value: Any, value_count: int, event: yaml.Event, anchor: str | None) -> None:
-        """Add a completely read YAML value to the list or mapping that contains it."""
         if anchor:
             self._anchors[anchor] = (value, value_count)
         if not self._frames:
@@ -435,7 +423,6 @@ class _DocumentBuilder:
                 )
 
     def _record_fault(self, event: yaml.Event, problem: str, remedy: str) -> None:
-        """Record an error in the YAML document with its path and line; only the first FAULTS_MAX errors are kept."""
         if len(self.faults) >= FAULTS_MAX:
             return
         mark = event.start_mark
@@ -520,7 +507,6 @@ def _blank_line_count(text: str) -> int:
 
 
 def _find_child_node(node: Any, step: str) -> tuple[int, Any] | None:
-    """Return the line offset and the child (field or list item) of a parsed YAML node; None if it does not exist."""
     if isinstance(node, yaml.SequenceNode) and step.isdecimal() and int(step) < len(node.value):
         list_item = node.value[int(step)]
         return list_item.start_mark.line, list_item

@@ -72,7 +72,6 @@ class JobRelations:
         return (event.key,)
 
     def _priority_class_of(self, job: meta.Obj) -> meta.Key | None:
-        """Return the key of the priority class that a job names; None without one, with an owner or without a queue."""
         if meta.controller_of(job) is not None or not meta.label(job, well_known.QUEUE_NAME):
             return None
         return adjustments.priority_class_key(job, self._integration.templates(job))
@@ -92,7 +91,6 @@ class JobRelations:
         return [*(() if job is None else (job,)), *child_jobs, *prebuilt_jobs]
 
     def _job_of(self, workload: meta.Obj) -> meta.Key | None:
-        """Return the key of the job that controls a Workload; None if it is not of this job kind."""
         owner = meta.controller_of(workload)
         job = None if owner is None else meta.owner_key(owner, workload["metadata"].get("namespace", ""))
         return job if job is not None and job.kind == self._integration.kind else None
@@ -104,7 +102,6 @@ EntryT = TypeVar("EntryT", bound=Hashable)
 def _move_index_entry(
     jobs_by_entry: dict[EntryT, dict[meta.Key, None]], event: WatchEvent, entry_of: Callable[[meta.Obj], EntryT | None]
 ) -> None:
-    """Move an event's object in an index from its old to its new entry; remove an entry that becomes empty."""
     old_entry = None if event.old is None else entry_of(event.old)
     new_entry = None if event.type is EventType.DELETED else entry_of(event.obj)
     if old_entry is not None and old_entry != new_entry and old_entry in jobs_by_entry:
@@ -121,8 +118,6 @@ def _owner_uid(obj: meta.Obj) -> str | None:
 
 
 class _JobPass(NamedTuple):
-    """The inputs of one reconcile of a job: the job, its pod sets, whether it is suspended, the reader and the time."""
-
     key: meta.Key
     job: meta.Obj
     pod_sets: list[dict[str, Any]]
@@ -135,7 +130,7 @@ class _JobPass(NamedTuple):
 
 
 class JobReconciler:
-    """Controller that manages the Workloads of one kind of job, and lets jobs run only while these are admitted."""
+    """Controller that manages the Workloads of one kind of job; a job runs only while its Workload is admitted."""
 
     rank = 0
     kinds = (
@@ -237,7 +232,6 @@ class JobReconciler:
         return self._stop_job(job_pass, None, "missing workload") or ReconcileResult()
 
     def _stop_unmatched_job(self, job_pass: _JobPass, old_workloads: Sequence[meta.Obj]) -> ReconcileResult | None:
-        """Stop a running job that no Workload matches; None if the job is suspended or finished."""
         if job_pass.suspended or self._integration.completion(job_pass.job) is not None:
             return None
         if len(old_workloads) == 1:
@@ -246,7 +240,6 @@ class JobReconciler:
         return self._stop_job(job_pass, None, "Missing Workload; unable to restore pod templates")
 
     def _replace_unmatched(self, job_pass: _JobPass, old_workloads: Sequence[meta.Obj]) -> ReconcileResult | None:
-        """Update the pending Workload of a changed job, or delete Workloads that do not match; None if none exist."""
         if not old_workloads:
             return None
         workload = old_workloads[0]
@@ -284,7 +277,6 @@ class JobReconciler:
         return ReconcileResult([Create(workload)], [job_pass.event("CreatedWorkload", message)])
 
     def _sync_workload(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
-        """Copy the admission gate or else the priority class of a job to its Workload; None if no write is needed."""
         if lifecycle.is_finished(workload):
             return None
         updated_workload = workloads.with_gate_of(workload, job_pass.job)
@@ -389,7 +381,10 @@ class JobReconciler:
         return ReconcileResult([Update(started_job)], [job_pass.event("Started", message)])
 
     def _stop_job(self, job_pass: _JobPass, workload: meta.Obj | None, message: str) -> ReconcileResult | None:
-        """Return the next write that stops a job and restores its pod templates; None if the job is stopped."""
+        """Return the next write that stops a job and restores its pod templates.
+
+        The result has no write while the job's pods still end, and is None if the job is stopped.
+        """
         if _is_stopping(job_pass) and self._integration.is_active(job_pass.job):
             return ReconcileResult()
         original_infos = original_injections(workload) if workload is not None else []
@@ -401,7 +396,6 @@ class JobReconciler:
 
 
 def _unfinished_workloads(job: meta.Key, reader: Reader) -> list[meta.Obj]:
-    """Return the unfinished Workloads that a job of any kind owns."""
     parent_job = reader.get(job)
     uid = parent_job["metadata"].get("uid", "") if parent_job is not None else ""
     owned_objects = reader.owned_by(uid, job.namespace) if uid else ()
@@ -409,7 +403,6 @@ def _unfinished_workloads(job: meta.Key, reader: Reader) -> list[meta.Obj]:
 
 
 def _with_reclaimable_pods(workload: meta.Obj, reclaimable_pods: Sequence[Mapping[str, Any]]) -> meta.Obj:
-    """Return the Workload with `status.reclaimablePods`, at most its pod counts; the same object if unchanged."""
     pod_count_by_name = {pod_set["name"]: pod_set["count"] for pod_set in workload["spec"]["podSets"]}
     pods = [
         {"name": p["name"], "count": min(p["count"], pod_count_by_name.get(p["name"], p["count"]))}
@@ -431,7 +424,6 @@ def _is_stopping(job_pass: _JobPass) -> bool:
 
 
 def _admission_check_events(job_pass: _JobPass, workload: meta.Obj) -> list[EventRecord]:
-    """Return an Event on the job with the messages of its Workload's Pending admission checks; [] if none."""
     if not lifecycle.has_quota_reservation(workload):
         return []
     pending_checks = lifecycle.checks_in_state(workload, lifecycle.PENDING)
@@ -451,7 +443,6 @@ def _report_missing_class(job_pass: _JobPass, missing_class: adjustments.Missing
 
 
 def _delete_workloads(workloads_to_delete: Sequence[meta.Obj]) -> ReconcileResult:
-    """Return the writes that remove the finalizers of unneeded Workloads and delete them."""
     deletion_result = ReconcileResult()
     for workload in workloads_to_delete:
         deletion_result.writes += _release_workload_finalizer(workload).writes

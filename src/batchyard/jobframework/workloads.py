@@ -85,7 +85,6 @@ def original_injections(workload: meta.Obj) -> list[PodSetInfo]:
 
 
 def _flavor_names(assignment: Mapping[str, Any]) -> list[str]:
-    """Return the flavors assigned to a pod set, without duplicates, in order of resource name."""
     return list(dict.fromkeys(flavor for _, flavor in sorted((assignment.get("flavors") or _EMPTY_MAP).items())))
 
 
@@ -212,7 +211,6 @@ def _are_equivalent(pod_set: Mapping[str, Any], other_pod_set: Mapping[str, Any]
 
 
 def _compared_fields(pod_set: Mapping[str, Any], ignore_tolerations: bool) -> Mapping[str, Any]:
-    """Return the fields of a pod set's pod spec that `are_pod_sets_equivalent()` compares."""
     spec = (pod_set.get("template") or {}).get("spec") or {}
     fields = ("containers", "initContainers") if ignore_tolerations else ("containers", "initContainers", "tolerations")
     return {field: spec[field] for field in fields if spec.get(field)}
@@ -393,7 +391,6 @@ def with_gate_of(workload: meta.Obj, job: meta.Obj) -> meta.Obj:
 
 
 def _copied_annotations(job: meta.Obj) -> dict[str, Any]:
-    """Return the `annotations` field that a Workload copies from its job; {} if there is nothing to copy."""
     annotations = job["metadata"].get("annotations") or {}
     copied_annotations = {
         name: value

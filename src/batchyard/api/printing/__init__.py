@@ -56,7 +56,6 @@ def _format_line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _cell_on_one_line(cell: str) -> str:
-    """Cut the text of a cell at its first line break, append `...`, and replace control characters by spaces."""
     if cell.isprintable():
         return cell
     first_line, *lines_after_break = _LINE_BREAK.split(cell, maxsplit=1)

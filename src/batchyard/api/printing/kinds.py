@@ -33,8 +33,6 @@ _SCHEDULING_GATED_REASON: Final = "SchedulingGated"
 
 
 class _InitProgress(NamedTuple):
-    """The progress of a pod's init containers, which the status of the pod in a table shows."""
-
     #: The statuses of the init containers up to the first unfinished one.
     statuses: Sequence[ContainerFields]
     #: The state of the first unfinished init container, such as `Init:0/2`; empty if all have finished.
@@ -103,7 +101,6 @@ def _pod_container_reason(obj: Obj, init_progress: _InitProgress) -> str:
 
 
 def _main_statuses(obj: Obj, init_progress: _InitProgress) -> Sequence[ContainerFields]:
-    """Return the statuses of a pod's main containers; empty until its init containers have finished."""
     return (value_at(obj, "status", "containerStatuses") or ()) if _is_initialized(obj, init_progress) else ()
 
 
@@ -129,13 +126,11 @@ def _init_progress(obj: Obj) -> _InitProgress:
 
 
 def _sidecar_names(obj: Obj) -> Mapping[str, None]:
-    """Return the names of a pod's sidecars: its init containers with restartPolicy Always."""
     init_containers = value_at(obj, "spec", "initContainers") or ()
     return {each["name"]: None for each in init_containers if each.get("restartPolicy") == "Always"}
 
 
 def _why_not_running(container: ContainerFields, ignored_reason: str = "") -> str:
-    """Return the reason why a container is waiting or has terminated; '' if running or waiting for `ignored_reason`."""
     waiting_state, end_state = (value_at(container, "state", state_name) for state_name in ("waiting", "terminated"))
     if waiting_state is not None and waiting_state.get("reason"):
         return "" if waiting_state["reason"] == ignored_reason else str(waiting_state["reason"])
@@ -170,7 +165,7 @@ def node_pool_size(obj: Obj, _now: Instant) -> str:
 
 
 def instance_phase(obj: Obj, _now: Instant) -> str:
-    """Return the phase of an Instance; Terminating if it is being deleted."""
+    """Return the phase of an Instance, by default Pending; Terminating if the Instance is being deleted."""
     if obj["metadata"].get("deletionTimestamp"):
         return "Terminating"
     return value_at(obj, "status", "phase") or "Pending"
@@ -272,7 +267,10 @@ def job_status(obj: Obj, _now: Instant) -> str:
 
 
 def completions_text(obj: Obj, _now: Instant) -> str:
-    """Return the numbers of succeeded and needed pods of a Job: `2/4`; without spec.completions, `2/1 of 4`."""
+    """Return the numbers of succeeded and needed pods of a Job: `2/4`.
+
+    Without spec.completions, one is needed: `2/1`, or `2/1 of 4` if the parallelism is 4.
+    """
     succeeded_count = value_at(obj, "status", "succeeded") or 0
     completion_count, parallelism = value_at(obj, "spec", "completions"), value_at(obj, "spec", "parallelism") or 0
     if completion_count is not None:

@@ -33,7 +33,7 @@ def cluster_ip(obj: Obj, _now: Instant) -> str:
 def external_ip(obj: Obj, now: Instant) -> str:
     """Return a Service's external addresses (of load balancers, and external IPs) or its external name.
 
-    Without addresses, `<pending>` for a Service of type LoadBalancer, else `<none>`.
+    Without addresses, return `<pending>` for a Service of type LoadBalancer, and `<none>` for others.
     """
     external_addresses = list(value_at(obj, "spec", "externalIPs") or ())
     match service_type(obj, now):
@@ -63,7 +63,7 @@ def endpoint_addresses(obj: Obj, _now: Instant) -> str:
 def slice_ports(obj: Obj, _now: Instant) -> str:
     """Return the first three ports of an EndpointSlice, and the number of further ones.
 
-    `<unset>` without the field `ports`, `<none>` if it is empty.
+    Return `<unset>` if the field `ports` is missing, and `<none>` if it is empty.
     """
     port_list = obj.get("ports")
     if port_list is None:
@@ -74,7 +74,7 @@ def slice_ports(obj: Obj, _now: Instant) -> str:
 def slice_endpoints(obj: Obj, _now: Instant) -> str:
     """Return the first three addresses of an EndpointSlice, and the number of further ones.
 
-    `<unset>` without the field `endpoints`, `<none>` if it contains no addresses.
+    Return `<unset>` if the field `endpoints` is missing, and `<none>` if it contains no addresses.
     """
     endpoint_list = obj.get("endpoints")
     if endpoint_list is None:
@@ -94,13 +94,11 @@ def ingress_addresses(obj: Obj, _now: Instant) -> str:
 
 
 def _first_three_of_total(texts: Sequence[str], total: int) -> str:
-    """Return the first three texts, and how many of `total` are not shown: `a,b,c + 2 more...`; '' without texts."""
     joined_texts = ",".join(texts[:_SHOWN_MAX])
     return f"{joined_texts} + {total - _SHOWN_MAX} more..." if joined_texts and total > _SHOWN_MAX else joined_texts
 
 
 def _first_three(texts: Sequence[str]) -> str:
-    """Return the first three texts and the number of further ones: `a,b,c + 2 more...`; `<none>` without texts."""
     remainder_text = f" + {len(texts) - _SHOWN_MAX} more..." if len(texts) > _SHOWN_MAX else ""
     return ",".join(texts[:_SHOWN_MAX]) + remainder_text or NONE
 
@@ -130,8 +128,6 @@ def _phase_text(obj: Obj, _now: Instant) -> str:
 
 
 def _access_modes_cell(section: str) -> Cell:
-    """Return a table cell function for the volume access modes in `spec` or `status`, abbreviated: `RWO,ROX`."""
-
     def cell(obj: Obj, _now: Instant) -> str:
         access_modes = value_at(obj, section, "accessModes") or ()
         return ",".join(short for mode, short in _MODE_CODES.items() if mode in access_modes)
@@ -204,7 +200,6 @@ def _last_schedule_age(obj: Obj, now: Instant) -> str:
 
 
 def _used_of_hard_text(obj: Obj, is_limit: bool) -> str:
-    """Return used and hard amounts of a ResourceQuota, such as `pods: 2/10`, for `limits.*` or for other resources."""
     hard_amounts, used_amounts = value_at(obj, "status", "hard") or {}, value_at(obj, "status", "used") or {}
     names = sorted(name for name in hard_amounts if name.startswith("limits") is is_limit)
     return ", ".join(

@@ -187,7 +187,7 @@ class SchemaCompiler:
         return scalar_visitor(field.expression, field.constraints)
 
     def _element_visitor(self, field: Field) -> ValueVisitor:
-        """Return the function that validates a list item or mapping value of the schema `field`."""
+        """Return the function that validates a list item or mapping value: never a type, unlike `visitor()`."""
         visitor = self.visitor(field)
         if not isinstance(visitor, type):
             return visitor
@@ -199,7 +199,6 @@ class SchemaCompiler:
         return visit
 
     def _object(self, type_name: str) -> "RootVisitor":
-        """Build the function that validates objects of a type; those of nested objects are built on first use."""
         fields = self._scope.fields(type_name)
         visitors: dict[str, VisitorOrType] = {}
         for name, field in fields.items():
@@ -253,7 +252,6 @@ class _Completion:
         return string_or_boolean_violation(visitor, value)
 
     def complete_object(self, value: Mapping[str, Any], changed_fields: Mapping[str, Any]) -> Any:
-        """Return the object with `changed_fields` replaced and defaults added; or all its schema violations."""
         flaws, new = SchemaViolations(), {**value, **changed_fields}
         for name, result in changed_fields.items():
             if result is _REMOVED_VALUE:
@@ -277,7 +275,6 @@ class _Completion:
         )
 
     def _complete_default(self, name: str, default: Any) -> Any:
-        """Return a field's default value, with the defaults of its nested fields and in normalized form."""
         visitor = self.visitors[name]
         if not isinstance(visitor, type):
             default = visitor(default)
@@ -321,8 +318,6 @@ def _object(visitors: Mapping[str, VisitorOrType], completion: _Completion) -> R
 
 
 def _with_computed_defaults(visitor: RootVisitor, compute_defaults: DefaultsComputer) -> RootVisitor:
-    """Return the validating function extended to add the defaults that `compute_defaults` derives from other fields."""
-
     def visit(value: Any, valid_obj: Mapping[str, Any] | None = None) -> Any:
         result = visitor(value, valid_obj)
         if type(result) is SchemaViolations:
@@ -368,7 +363,6 @@ def _list_visitor(visit_item: ValueVisitor, field: Field) -> ValueVisitor:
 
 
 def _are_items_distinct(items: list[Any], key_fields: list[str] | None) -> bool:
-    """Return whether no two items of a valid list are equal in the key fields or, without key fields, as a whole."""
     if key_fields is None:
         item_identities = set(items)
     elif len(key_fields) == 1:
@@ -462,8 +456,6 @@ def _is_omitted_if_empty(field: Field) -> bool:
 
 
 def _omit_empty_values(visit: ValueVisitor) -> ValueVisitor:
-    """Return the validating function of a list or mapping, changed to remove an empty value, as Go's omitempty does."""
-
     def visit_filled(value: Any) -> Any:
         return _REMOVED_VALUE if not value and value in _EMPTY_VALUES else visit(value)
 
@@ -471,7 +463,6 @@ def _omit_empty_values(visit: ValueVisitor) -> ValueVisitor:
 
 
 def _with_cached_results(visit: ValueVisitor) -> ValueVisitor:
-    """Return the validating function with a cache of results for valid values, by serialized value."""
     cache: dict[bytes, Any] = {}
 
     def visit_once(value: Any) -> Any:
@@ -506,7 +497,6 @@ def describe(field: Field, scope: TypeScope) -> str:
 
 
 def _plural_description(description: str) -> str:
-    """Return the plural of a description, such as `quantities such as 2` for `a quantity such as 2`."""
     noun, space, other_words = description.removeprefix("an ").removeprefix("a ").partition(" ")
     return f"{noun[:-1]}ies{space}{other_words}" if noun.endswith("y") else f"{noun}s{space}{other_words}"
 

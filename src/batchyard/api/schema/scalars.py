@@ -240,7 +240,6 @@ def _container_defaults(container: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _volume_source_defaults(volume: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the default fields of a pod volume: an emptyDir if no source is set, and an image volume's pull policy."""
     if len(volume) == 1 and "name" in volume:
         return {"emptyDir": {}}
     image = volume.get("image")
@@ -250,7 +249,6 @@ def _volume_source_defaults(volume: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _pod_spec_defaults(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return default fields of a pod spec: `serviceAccountName`, and the older `serviceAccount` with the same value."""
     name = spec.get("serviceAccountName") or spec.get("serviceAccount")
     if not name or (spec.get("serviceAccountName") == name and spec.get("serviceAccount") == name):
         return _NO_DEFAULT_FIELDS
@@ -284,7 +282,6 @@ def _endpoint_slice_defaults(endpoint_slice: Mapping[str, Any]) -> Mapping[str, 
 
 
 def _network_policy_defaults(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the default `policyTypes` of a NetworkPolicy: Ingress, and Egress if it has egress rules."""
     if spec.get("policyTypes"):
         return _NO_DEFAULT_FIELDS
     return {"policyTypes": ["Ingress", "Egress"] if spec.get("egress") else ["Ingress"]}

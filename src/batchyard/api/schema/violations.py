@@ -191,9 +191,9 @@ def unknown_field_remedy(scope: TypeScope, kind: str, flaw: SchemaViolation) -> 
 
 
 def _closest_location(scope: TypeScope, kind: str, flaw: SchemaViolation) -> tuple[int, str]:
-    """Return the distance in path steps and the path of the closest known field with the name and a fitting type.
+    """Return the distance in path steps and the path of the closest field with the unknown field's name.
 
-    Without such a field, the distance is huge and the path is ''.
+    The type of the field must fit the value. Without such a field, the distance is huge and the path is ''.
     """
     minimum_step_count, closest_path = 1 << 30, ""
     start, name = _object_location(flaw.path), str(flaw.path[-1])
@@ -210,7 +210,6 @@ def _closest_location(scope: TypeScope, kind: str, flaw: SchemaViolation) -> tup
 
 
 def _may_contain(field: Field, value: Any) -> bool:
-    """Return whether the type of a value fits a field: object, list, boolean, or another scalar."""
     if value is None or field.expression == "any":
         return True
     if field.is_list or isinstance(value, list):
@@ -223,7 +222,6 @@ def _may_contain(field: Field, value: Any) -> bool:
 
 @lru_cache(maxsize=64)
 def _locations_by_field(scope: TypeScope, kind: str) -> dict[str, list[tuple[ObjectLocation, Field]]]:
-    """Return, by field name, the locations of the objects in an API kind that have the field, with its schema."""
     locations_by_name: dict[str, list[tuple[ObjectLocation, Field]]] = {}
     for location, fields in _nested_object_fields(scope, kind):
         for name, field in fields.items():
@@ -232,7 +230,6 @@ def _locations_by_field(scope: TypeScope, kind: str) -> dict[str, list[tuple[Obj
 
 
 def _nested_object_fields(scope: TypeScope, kind: str) -> Iterator[tuple[ObjectLocation, dict[str, Field]]]:
-    """Yield the location and the fields of the root object and the nested objects of an API kind, outermost first."""
     pending_objects: list[tuple[ObjectLocation, TypeScope, str]] = [((), scope, kind)]
     for path, outer_scope, type_name in pending_objects:
         type_scope, name = outer_scope.scope_of(type_name)

@@ -37,8 +37,6 @@ class ScheduleError(Exception):
 
 
 class _FieldBounds(NamedTuple):
-    """The valid values of one field of a cron schedule: minimum, maximum, and names such as `jan`."""
-
     minimum: int
     maximum: int
     names: Mapping[str, int] = {}
@@ -291,7 +289,7 @@ def stateful_set_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
 
 
 def cron_job_errors(obj: Obj) -> Iterator[FieldError]:
-    """Validate a CronJob: its name, schedule, time zone, policies and Job template."""
+    """Validate a CronJob: its name, schedule, time zone, concurrency, deadline, history limits and Job template."""
     yield from rules.metadata_errors(obj)
     name, spec = obj["metadata"].get("name", ""), obj["spec"]
     if len(name) > _CRON_JOB_NAME_LENGTH_MAX:
@@ -343,7 +341,6 @@ def _schedule_errors(schedule: str) -> Iterator[FieldError]:
 
 
 def _time_zone_errors(time_zone: str | None) -> Iterator[FieldError]:
-    """Report a time zone that is not a name in the IANA time zone database."""
     path, remedy = "spec.timeZone", "use a name in the IANA time zone database, such as Europe/Berlin"
     if time_zone is None:
         return

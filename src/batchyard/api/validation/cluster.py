@@ -87,7 +87,6 @@ def run_duration_errors(spec: SpecFields, path: str) -> Iterator[FieldError]:
 
 
 def _node_count_errors(pool: SpecFields, path: str) -> Iterator[FieldError]:
-    """Report a missing nodeCount, invalid autoscaling bounds, and a nodeCount outside of these bounds."""
     autoscaling, node_count = pool.get("autoscaling"), pool.get("nodeCount")
     if autoscaling is None:
         if node_count is None and pool.get("provisioning") != "queued":
@@ -99,7 +98,6 @@ def _node_count_errors(pool: SpecFields, path: str) -> Iterator[FieldError]:
 
 
 def _autoscaling_bounds_errors(autoscaling: SpecFields, path: str) -> Iterator[FieldError]:
-    """Report autoscaling bounds that are both per zone and total, have no maximum, or are in the wrong order."""
     has_zone_bounds = "min" in autoscaling or "max" in autoscaling
     has_total_bounds = "totalMin" in autoscaling or "totalMax" in autoscaling
     if has_zone_bounds and has_total_bounds:
@@ -115,7 +113,6 @@ def _autoscaling_bounds_errors(autoscaling: SpecFields, path: str) -> Iterator[F
 
 
 def _initial_count_errors(pool: SpecFields, autoscaling: SpecFields, path: str) -> Iterator[FieldError]:
-    """Report an initial nodeCount outside of the autoscaling bounds per zone, or above the maximum in total."""
     zone_node_count = pool.get("nodeCount", 0)
     total_count = zone_node_count * len(pool.get("zones") or [""])
     minimum, maximum, total_max = autoscaling.get("min", 0), autoscaling.get("max"), autoscaling.get("totalMax")
@@ -128,7 +125,6 @@ def _initial_count_errors(pool: SpecFields, autoscaling: SpecFields, path: str) 
 
 
 def _provisioning_errors(pool: SpecFields, path: str) -> Iterator[FieldError]:
-    """Report a reservation of a pool that is not standard, and a queued pool that is not autoscaled from 0 nodes."""
     provisioning_model = pool.get("provisioning", "standard")
     if pool.get("reservation") and provisioning_model != "standard":
         message = f"{provisioning_model} machines do not use reservations"
@@ -148,7 +144,6 @@ def _provisioning_errors(pool: SpecFields, path: str) -> Iterator[FieldError]:
 
 
 def _accelerator_errors(pool: SpecFields, path: str) -> Iterator[FieldError]:
-    """Report a node pool's unsupported accelerator count, or accelerators on TPU machines, which include chips."""
     accelerator = pool.get("accelerator")
     if accelerator is None:
         return
@@ -162,7 +157,6 @@ def _accelerator_errors(pool: SpecFields, path: str) -> Iterator[FieldError]:
 
 
 def _placement_errors(pool: SpecFields, path: str) -> Iterator[FieldError]:
-    """Report a node pool's placement group with an invalid name, with queued provisioning, or in several zones."""
     group = pool.get("placementGroup")
     if group is None:
         return
@@ -273,7 +267,6 @@ def settings_errors(spec: SpecFields) -> Iterator[FieldError]:
 
 
 def _machine_type_errors(machine_type: SpecFields, path: str) -> Iterator[FieldError]:
-    """Report a machine type's invalid amounts and prices, a cpu or memory of 0, and a sustainedCpu above its cpu."""
     for field in _MACHINE_AMOUNT_FIELDS:
         if field in machine_type:
             yield from rules.amount_errors(machine_type[field], f"{path}.{field}")
@@ -290,7 +283,6 @@ def _machine_type_errors(machine_type: SpecFields, path: str) -> Iterator[FieldE
 
 
 def _accelerator_device_errors(machine_type: SpecFields, path: str) -> Iterator[FieldError]:
-    """Report an accelerator that is no extended resource, and a topology with no accelerator or another chip count."""
     accelerator, topology = machine_type.get("accelerator") or {}, machine_type.get("topology")
     resource = accelerator.get("resource")
     if resource and not is_extended(resource):
@@ -319,7 +311,6 @@ def _autoscaling_errors(autoscaling: SpecFields, path: str) -> Iterator[FieldErr
 
 
 def _expander_priorities_errors(autoscaling: SpecFields, path: str) -> Iterator[FieldError]:
-    """Report expander priorities that are missing, not used by the expander, or not valid regular expressions."""
     priorities, expander = autoscaling.get("priorities"), autoscaling.get("expander", "least-waste")
     if expander == "priority" and not priorities:
         remedy = "list names of node pools, highest priority first, or use another expander"
@@ -336,7 +327,6 @@ def _expander_priorities_errors(autoscaling: SpecFields, path: str) -> Iterator[
 
 
 def _auto_provisioning_limits_errors(limits: Sequence[SpecFields], path: str) -> Iterator[FieldError]:
-    """Report autoProvisioning limits with a min above the max, and missing limits for cpu and memory."""
     for i, limit in enumerate(limits):
         if limit.get("min", 0) > limit["max"]:
             message = f"must be at most max, which is {limit['max']}"
@@ -349,7 +339,6 @@ def _auto_provisioning_limits_errors(limits: Sequence[SpecFields], path: str) ->
 
 
 def _operation_times_errors(operation_times: SpecFields, path: str) -> Iterator[FieldError]:
-    """Report durations of a machine operation that are not in the order min, typical, max."""
     for field in _OPERATION_TIME_FIELDS:
         if durations := operation_times.get(field):
             minimum, typical, maximum = (parse_duration(durations[bound]) for bound in ("min", "typical", "max"))
@@ -402,7 +391,6 @@ def _region_zone_errors(spec: SpecFields) -> Iterator[FieldError]:
 
 
 def _container_image_errors(image: SpecFields, path: str) -> Iterator[FieldError]:
-    """Report a local image of a Cluster without exactly one source, or with an unsuitable field or a relative path."""
     image_source_fields = [field for field in ("environment", "root", "machine", "engine") if image.get(field)]
     if len(image_source_fields) != 1:
         message = "must set exactly one of environment, root, machine and engine"
@@ -425,10 +413,6 @@ def _known_zone_errors(zone: str, spec: SpecFields, path: str) -> Iterator[Field
 
 
 def _reservation_errors(reservation: SpecFields, spec: SpecFields, path: str) -> Iterator[FieldError]:
-    """Report a reservation in an unknown zone, with malformed times, or with an end that is not after its start.
-
-    A reservation with both end and duration, or a duration of 0, is reported too.
-    """
     yield from _known_zone_errors(reservation["zone"], spec, f"{path}.zone")
     is_malformed = False
     for field in ("start", "end"):
@@ -487,7 +471,6 @@ def _overbooking_errors(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def _pool_errors(pool: SpecFields, spec: SpecFields, path: str) -> Iterator[FieldError]:
-    """Validate a node pool of a Cluster: its name and fields, and that its zones and reservation are in the Cluster."""
     for error in rules.gke_name_errors(pool["name"]):
         yield rules.invalid(f"{path}.name", pool["name"], error, rules.name_remedy(pool["name"], rules.gke_name_errors))
     yield from pool_errors(pool, path)
@@ -498,7 +481,6 @@ def _pool_errors(pool: SpecFields, spec: SpecFields, path: str) -> Iterator[Fiel
 
 
 def _reservation_use_errors(pool: SpecFields, name: str, spec: SpecFields, path: str) -> Iterator[FieldError]:
-    """Report a node pool whose reservation does not exist, or has another machine type or zone."""
     reservations = {each["name"]: each for each in spec.get("reservations") or ()}
     reservation = reservations.get(name)
     if reservation is None:
@@ -517,7 +499,6 @@ def _reservation_use_errors(pool: SpecFields, name: str, spec: SpecFields, path:
 
 
 def _shared_placement_group_errors(pools: Sequence[SpecFields]) -> Iterator[FieldError]:
-    """Report a placement group that several node pools of a Cluster use."""
     pool_by_group: dict[str, str] = {}
     for i, pool in enumerate(pools):
         placement_group = pool.get("placementGroup")
@@ -529,7 +510,6 @@ def _shared_placement_group_errors(pools: Sequence[SpecFields]) -> Iterator[Fiel
 
 
 def _reserved_count_errors(spec: SpecFields) -> Iterator[FieldError]:
-    """Report node pools of fixed size that together need more machines than their reservation has."""
     for reservation in spec.get("reservations") or ():
         node_count = 0
         for i, pool in enumerate(spec.get("nodePools") or ()):

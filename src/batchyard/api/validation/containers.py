@@ -115,7 +115,6 @@ def service_errors(service: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def _service_address_errors(spec: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Report cluster IPs and external IPs of a Service that are not IP addresses; a cluster IP may be None."""
     address_by_path = [("spec.clusterIP", spec.get("clusterIP"))]
     for field in ("clusterIPs", "externalIPs"):
         address_by_path += [(f"spec.{field}[{i}]", address) for i, address in enumerate(spec.get(field) or ())]
@@ -133,7 +132,6 @@ def service_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Ite
 
 
 def _external_name_errors(spec: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Report an ExternalName Service without a valid DNS name, or with a cluster IP."""
     name, cluster_ip = (spec.get("externalName") or "").removesuffix("."), spec.get("clusterIP")
     if not name:
         yield rules.required("spec.externalName", "", "specify a DNS name, such as db.example.com")
@@ -145,7 +143,6 @@ def _external_name_errors(spec: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def _service_port_errors(ports: Sequence[Mapping[str, Any]]) -> Iterator[FieldError]:
-    """Report ports of a Service with an invalid name, number or protocol, and duplicate ports and names."""
     seen_port_keys: dict[object, None] = {}
     for i, port in enumerate(ports):
         path, name, port_number = f"spec.ports[{i}]", port.get("name") or "", port.get("port", 0)
@@ -211,7 +208,6 @@ def _probe_errors(probe: Mapping[str, Any], path: str, *, requires_one_success: 
 
 
 def _handler_errors(handler: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Report a probe or lifecycle hook without exactly one handler, and an invalid handler."""
     handler_fields = [field for field in _HANDLER_FIELDS if handler.get(field) is not None]
     if not handler_fields:
         yield rules.required(path, "must specify a handler type", "set exec, httpGet, tcpSocket or grpc")
@@ -240,7 +236,6 @@ def _http_get_errors(action: Mapping[str, Any], path: str) -> Iterator[FieldErro
 
 
 def _port_value_errors(port: int | str, path: str) -> Iterator[FieldError]:
-    """Report a port of a probe or hook that is neither a valid number nor a valid port name."""
     if isinstance(port, str):
         for message in rules.port_name_errors(port):
             yield rules.invalid(path, port, message, _PORT_REMEDY)
@@ -389,7 +384,6 @@ def containers_errors(spec: Mapping[str, Any], volumes: Mapping[str, None], path
 
 
 def _host_port_errors(spec: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Report host ports of a pod that are used twice or, on the host network, differ from their container port."""
     is_on_host_network, seen_port_keys = bool(spec.get("hostNetwork")), dict[str, None]()
     containers = [(f"{path}.containers[{i}]", container) for i, container in enumerate(spec.get("containers") or ())]
     for item_path, port in [
@@ -430,7 +424,6 @@ def _container_errors(container: Mapping[str, Any], volumes: Mapping[str, None],
 
 
 def _container_port_errors(ports: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
-    """Report ports of a container with an invalid number, protocol, name or host IP, and duplicate names."""
     seen_port_names: dict[str, None] = {}
     for i, port in enumerate(ports):
         item_path, port_number, protocol = f"{path}[{i}]", port.get("containerPort", 0), port.get("protocol") or "TCP"
@@ -456,7 +449,6 @@ def _container_port_errors(ports: Sequence[Mapping[str, Any]], path: str) -> Ite
 
 
 def _env_errors(env: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
-    """Report environment variables without a valid name, or with an invalid `valueFrom`."""
     for i, variable in enumerate(env):
         item_path, name = f"{path}[{i}]", variable.get("name") or ""
         if not name:
@@ -468,7 +460,6 @@ def _env_errors(env: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldEr
 
 
 def _env_from_errors(sources: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
-    """Report envFrom entries without exactly one ConfigMap or Secret, or with an invalid name or prefix."""
     for i, source in enumerate(sources):
         item_path, name_prefix = f"{path}[{i}]", source.get("prefix") or ""
         for message in rules.env_name_errors(name_prefix) if name_prefix else ():
@@ -488,7 +479,6 @@ def _env_from_errors(sources: Sequence[Mapping[str, Any]], path: str) -> Iterato
 
 
 def _env_value_from_errors(source: Mapping[str, Any], value: str | None, path: str) -> Iterator[FieldError]:
-    """Report an environment variable whose `valueFrom` does not have exactly one source, or also has `value`."""
     source_fields = [field for field, reference in source.items() if reference is not None]
     if not source_fields:
         message = "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef` or `secretKeyRef`"
@@ -502,7 +492,6 @@ def _env_value_from_errors(source: Mapping[str, Any], value: str | None, path: s
 
 
 def _mount_errors(mounts: Sequence[Mapping[str, Any]], volumes: Mapping[str, None], path: str) -> Iterator[FieldError]:
-    """Report volume mounts of a container without an existing volume or a unique path, or with an invalid subPath."""
     seen_mount_paths: dict[str, None] = {}
     for i, mount in enumerate(mounts):
         item_path, name, mount_path = f"{path}[{i}]", mount.get("name") or "", mount.get("mountPath") or ""

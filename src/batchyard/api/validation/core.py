@@ -69,14 +69,12 @@ def secret_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iter
 
 
 def _data_key_errors(data: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Report keys of a ConfigMap or Secret that are not valid file names."""
     for key in data:
         for message in rules.config_key_errors(key):
             yield rules.invalid(f"{path}[{key}]", key, message, "use letters, digits, '-', '_' and '.'")
 
 
 def _decoded_bytes_count(encoded_data: Mapping[str, str]) -> int:
-    """Return the total size of base64-encoded values after decoding, in bytes."""
     return sum(len(value) * 3 // 4 - value.count("=") for value in encoded_data.values())
 
 
@@ -85,7 +83,6 @@ def _data_too_large(path: str) -> FieldError:
 
 
 def _immutable_errors(new: Mapping[str, Any], old: Mapping[str, Any], fields: tuple[str, ...]) -> Iterator[FieldError]:
-    """Report changes of the given fields of an object with `immutable: true`, and the removal of `immutable`."""
     if not old.get("immutable"):
         return
     message, remedy = "field is immutable when `immutable` is set", "delete the object and recreate it"
@@ -241,7 +238,6 @@ def priority_class_errors(priority_class: Mapping[str, Any]) -> Iterator[FieldEr
 
 
 def _system_class_errors(priority_class: Mapping[str, Any], name: str) -> Iterator[FieldError]:
-    """Report a PriorityClass named system-* that is not built in, has another value, or is the global default."""
     value = SYSTEM_CLASSES.get(name)
     if value is None:
         reason = f"{name} is not a known system priority class"

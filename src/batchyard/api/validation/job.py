@@ -84,7 +84,6 @@ def _job_labels(job: Obj) -> Mapping[str, str]:
 
 
 def _prebuilt_name(job: Obj) -> tuple[str | None, str]:
-    """Return the name of a Job's prebuilt Workload, and the path of the annotation or label that contains the name."""
     workload_annotation = (job["metadata"].get("annotations") or {}).get(well_known.PREBUILT_WORKLOAD)
     if workload_annotation:
         return workload_annotation, f"metadata.annotations[{well_known.PREBUILT_WORKLOAD}]"
@@ -92,14 +91,12 @@ def _prebuilt_name(job: Obj) -> tuple[str | None, str]:
 
 
 def _object_name_errors(name: str | None, path: str) -> Iterator[FieldError]:
-    """Report a label or annotation that should contain the name of an object, but is not a valid name."""
     messages = rules.dns_subdomain_errors(name) if name is not None else ()
     if messages:
         yield rules.invalid(path, name, ",".join(messages), "use a valid name: lowercase letters, digits, '-' and '.'")
 
 
 def _max_exec_time_errors(value: str | None) -> Iterator[FieldError]:
-    """Report a label kueue.x-k8s.io/max-exec-time-seconds whose value is not a positive number."""
     if value is None:
         return
     path, seconds = f"metadata.labels[{well_known.MAX_EXEC_TIME}]", parse_integer(value)
@@ -118,7 +115,6 @@ def _immutable_label_errors(new: Obj, old: Obj, name: str) -> Iterator[FieldErro
 
 
 def _priority_class_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
-    """Report the removal of a job's priority class label, and its addition to a job that is not suspended."""
     old_class, new_class = (_job_labels(job).get(well_known.PRIORITY_CLASS) for job in (old, new))
     path = f"metadata.labels[{well_known.PRIORITY_CLASS}]"
     if new_class and not old_class and not is_suspended(new):
@@ -188,7 +184,6 @@ def single_zone_errors(pool: SpecFields, path: str, reason: str) -> Iterator[Fie
 
 
 def _chip_count_of_topology(topology: str) -> int | None:
-    """Return the number of chips of a TPU topology such as 2x4 or 2x2x4; None if it is malformed."""
     return math.prod(map(int, topology.split("x"))) if _TPU_TOPOLOGY_PATTERN.fullmatch(topology) else None
 
 
@@ -199,7 +194,6 @@ def _machine_chip_count(machine_type: str) -> int | None:
 
 
 def _chips_per_node_errors(pool: SpecFields, slice_chips: int, path: str) -> Iterator[FieldError]:
-    """Report node counts of a TPU slice that do not divide its chips evenly, and nonzero node counts that differ."""
     node_counts = _node_counts_by_field(pool)
     for field, count in node_counts.items():
         if count and slice_chips % count:
@@ -211,7 +205,6 @@ def _chips_per_node_errors(pool: SpecFields, slice_chips: int, path: str) -> Ite
 
 
 def _whole_slice_errors(pool: SpecFields, node_count: int, path: str) -> Iterator[FieldError]:
-    """Report a node pool's node counts that are neither 0 nor the number of nodes in its TPU slice."""
     for field, count in _node_counts_by_field(pool).items():
         if count not in (0, node_count):
             message = f"must be 0 or {node_count}: a TPU slice {pool['tpuTopology']} has all of its nodes or none"
@@ -221,7 +214,6 @@ def _whole_slice_errors(pool: SpecFields, node_count: int, path: str) -> Iterato
 
 
 def _node_counts_by_field(pool: SpecFields) -> dict[str, int]:
-    """Return the node counts that a node pool sets, by field name: nodeCount and the autoscaling bounds."""
     autoscaling = pool.get("autoscaling") or {}
     bounds = {f"autoscaling.{field}": autoscaling.get(field) for field in ("min", "max", "totalMin", "totalMax")}
     return {field: n for field, n in {"nodeCount": pool.get("nodeCount"), **bounds}.items() if n is not None}
@@ -312,7 +304,6 @@ def _queued_job_errors(job: Obj) -> Iterator[FieldError]:
 
 
 def _queued_job_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
-    """Validate an update of a Job by the rules of Kueue's webhook."""
     yield from queue_settings_errors(new)
     if _annotation(new, well_known.MIN_PARALLELISM) != _annotation(old, well_known.MIN_PARALLELISM):
         yield from _partial_admission_errors(new)
@@ -357,7 +348,6 @@ def _upstream_job_errors(job: Obj) -> Iterator[FieldError]:
 
 
 def _non_negative_errors(spec: Obj, path: str) -> Iterator[FieldError]:
-    """Report negative numbers in a Job's spec, and maxFailedIndexes without backoffLimitPerIndex."""
     for field in (
         "parallelism",
         "completions",
@@ -376,7 +366,6 @@ def _non_negative_errors(spec: Obj, path: str) -> Iterator[FieldError]:
 
 
 def _completion_errors(spec: Obj, path: str) -> Iterator[FieldError]:
-    """Report an unknown completion mode, invalid index settings, and index settings of a NonIndexed Job."""
     completion_mode = spec.get("completionMode") or "NonIndexed"
     if completion_mode not in _COMPLETION_MODES:
         yield rules.unsupported(f"{path}.completionMode", completion_mode, _COMPLETION_MODES)
@@ -390,7 +379,6 @@ def _completion_errors(spec: Obj, path: str) -> Iterator[FieldError]:
 
 
 def _index_errors(spec: Obj, path: str) -> Iterator[FieldError]:
-    """Report missing completions of an Indexed Job, and numbers of indexes and pods above the limits."""
     completions, parallelism, failed_indexes_max = (
         spec.get(f) for f in ("completions", "parallelism", "maxFailedIndexes")
     )
@@ -429,7 +417,6 @@ def _many_indexes_errors(parallelism: int | None, failed_indexes_max: int | None
 
 
 def _restart_policy_errors(spec: Obj, path: str) -> Iterator[FieldError]:
-    """Report a pod template with restartPolicy Always (the default), or with OnFailure and a podFailurePolicy."""
     restart_policy = ((spec.get("template") or {}).get("spec") or {}).get("restartPolicy") or "Always"
     if restart_policy == "Always":
         message = 'valid values: "OnFailure", "Never"'
@@ -442,7 +429,6 @@ def _restart_policy_errors(spec: Obj, path: str) -> Iterator[FieldError]:
 
 
 def _spec_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
-    """Report changes of immutable fields of a Job's spec; of a suspended Job, scheduling directives may change."""
     field_equality = semantic_equality(scheme.JOB)
     for key in ("selector", "completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"):
         if not field_equality.is_same_field(_JOB_SPEC_TYPE, key, new, old):
@@ -470,7 +456,6 @@ def _spec_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
 
 
 def _without_scheduling_fields(template: Obj) -> Obj:
-    """Return a pod template without labels, annotations, scheduling directives and container resources."""
     spec = dict(template.get("spec") or {})
     for field in ("nodeSelector", "tolerations", "schedulingGates"):
         spec.pop(field, None)
@@ -490,7 +475,6 @@ def _annotation(job: Obj, name: str) -> str | None:
 
 
 def _partial_admission_errors(job: Obj) -> Iterator[FieldError]:
-    """Report a minimum parallelism that is not a positive number below the parallelism, or on an elastic Job."""
     value, path = _annotation(job, well_known.MIN_PARALLELISM), f"metadata.annotations[{well_known.MIN_PARALLELISM}]"
     if value is None:
         return
@@ -509,10 +493,6 @@ def _partial_admission_errors(job: Obj) -> Iterator[FieldError]:
 
 
 def _equal_completions_errors(job: Obj) -> Iterator[FieldError]:
-    """Validate the annotation job-completions-equal-parallelism of a Job.
-
-    If it is true, the Job must be Indexed, and its completions must equal its parallelism.
-    """
     value = _annotation(job, well_known.EQUAL_COMPLETIONS)
     path = f"metadata.annotations[{well_known.EQUAL_COMPLETIONS}]"
     if value is None:
@@ -533,7 +513,6 @@ def _equal_completions_errors(job: Obj) -> Iterator[FieldError]:
 
 
 def _partial_admission_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
-    """Report changes of a Job that is not suspended: parallelism with partial admission, and equal completions."""
     spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
     changes_parallelism = spec.get("parallelism", 1) != old_spec.get("parallelism", 1)
     if _annotation(old, well_known.MIN_PARALLELISM) is not None and not old_spec.get("suspend") and changes_parallelism:

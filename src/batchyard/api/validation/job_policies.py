@@ -36,7 +36,6 @@ def failure_policy_errors(spec: Obj, policy_rules: Sequence[Obj], path: str) -> 
 
 
 def _rule_action_errors(action: str | None, spec: Obj, path: str) -> Iterator[FieldError]:
-    """Report a podFailurePolicy rule's missing or unknown action, and FailIndex without backoffLimitPerIndex."""
     if not action:
         shown_actions = " ".join(map(rules.format_json, _FAILURE_RULE_ACTIONS))
         yield rules.required(path, f"valid values: [{shown_actions}]", f"use one of {', '.join(_FAILURE_RULE_ACTIONS)}")
@@ -48,7 +47,6 @@ def _rule_action_errors(action: str | None, spec: Obj, path: str) -> Iterator[Fi
 
 
 def _pod_condition_errors(conditions: Sequence[Obj], path: str) -> Iterator[FieldError]:
-    """Report a podFailurePolicy rule's onPodConditions with an invalid type or status, or with too many patterns."""
     if len(conditions) > _POLICY_RULES_MAX:
         yield rules.too_many(path, len(conditions), _POLICY_RULES_MAX, "split the rule into several")
     for j, pattern in enumerate(conditions):
@@ -58,7 +56,6 @@ def _pod_condition_errors(conditions: Sequence[Obj], path: str) -> Iterator[Fiel
 
 
 def _exit_code_errors(codes: Obj, containers: Sequence[Any], path: str) -> Iterator[FieldError]:
-    """Report a podFailurePolicy rule's onExitCodes with an unknown operator or container, or invalid exit codes."""
     operator, exit_codes, name = codes.get("operator"), codes.get("values") or [], codes.get("containerName")
     if operator not in _EXIT_CODE_OPERATORS:
         yield rules.unsupported(f"{path}.operator", operator or "", _EXIT_CODE_OPERATORS)
@@ -81,7 +78,6 @@ def _exit_code_errors(codes: Obj, containers: Sequence[Any], path: str) -> Itera
 
 
 def _exit_code_value_errors(exit_codes: Sequence[int], operator: str | None, path: str) -> Iterator[FieldError]:
-    """Report duplicate exit codes in a podFailurePolicy rule, and the exit code 0 with the operator In."""
     seen_exit_codes: dict[int, None] = {}
     for j, value in enumerate(exit_codes):
         if operator == "In" and value == 0:
@@ -104,7 +100,6 @@ def success_policy_errors(spec: Obj, policy_rules: Sequence[Obj], path: str) -> 
 
 
 def _success_rule_errors(rule: Obj, completions: int, path: str) -> Iterator[FieldError]:
-    """Report a successPolicy rule without succeededIndexes and succeededCount, or with invalid values."""
     succeeded_count, indexes_text = rule.get("succeededCount"), rule.get("succeededIndexes")
     if succeeded_count is None and indexes_text is None:
         message = "at least one of succeededCount or succeededIndexes must be specified"
@@ -134,7 +129,6 @@ def _success_rule_errors(rule: Obj, completions: int, path: str) -> Iterator[Fie
 
 
 def _index_count(indexes_text: str, completions: int) -> int | None:
-    """Return the number of completion indexes in a text such as `0,2-4`; None if malformed, out of order or range."""
     last_index, total = -1, 0
     for part in indexes_text.split(",") if indexes_text else ():
         start_text, dash, end_text = part.partition("-")

@@ -62,7 +62,6 @@ def _claim_template_name(template: Obj) -> str:
 
 
 def _failure_policy_errors(failure_policy: Obj, job_names: Sequence[str]) -> Iterator[FieldError]:
-    """Report a failure policy with a disabled restart strategy, invalid rules, or rules of equal names."""
     if failure_policy.get("restartStrategy") == "InPlaceRestart":
         message = "InPlaceRestart restart strategy cannot be set when InPlaceRestart feature gate is disabled"
         yield rules.forbidden("spec.failurePolicy.restartStrategy", message, "use Recreate or BlockingRecreate")
@@ -111,7 +110,6 @@ def _failure_rule_errors(rule: Obj, job_names: Sequence[str], path: str) -> Iter
 
 
 def _coordinator_errors(coordinator: Obj, job_by_name: Mapping[str, Obj]) -> Iterator[FieldError]:
-    """Report a coordinator that is not a pod of an Indexed Job in the JobSet."""
     name = coordinator["replicatedJob"]
     job_index, pod_index = coordinator.get("jobIndex", 0), coordinator.get("podIndex", 0)
     job = job_by_name.get(name)
@@ -136,7 +134,6 @@ def _coordinator_errors(coordinator: Obj, job_by_name: Mapping[str, Obj]) -> Ite
 
 
 def _coordinator_endpoint_errors(coordinator: Obj, spec: Obj, jobset_name: str) -> Iterator[FieldError]:
-    """Report a coordinator whose host name is not a valid label value, because JobSet sets it as a label."""
     job_and_pod = f"{coordinator['replicatedJob']}-{coordinator.get('jobIndex', 0)}-{coordinator.get('podIndex', 0)}"
     subdomain = (spec.get("network") or {}).get("subdomain") or jobset_name
     value = f"{jobset_name}-{job_and_pod}.{subdomain}"
@@ -149,7 +146,6 @@ def _coordinator_endpoint_errors(coordinator: Obj, spec: Obj, jobset_name: str) 
 
 
 def _volume_claim_errors(spec: Obj, jobset_name: str) -> Iterator[FieldError]:
-    """Report volume claim templates with a namespace, an invalid or duplicate name, or without a mount."""
     seen_claim_names: dict[str, None] = {}
     for i, policy in enumerate(spec.get("volumeClaimPolicies") or ()):
         for j, template in enumerate(policy.get("templates") or ()):
@@ -170,7 +166,6 @@ def _volume_claim_errors(spec: Obj, jobset_name: str) -> Iterator[FieldError]:
 
 
 def _mounted_claim_errors(spec: Obj, name: str) -> Iterator[FieldError]:
-    """Report a JobSet's volume claim that no container mounts, and pod volumes with the same name."""
     is_mounted = False
     for i, replicated_job in enumerate(spec.get("replicatedJobs") or ()):
         pod = ((replicated_job["template"].get("spec") or {}).get("template") or {}).get("spec") or {}
@@ -247,14 +242,12 @@ def jobset_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
 
 
 def _name_or_generated_name(jobset: Obj) -> str:
-    """Return the name of a JobSet, or its generateName with a placeholder for the random suffix."""
     metadata = jobset["metadata"]
     generate_name = metadata.get("generateName")
     return str(metadata.get("name") or (f"{generate_name}{_GENERATED_NAME_SUFFIX}" if generate_name else ""))
 
 
 def _job_spec(job: Obj) -> Obj:
-    """Return the Job spec in a replicated Job's template; with neither completions nor parallelism, both become 1."""
     spec: Obj = job["template"].get("spec") or {}
     if spec.get("completions") is None and spec.get("parallelism") is None:
         return {**spec, "completions": 1, "parallelism": 1}
@@ -262,7 +255,6 @@ def _job_spec(job: Obj) -> Obj:
 
 
 def _network_errors(spec: Obj) -> Iterator[FieldError]:
-    """Report a JobSet's network subdomain that is not a valid name for a Service."""
     subdomain = (spec.get("network") or {}).get("subdomain")
     if not subdomain:
         return
@@ -275,7 +267,6 @@ def _network_errors(spec: Obj) -> Iterator[FieldError]:
 
 
 def _startup_order_errors(spec: Obj) -> Iterator[FieldError]:
-    """Report replicated Jobs with equal names, and invalid dependencies (dependsOn) between replicated Jobs."""
     jobs: Sequence[Obj] = spec.get("replicatedJobs") or ()
     is_in_order = (spec.get("startupPolicy") or {}).get("startupPolicyOrder") == "InOrder"
     if is_in_order and any(each.get("dependsOn") is not None for each in jobs):
@@ -301,7 +292,6 @@ def _startup_order_errors(spec: Obj) -> Iterator[FieldError]:
 
 
 def _replicated_job_errors(job: Obj, jobset_name: str, path: str) -> Iterator[FieldError]:
-    """Report a replicated Job with too many pods, an invalid group name, or invalid generated Job and pod names."""
     replicas, spec = job.get("replicas", 1), job["template"].get("spec") or {}
     parallelism = spec.get("parallelism")
     if replicas * (1 if parallelism is None else parallelism) > _INT32_MAX:
@@ -331,14 +321,12 @@ def _job_template_errors(template: Obj, path: str) -> Iterator[FieldError]:
 
 
 def _exclusive_topology_errors(obj: Obj, path: str) -> Iterator[FieldError]:
-    """Report an exclusive-topology annotation that is not a valid topology key (node label)."""
     key = annotation(obj, well_known.EXCLUSIVE_TOPOLOGY)
     if key is not None:
         yield from pods.topology_key_errors(key, f"{path}.annotations[{well_known.EXCLUSIVE_TOPOLOGY}]")
 
 
 def _pod_set_count_errors(replicated_jobs: Sequence[Obj]) -> Iterator[FieldError]:
-    """Report a queued JobSet with no replicated Job, or with more than 18, the maximum number of pod sets."""
     if not replicated_jobs:
         message = "a JobSet in a queue needs at least one replicatedJob"
         yield rules.required(JOBS_PATH, message, f"add a replicatedJob, or remove the label {well_known.QUEUE_NAME}")
@@ -348,7 +336,6 @@ def _pod_set_count_errors(replicated_jobs: Sequence[Obj]) -> Iterator[FieldError
 
 
 def _name_label_errors(name: str, too_long_message: str, path: str, remedy: str) -> Iterator[FieldError]:
-    """Report a name that is not an RFC 1035 label; `too_long_message` is the message for a name that is too long."""
     for message in rules.dns1035_label_errors(name):
         yield rules.invalid(path, name, too_long_message if "must be no more than 63" in message else message, remedy)
 
@@ -368,13 +355,11 @@ def _topology_request_errors(spec: Obj) -> Iterator[FieldError]:
 
 
 def _comparable_jobs(spec: Obj, *, may_change_scheduling: bool) -> list[Obj]:
-    """Return the replicated Jobs of a JobSet; without scheduling directives if `may_change_scheduling`."""
     jobs: list[Obj] = spec.get("replicatedJobs") or []
     return [_without_scheduling_fields(each) for each in jobs] if may_change_scheduling else jobs
 
 
 def _without_scheduling_fields(job: Obj) -> Obj:
-    """Return a replicated Job without the labels, annotations and scheduling directives of its pod template."""
     template = job["template"]
     job_spec = template.get("spec") or {}
     pod = job_spec.get("template") or {}

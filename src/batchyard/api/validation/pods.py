@@ -87,7 +87,6 @@ def _host_path_errors(source: Mapping[str, Any], path: str) -> Iterator[FieldErr
 
 
 def _key_to_path_errors(items: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
-    """Report items of a Secret or ConfigMap volume without a key or a valid file path."""
     for i, item in enumerate(items):
         item_path = f"{path}[{i}]"
         if not item.get("key"):
@@ -103,7 +102,6 @@ def _volume_file_errors(item: Mapping[str, Any], path: str) -> Iterator[FieldErr
 
 
 def _projected_source_errors(sources: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
-    """Report sources of a projected volume with several types, with invalid files, or with conflicting file paths."""
     file_paths: set[str] = set()
     for i, source in enumerate(sources):
         item_path = f"{path}.sources[{i}]"
@@ -157,7 +155,6 @@ def affinity_errors(affinity: Mapping[str, Any], path: str) -> Iterator[FieldErr
 
 
 def _node_affinity_errors(affinity: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Report a required node affinity without terms, preferred terms with an invalid weight, and invalid terms."""
     if (required := affinity.get(well_known.REQUIRED)) is not None:
         terms = required.get("nodeSelectorTerms")
         item_path = f"{path}.{well_known.REQUIRED}.nodeSelectorTerms"
@@ -173,14 +170,12 @@ def _node_affinity_errors(affinity: Mapping[str, Any], path: str) -> Iterator[Fi
 
 
 def _term_weight_errors(preferred_term: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Report a preferred term whose weight is not from 1 to 100."""
     weight = preferred_term.get("weight", 0)
     if not 1 <= weight <= 100:
         yield rules.invalid(f"{path}.weight", weight, "must be in the range 1-100", "use a weight from 1 to 100")
 
 
 def _node_term_errors(term: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Report invalid matchExpressions and matchFields in a term of node affinity."""
     for i, expression in enumerate(term.get("matchExpressions") or ()):
         item_path = f"{path}.matchExpressions[{i}]"
         yield from _node_operator_errors(expression, item_path)
@@ -196,7 +191,6 @@ def _node_term_errors(term: Mapping[str, Any], path: str) -> Iterator[FieldError
 
 
 def _node_operator_errors(expression: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Report a node selector expression with an unknown operator, or a wrong number of values for its operator."""
     operator, values = expression.get("operator") or "", expression.get("values") or ()
     item_path = f"{path}.values"
     if operator in {"In", "NotIn"}:
@@ -217,7 +211,6 @@ def _node_operator_errors(expression: Mapping[str, Any], path: str) -> Iterator[
 
 
 def _pod_affinity_errors(affinity: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Report invalid terms of pod affinity or anti-affinity, and invalid weights of preferred terms."""
     for i, term in enumerate(affinity.get(well_known.REQUIRED) or ()):
         yield from _pod_affinity_term_errors(term, f"{path}.{well_known.REQUIRED}[{i}]")
     for i, preferred in enumerate(affinity.get(well_known.PREFERRED) or ()):
@@ -227,7 +220,6 @@ def _pod_affinity_errors(affinity: Mapping[str, Any], path: str) -> Iterator[Fie
 
 
 def _pod_affinity_term_errors(term: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Report a term of pod affinity with an invalid selector, topology key, namespace or label key."""
     for field in ("labelSelector", "namespaceSelector"):
         yield from rules.selector_errors(term.get(field), f"{path}.{field}")
     yield from topology_key_errors(term.get("topologyKey") or "", f"{path}.topologyKey")
@@ -253,7 +245,6 @@ def topology_key_errors(key: str, path: str) -> Iterator[FieldError]:
 
 
 def _pod_label_key_errors(obj: Mapping[str, Any], field: str, path: str) -> Iterator[FieldError]:
-    """Report matchLabelKeys or mismatchLabelKeys that are not label keys, or that are set without a labelSelector."""
     keys = obj.get(field) or ()
     if keys and obj.get("labelSelector") is None:
         message = "must not be specified when labelSelector is not set"
@@ -288,7 +279,6 @@ def spread_errors(constraints: Sequence[Mapping[str, Any]], path: str) -> Iterat
 
 
 def _spread_domain_errors(constraint: Mapping[str, Any], unsatisfiable_action: str, path: str) -> Iterator[FieldError]:
-    """Report minDomains that is invalid or set without DoNotSchedule, and unknown node inclusion policies."""
     min_domains = constraint.get("minDomains")
     if min_domains is not None and min_domains <= 0:
         yield rules.invalid(f"{path}.minDomains", min_domains, "must be greater than zero", "use 1 or more")
@@ -344,7 +334,6 @@ def toleration_errors(tolerations: Sequence[Mapping[str, Any]], path: str) -> It
 
 
 def _toleration_value_errors(toleration: Mapping[str, Any], operator: str, path: str) -> Iterator[FieldError]:
-    """Report a toleration whose value is not a label value, or is set with the operator Exists."""
     value = toleration.get("value") or ""
     if operator == "Exists" and value:
         message = "value must be empty when `operator` is 'Exists'"
@@ -354,7 +343,6 @@ def _toleration_value_errors(toleration: Mapping[str, Any], operator: str, path:
 
 
 def _toleration_effect_errors(toleration: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Report a toleration with an unknown effect, or with tolerationSeconds but without the effect NoExecute."""
     effect = toleration.get("effect") or ""
     if effect and effect not in _TAINT_EFFECTS:
         yield rules.unsupported(f"{path}.effect", effect, _TAINT_EFFECTS)
@@ -413,7 +401,6 @@ def _pod_spec_errors(spec: Mapping[str, Any], path: str, claim_names: Sequence[s
 
 
 def _scheduling_gate_errors(scheduling_gates: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
-    """Report scheduling gates that are not qualified names, and duplicate ones."""
     seen_names: dict[str, None] = {}
     for i, gate in enumerate(scheduling_gates):
         name = gate.get("name") or ""
@@ -424,7 +411,6 @@ def _scheduling_gate_errors(scheduling_gates: Sequence[Mapping[str, Any]], path:
 
 
 def _scalar_field_errors(spec: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Validate the restart policy, the deadlines and the names in a pod's spec."""
     restart_policy = spec.get("restartPolicy")
     if restart_policy and restart_policy not in _RESTART_POLICIES:
         yield rules.unsupported(f"{path}.restartPolicy", restart_policy, _RESTART_POLICIES)
@@ -483,7 +469,6 @@ def pod_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterato
 
 
 def _deadline_update_errors(new: int | None, old: int | None) -> Iterator[FieldError]:
-    """Report an activeDeadlineSeconds that is removed, increased or out of range."""
     path = "spec.activeDeadlineSeconds"
     if new is None:
         if old is not None:
@@ -518,7 +503,6 @@ def _without_seconds(toleration: SpecFields) -> SpecFields:
 
 
 def _scheduling_gate_update_errors(new: Sequence[SpecFields], old: Sequence[SpecFields]) -> Iterator[FieldError]:
-    """Report scheduling gates that an update adds to a Pod: an update may only remove gates."""
     for i, gate in enumerate(new):
         if gate not in old:
             message = f"only deletion is allowed, but found new scheduling gate '{gate.get('name', '')}'"
@@ -526,7 +510,6 @@ def _scheduling_gate_update_errors(new: Sequence[SpecFields], old: Sequence[Spec
 
 
 def _immutable_fields(spec: SpecFields, old: SpecFields) -> SpecFields:
-    """Return the fields of a Pod's spec that must not change; nodeSelector and affinity may change in a gated Pod."""
     mutable = _SEPARATE_FIELDS if not old.get("schedulingGates") else (*_SEPARATE_FIELDS, "nodeSelector", "affinity")
     spec = fill_defaults("PodSpec", spec)
     immutable_fields = {field: value for field, value in spec.items() if field not in mutable}

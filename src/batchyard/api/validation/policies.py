@@ -68,7 +68,6 @@ def _limit_field_errors(limit: Mapping[str, Any], path: str) -> Iterator[FieldEr
 
 
 def _limit_amount_errors(limit: Mapping[str, Any], name: str, path: str) -> Iterator[FieldError]:
-    """Report a LimitRange's minimum, maximum and default amounts of a resource that contradict each other."""
     amounts = {field: limit[field][name] for field in _LIMIT_RANGE_FIELDS if name in (limit.get(field) or ())}
     for smaller, larger, reported_field, smaller_name, larger_name in _ORDERED_FIELD_PAIRS:
         if smaller in amounts and larger in amounts and rules.exceeds_limit(amounts[smaller], amounts[larger]):
@@ -158,7 +157,6 @@ def _is_standard_resource(name: str) -> bool:
 
 
 def _quota_resource_name_errors(name: str, path: str) -> Iterator[FieldError]:
-    """Report a name in a ResourceQuota that is invalid, or is not standard for quotas and has no domain prefix."""
     remedy = "use a name such as pods, requests.cpu, limits.memory, requests.nvidia.com/gpu or count/jobs.batch"
     name_errors = rules.qualified_name_errors(name)
     for message in name_errors:
@@ -172,7 +170,6 @@ def _quota_resource_name_errors(name: str, path: str) -> Iterator[FieldError]:
 
 
 def _scope_applies_to_resource(scope: str, resource_name: str) -> bool:
-    """Return whether a quota scope can be combined with a resource in a ResourceQuota."""
     if scope == _BEST_EFFORT:
         return resource_name == "pods"
     return scope not in _SCOPES or resource_name == "pods" or resource_name in _COMPUTE_RESOURCES
@@ -255,7 +252,6 @@ def disruption_budget_errors(budget: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def _pod_count_errors(value: Any, path: str) -> Iterator[FieldError]:
-    """Report a PodDisruptionBudget's number of pods if negative, or percentage if malformed or above 100%."""
     if isinstance(value, int):
         if value < 0:
             yield rules.invalid(path, value, rules.NEGATIVE_MESSAGE, _PERCENT_REMEDY)
@@ -316,7 +312,6 @@ def binding_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Ite
 
 
 def _policy_rule_errors(rule: Mapping[str, Any], path: str, *, is_namespaced: bool) -> Iterator[FieldError]:
-    """Report a role's rule that lacks verbs, groups or resources, or that misuses non-resource URLs."""
     if not rule["verbs"]:
         yield rules.required(f"{path}.verbs", "verbs must contain at least one value", "add verbs such as get and list")
     non_resource_urls, resources = rule.get("nonResourceURLs"), rule.get("resources")
@@ -338,7 +333,6 @@ def _policy_rule_errors(rule: Mapping[str, Any], path: str, *, is_namespaced: bo
 
 
 def _subject_errors(subject: Mapping[str, Any], path: str, *, is_namespaced: bool) -> Iterator[FieldError]:
-    """Report a role binding's subject with an invalid name, kind or API group, or without a required namespace."""
     kind, name, group = subject["kind"], subject["name"], subject.get("apiGroup", "")
     if not name:
         yield rules.required(f"{path}.name", "", f"specify the name of the {kind}")

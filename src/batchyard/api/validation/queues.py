@@ -43,7 +43,6 @@ def resource_group_errors(groups: ResourceGroups, *, kind: str, parent: str) -> 
 def _covered_resources_errors(
     resources: Sequence[str], path: str, path_by_name: dict[str, str]
 ) -> Iterator[FieldError]:
-    """Report a resource group's covered resources that are no valid resource names, or occur more than once."""
     for j, resource in enumerate(resources):
         item_path = f"{path}.coveredResources[{j}]"
         yield from rules.label_key_errors(resource, item_path)
@@ -65,7 +64,6 @@ def _duplicate_name_errors(
 
 
 def _flavor_errors(flavor: Obj, resources: Sequence[str], path: str, *, kind: str, parent: str) -> Iterator[FieldError]:
-    """Report a flavor whose resources are not in the order of coveredResources, or whose quotas are invalid."""
     for i, (quota, expected) in enumerate(zip(flavor["resources"], resources, strict=False)):
         item_path = f"{path}.resources[{i}]"
         if quota["name"] != expected:
@@ -81,7 +79,6 @@ def _flavor_errors(flavor: Obj, resources: Sequence[str], path: str, *, kind: st
 
 
 def _quota_limit_errors(quota: Mapping[str, Any], path: str, kind: str) -> Iterator[FieldError]:
-    """Report borrowing and lending limits of a ClusterQueue without a cohort, or a Cohort without a parent."""
     absent_lender, remedy = {
         "ClusterQueue": ("cohort", "remove the limit, or set spec.cohortName"),
         "Cohort": ("parent", "remove the limit, or set spec.parentName"),
@@ -93,7 +90,10 @@ def _quota_limit_errors(quota: Mapping[str, Any], path: str, kind: str) -> Itera
 
 
 def _lending_limit_errors(quota: Mapping[str, Any], path: str, kind: str) -> Iterator[FieldError]:
-    """Report a lending limit of a ClusterQueue above its nominal quota; a Cohort also lends the quota of members."""
+    """Report a ClusterQueue's lending limit above its nominal quota.
+
+    A Cohort may have a higher limit, because it also lends the quota of its members.
+    """
     limit, nominal_quota = quota.get("lendingLimit"), quota.get("nominalQuota", 0)
     if kind == "ClusterQueue" and limit is not None and rules.exceeds_limit(limit, nominal_quota):
         message = "must be less than or equal to the nominalQuota"
@@ -165,7 +165,6 @@ def cluster_queue_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) 
 
 
 def _cluster_queue_spec_errors(queue: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate the spec of a ClusterQueue by the rules for both creation and update."""
     spec = queue.get("spec") or {}
     groups = spec.get("resourceGroups") or ()
     yield from resource_group_errors(groups, kind="ClusterQueue", parent=spec.get("cohortName") or "")
@@ -177,7 +176,6 @@ def _cluster_queue_spec_errors(queue: Mapping[str, Any]) -> Iterator[FieldError]
 
 
 def _flavor_names(spec: Mapping[str, Any]) -> dict[str, None]:
-    """Return the names of a ClusterQueue's flavors, in the order of its resource groups."""
     return {flavor["name"]: None for group in spec.get("resourceGroups") or () for flavor in group["flavors"]}
 
 
@@ -186,12 +184,10 @@ def _admission_checks(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _flavors_by_check(spec: Mapping[str, Any]) -> dict[str, frozenset[str]]:
-    """Return the flavors (onFlavors) to which each of a ClusterQueue's admission checks applies, by check name."""
     return {check["name"]: frozenset(check.get("onFlavors") or ()) for check in _admission_checks(spec)}
 
 
 def _check_flavor_errors(spec: Mapping[str, Any], old_on_flavors: Mapping[str, frozenset[str]]) -> Iterator[FieldError]:
-    """Report onFlavors of admission checks that are not flavors of the ClusterQueue, unless they are unchanged."""
     flavor_names = _flavor_names(spec)
     for i, check in enumerate(_admission_checks(spec)):
         check_flavors = check.get("onFlavors") or ()
@@ -203,7 +199,6 @@ def _check_flavor_errors(spec: Mapping[str, Any], old_on_flavors: Mapping[str, f
 
 
 def _preemption_errors(preemption: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Report a ClusterQueue with a borrowWithinCohort policy but without reclaimWithinCohort."""
     borrowing_policy = (preemption.get("borrowWithinCohort") or {}).get("policy", "Never")
     if preemption.get("reclaimWithinCohort", "Never") == "Never" and borrowing_policy != "Never":
         message = "reclaimWithinCohort=Never and borrowWithinCohort.Policy!=Never"
@@ -212,7 +207,6 @@ def _preemption_errors(preemption: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def _fungibility_errors(fungibility: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Report a flavor fungibility preference without TryNextFlavor in whenCanBorrow and whenCanPreempt."""
     both_settings = (fungibility.get("whenCanBorrow"), fungibility.get("whenCanPreempt"))
     if fungibility.get("preference") and both_settings != ("TryNextFlavor", "TryNextFlavor"):
         message = "preference can only be set when both whenCanBorrow and whenCanPreempt are TryNextFlavor"

@@ -200,7 +200,6 @@ def _check_length(text: str, length_max: int) -> MessageTuple:
 
 
 def _check_pattern(text: str, pattern: str, rule_text: str, *examples: str) -> MessageTuple:
-    """Return an error message, with valid examples, if a text does not match a regular expression, else ()."""
     if _matches(pattern, text):
         return ()
     shown_examples = ",  or ".join(f"'{example}'" for example in examples)
@@ -400,7 +399,6 @@ def metadata_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def _name_errors(metadata: Mapping[str, Any], name_rule: NameRule) -> Iterator[FieldError]:
-    """Report a name or generateName that is missing or does not follow the naming rule of the kind."""
     name, generate_name = metadata.get("name"), metadata.get("generateName")
     if not name and not generate_name:
         yield required("metadata.name", "name or generateName is required", "set metadata.name")
@@ -460,7 +458,6 @@ def finalizer_errors(finalizers: Sequence[str], path: str, *, is_native_kind: bo
 
 
 def _owner_reference_errors(owners: Sequence[Mapping[str, Any]]) -> Iterator[FieldError]:
-    """Report invalid owner references, references to Events, and more than one reference with `controller: true`."""
     for i, owner in enumerate(owners):
         for field in ("apiVersion", "kind", "name", "uid"):
             if not owner.get(field):
@@ -494,7 +491,6 @@ def selector_errors(selector: Mapping[str, Any] | None, path: str) -> Iterator[F
 
 
 def _selector_expression_errors(expression: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Report a label selector expression with an unknown operator, or with missing or forbidden values."""
     values, operator = expression.get("values"), expression["operator"]
     if operator in {"In", "NotIn"}:
         if not values:
@@ -543,7 +539,6 @@ def pod_resources_errors(resources: Mapping[str, Any], path: str) -> Iterator[Fi
 
 
 def _is_native(name: str) -> bool:
-    """Return whether a resource name is Kubernetes's own: without a domain, or in kubernetes.io."""
     return "/" not in name or "kubernetes.io/" in name
 
 
@@ -569,7 +564,6 @@ def resource_name_errors(name: str, path: str) -> Iterator[FieldError]:
 
 
 def _resource_value_errors(name: str, value: Any, path: str) -> Iterator[FieldError]:
-    """Report a resource amount that is malformed or negative, or a fraction of an extended resource."""
     yield from amount_errors(value, path)
     amount = parse_nano_amount(value)
     if amount is not None and amount % 10**9 and is_extended(name):
@@ -577,7 +571,6 @@ def _resource_value_errors(name: str, value: Any, path: str) -> Iterator[FieldEr
 
 
 def _resource_limit_errors(name: str, value: Any, limits: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Report a request above its limit; hugepages and extended resources need a limit equal to the request."""
     can_overcommit = _is_native(name) and not name.startswith("hugepages-")
     limit = limits.get(name)
     if limit is None:

@@ -60,7 +60,6 @@ def topology_request_errors(
 
 
 def _topology_mode_errors(annotations: AnnotationMap, path: str) -> Iterator[FieldError]:
-    """Report several topology modes of one pod set, and invalid values of the modes and of the slice topology."""
     mode_annotations = (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, UNCONSTRAINED_TOPOLOGY)
     if sum(mode in annotations for mode in mode_annotations) > 1:
         shown_annotations = ", ".join(map(rules.format_json, mode_annotations))
@@ -77,7 +76,6 @@ def _topology_mode_errors(annotations: AnnotationMap, path: str) -> Iterator[Fie
 
 
 def _slice_annotation_errors(annotations: AnnotationMap, path: str, count: int) -> Iterator[FieldError]:
-    """Report a slice topology or slice size without the other, and a slice size that is not from 1 to the pod count."""
     value, item_path = annotations.get(SLICE_SIZE), f"{path}[{SLICE_SIZE}]"
     if value is None:
         if SLICE_TOPOLOGY in annotations:
@@ -98,7 +96,6 @@ def _slice_annotation_errors(annotations: AnnotationMap, path: str, count: int) 
 
 
 def _pod_set_group_name_errors(annotations: AnnotationMap, path: str) -> Iterator[FieldError]:
-    """Report a pod set group name that is a number, has slices, or has neither a required nor a preferred topology."""
     group_name, item_path = annotations.get(POD_SET_GROUP), f"{path}[{POD_SET_GROUP}]"
     if group_name is None:
         return
@@ -113,7 +110,6 @@ def _pod_set_group_name_errors(annotations: AnnotationMap, path: str) -> Iterato
 
 
 def _slice_layers_annotation_errors(annotations: AnnotationMap, path: str, count: int) -> Iterator[FieldError]:
-    """Report slice layers that are malformed, not one to three, invalid, or combined with other slice annotations."""
     text, item_path = annotations.get(SLICE_LAYERS), f"{path}[{SLICE_LAYERS}]"
     if text is None:
         return
@@ -133,7 +129,6 @@ def _slice_layers_annotation_errors(annotations: AnnotationMap, path: str, count
 
 
 def _slice_layer_errors(slice_layers: Sequence[SliceLayer], path: str, count: int) -> Iterator[FieldError]:
-    """Report slice layers with an invalid or duplicate level or an invalid size: it must divide the size above."""
     index_by_topology: dict[str, int] = {}
     for i, layer in enumerate(slice_layers):
         item_path, parent_size = f"{path}[{i}]", slice_layers[i - 1].size if i else None
@@ -171,7 +166,6 @@ def pod_set_group_errors(pod_sets: Sequence[PodSetTopology]) -> Iterator[FieldEr
 
 
 def _pair_errors(name: str, first_pod_set: PodSetTopology, second_pod_set: PodSetTopology) -> Iterator[FieldError]:
-    """Report the two pod sets of a group if neither has a single pod, or if their topologies differ."""
     if first_pod_set.count != 1 and second_pod_set.count != 1:
         message = (
             "can only define groups where at least one pod set has only 1 replica, "
@@ -228,7 +222,7 @@ _ONE_OF_TWO = "exactly one of the fields in [universal individual] must be set"
 
 
 def assignment_errors(assignment: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Report slices of a topology assignment without a value for each level and a pod count for each domain."""
+    """Report a topology assignment without slices, and slices that lack level values or pod counts of their domains."""
     assignment_slices, levels = assignment.get("slices"), assignment.get("levels") or ()
     if assignment_slices is None:
         yield rules.required(f"{path}.slices", "", "add slices with the domains of the pods")
@@ -241,7 +235,6 @@ def assignment_errors(assignment: Mapping[str, Any], path: str) -> Iterator[Fiel
 
 
 def _assignment_slice_errors(assignment_slice: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Report pod counts and level values of a slice that are set neither once (universal) nor for each domain."""
     domain_count, pod_counts = assignment_slice["domainCount"], assignment_slice.get("podCounts") or {}
     if (pod_counts.get("universal") is None) == (pod_counts.get("individual") is None):
         yield rules.schema_rule_fault(f"{path}.podCounts", "object", _ONE_OF_TWO, "set either universal or individual")

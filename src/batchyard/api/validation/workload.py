@@ -63,7 +63,6 @@ def status_errors(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
 
 
 def _status_transition_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
-    """Report forbidden changes of a Workload's status: reclaimable pods, admission, and pod set updates of checks."""
     if is_true(new, "QuotaReserved") and is_true(old, "QuotaReserved"):
         yield from _reclaimable_update_errors(new, old)
     status, old_status = new.get("status") or {}, old["status"]
@@ -79,7 +78,6 @@ def _status_transition_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
 
 
 def _count_by_pod_set(workload: Obj) -> dict[str, int]:
-    """Return the pod count of each pod set in a Workload's spec, by pod set name."""
     pod_sets = (workload.get("spec") or {}).get("podSets") or ()
     return {pod_set.get("name", "main"): pod_set.get("count", 1) for pod_set in pod_sets}
 
@@ -107,7 +105,6 @@ def _admission_errors(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
 
 
 def _pod_set_assignment_errors(assignment: Obj, count_by_pod_set: Mapping[str, int], path: str) -> Iterator[FieldError]:
-    """Report a podSetAssignment for an unknown pod set, or whose resource usage is not a multiple of its pod count."""
     name, count = assignment.get("name", "main"), assignment.get("count") or 0
     if name not in count_by_pod_set:
         yield rules.not_found(f"{path}.name", name, f"use the name of a podSet: {', '.join(count_by_pod_set)}")
@@ -125,7 +122,7 @@ def _pod_set_assignment_errors(assignment: Obj, count_by_pod_set: Mapping[str, i
 def _reclaimable_pods_errors(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
     """Report reclaimable pods of unknown pod sets, and more reclaimable pods than the pod set has.
 
-    A larger count is valid if it is unchanged since before an elastic Workload shrank.
+    In an elastic Workload, an unchanged count is valid, because the pod set may have shrunk.
     """
     reclaimable_pods = (workload.get("status") or {}).get("reclaimablePods") or ()
     count_by_pod_set = _count_by_pod_set(workload) if reclaimable_pods else {}
@@ -140,12 +137,10 @@ def _reclaimable_pods_errors(workload: Obj, old: Obj | None) -> Iterator[FieldEr
 
 
 def _reclaimable_count_by_pod_set(workload: Obj) -> dict[str, int]:
-    """Return the number of reclaimable pods of each pod set in a Workload's status, by pod set name."""
     return {p["name"]: p.get("count", 0) for p in (workload.get("status") or {}).get("reclaimablePods") or ()}
 
 
 def _reclaimable_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
-    """Report numbers of reclaimable pods that decrease, except in pod sets of an elastic Workload that shrank."""
     counts, new_counts = _reclaimable_count_by_pod_set(old), _reclaimable_count_by_pod_set(new)
     shrunk_pod_sets = _shrunk_pod_sets(new)
     for name, count in new_counts.items():
@@ -169,7 +164,6 @@ def _shrunk_pod_sets(workload: Obj) -> dict[str, None]:
 
 
 def _admission_check_errors(check: Obj, count_by_pod_set: Mapping[str, int], path: str) -> Iterator[FieldError]:
-    """Report pod set updates in a Workload's admission check state that are invalid or for unknown pod sets."""
     for i, update in enumerate(check.get("podSetUpdates") or ()):
         item_path = f"{path}[{i}]"
         if update["name"] not in count_by_pod_set:
@@ -181,7 +175,6 @@ def _admission_check_errors(check: Obj, count_by_pod_set: Mapping[str, int], pat
 
 
 def _admission_update_errors(new: Obj | None, old: Obj | None) -> Iterator[FieldError]:
-    """Report a changed Workload admission: it may be set or removed, but only its topology fields may change."""
     if new is None or old is None:
         return
     if not semantic_equality(scheme.WORKLOAD).is_same(_ADMISSION_TYPE, _without_topology(new), _without_topology(old)):
@@ -191,7 +184,6 @@ def _admission_update_errors(new: Obj | None, old: Obj | None) -> Iterator[Field
 
 
 def _without_topology(admission: Obj) -> dict[str, Any]:
-    """Return an admission of a Workload without its topology assignments and delayed topology requests."""
     assignments: Sequence[Obj] = admission.get("podSetAssignments") or ()
     topology_fields = ("topologyAssignment", "delayedTopologyRequest")
     assignments = [{field: value for field, value in a.items() if field not in topology_fields} for a in assignments]
@@ -237,7 +229,7 @@ def admission_gate_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def admission_gate_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Report admission gates that an update adds; it may only remove them."""
+    """Report admission gates that an update adds: an update may only remove gates."""
     old_gates, new_gates = _parse_admission_gates(_gate_annotation(old)), _parse_admission_gates(_gate_annotation(new))
     if new_gates and not old_gates:
         remedy = "set the annotation when creating the object"
@@ -249,7 +241,6 @@ def admission_gate_update_errors(new: Mapping[str, Any], old: Mapping[str, Any])
 
 
 def _gate_annotation(obj: Mapping[str, Any]) -> str:
-    """Return the value of the annotation for admission gates, or ''."""
     annotations = obj["metadata"].get("annotations")
     return annotations.get(well_known.ADMISSION_GATED_BY) or "" if annotations else ""
 
@@ -339,7 +330,6 @@ def _pod_set_errors(pod_set: Mapping[str, Any], path: str) -> Iterator[FieldErro
 
 
 def _pod_spec_requests_errors(spec: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Validate the requests and limits of all containers and of the pod as a whole in a pod set's template."""
     for field in ("initContainers", "containers"):
         for i, container in enumerate(spec.get(field) or ()):
             if resources := container.get("resources"):
@@ -349,7 +339,6 @@ def _pod_spec_requests_errors(spec: Mapping[str, Any], path: str) -> Iterator[Fi
 
 
 def _container_resources_errors(resources: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Report requests and limits that are malformed or negative, and those for the reserved resource `pods`."""
     for field in ("requests", "limits"):
         for name, value in (resources.get(field) or {}).items():
             if name == "pods":
@@ -363,7 +352,6 @@ def _container_resources_errors(resources: Mapping[str, Any], path: str) -> Iter
 
 
 def _topology_request_errors(request: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Report a topology request with only one of slice topology and slice size, or a size below 1."""
     slice_topology, slice_size = request.get("podSetSliceRequiredTopology"), request.get("podSetSliceSize")
     if slice_topology is not None and slice_size is None:
         message = "must be set when podSetSliceRequiredTopology is specified"
@@ -382,7 +370,6 @@ def _topology_request_errors(request: Mapping[str, Any], path: str) -> Iterator[
 
 
 def _priority_class_errors(spec: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Report a priority class reference whose kind does not match its group, or that is set without spec.priority."""
     class_reference = spec.get("priorityClassRef")
     if class_reference is None:
         return
@@ -410,7 +397,6 @@ def _pod_set_update_errors(new: Sequence[Any], old: Sequence[Any]) -> Iterator[F
 
 
 def _priority_class_update_errors(new: Mapping[str, Any] | None, old: Mapping[str, Any] | None) -> Iterator[FieldError]:
-    """Report changes of the priority class while quota is reserved; only a WorkloadPriorityClass's name may change."""
     remedy, reserved_message = "wait until the Workload is evicted", "is immutable while workload quota reserved"
     if new is None or old is None:
         if new != old:
@@ -425,7 +411,6 @@ def _priority_class_update_errors(new: Mapping[str, Any] | None, old: Mapping[st
 
 
 def _immutable_field_errors(new: Obj, old: Obj, field: str, value_if_absent: object) -> Iterator[FieldError]:
-    """Report the change of a spec field that is immutable while quota is reserved; `value_if_absent` is its default."""
     old_value, new_value = old["spec"].get(field, value_if_absent), new["spec"].get(field, value_if_absent)
     if old_value != new_value:
         message = f"{field} is immutable while workload quota reserved"

@@ -101,7 +101,7 @@ class NodeRules:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PodShape:
-    """The resource requests and scheduling constraints of a pod, shared by all pods with equal content."""
+    """The resource requests and scheduling constraints of a pod; pods with equal content usually share one object."""
 
     #: The requests by resource as integers, without zeros, `pods` first.
     requests: Requests
@@ -205,7 +205,6 @@ def _requirements(expressions: Sequence[Mapping[str, Any]]) -> tuple[Requirement
 
 
 def _pod_term(obj: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> PodTerm:
-    """Parse a pod affinity term; without namespaces and namespaceSelector, the term applies to the pod's namespace."""
     namespaces, namespace_selector = tuple(obj.get("namespaces") or ()), parse_selector(obj.get("namespaceSelector"))
     if not namespaces and namespace_selector is None:
         namespaces = (namespace,)
@@ -213,7 +212,6 @@ def _pod_term(obj: Mapping[str, Any], namespace: str, labels: Mapping[str, str])
 
 
 def _selector_with_label_keys(obj: Mapping[str, Any], labels: Mapping[str, str]) -> Selector | None:
-    """Parse a pod affinity term's label selector, with requirements for its matchLabelKeys and mismatchLabelKeys."""
     label_selector = parse_selector(obj.get("labelSelector"))
     if label_selector is None:
         return None
@@ -242,7 +240,6 @@ def _spread_rule(obj: Mapping[str, Any], labels: Mapping[str, str]) -> SpreadRul
 
 
 def _host_ports(spec: Mapping[str, Any]) -> Iterable[HostPort]:
-    """Yield the host ports of containers and sidecars; on the host network, all container ports are host ports."""
     is_on_host_network = bool(spec.get("hostNetwork"))
     sidecar_containers = [c for c in spec.get("initContainers") or () if c.get("restartPolicy") == "Always"]
     for container in (*sidecar_containers, *(spec.get("containers") or ())):

@@ -165,7 +165,6 @@ def _gang_key(metadata: Mapping[str, Any], namespace: str, labels: Mapping[str, 
 
 
 def _gpu_indices(metadata: Mapping[str, Any]) -> tuple[int, ...]:
-    """Parse the annotation with the GPU indices of a pod; empty if it is missing or malformed."""
     index_texts = (metadata.get("annotations") or _NO_LABELS).get(well_known.GPU_INDEX, "").split(",")
     return tuple(map(int, index_texts)) if all(part.isdecimal() and part.isascii() for part in index_texts) else ()
 
@@ -188,7 +187,7 @@ def _is_preempted_by_scheduler(status: Mapping[str, Any]) -> bool:
 
 
 def _pod_shape_of(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> PodShape:
-    """Return a pod's parsed requests and scheduling constraints, as one object for all pods with equal content."""
+    """Return a pod's parsed requests and constraints, cached by content; equal pods usually share one object."""
     encoded_content = _encode_json(_shape_content(spec, namespace, labels))
     pod_shape = _shape_by_content.get(encoded_content)
     if pod_shape is None:
@@ -217,7 +216,6 @@ def _container_content(container: Mapping[str, Any]) -> list[Any]:
 
 
 def _pod_terms(affinity: Mapping[str, Any], kind: str) -> list[Mapping[str, Any]]:
-    """Return all required and preferred terms in the field `kind`: podAffinity or podAntiAffinity."""
     kind_affinity = affinity.get(kind) or _EMPTY_OBJECT
     return [
         *(kind_affinity.get(well_known.REQUIRED) or ()),
@@ -312,7 +310,7 @@ def grace_period(pod: meta.Obj) -> int:
 
 
 def deleted_at(pod: meta.Obj) -> Instant | None:
-    """Return when the deletion of a pod was requested, or None: its deletionTimestamp minus its grace period."""
+    """Return when the deletion of a pod was requested (deletionTimestamp minus grace period); None if it was not."""
     metadata = pod["metadata"]
     deletion_time = metadata.get("deletionTimestamp")
     if deletion_time is None:
@@ -446,16 +444,16 @@ def running_since(pod: meta.Obj) -> Instant | None:
 
 
 def lost_work(start_time: Instant | None, interval: Duration | None, now: Instant) -> Duration:
-    """Return the run time that a pod loses if it stops now: since its last checkpoint, or since its start without one.
+    """Return the run time that a pod loses if it stops now: since its last checkpoint or, if it has none, its start.
 
-    The result is 0 if `start_time` is None.
+    The pod makes a checkpoint every `interval`; None: no checkpoints. The result is 0 if `start_time` is None.
     """
     run_time = 0 if start_time is None else max(0, now - start_time)
     return run_time % interval if interval else run_time
 
 
 def kept_work(start_time: Instant | None, interval: Duration | None, now: Instant) -> Duration:
-    """Return the run time that a pod keeps if it stops now: from its start to its last checkpoint, else 0."""
+    """Return the run time that a pod keeps if it stops now: from its start to its last checkpoint; 0 without one."""
     run_time = 0 if start_time is None else max(0, now - start_time)
     return run_time - lost_work(start_time, interval, now)
 

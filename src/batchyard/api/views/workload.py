@@ -212,7 +212,6 @@ def _has_pods_ready_timeout(obj: Obj) -> bool:
 
 
 def _priority_boost(metadata: Mapping[str, Any]) -> int:
-    """Return the priority boost in the annotation of a Workload; 0 if it is missing or not an integer."""
     annotations = metadata.get("annotations")
     text = annotations.get(well_known.PRIORITY_BOOST) if annotations else None
     if not text or len(text) > _PRIORITY_BOOST_LENGTH_MAX or not text.removeprefix("-").isdecimal():
@@ -236,7 +235,7 @@ def _queue_timestamp(conditions: Mapping[str, Mapping[str, Any]], creation_time:
 
 
 class _SharedPodSets:
-    """The parsed pod sets of all Workloads with equal pod sets, and a cache of these Workloads' parsed admissions."""
+    """Parsed pod sets that Workloads with equal pod sets share, and a cache of these Workloads' parsed admissions."""
 
     __slots__ = ("_admitted_pod_sets", "can_shrink", "counts", "groups", "over_limit", "pod_sets", "shape")
 
@@ -283,7 +282,6 @@ def _shared_pod_sets_of(objs: Sequence[Mapping[str, Any]]) -> _SharedPodSets:
 
 
 def _deduplicate_pod_sets(parsed_pod_sets: _SharedPodSets) -> _SharedPodSets:
-    """Return the cached pod sets equal to `parsed_pod_sets`; if there are none, cache and return `parsed_pod_sets`."""
     if len(_pod_sets_by_value) >= _POD_SET_VALUES_MAX:
         _pod_sets_by_value.clear()
     return _pod_sets_by_value.setdefault((parsed_pod_sets.shape, parsed_pod_sets.pod_sets), parsed_pod_sets)
@@ -514,7 +512,6 @@ def _quota_limit(resource: Mapping[str, Any], field: str) -> int | None:
 
 
 def _check_rules(spec: Mapping[str, Any], groups: Sequence[ResourceGroup]) -> list[AdmissionCheckRule]:
-    """Parse the admission checks of a ClusterQueue; a check without onFlavors applies to all flavors."""
     checks = (spec.get("admissionChecksStrategy") or {}).get("admissionChecks") or ()
     all_flavors = tuple(flavor for group in groups for flavor in group.flavors)
     return [AdmissionCheckRule(check["name"], tuple(check.get("onFlavors") or all_flavors)) for check in checks]

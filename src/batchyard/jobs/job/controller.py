@@ -69,7 +69,6 @@ def new_pods(
 
 
 def _common_pod_fields(job: meta.Obj, *, has_index: bool) -> dict[str, Any]:
-    """Return the part of the pod manifest that is the same for all new pods of a Job."""
     template = with_selector(job)["spec"]["template"]
     metadata, spec = template.get("metadata") or {}, template["spec"]
     finalizers = [*(metadata.get("finalizers") or ()), well_known.JOB_TRACKING]
@@ -81,7 +80,6 @@ def _common_pod_fields(job: meta.Obj, *, has_index: bool) -> dict[str, Any]:
 
 
 def _with_index_env(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the pod spec with the environment variable JOB_COMPLETION_INDEX in all containers and init containers."""
     fields = {f: [_with_index_variable(c) for c in spec[f]] for f in ("initContainers", "containers") if spec.get(f)}
     return {**spec, **fields}
 
@@ -92,7 +90,6 @@ def _with_index_variable(container: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _name_prefix(job_name: str, index: int) -> str:
-    """Return the name prefix of a pod from its Job's name, cut if too long, and its completion index."""
     if index == NO_INDEX:
         return f"{job_name}-"
     index_text = f"-{index}-"
@@ -109,7 +106,6 @@ def _unused_pod_name(prefix: str, used_names: Mapping[str, None], hash_seed: Seq
 
 
 def _indexed_pod(template: Mapping[str, Any], metadata: dict[str, Any], pod: NewPod, job: meta.Obj) -> dict[str, Any]:
-    """Return the manifest of a new pod with its completion index as a label, as an annotation and in the hostname."""
     index_label = {well_known.COMPLETION_INDEX: str(pod.index)}
     annotations = dict(index_label)
     if pod.failure_count is not None:
@@ -300,7 +296,6 @@ def _job_key(job: meta.Obj) -> tuple[str, str]:
 
 
 def _pod_flags(pod: meta.Obj) -> int:
-    """Return the bit flags of a pod (such as tracked, active, ready); 0 if it has ended and has no Job finalizer."""
     tracking_flag = _TRACKED_FLAG if is_tracked(pod) else 0
     if is_terminal(pod):
         return tracking_flag | _SUCCEEDED_FLAG if tracking_flag and phase(pod) == SUCCEEDED else tracking_flag
@@ -310,7 +305,6 @@ def _pod_flags(pod: meta.Obj) -> int:
 
 
 def _has_same_containers(event: WatchEvent) -> bool:
-    """Return whether a pod's watch event left its container statuses unchanged, as when it was only scheduled."""
     if event.old is None:
         return False
     old_status, new_status = event.old.get("status") or {}, event.obj.get("status") or {}
@@ -395,7 +389,6 @@ def release_pod_from_job(pod: meta.Obj, job: meta.Obj) -> meta.Obj:
 
 
 def _has_manual_selector(job: meta.Obj) -> bool:
-    """Return whether the user wrote the Job's pod selector (`manualSelector`), so that it may match any pod."""
     return bool(job["spec"].get("manualSelector"))
 
 
@@ -489,13 +482,11 @@ class JobPodController:
 
 
 def _owner_job_reference(pod: meta.Obj) -> Mapping[str, Any] | None:
-    """Return the owner reference of the Job that controls a pod, or None."""
     owner = meta.controller_of(pod)
     return owner if owner is not None and owner["kind"] == "Job" and owner["apiVersion"] == "batch/v1" else None
 
 
 def _release_pod(pod: meta.Obj, reader: Reader) -> ReconcileResult:
-    """Return the write that releases a pod from its Job or removes an unneeded Job finalizer; no write if neither."""
     owner_reference = _owner_job_reference(pod)
     if owner_reference is None:
         is_orphan = meta.controller_of(pod) is None and is_tracked(pod)
@@ -538,7 +529,6 @@ def _plan_writes(key: meta.Key, job: meta.Obj, plan: JobPlan, created_pods: Sequ
 
 
 def _rejection_event(key: meta.Key, _write: Write, error: ApiError) -> EventRecord | None:
-    """Return a FailedCreate Event for a forbidden pod; None for other errors and for a terminating Namespace."""
     if not isinstance(error, Forbidden) or isinstance(error, NamespaceTerminating):
         return None
     return EventRecord(key, "Warning", "FailedCreate", f"Error creating: {error}")

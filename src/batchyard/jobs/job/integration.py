@@ -111,10 +111,6 @@ def _parallelism_min(job: Obj) -> int | None:
 
 
 def _with_parallelism(job: Obj, count: int) -> Obj:
-    """Return the Job with parallelism `count` if its annotations allow partial admission, else unchanged.
-
-    If an annotation requires completions equal to parallelism, they change too.
-    """
     if _parallelism_min(job) is None or job["spec"].get("parallelism", 1) == count:
         return job
     job = with_path(job, ("spec", "parallelism"), count)
@@ -141,7 +137,6 @@ def _restore_template(job: Obj, pod_set_infos: Sequence[workloads.PodSetInfo]) -
 
 
 def _ended_count(job: Obj, completions: int) -> int:
-    """Return the number of succeeded pods; of an Indexed Job, the number of succeeded and finally failed indexes."""
     status = job.get("status") or {}
     if job["spec"].get("completionMode") != "Indexed":
         succeeded_count: int = status.get("succeeded", 0)

@@ -59,7 +59,6 @@ def matching_success_rule_index(spec: JobSpec, succeeded_indexes: Spans) -> int 
 
 
 def _is_rule_met(rule: PolicyRule, succeeded_indexes: Spans, completions: int) -> bool:
-    """Return whether all indexes of a success policy rule, or the rule's `succeededCount` of them, succeeded."""
     count, indexes_text = rule.get("succeededCount"), rule.get("succeededIndexes")
     if indexes_text is None:
         return count is not None and index_count(succeeded_indexes) >= count
@@ -146,7 +145,6 @@ def _fail_job_message(job: ObservedJob) -> str | None:
 
 
 def _exceeds_restart_limit(job: ObservedJob) -> bool:
-    """Return whether the container restarts in a Job's pods (restartPolicy OnFailure) reach its backoff limit."""
     if not job.spec.restarts_in_place:
         return False
     restart_count = 0
@@ -159,7 +157,6 @@ def _exceeds_restart_limit(job: ObservedJob) -> bool:
 
 
 def _index_outcome(job: ObservedJob) -> JobOutcome | None:
-    """Return the outcome of an Indexed Job that its failed indexes or its success policy decide, or None."""
     spec, failed_count = job.spec, index_count(job.failed_indexes)
     if spec.max_failed_indexes is not None and failed_count > spec.max_failed_indexes:
         return _TOO_MANY_FAILED_INDEXES
@@ -283,7 +280,6 @@ def termination_fields(job: ObservedJob, outcome: JobOutcome | None) -> dict[str
 
 
 def _termination_record(pod: JobPod, job: ObservedJob, outcome: JobOutcome | None) -> PodTerminationRecord:
-    """Return how to record the end of a pod with the Job finalizer: as success, as failure, not at all, or not yet."""
     spec = job.spec
     has_valid_index = not spec.indexed or spec.has_index(pod.index)
     if pod.phase == SUCCEEDED:
@@ -299,7 +295,6 @@ def _termination_record(pod: JobPod, job: ObservedJob, outcome: JobOutcome | Non
 
 
 def _is_recorded(pod: JobPod, record: PodTerminationRecord, job: ObservedJob) -> bool:
-    """Return whether the Job's status already contains the pod's success or failure; True if neither counts."""
     if record is _RECORD_FAILURE:
         return pod.uid in job.uncounted_failed
     if record is _RECORD_SUCCESS:
@@ -374,7 +369,7 @@ def plan_pod_changes(job: ObservedJob, failure_times: Iterable[Instant], now: In
 
 
 def _desired_active_count(job: ObservedJob) -> int:
-    """Return how many active pods the Job should have now, from its parallelism and its remaining completions."""
+    """Return how many active pods the Job should have. Without completions, it creates none after its first success."""
     spec = job.spec
     if spec.completions is not None:
         return max(0, min(spec.parallelism, spec.completions - job.succeeded_count))
@@ -394,7 +389,6 @@ def _surplus_pods(job: ObservedJob, surplus_count_min: int) -> list[JobPod]:
 
 
 def _have_distinct_indexes(job: ObservedJob) -> bool:
-    """Return whether all active pods of an Indexed Job have valid and distinct indexes; True for other Jobs."""
     if not job.spec.indexed:
         return True
     indexes = {pod.index for pod in job.active_pods if job.spec.has_index(pod.index)}
@@ -417,7 +411,6 @@ def _deletion_order(pod: JobPod) -> tuple[bool, int, bool, Instant, int, Instant
 
 
 def _missing_indexes(job: ObservedJob, count: int) -> list[int]:
-    """Return the lowest `count` completion indexes that need a pod: not finished, without an active or awaited pod."""
     spec = job.spec
     pod_indexes = [pod.index for pod in (*job.active_pods, *_awaited_terminating(job)) if spec.has_index(pod.index)]
     used_indexes = with_indexes(job.succeeded_indexes, pod_indexes)
@@ -425,7 +418,6 @@ def _missing_indexes(job: ObservedJob, count: int) -> list[int]:
 
 
 def _awaited_terminating(job: ObservedJob) -> list[JobPod]:
-    """Return the terminating pods that the Job replaces only after they have ended; [] if it does not wait."""
     return [pod for pod in job.pods if pod.terminating] if job.spec.replaces_after_end else []
 
 
@@ -443,7 +435,6 @@ def _failures_since_success(job: ObservedJob, failure_times: Iterable[Instant]) 
 
 
 def _pods_after_backoff(job: ObservedJob, indexes: Sequence[int], now: Instant) -> PodChanges:
-    """Return the pods to create for the indexes whose own backoff is over, and when the next index's backoff ends."""
     pods_to_create: list[NewPod] = []
     backoff_ends: list[Instant] = []
     for index in indexes:
@@ -457,7 +448,6 @@ def _pods_after_backoff(job: ObservedJob, indexes: Sequence[int], now: Instant) 
 
 
 def _successor_pod(index: int, failed_pod: JobPod | None, job: ObservedJob) -> NewPod:
-    """Return the next pod to create for a completion index, with the failure counts of the index so far."""
     if failed_pod is None:
         return NewPod(index, 0)
     counts_failure = is_counted(job.spec.failure_rules, failed_pod.obj)
@@ -507,7 +497,6 @@ def plan_job(job: Obj, pods: Sequence[JobPod], failure_times: Iterable[Instant],
 
 
 def _active_since(observed_job: ObservedJob, now: Instant) -> Instant | None:
-    """Return when the Job was started or last resumed, `now` if that happens in this reconcile; None if suspended."""
     if observed_job.spec.suspended:
         return None
     text = observed_job.status.get("startTime")
@@ -517,7 +506,6 @@ def _active_since(observed_job: ObservedJob, now: Instant) -> Instant | None:
 def _plan_pods(
     state: ObservedJob, outcome: JobOutcome | None, failure_times: Iterable[Instant], now: Instant
 ) -> PodChanges:
-    """Return the pods to create and delete; pods that a failing Job deletes count as failures."""
     if outcome is None:
         return PodChanges() if state.is_deleted else plan_pod_changes(state, failure_times, now)
     pods = state.active_pods
@@ -525,7 +513,6 @@ def _plan_pods(
 
 
 def _is_complete(state: ObservedJob, pod_changes: PodChanges) -> bool:
-    """Return whether enough pods of the Job have succeeded and none is active after `pod_changes`."""
     if pod_changes.to_create or len(state.active_pods) > len(pod_changes.to_dismiss):
         return False
     return state.succeeded_count >= (1 if state.spec.completions is None else state.spec.completions)
@@ -534,7 +521,6 @@ def _is_complete(state: ObservedJob, pod_changes: PodChanges) -> bool:
 def _new_status(
     state: ObservedJob, outcome: JobOutcome | None, pod_changes: PodChanges, active_since: Instant | None, now: Instant
 ) -> tuple[Mapping[str, Any], Sequence[JobEvent]]:
-    """Return the status of the Job after the pod changes, and the Events about its conditions."""
     conditions = JobConditions(state.status, now)
     status = {**state.status, **termination_fields(state, outcome), **_pod_counts(state, pod_changes, active_since)}
     if active_since is not None:
@@ -573,10 +559,8 @@ def _pod_counts(state: ObservedJob, pod_changes: PodChanges, active_since: Insta
 
 
 def _success_count_max(state: ObservedJob) -> int:
-    """Return how many pods may succeed before "too many" is reported; without completions, all that succeeded."""
     return state.succeeded_count if state.spec.completions is None else state.spec.completions
 
 
 def _all_pods_counted(state: ObservedJob) -> bool:
-    """Return whether all pods of the Job have ended and lost the Job finalizer."""
     return not any(pod.tracked or not pod.ended for pod in state.pods)

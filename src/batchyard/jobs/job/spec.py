@@ -104,7 +104,6 @@ def with_selector(job: Obj) -> Obj:
 
 
 def _generated_labels(name: str, uid: str) -> dict[str, str]:
-    """Return the pod labels generated for a Job from its name and uid, including the legacy labels without prefix."""
     return {
         well_known.OLD_JOB_NAME: name,
         well_known.JOB_NAME: name,
@@ -186,7 +185,6 @@ def unused_indexes(spans: Spans, count: int, completions: int) -> list[int]:
 
 
 def _merge_spans(spans: list[tuple[int, int]]) -> Spans:
-    """Return index ranges sorted, with ranges that touch or overlap merged."""
     merged_spans: list[tuple[int, int]] = []
     for first, last in sorted(spans):
         if merged_spans and first <= merged_spans[-1][1] + 1:
@@ -237,7 +235,6 @@ def is_counted(rules: Sequence[PolicyRule] | None, pod: Obj) -> bool:
 
 
 def _matching_exit_code_text(status: Mapping[str, Any], rule: Mapping[str, Any], pod: Obj) -> str | None:
-    """Return a description of the first container whose exit code a failure policy rule matches, or None."""
     for field in ("containerStatuses", "initContainerStatuses"):
         for container in status.get(field) or ():
             termination = (container.get("state") or {}).get("terminated")
@@ -256,7 +253,6 @@ def _matches_exit_code(rule: Mapping[str, Any], container_name: str, exit_code: 
 
 
 def _matching_condition_text(status: Mapping[str, Any], patterns: Sequence[Mapping[str, Any]], pod: Obj) -> str | None:
-    """Return a description of the first pod condition that a failure policy rule matches, or None."""
     for condition in status.get("conditions") or ():
         for pattern in patterns:
             if condition["type"] == pattern["type"] and condition["status"] == (pattern.get("status") or "True"):
@@ -391,7 +387,10 @@ def index_backoff_end(failed_pod: Obj) -> Instant:
 
 
 def finished_at(pod: Obj) -> Instant:
-    """Return when a pod ended: from its containers, else Ready condition, else deletion, else creation time."""
+    """Return when a pod ended: the last end of its containers, if all have ended.
+
+    Otherwise the pod ended when its condition Ready became False; if that is unknown, at its deletion or creation.
+    """
     status = pod.get("status") or {}
     end_times = [_container_end_time(container) for container in status.get("containerStatuses") or ()]
     known_end_times = [end for end in end_times if end is not None]
@@ -466,17 +465,12 @@ def observe_job(job: Obj, pods: Sequence[JobPod]) -> ObservedJob:
 
 
 def _is_new_termination(pod: JobPod, spec: JobSpec, uncounted_uids: Collection[str]) -> bool:
-    """Return whether a pod has ended or is being deleted, and its uid is not in `uncounted_uids`.
-
-    False for a pod without the Job finalizer or, if the Job is Indexed, without a valid index.
-    """
     if not pod.tracked or pod.active or pod.uid in uncounted_uids:
         return False
     return not spec.indexed or spec.has_index(pod.index)
 
 
 def _failed_indexes(spec: JobSpec, status: Mapping[str, Any], pods: Sequence[JobPod]) -> Spans:
-    """Return the completion indexes that have finally failed, from the Job's status and its pods."""
     if spec.backoff_limit_per_index is None:
         return NO_INDEXES
     recorded_failed_indexes = parse_indexes(status.get("failedIndexes"), spec.completions or 0)
@@ -485,7 +479,6 @@ def _failed_indexes(spec: JobSpec, status: Mapping[str, Any], pods: Sequence[Job
 
 
 def _fails_index(pod: JobPod, spec: JobSpec, index_backoff_limit: int) -> bool:
-    """Return whether the pod's failure makes its completion index fail finally, without a further retry."""
     if not (pod.tracked and spec.has_index(pod.index) and has_failed(pod, spec)):
         return False
     action = policy_decision(spec.failure_rules, pod.obj).action
@@ -513,6 +506,5 @@ def _failed_predecessors(
 
 
 def _retry_order(pod: JobPod) -> tuple[int, int]:
-    """Return the sort key of an index's failed pods: the number of earlier failed pods, and when this pod failed."""
     counted_failures = annotation_count(pod.obj, well_known.INDEX_FAILURES)
     return counted_failures + annotation_count(pod.obj, well_known.INDEX_IGNORED_FAILURES), finished_at(pod.obj)

@@ -75,7 +75,6 @@ def headless_service(jobset: Obj) -> dict[str, Any]:
 def _pod_template(
     jobset: Obj, template: Obj, position_labels: Mapping[str, str], placement_annotations: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the pod template of a child Job, with JobSet's labels and annotations, and any DNS subdomain."""
     template_with_defaults = fill_defaults("PodTemplateSpec", template["spec"]["template"])
     metadata, spec = template_with_defaults.get("metadata") or {}, dict(template_with_defaults.get("spec") or ())
     if jobset_spec.has_host_names(jobset):
@@ -88,7 +87,6 @@ def _pod_template(
 
 
 def _reserve_nodes(metadata: Obj, pod_template: dict[str, Any]) -> dict[str, Any]:
-    """Return the pod template; if annotations request it, with node selector and toleration for labeled nodes."""
     annotations = metadata["annotations"]
     if well_known.EXCLUSIVE_TOPOLOGY not in annotations or well_known.NODE_SELECTOR_STRATEGY not in annotations:
         return pod_template
@@ -102,7 +100,6 @@ def _reserve_nodes(metadata: Obj, pod_template: dict[str, Any]) -> dict[str, Any
 def _labels_and_annotations(
     metadata: Obj, position_labels: Mapping[str, str], placement_annotations: Mapping[str, str]
 ) -> dict[str, dict[str, str]]:
-    """Return `labels` and `annotations` of a child Job or its pods, including those of its position in the JobSet."""
     return {
         "labels": {**(metadata.get("labels") or {}), **position_labels},
         "annotations": {**(metadata.get("annotations") or {}), **position_labels, **placement_annotations},
@@ -110,7 +107,6 @@ def _labels_and_annotations(
 
 
 def _shared_labels(jobset: Obj, replicated_job: Mapping[str, Any]) -> dict[str, str]:
-    """Return the JobSet labels that all Jobs of a replicated job share, such as names and replica counts."""
     metadata, all_replicated_jobs = jobset["metadata"], jobset_spec.replicated_jobs(jobset)
     position_labels = {
         well_known.JOB_SET_NAME: metadata["name"],
@@ -129,7 +125,6 @@ def _shared_labels(jobset: Obj, replicated_job: Mapping[str, Any]) -> dict[str, 
 
 
 def _index_labels(jobset: Obj, replicated_job: Mapping[str, Any], index: int) -> dict[str, str]:
-    """Return the JobSet labels that are specific to the Job with this index: its indexes and its job key."""
     namespaced_job_name = (
         f"{jobset['metadata'].get('namespace', '')}/{jobset_spec.job_name(jobset, replicated_job, index)}"
     )
@@ -146,13 +141,11 @@ def _index_labels(jobset: Obj, replicated_job: Mapping[str, Any], index: int) ->
 
 
 def _jobs_in_group(jobset: Obj, replicated_job: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """Return the replicated jobs of a JobSet with the same `groupName` as this one, including this one."""
     group_name = jobset_spec.group_of(replicated_job)
     return [each for each in jobset_spec.replicated_jobs(jobset) if jobset_spec.group_of(each) == group_name]
 
 
 def _preceding_job_count(replicated_job: Mapping[str, Any], group_jobs: Sequence[Mapping[str, Any]]) -> int:
-    """Return the number of Jobs in the replicated jobs that precede this one in `group_jobs`."""
     names = [each["name"] for each in group_jobs]
     return sum(map(jobset_spec.replicas_of, group_jobs[: names.index(replicated_job["name"])]))
 
@@ -163,7 +156,6 @@ def _coordinator_host(jobset: Obj, coordinator: Mapping[str, Any]) -> str:
 
 
 def _exclusive_placement_annotations(jobset: Obj, template: Obj) -> dict[str, str]:
-    """Return the exclusive placement annotations for a child Job; those of the Job template override the JobSet's."""
     placement_annotations: dict[str, str] = {}
     for metadata in (jobset["metadata"], template.get("metadata") or {}):
         annotations = metadata.get("annotations") or {}
@@ -174,8 +166,6 @@ def _exclusive_placement_annotations(jobset: Obj, template: Obj) -> dict[str, st
 
 
 class _JobSetReconcilePass(NamedTuple):
-    """One reconcile of a JobSet: the JobSet with its Jobs, its next status, and the API writes so far."""
-
     key: Key
     jobset: Obj
     children: jobset_spec.ChildJobs
@@ -183,7 +173,6 @@ class _JobSetReconcilePass(NamedTuple):
     writes: list[client.Write]
 
     def reconcile_result(self) -> ReconcileResult:
-        """Return the result of the reconcile: the collected writes, the JobSet's status if changed, and the Events."""
         if self.status_draft.is_changed:
             self.writes.append(client.UpdateStatus(self.status_draft.result()))
         events = [EventRecord(self.key, *event) for event in self.status_draft.events]
@@ -238,7 +227,6 @@ class JobSetController:
 def _create_and_resume(
     jobset_pass: _JobSetReconcilePass, startup: policies.StartupDecision, reader: client.Reader
 ) -> ReconcileResult:
-    """Create the missing Service and Jobs of a JobSet, then suspend or resume its Jobs."""
     jobset, status_draft, writes = jobset_pass.jobset, jobset_pass.status_draft, jobset_pass.writes
     writes.extend(_missing_service_writes(jobset, reader))
     for jobs in _missing_jobs(jobset_pass, startup):
@@ -268,10 +256,7 @@ def _jobs_of(jobset: Obj, reader: client.Reader) -> Iterable[Obj]:
 
 
 def _job_deletion_writes(jobs: Sequence[Obj]) -> list[client.Write]:
-    """Return foreground deletions of the Jobs that are not being deleted yet.
-
-    With them, a new Job never coexists with the pods of the Job that it replaces.
-    """
+    """Return foreground deletions, which keep a Job until its pods end: its successor of the same name must wait."""
     return [
         client.Delete(key_of(job), propagation=client.Propagation.FOREGROUND, uid=job["metadata"]["uid"])
         for job in jobs
@@ -280,7 +265,6 @@ def _job_deletion_writes(jobs: Sequence[Obj]) -> list[client.Write]:
 
 
 def _missing_service_writes(jobset: Obj, reader: client.Reader) -> list[client.Write]:
-    """Return the write that creates the JobSet's headless Service; [] if unneeded or if the Service name is in use."""
     if not jobset_spec.has_host_names(jobset):
         return []
     service = reader.get(Key(scheme.SERVICE, jobset["metadata"].get("namespace", ""), jobset_spec.subdomain(jobset)))
@@ -314,7 +298,10 @@ def _job_suspend_writes(jobs: Sequence[Obj]) -> list[client.Write]:
 
 
 def _job_resume_writes(active_jobs: Sequence[Obj], startup: policies.StartupDecision) -> list[client.Write]:
-    """Return the writes that resume suspended Jobs which may start; an old startTime is cleared first."""
+    """Return the writes that resume suspended Jobs which may start.
+
+    For a Job with an old startTime, the write clears startTime; the next reconcile resumes the Job.
+    """
     pod_templates = {each["name"]: each["template"]["spec"]["template"] for each in startup.replicated_jobs}
     writes: list[client.Write] = []
     for job in active_jobs:
@@ -331,14 +318,12 @@ def _job_resume_writes(active_jobs: Sequence[Obj], startup: policies.StartupDeci
 
 
 def _creation_failed_event(key: Key, used_keys: Sequence[Key]) -> EventRecord:
-    """Return a warning Event of a JobSet whose new Jobs' names are already used by other Jobs."""
     names = [used_key.name for used_key in used_keys]
     messages = [f'job "{name}" creation failed with error: jobs.batch "{name}" already exists' for name in names]
     return EventRecord(key, "Warning", jobset_spec.JOB_CREATION_FAILED, "\n".join(messages))
 
 
 def _rejection_event(key: Key, write: client.Write, error: ApiError) -> EventRecord | None:
-    """Return the Event for a new Job or Service that the API server rejects as Forbidden or Invalid; else None."""
     if not isinstance(write, client.Create) or not isinstance(error, Forbidden | InvalidObject):
         return None
     name, reason_text = write.obj["metadata"]["name"], str(error)
@@ -354,7 +339,6 @@ def _rejection_event(key: Key, write: client.Write, error: ApiError) -> EventRec
 
 
 def _changes_fields(event: client.WatchEvent, fields_of: Callable[[Obj], tuple[Any, ...]]) -> bool:
-    """Return whether an event adds or deletes the object, or changes the fields that `fields_of` returns."""
     old, new = event.old, event.obj
     return event.type is not client.EventType.MODIFIED or old is None or fields_of(old) != fields_of(new)
 

@@ -108,7 +108,6 @@ def _is_handled(annotations: Mapping[str, str]) -> bool:
 
 
 def _exclude_other_jobs(leader: meta.Obj) -> meta.Obj:
-    """Return the leader with affinity to pods of its Job, and anti-affinity to other Jobs' pods of equal priority."""
     job_keys = [meta.label(leader, well_known.JOB_KEY) or ""]
     jobset_priorities = [meta.label(leader, well_known.JOB_SET_PRIORITY) or ""]
     same_job_expression: meta.Obj = {"key": well_known.JOB_KEY, "operator": "In", "values": job_keys}
@@ -122,7 +121,6 @@ def _exclude_other_jobs(leader: meta.Obj) -> meta.Obj:
 
 
 def _with_affinity_term(pod: meta.Obj, field: str, label_expressions: Sequence[meta.Obj]) -> meta.Obj:
-    """Return the pod with one more required term in `podAffinity` or `podAntiAffinity`, for pods of all namespaces."""
     affinity_term = {
         "labelSelector": {"matchExpressions": list(label_expressions)},
         "topologyKey": meta.annotation(pod, well_known.EXCLUSIVE_TOPOLOGY),
@@ -133,10 +131,6 @@ def _with_affinity_term(pod: meta.Obj, field: str, label_expressions: Sequence[m
 
 
 def _bind_to_leader_domain(follower: meta.Obj, reader: PlacementReader) -> meta.Obj:
-    """Return the follower pod with a node selector for its leader's domain; unchanged if no leader has a node.
-
-    Raises Forbidden if the leader's node does not exist or lacks the topology label.
-    """
     leader = _leader_of(follower, reader)
     if isinstance(leader, str) or not leader["spec"].get("nodeName"):
         return follower
@@ -182,7 +176,6 @@ def _pods(objects: Iterable[meta.Obj]) -> list[meta.Obj]:
 
 
 def _deny_pod(webhook: str, message: str) -> NoReturn:
-    """Raise Forbidden with the message of the API server for a request that a webhook denies."""
     raise Forbidden(f'admission webhook "{webhook}" denied the request: {message}')
 
 

@@ -45,7 +45,7 @@ class JobSetIntegration:
         return [_pod_set(each) for each in job["spec"].get("replicatedJobs") or ()]
 
     def reclaimable_pods(self, job: Obj) -> list[dict[str, Any]]:
-        """Return, for each pod set with succeeded Jobs, how many pods these have and so no longer need quota."""
+        """Return, for each pod set with succeeded Jobs, the number of their pods, which no longer need quota."""
         succeeded_counts = {status["name"]: status.get("succeeded", 0) for status in _replicated_statuses(job)}
         return [
             {"name": each["name"], "count": count * parallel_pod_count(each["template"]["spec"])}

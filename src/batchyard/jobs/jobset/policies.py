@@ -56,7 +56,6 @@ def are_all_ready(jobset: Obj, counts_by_name: dict[str, ReplicatedJobCounts]) -
 
 
 def _is_ready(job: Obj) -> bool:
-    """Return whether ready plus succeeded pods of a Job reach the number of pods that it runs at once."""
     status = job.get("status") or {}
     return bool(status.get("succeeded", 0) + status.get("ready", 0) >= parallel_pod_count(job["spec"]))
 
@@ -170,7 +169,6 @@ class JobSetStatusDraft:
             self.events.append(JobSetEvent(event_type, *reason_message))
 
     def _end_opposite_condition(self, condition_type: str) -> bool:
-        """Set the opposite of this condition type, if there is one, to False; return whether it was True."""
         for index, condition in enumerate(self._conditions):
             if condition["type"] == _OPPOSITE.get(condition_type) and condition["status"] == "True":
                 self._conditions[index] = {**condition, "status": "False"}
@@ -217,7 +215,6 @@ def startup_decision(jobset: Obj, counts_by_name: Mapping[str, ReplicatedJobCoun
 def _is_dependency_met(
     dependency: Mapping[str, Any], replica_counts: Mapping[str, int], counts_by_name: Mapping[str, ReplicatedJobCounts]
 ) -> bool:
-    """Return whether all Jobs of a `dependsOn` entry have succeeded or, with status Ready, are ready or have ended."""
     name = dependency["name"]
     job_counts = counts_by_name.get(name)
     if job_counts is None:
@@ -229,14 +226,13 @@ def _is_dependency_met(
 
 
 def _are_ready_or_ended(replica_count: int, counts: ReplicatedJobCounts) -> bool:
-    """Return whether all Jobs of a replicated job are ready or have ended."""
     return bool(replica_count == counts["failed"] + counts["ready"] + counts["succeeded"])
 
 
 def has_succeeded(jobset: Obj, succeeded_jobs: Sequence[Obj]) -> bool:
     """Return whether the JobSet's success policy is met: one or all Jobs of the target replicated jobs succeeded.
 
-    The policy's operator requires one (Any) or all (otherwise); without targets, all replicated jobs are targets.
+    The operator Any requires one Job, the operator All requires all. Without targets, all replicated jobs are targets.
     """
     policy = jobset["spec"].get("successPolicy") or {}
     target_names = frozenset(policy.get("targetReplicatedJobs") or [each["name"] for each in replicated_jobs(jobset)])
@@ -251,7 +247,7 @@ FailureRule = Mapping[str, Any]
 
 
 def apply_failure_policy(draft: JobSetStatusDraft, jobset: Obj, failed_jobs: Sequence[Obj]) -> None:
-    """Fail or restart the JobSet in its next status, as its failure policy requires for the failed Jobs."""
+    """Fail or restart the JobSet in `draft`, its next status, as its failure policy requires for the failed Jobs."""
     failure_policy = jobset["spec"].get("failurePolicy")
     if failure_policy is None:
         draft.fail(_name_failed_job(spec.JOBS_FAILED, _first_failed_job(failed_jobs)))
@@ -270,10 +266,6 @@ def apply_failure_policy(draft: JobSetStatusDraft, jobset: Obj, failed_jobs: Seq
 
 
 def _first_matching_rule(rules: Sequence[FailureRule], failed_jobs: Sequence[Obj]) -> tuple[FailureRule | None, Obj]:
-    """Return the first failure policy rule that matches a failed Job, and the matching Job that failed first.
-
-    If no rule matches, return None and the first of all Jobs that failed.
-    """
     for rule in rules:
         matching_jobs = [job for job in failed_jobs if _rule_matches(rule, job)]
         if matching_jobs:
@@ -282,10 +274,6 @@ def _first_matching_rule(rules: Sequence[FailureRule], failed_jobs: Sequence[Obj
 
 
 def _rule_matches(rule: FailureRule, job: Obj) -> bool:
-    """Return whether a failure policy rule matches a failed Job; a field absent from the rule matches every Job.
-
-    A Job without the label of its replicated job matches no rule.
-    """
     condition = end_condition(job) or {}
     failure_reasons, patterns = rule.get("onJobFailureReasons"), rule.get("onJobFailureMessagePatterns")
     if failure_reasons and condition.get("reason", "") not in failure_reasons:
@@ -297,7 +285,6 @@ def _rule_matches(rule: FailureRule, job: Obj) -> bool:
 
 
 def _first_failed_job(failed_jobs: Sequence[Obj]) -> Obj:
-    """Return the Job with the earliest failure time; on a tie, the first in the list."""
     return min(failed_jobs, key=_failed_at)
 
 
@@ -312,7 +299,6 @@ def _counted_restarts(jobset: Obj) -> int:
 
 
 def _name_failed_job(reason_message: ReasonMessage, job: Obj) -> ReasonMessage:
-    """Return the reason and message with the name of the Job that failed first appended to the message."""
     return ReasonMessage(
         reason_message.reason, f"{reason_message.message} (first failed job: {job['metadata']['name']})"
     )
