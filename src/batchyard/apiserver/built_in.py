@@ -106,7 +106,6 @@ def _object_errors(value: Mapping[str, Any], scope: TypeScope, type_name: str, p
 
 
 def _field_errors(value: Any, field: Field, scope: TypeScope, path: tuple[str, ...], struct_name: str) -> Iterator[str]:
-    """Yield the decoding errors of a field's value; errors of list and map elements name the field's struct too."""
     if value is None:
         return
     if field.is_list and isinstance(value, list):
@@ -186,7 +185,6 @@ def _go_type(field: Field) -> str:
 
 
 def _last_name(type_name: str) -> str:
-    """Return a nested type name without its enclosing types: `Container` for `PodSpec.Container`."""
     return type_name.rpartition(".")[2]
 
 
