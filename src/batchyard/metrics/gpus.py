@@ -207,7 +207,6 @@ def _gpu_state(node: Obj, gpu_number: int, pod: Obj | None, now: Instant) -> Gpu
 
 
 def _pod_run_time(pod: Obj, now: Instant) -> Duration:
-    """Return the time since the pod's first running container, or else the pod, started; 0 without a start time."""
     status = pod["status"]
     states = [container_status.get("state") or {} for container_status in status.get("containerStatuses") or ()]
     start_times = [state["running"].get("startedAt") for state in states if "running" in state]

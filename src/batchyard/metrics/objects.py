@@ -83,8 +83,6 @@ def _format_samples(name: str, samples: ObjectSamples) -> str:
 def _single_sample(
     value: Callable[[Obj], float | None], labels: Callable[[Obj], Labels]
 ) -> Callable[[Obj], ObjectSamples]:
-    """Return a function that maps an object to one sample; to no sample if `value` returns None for the object."""
-
     def samples(obj: Obj) -> ObjectSamples:
         sample_value = value(obj)
         return () if sample_value is None else ((labels(obj), sample_value),)
@@ -197,7 +195,6 @@ def _job_suspended(obj: Obj) -> ObjectSamples:
 
 
 def _resource_samples(quantities: Mapping[str, Any] | None) -> ObjectSamples:
-    """Yield resource quantities with the labels `resource` (special characters become underscores) and `unit`."""
     for name, value in (quantities or {}).items():
         unit = "byte" if name.startswith(("hugepages-", "attachable-volumes-")) else _UNIT_OF.get(name, "integer")
         label_value = "".join(char if char.isalnum() else "_" for char in name)

@@ -101,7 +101,6 @@ def node_pool_name(obj: Obj) -> str:
 
 
 def _requests_by_node(inputs: ViewInputs) -> dict[str, dict[str, int]]:
-    """Return by node the total resources that its pods request, without finished pods."""
     amounts_by_node: dict[str, dict[str, int]] = {}
     for obj in inputs.reader.list(scheme.POD):
         view = pod_view(obj)
@@ -168,7 +167,6 @@ def _node_state(view: NodeView, obj: Obj, now: Instant) -> str:
 
 
 def _booting_cell(instance: Obj) -> ViewJson:
-    """Return the node page's cell for a machine whose node has not registered yet."""
     spec = instance["spec"]
     cell = {"name": instance["metadata"]["name"], "state": BOOTING, "zone": spec["zone"], "usage": [], "pods": 0}
     return {**cell, "machine": spec["machineType"], "heat": 0.0}
