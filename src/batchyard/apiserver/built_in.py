@@ -136,7 +136,6 @@ def _has_go_type(value: Any, field: Field) -> bool:
 
 
 def _custom_decoding_errors(value: Any, expression: str) -> Iterator[str]:
-    """Yield the decoding errors of a value whose Go type has its own UnmarshalJSON."""
     if expression == "int-or-string" and not isinstance(value, str | int):
         yield f"json: cannot unmarshal {_json_type(value)} into Go value of type int32"
     elif expression == "quantity" and (isinstance(value, bool) or not _is_quantity(_string_or_json(value))):

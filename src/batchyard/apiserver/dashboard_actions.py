@@ -165,7 +165,6 @@ class DashboardActions:
         return {"name": action, "values": values, "target": f"{target_kind} {planned_write.target}"}
 
     def _action_values(self, user: UserInfo, action: str) -> list[str]:
-        """Return the values to choose from; empty if the user must type the value or the action needs none."""
         if action == STOP:
             return list(_STOP_POLICIES)
         if action != PRIORITY or not self._is_allowed(user, "list", Key(scheme.WORKLOAD_PRIORITY_CLASS, "", "")):

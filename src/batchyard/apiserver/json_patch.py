@@ -36,7 +36,7 @@ class OperationError(Exception):
 
 
 def apply_json_patch(obj: Obj, patch: Any) -> Any:
-    """Return an object after the operations of a JSON patch. Raises StatusError if one does not apply."""
+    """Return an object after the operations of a JSON patch. Raises StatusError if one is invalid or does not apply."""
     operations = _parse_operations(patch)
     if len(operations) > _OPERATIONS_MAX:
         message = f"The allowed maximum operations in a JSON patch is {_OPERATIONS_MAX}, got {len(operations)}"
@@ -242,7 +242,7 @@ class _PatchedDocument:
         return _decode_json(encoded_value)
 
     def _writable_at(self, steps: Sequence[str]) -> Any:
-        """Copy the mapping or list at a path and its ancestors, and return the copy, which may be modified."""
+        """Return a copy of the mapping or list at a path; it and its ancestors are copied once per patch."""
         self.document = value = self._make_writable(self.document)
         for step in steps:
             index_or_key = _item_index(value, step) if isinstance(value, list) else step

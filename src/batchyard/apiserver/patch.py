@@ -257,7 +257,7 @@ def _merge_list(list_items: list[Any], patch: list[Any], merge_schema: MergeSche
 def _merge_items(
     list_items: list[Any], patch: list[Any], key: str, merge_schema: MergeSchema
 ) -> tuple[Sequence[Mapping[str, Any]], list[Any]]:
-    """Return the patch items without directives, and all items of the list after the merge."""
+    """Return the patch items that have no `$patch` directive, and the merged list."""
     patch_items = [item for item in patch if _directive_of(item) is None]
     merged_items = [] if any(_directive_of(item) == "replace" for item in patch) else list(list_items)
     deleted_keys = frozenset(_encode_item_key(item, key) for item in patch if _directive_of(item) == "delete")

@@ -83,7 +83,7 @@ def account_groups(namespace: str) -> tuple[str, ...]:
 
 
 def flow_of(user: UserInfo) -> str:
-    """Return a user's flow: the user name, or for a ServiceAccount the group of all ServiceAccounts in its namespace."""
+    """Return a user's flow: the user name; for a ServiceAccount the group of all ServiceAccounts in its namespace."""
     service_account = service_account_of(user.name)
     return user.name if service_account is None else f"system:serviceaccounts:{service_account[0]}"
 

@@ -231,7 +231,6 @@ def _field_terms(text: str, served_kind: ServedKind) -> Iterator[tuple[str, bool
 
 
 def _selectable_field_paths(served_kind: ServedKind) -> Mapping[str, str]:
-    """Map the field names that selectors of a kind may use to the paths in stored objects."""
     if served_kind.group == "events.k8s.io":
         kind_fields = _EVENT_FIELDS
     else:

@@ -243,7 +243,7 @@ def decode_body_object(
 
 
 def with_kind(sent_object: Any, path: ResourcePath) -> dict[str, Any]:
-    """Return a sent object with the path's kind and API version. Raises StatusError if it is no object or has others."""
+    """Return a sent object with the path's kind and version. Raises StatusError if it has others or is no object."""
     if not isinstance(sent_object, Mapping):
         raise bad_request("the request body is not an object")
     kind, api_version = (
@@ -494,7 +494,6 @@ def _column_definitions(columns: Sequence[Column]) -> list[dict[str, Any]]:
 
 
 def _convert_cells(cells: list[Any], parsers: Sequence[tuple[int, Callable[[str], Any]]]) -> list[Any]:
-    """Convert table cells in place from text to the JSON type of their column, and return them."""
     for i, parse in parsers:
         cells[i] = parse(cells[i])
     return cells

@@ -159,7 +159,7 @@ class SimulatedGpus:
         ]
 
     def _assign_gpus(self, node: str, count: int, pods: dict[str, Obj]) -> list[str]:
-        """Return the pod uid of each GPU of a node, '' if free; pods keep their GPUs, new pods get the lowest ones."""
+        """Return the pod uid of each GPU of a node, '' if free; pods keep their GPUs, new pods get free ones."""
         holder_uids = [uid if uid in pods else "" for uid in [*self._holders.get(node, []), *[""] * count][:count]]
         for uid, pod in sorted(pods.items()):
             needed_gpu_count = _requested_gpu_count(pod) - holder_uids.count(uid)

@@ -163,11 +163,7 @@ def _job_time(field: str) -> Callable[[Obj], ObjectSamples]:
 
 
 def _job_failed(obj: Obj) -> ObjectSamples:
-    """Yield the number of failed pods of a Job, without a reason.
-
-    If the Job itself failed and has failed pods, also yield a sample for each known reason: 1 for the Job's reason,
-    else 0. If the Job's reason is a known one, the number is omitted.
-    """
+    """As in kube-state-metrics, a known reason of the Job's failure replaces the number of failed pods."""
     failed_count = (obj.get("status") or _NO_FIELDS).get("failed") or 0
     reasons = {c.get("reason", "") for c in _job_conditions(obj, "Failed")}
     if failed_count and reasons:

@@ -77,7 +77,6 @@ class _RequestCache:
         return requests_by_resource
 
     def drop_unused(self) -> None:
-        """Delete the cached requests that no Workload looked up since the last call."""
         self._previous, self._current = self._current, {}
 
 

@@ -155,7 +155,6 @@ class RevisionJournal:
         return self._raise_revision(max(contents.store.revision, commit_record.revision if commit_record else 0))
 
     def _create_journal(self) -> journal_file.CommitRecord:
-        """Create an empty journal file. Only the complete file is renamed into place."""
         draft_path = self._path.with_name(f"{self._path.name}.new")
         try:
             draft_path.unlink(missing_ok=True)

@@ -337,9 +337,10 @@ class _JournalReader:
 
 
 def record_replaced_rows(replaced_rows: deque[tuple[int, int]], change: WatchEvent) -> None:
-    """Append the journal rows that a change makes obsolete, as pairs: the revision of the change, and that of the row.
+    """Append to `replaced_rows` the journal rows that a change makes obsolete.
 
-    They are the previous row of the same object, and the row of a deletion itself.
+    Each is a pair: the revision of the change, and that of the row. Obsolete are the previous row of the same object,
+    and the row of a deletion itself.
     """
     if change.old is not None:
         replaced_rows.append((change.revision, int(change.old["metadata"]["resourceVersion"])))

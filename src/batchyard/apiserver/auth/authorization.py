@@ -296,7 +296,6 @@ def role_key(binding: Obj) -> Key:
 
 
 def _subject_key(subject: Mapping[str, Any], namespace: str) -> str:
-    """Return the index key of a subject; for a ServiceAccount that of its user name, or '' if it has no namespace."""
     kind, name = subject["kind"], subject["name"]
     if kind != "ServiceAccount":
         return f"{kind} {name}"

@@ -528,7 +528,6 @@ def _compile_rule(definition: Mapping[str, Any]) -> ValidationRule | None:
 
 
 def _rule_message(rule: ValidationRule, variables: Mapping[str, Any]) -> str:
-    """Use `messageExpression` unless its value is empty or has several lines; else `message`, or a default."""
     if rule.message_program is not None:
         evaluated_message, _ = evaluate_program(rule.message_program, variables)
         if isinstance(evaluated_message, str) and evaluated_message.strip() and "\n" not in evaluated_message:

@@ -253,7 +253,6 @@ class CustomStrategy:
 
 
 def _complete_metadata(metadata: Any, namespace: str) -> Any:
-    """`namespace` is the default for a missing one; '' removes the namespace."""
     if not isinstance(metadata, Mapping):
         return metadata
     known_fields = load_scope(NATIVE).fields(_METADATA_TYPE)

@@ -92,8 +92,6 @@ class _PodMetricsSource:
 
 
 class _NodeMetricsSource:
-    """Computes NodeMetrics: the measured usage, or for a simulated node the sum of its pods."""
-
     def __init__(self, metrics_inputs: _MetricsInputs) -> None:
         self._inputs = metrics_inputs
 

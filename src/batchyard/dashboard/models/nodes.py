@@ -23,7 +23,7 @@ _DEFAULT_POOL_NAME: Final = "nodes"
 
 
 def nodes_document(inputs: ViewInputs, access: NamespaceAccess, _query: Query) -> ViewJson:
-    """Return the document of the page of nodes by pool, with at most NODES_MAX nodes and without names of pods.
+    """Return the document of the nodes page: by pool at most NODES_MAX nodes, and booting machines, without pod names.
 
     Without permission, the document only has `forbidden`.
     """

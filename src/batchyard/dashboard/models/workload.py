@@ -189,9 +189,10 @@ _NAMESPACE_OF_ENTRY: Final = attrgetter("namespace")
 
 
 def workloads_document(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> ViewJson:
-    """Return a page of the Workload list, and the numbers of Workloads by state on all pages.
+    """Return a page of the Workload list, and the numbers of Workloads by state.
 
-    The list is sorted as the query requests, by default newest first.
+    The numbers cover all pages, and all states even if the query selects one. The list is sorted as the query
+    requests, by default newest first.
     """
     page_window = data_source.requested_page(inputs, query)
     visible_entries = inputs.workload_list.entries(inputs.reader, access.namespaces(scheme.WORKLOAD, inputs.reader))
