@@ -232,13 +232,12 @@ def managed_fields_after_create(new: Obj, author: FieldManager, schema: MergeSch
 
 @memoized_if_short(_CACHED_FIELD_SETS_MAX, _CACHED_VALUE_BYTES_MAX)
 def _metadata_to_fields_v1(encoded_value: bytes) -> dict[str, Any]:
-    """Return the `fieldsV1` of a new object's metadata, whose field set is encoded by `marshal`."""
+    """Return the `fieldsV1` of metadata; `encoded_value` is its marshalled field set, not its marshalled value."""
     owned_fields = field_sets.difference({"f:metadata": marshal.loads(encoded_value)}, _UNOWNED_FIELDS)  # noqa: S302 - encoded by this module
     return field_sets.to_fields_v1(owned_fields)
 
 
 def _top_level_to_fields_v1(value: Any, schema: MergeSchema, *, has_self_mark: bool) -> dict[str, Any]:
-    """Return the `fieldsV1` of a new object's top-level field, such as `spec`; results of subfields are cached."""
     if not isinstance(value, dict) or not value or schema.is_atomic:
         return _value_to_fields_v1(marshal.dumps(value, _MARSHAL_VERSION_WITHOUT_REFERENCES), schema)
     fields: dict[str, Any] = {field_sets.SELF_MARK: {}} if has_self_mark else {}
@@ -262,7 +261,7 @@ def _nested_to_fields_v1(encoded_value: bytes, schema: MergeSchema) -> dict[str,
 
 
 def _encode_field_set(fields: field_sets.FieldSet) -> dict[str, Any]:
-    """Encode a field set as `fieldsV1`; equal small sets share one cached encoding."""
+    """Encode a field set as `fieldsV1`; callers must not modify the result, which equal small sets share."""
     return _marshalled_to_fields_v1(marshal.dumps({**fields}, _MARSHAL_VERSION_WITHOUT_REFERENCES))
 
 
@@ -338,8 +337,6 @@ def _entries_after_update(
 
 
 class _VersionedDifferences:
-    """The differences between an old and a new object, in every version that a `managedFields` entry uses."""
-
     def __init__(self, old: Obj, new: Obj, api_version: str, accessors: VersionAccessors) -> None:
         self._old = old
         self._new = new
@@ -350,21 +347,18 @@ class _VersionedDifferences:
         self._lost_fields: dict[str, field_sets.FieldSet] = {}
 
     def fields_owned_by_author(self) -> field_sets.FieldSet:
-        """Return the changed and added fields, which the author of the write now owns."""
         return field_sets.difference(
             field_sets.union(self._author_differences.modified_fields, self._author_differences.added_fields),
             _UNOWNED_FIELDS,
         )
 
     def conflicting_fields(self, entry: FieldManagerEntry) -> field_sets.FieldSet:
-        """Return the fields of another manager's `managedFields` entry that the write changed or added."""
         differences_of_version = self._differences_in(entry.api_version)
         return field_sets.intersection(
             entry.fields, field_sets.union(differences_of_version.modified_fields, differences_of_version.added_fields)
         )
 
     def without_lost_fields(self, entry: FieldManagerEntry) -> FieldManagerEntry:
-        """Return a `managedFields` entry without the fields that the write changed, added or removed."""
         lost_fields = self._lost_fields.get(entry.api_version)
         if lost_fields is None:
             differences_of_version = self._differences_in(entry.api_version)
@@ -389,10 +383,6 @@ def _remove_abandoned_fields(
     manager_entries: Sequence[FieldManagerEntry],
     schema: MergeSchema,
 ) -> dict[str, Any]:
-    """Return `obj` without the fields that `last_entry` owns but no entry of `manager_entries` owns.
-
-    If `last_entry` is None or in another API version than the first of `manager_entries`, return `obj` unchanged.
-    """
     if last_entry is None or last_entry.api_version != manager_entries[0].api_version:
         return obj
     last_fields = field_sets.with_named_fields(last_entry.fields, schema)
@@ -422,8 +412,7 @@ def _applied_fields(config: Obj, schema: MergeSchema) -> field_sets.FieldSet:
 def _unchanged_kubectl_fields(live_object: Obj, schema: MergeSchema) -> field_sets.FieldSet:
     """Return the fields of the last client-side `kubectl apply` that still have the applied values.
 
-    Such fields do not conflict when kubectl migrates to server-side apply. The result is empty if the object has no
-    valid last-applied annotation in its API version.
+    Such fields do not conflict when kubectl migrates to server-side apply.
     """
     text = (live_object["metadata"].get("annotations") or {}).get("kubectl.kubernetes.io/last-applied-configuration")
     try:
@@ -454,7 +443,6 @@ def _conflict_error(conflicts: Sequence[tuple[FieldManagerEntry, field_sets.Fiel
 
 
 def _decode_entries(entries: Sequence[ManagedFieldsJson], accessors: VersionAccessors) -> list[FieldManagerEntry]:
-    """Decode `managedFields` entries, except those without `fieldsV1` and those in versions that are not served."""
     return [entry for entry in _parse_entries(entries) if accessors.is_served(entry.api_version)]
 
 
@@ -474,19 +462,17 @@ def _parse_entries(entries: Sequence[ManagedFieldsJson]) -> Iterator[FieldManage
 
 @memoized_if_short(_CACHED_FIELD_SETS_MAX, _CACHED_VALUE_BYTES_MAX)
 def _decode_fields_v1(encoded_fields: bytes) -> tuple[field_sets.FieldSet, dict[str, Any]]:
-    """Return the fields of a `managedFields` entry as a set and as `fieldsV1`; cached, because many are equal."""
     fields = field_sets.from_fields_v1(marshal.loads(encoded_fields))  # noqa: S302 - encoded by this module
     return fields, field_sets.to_fields_v1(fields)
 
 
 def _encode_entries(manager_entries: Sequence[FieldManagerEntry]) -> list[dict[str, Any]]:
-    """Return the entries that own fields, in the JSON form of `managedFields`: applies before updates, then by time."""
     sorted_entries = sorted(manager_entries, key=lambda entry: (entry.operation, entry.time, *entry.identity))
     return [entry.to_json() for entry in sorted_entries if entry.fields]
 
 
 def _merge_oldest_updates(entries: list[FieldManagerEntry]) -> list[FieldManagerEntry]:
-    """Merge the oldest of more than `UPDATE_ENTRIES_MAX` Update entries, into one entry for each API version."""
+    """If there are more than `UPDATE_ENTRIES_MAX` Update entries, merge the oldest into one for each API version."""
     update_entries = [entry for entry in entries if entry.operation == UPDATE]
     update_entries.sort(key=lambda entry: (entry.time, entry.name))
     merged_entries: dict[str, FieldManagerEntry] = {}
@@ -500,13 +486,11 @@ def _merge_oldest_updates(entries: list[FieldManagerEntry]) -> list[FieldManager
 
 
 def _drop_managed_fields(obj: Obj) -> dict[str, Any]:
-    """Return a copy of an object without `managedFields`, with metadata even if the object has none."""
     metadata = {name: value for name, value in (obj.get("metadata") or {}).items() if name != "managedFields"}
     return {**obj, "metadata": metadata}
 
 
 def _empty_object(obj: Obj) -> dict[str, Any]:
-    """Return an object of the same kind with empty metadata, spec and status."""
     return {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "metadata": {}, "spec": {}, "status": {}}
 
 

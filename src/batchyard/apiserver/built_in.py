@@ -106,7 +106,6 @@ def _object_errors(value: Mapping[str, Any], scope: TypeScope, type_name: str, p
 
 
 def _field_errors(value: Any, field: Field, scope: TypeScope, path: tuple[str, ...], struct_name: str) -> Iterator[str]:
-    """Yield the decoding errors of a field's value; errors of list and map elements name the field's struct too."""
     if value is None:
         return
     if field.is_list and isinstance(value, list):
@@ -137,7 +136,6 @@ def _has_go_type(value: Any, field: Field) -> bool:
 
 
 def _custom_decoding_errors(value: Any, expression: str) -> Iterator[str]:
-    """Yield the decoding errors of a value whose Go type has its own UnmarshalJSON."""
     if expression == "int-or-string" and not isinstance(value, str | int):
         yield f"json: cannot unmarshal {_json_type(value)} into Go value of type int32"
     elif expression == "quantity" and (isinstance(value, bool) or not _is_quantity(_string_or_json(value))):
@@ -186,7 +184,6 @@ def _go_type(field: Field) -> str:
 
 
 def _last_name(type_name: str) -> str:
-    """Return a nested type name without its enclosing types: `Container` for `PodSpec.Container`."""
     return type_name.rpartition(".")[2]
 
 

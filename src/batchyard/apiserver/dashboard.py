@@ -153,7 +153,6 @@ class ModelHandler:
         return stream
 
     def _check_stream_limits(self, user: UserInfo) -> None:
-        """Raise StatusError if the user's flow, or the server in total, has too many open dashboard streams."""
         if is_exempt_from_limits(user):
             streams_max = DASHBOARD_STREAMS_MAX
         else:
@@ -257,7 +256,6 @@ class ModelStream:
             self.on_new_data()
 
     def _send_model(self, model: dict[str, Any]) -> bool:
-        """Send the parts of a page's document that differ from those sent last; return whether there were any."""
         encoded_parts = {name: _encode_json(part) for name, part in model.items()}
         changed_parts = {
             name: msgspec.Raw(part) for name, part in encoded_parts.items() if self._sent_parts.get(name) != part

@@ -118,7 +118,7 @@ class DashboardActions:
         """Execute an action as the user of the request; return its name and the warnings of its write.
 
         If the write fails or is deferred, return the response to the write instead. Raises StatusError if the request
-        is not from the page, or the action is not possible.
+        is not from the page, the object is missing or was replaced, or the action is not possible.
         """
         check_request_origin(request)
         if not self._tokens.is_action_token(request.headers.get(ACTION_TOKEN_HEADER, ""), request.user):
@@ -141,7 +141,7 @@ class DashboardActions:
         return Response(200, document, annotations=annotations, headers=_RESPONSE_HEADERS)
 
     def _find_object(self, user: UserInfo, kind: str, namespace: str, name: str) -> Obj:
-        """Return a Workload or queue that the user may get. Raises StatusError (404) for missing and hidden ones."""
+        """Raise the same StatusError (404) for a missing object and for one that the user may not get."""
         constant = _KINDS.get(kind)
         obj = None if constant is None else self._objects.get(Key(constant, namespace, name))
         if obj is None or not self._is_allowed(user, "get", key_of(obj)):
@@ -154,7 +154,6 @@ class DashboardActions:
         return self._authorizer.decide(attributes).allowed
 
     def _offered_action(self, user: UserInfo, obj: Obj, action: str) -> dict[str, Any] | None:
-        """Return an action with its possible values; None if it is not possible or the user may not perform it."""
         values = self._action_values(user, action)
         try:
             planned_write = self._plan_write(obj, action, values[0] if values else "")
@@ -166,7 +165,6 @@ class DashboardActions:
         return {"name": action, "values": values, "target": f"{target_kind} {planned_write.target}"}
 
     def _action_values(self, user: UserInfo, action: str) -> list[str]:
-        """Return the values from which the user can choose for an action; empty if users must type it or need none."""
         if action == STOP:
             return list(_STOP_POLICIES)
         if action != PRIORITY or not self._is_allowed(user, "list", Key(scheme.WORKLOAD_PRIORITY_CLASS, "", "")):
@@ -175,7 +173,6 @@ class DashboardActions:
         return [str(each["metadata"]["name"]) for each in sorted(classes, key=lambda each: -each["value"])]
 
     def _plan_write(self, obj: Obj, action: str, value: str) -> PlannedWrite:
-        """Return the write of an action. Raises StatusError if the action or its value is not possible."""
         if action == CANCEL:
             return _plan_deletion(obj)
         if action == PRIORITY:
@@ -189,11 +186,6 @@ class DashboardActions:
         return _plan_patch(obj, {"stopPolicy": "None"})
 
     def _plan_priority_change(self, workload: Obj, class_name: str) -> PlannedWrite:
-        """Return the write that gives a Workload another WorkloadPriorityClass, through its job if it has one.
-
-        If `class_name` is '', the write has only its target. Raises StatusError if the class does not exist, or the
-        priority of the Workload cannot be changed.
-        """
         if not follows_priority_label(workload, has_quota_reservation(workload)):
             message = "its priority comes from the PriorityClass of its pods, or it holds quota without a class"
             raise StatusError(409, "Conflict", f"the priority cannot be changed now: {message}")
@@ -235,7 +227,6 @@ def _read_body(request: ApiRequest) -> ActionBody:
 
 
 def _actions_of(obj: Obj) -> Iterator[str]:
-    """Yield the actions that are possible in the current state of an object."""
     if obj["kind"] != "Workload":
         stop_policy = obj["spec"].get("stopPolicy") or "None"
         yield from () if stop_policy == _STOP_POLICIES[-1] else (STOP,)
@@ -252,10 +243,6 @@ def _owner_reference(workload: Obj) -> Mapping[str, str]:
 
 
 def _owner_key(workload: Obj) -> Key | None:
-    """Return the key of the job that owns a Workload; None without an owner.
-
-    Raises StatusError if the owner is of a kind that this server does not serve.
-    """
     metadata = workload["metadata"]
     if not metadata.get("ownerReferences"):
         return None
@@ -268,7 +255,6 @@ def _owner_key(workload: Obj) -> Key | None:
 
 
 def _plan_deletion(workload: Obj) -> PlannedWrite:
-    """Return the deletion of a Workload's job, or of the Workload without a job."""
     owner = _owner_key(workload)
     uid = workload["metadata"]["uid"] if owner is None else _owner_reference(workload)["uid"]
     options = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
@@ -280,7 +266,6 @@ def _plan_patch(obj: Obj, spec: Mapping[str, Any]) -> PlannedWrite:
 
 
 def _write_request(planned_write: PlannedWrite, request: ApiRequest) -> ApiRequest:
-    """Return the API request of a write, made by the user and from the address of the action request."""
     kind, target = scheme.kind_info(planned_write.target.kind), planned_write.target
     root = f"/apis/{kind.api_version}" if kind.group else f"/api/{kind.api_version}"
     scope = f"/namespaces/{quote(target.namespace, safe='')}" if target.namespace else ""

@@ -135,13 +135,11 @@ def _resource_list(group: str, version: str, resources: Sequence[Resource]) -> d
 
 
 def _differing_group_version(handlers: EndpointHandlers, group: str, version: str) -> dict[str, str]:
-    """Return group and version of a subresource's kind; empty if they are those of the resource itself."""
     is_same = (handlers.group, handlers.version) == (group, version)
     return {} if is_same else {"group": handlers.group, "version": handlers.version}
 
 
 def _aggregated_document(resources: Sequence[Resource], groups: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Return the aggregated discovery document of groups; `groups` has the versions of each group."""
     items = [
         {
             "metadata": {"name": name} if name else {},
@@ -193,6 +191,5 @@ def _supported_verbs(resource: Resource) -> list[str]:
 
 
 def _short_names_and_categories(served_kind: ServedKind) -> dict[str, list[str]]:
-    """Return the fields `shortNames` and `categories` of a kind, without empty ones."""
     names = {"shortNames": list(served_kind.short_names), "categories": list(served_kind.categories)}
     return {field: values for field, values in names.items() if values}

@@ -217,7 +217,6 @@ def items_of(list_items: Sequence[Any], schema: MergeSchema, *, rejects_duplicat
 
 @lru_cache(maxsize=_CACHED_STEPS_MAX)
 def _single_key_step(key: str, name: str) -> str:
-    """Return the field-set path element of a list item with one string key; cached, since few values are frequent."""
     return f"k:{_encode({key: name}).decode()}"
 
 

@@ -36,7 +36,7 @@ class OperationError(Exception):
 
 
 def apply_json_patch(obj: Obj, patch: Any) -> Any:
-    """Return an object after the operations of a JSON patch. Raises StatusError if one does not apply."""
+    """Return an object after the operations of a JSON patch. Raises StatusError if one is invalid or does not apply."""
     operations = _parse_operations(patch)
     if len(operations) > _OPERATIONS_MAX:
         message = f"The allowed maximum operations in a JSON patch is {_OPERATIONS_MAX}, got {len(operations)}"
@@ -84,7 +84,6 @@ def _decode_error(kind: str, go_type: str) -> StatusError:
 
 
 def _go_kind(value: Any) -> str:
-    """Name the type of a JSON value as Go's decoder does."""
     if isinstance(value, bool):
         return "bool"
     if isinstance(value, int | float):
@@ -93,8 +92,6 @@ def _go_kind(value: Any) -> str:
 
 
 class _PatchedDocument:
-    """A JSON document while a JSON patch is applied to it, with the cost of the operations so far."""
-
     def __init__(self, obj: Obj) -> None:
         self.document: Any = obj
         #: Mappings and lists copied by this patch, by id; they may be modified.
@@ -120,7 +117,6 @@ class _PatchedDocument:
                 raise OperationError(f"Unexpected kind: {'unknown' if kind is None else kind}")
 
     def check_depth(self) -> None:
-        """Raise OperationError if the document is nested deeper than a request body may be."""
         if is_too_deep(_encode_bounded_depth(self.document).decode()):
             raise OperationError("exceeded max depth")
 
@@ -179,7 +175,6 @@ class _PatchedDocument:
             raise OperationError(f"testing value {path} failed: test failed")
 
     def _parse_path(self, path: str, missing_message: str) -> list[str]:
-        """Return the steps of a path. Raises OperationError if it is empty or its parent is no mapping or list."""
         steps = [_unescape_step(step) for step in path.split("/")[1:]]
         if steps:
             try:
@@ -191,10 +186,6 @@ class _PatchedDocument:
         raise OperationError(f"{missing_message}: missing value")
 
     def _value_at(self, steps: Sequence[str]) -> Any:
-        """Return the value of the document at a path; None if the path leads to no value.
-
-        Raises OperationError if a step is not an index of its list.
-        """
         value = self.document
         for step in steps:
             if isinstance(value, list):
@@ -206,7 +197,6 @@ class _PatchedDocument:
         return value
 
     def _read_value(self, steps: Sequence[str], error_prefix: str) -> Any:
-        """Return the value at a path, as `_value_at` does; the message of an error begins with `error_prefix`."""
         try:
             return self._value_at(steps)
         except OperationError as error:
@@ -252,7 +242,7 @@ class _PatchedDocument:
         return _decode_json(encoded_value)
 
     def _writable_at(self, steps: Sequence[str]) -> Any:
-        """Copy the mapping or list at a path and its ancestors, and return the copy, which may be modified."""
+        """Return a copy of the mapping or list at a path; it and its ancestors are copied once per patch."""
         self.document = value = self._make_writable(self.document)
         for step in steps:
             index_or_key = _item_index(value, step) if isinstance(value, list) else step
@@ -301,7 +291,6 @@ def _is_equal(value: Any, expected_value: Any) -> bool:
 
 
 def _insertion_index(list_items: Sequence[Any], step: str) -> int:
-    """Return the insertion index of a list item; a negative index counts from the end of the list, as upstream."""
     try:
         index = _parse_integer(step)
     except OperationError as error:
@@ -310,12 +299,10 @@ def _insertion_index(list_items: Sequence[Any], step: str) -> int:
 
 
 def _item_index(list_items: Sequence[Any], step: str) -> int:
-    """Return the index of a list item from its text; a negative index counts from the end of the list."""
     return _check_index(_parse_integer(step), len(list_items))
 
 
 def _parse_integer(text: str) -> int:
-    """Read a whole number as Go's `strconv.Atoi` does."""
     if not _INTEGER_PATTERN.fullmatch(text):
         raise OperationError(f"strconv.Atoi: parsing {_encode_json(text).decode()}: invalid syntax")
     significant_digits = text.lstrip("+-0")

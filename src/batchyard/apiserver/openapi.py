@@ -206,7 +206,6 @@ class OpenApi:
 
 
 def _resources_by_path(resources: Sequence[Resource]) -> dict[str, list[Resource]]:
-    """Group resources by the URL path of their group and version, such as `apis/batch/v1`."""
     path_resources: dict[str, list[Resource]] = {}
     for resource in resources:
         served_kind = resource.served_kind
@@ -226,7 +225,6 @@ def _v3_document(version_path: str, resources: Sequence[Resource]) -> dict[str, 
 
 
 def _resource_schemas(version_path: str, resource: Resource) -> dict[str, Any]:
-    """Return the OpenAPI schemas of a resource in a version, and of its list."""
     served_kind, version = resource.served_kind, version_path.rpartition("/")[2]
     schemas = dict(resource.strategy.schemas(version))
     name = schema_name(served_kind, version)
@@ -291,7 +289,6 @@ def _schema_reference(name: str) -> dict[str, Any]:
 
 
 def _handler_paths(collection_path: str, resource: Resource) -> dict[str, Any]:
-    """Return the OpenAPI paths of subresources and virtual resources, which have their own handlers."""
     namespace_parameters = [_path_parameter("namespace")] if resource.served_kind.namespaced else []
     object_path, parameters = f"{collection_path}/{{name}}", [_path_parameter("name"), *namespace_parameters]
     paths: dict[str, Any] = {}
@@ -374,7 +371,6 @@ def _convert_parameter_to_v2(parameter: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _convert_references_to_v2(value: Any) -> Any:
-    """Convert an OpenAPI v3 schema to v2: references point to `definitions`, `nullable` is dropped."""
     if isinstance(value, Mapping):
         return {
             keyword: "#/definitions/" + each.removeprefix(REFERENCE)

@@ -132,7 +132,6 @@ def _field_schema(field: Field, type_scope: TypeScope) -> dict[str, Any]:
 
 
 def _merge_keywords(field: Field) -> dict[str, Any]:
-    """Return the Kubernetes extensions of OpenAPI for the merge strategy of a field."""
     constraints = field.constraints
     ownership = constraints.get("owned", constraints.get("keys", "set" if constraints.get("set") else None))
     extensions: dict[str, Any] = {}
@@ -155,7 +154,6 @@ def _referenced_types(fields: Mapping[str, Field], type_scope: TypeScope) -> Ite
 
 
 def _type_name(expression: str, type_scope: TypeScope) -> str:
-    """Return the schema name of a type; native types have the same name in all groups."""
     scope, type_name = type_scope.scope_of(expression)
     return f"io.k8s.{type_name}" if scope.name == NATIVE else f"dev.batchyard.{scope.name}.{type_name}"
 
@@ -228,7 +226,6 @@ def _version_definition(served_kind: ServedKind, version: str) -> dict[str, Any]
 
 
 def _column_definitions(served_kind: ServedKind, version: str) -> list[dict[str, Any]]:
-    """Return the `additionalPrinterColumns` of a kind: the table columns whose value a JSON path can express."""
     older_paths = _OLDER_COLUMN_PATHS.get((served_kind.constant, version), {})
     columns = ((column, json_path(cell)) for column, cell in TABLES.get(served_kind.constant, ()))
     return [
@@ -244,7 +241,6 @@ def _column_definitions(served_kind: ServedKind, version: str) -> list[dict[str,
 
 
 def _inline_references(schema: Mapping[str, Any], schemas: Schemas) -> dict[str, Any]:
-    """Return a schema as a CustomResourceDefinition needs it: with referenced schemas inline, without patch hints."""
     result = {keyword: value for keyword, value in schema.items() if keyword not in (*_OMITTED_KEYS, "$ref", "allOf")}
     for referring_schema in (schema, *schema.get("allOf", ())):
         if "$ref" in referring_schema:
@@ -264,7 +260,6 @@ def _inline_references(schema: Mapping[str, Any], schemas: Schemas) -> dict[str,
 
 
 def _has_valid_map_keys(schema: Mapping[str, Any]) -> bool:
-    """Return whether the key fields of list items are required or have defaults."""
     item_schema = schema.get("items", {})
     keys_with_default = [name for name, each in item_schema.get("properties", {}).items() if "default" in each]
     return set(schema.get(_LIST_KEYS, ())).issubset((*item_schema.get("required", ()), *keys_with_default))

@@ -203,7 +203,6 @@ def apply_strategic_merge_patch(value: Obj, patch: Obj, merge_schema: MergeSchem
 
 
 def _apply_directive(patch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mapping that results from a `$patch` directive (replace or delete) in a strategic merge patch."""
     match patch[_DIRECTIVE_KEY]:
         case "replace":
             return {name: new_value for name, new_value in patch.items() if name != _DIRECTIVE_KEY}
@@ -213,7 +212,6 @@ def _apply_directive(patch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _retain_keys(value: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of `value` that `$retainKeys` names. Raises StatusError if the patch sets other fields."""
     retained_keys = patch[_RETAIN_KEYS]
     changed_fields = [name for name, new_value in patch.items() if new_value is not None and not name.startswith("$")]
     if not isinstance(retained_keys, list):
@@ -241,7 +239,6 @@ def _merge_field(value: Any, new_value: Any, merge_schema: MergeSchema, element_
 
 
 def _merge_list(list_items: list[Any], patch: list[Any], merge_schema: MergeSchema, element_order: Any) -> list[Any]:
-    """Return a list after a strategic merge patch, in the order of `$setElementOrder` or else of the patch."""
     key = merge_schema.merge
     assert key is not None, "a list without a merge key must be replaced, not merged"
     if any(isinstance(item, list) for item in (*list_items, *patch)):
@@ -260,7 +257,7 @@ def _merge_list(list_items: list[Any], patch: list[Any], merge_schema: MergeSche
 def _merge_items(
     list_items: list[Any], patch: list[Any], key: str, merge_schema: MergeSchema
 ) -> tuple[Sequence[Mapping[str, Any]], list[Any]]:
-    """Return the patch items without directives, and all items of the list after the merge."""
+    """Return the patch items that have no `$patch` directive, and the merged list."""
     patch_items = [item for item in patch if _directive_of(item) is None]
     merged_items = [] if any(_directive_of(item) == "replace" for item in patch) else list(list_items)
     deleted_keys = frozenset(_encode_item_key(item, key) for item in patch if _directive_of(item) == "delete")
@@ -285,7 +282,6 @@ def _directive_of(item: Any) -> str | None:
 
 
 def _item_key(item: Any, key: str) -> Any:
-    """Return the identity of a list item: the value of its merge key, or the item itself if `key` is ''."""
     if not key:
         return item
     if not isinstance(item, Mapping) or key not in item:
@@ -294,7 +290,6 @@ def _item_key(item: Any, key: str) -> Any:
 
 
 def _check_element_order(element_order: Any, patch: Sequence[Any], key: str) -> None:
-    """Raise StatusError unless `$setElementOrder` is empty or contains the items of the patch in their order."""
     if not isinstance(element_order, list):
         raise request.bad_request("invalid patch format of setElementOrder list")
     ordered_keys: Iterator[Any] = iter([_item_key(item, key) for item in element_order])

@@ -18,7 +18,7 @@ _VARINT_LENGTH_MAX = 10  # bytes
 
 
 class FieldBudget:
-    """The remaining number of fields that a protobuf message may have, including nested ones."""
+    """How many more fields a protobuf message may have, including the fields of nested messages."""
 
     def __init__(self, remaining_count: int) -> None:
         self._remaining = remaining_count
@@ -132,7 +132,7 @@ def _parse_field(spec: str) -> _ProtobufField:
 
 
 class DecodingLimits(NamedTuple):
-    """The remaining nesting depth and number of fields of a protobuf message."""
+    """How much deeper a protobuf message may nest, and how many more fields it may have."""
 
     depth: int
     budget: FieldBudget
@@ -152,7 +152,6 @@ def _decode_object(message: bytes, name: str, limits: DecodingLimits) -> dict[st
 
 
 def _store_field(result: dict[str, Any], field: _ProtobufField, value: FieldValue, limits: DecodingLimits) -> None:
-    """Convert the value of a protobuf field, and store it in the resulting JSON object."""
     if field.is_map:
         map_entry = dict(fields_of(_expect_bytes(value)))
         entry_value = _convert_value(field.type, map_entry.get(2, b""), limits)
@@ -168,7 +167,6 @@ def _store_field(result: dict[str, Any], field: _ProtobufField, value: FieldValu
 
 
 def _convert_value(type_name: str, value: FieldValue, limits: DecodingLimits) -> Any:
-    """Return the JSON value of a protobuf value of a type in `protobuf_messages.json`."""
     if "." in type_name:
         return _decode_object(_expect_bytes(value), type_name, limits)
     decode_value = _VALUE_DECODERS.get(type_name)
@@ -204,7 +202,6 @@ def _decode_double(value: FieldValue) -> float:
 
 
 def _decode_instant(value: FieldValue) -> Instant | None:
-    """Return the instant of a protobuf Timestamp; None if it is zero."""
     fields = {number: _decode_integer(field_value) for number, field_value in fields_of(_expect_bytes(value))}
     epoch_seconds = fields.get(1, 0)
     if not 0 <= epoch_seconds < 253_402_300_800:
@@ -232,7 +229,6 @@ def _decode_int_or_string(value: FieldValue) -> int | str:
 
 
 def _decode_raw_json(value: FieldValue) -> Any:
-    """Decode the JSON that a protobuf message embeds."""
     raw = _expect_bytes(dict(fields_of(_expect_bytes(value))).get(1, b""))
     try:
         if is_too_deep(raw.decode()):

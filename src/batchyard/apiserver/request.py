@@ -83,7 +83,7 @@ def account_groups(namespace: str) -> tuple[str, ...]:
 
 
 def flow_of(user: UserInfo) -> str:
-    """Return the name of a user's flow: the user name; for a ServiceAccount, the group of those in its namespace."""
+    """Return a user's flow: the user name; for a ServiceAccount the group of all ServiceAccounts in its namespace."""
     service_account = service_account_of(user.name)
     return user.name if service_account is None else f"system:serviceaccounts:{service_account[0]}"
 
@@ -421,7 +421,7 @@ def _propagation_policy(fields: Mapping[str, Any]) -> Propagation | None:
 
 
 def _parse_grace_period(value: Any) -> int | None:
-    """Return the grace period of a delete in seconds, None if unset; as in Kubernetes, a negative one is one second."""
+    """Return the grace period in seconds, None if unset; as in Kubernetes, a negative value counts as one second."""
     if value is None:
         return None
     if isinstance(value, bool) or not str(value).removeprefix("-").isdecimal() or len(str(value)) > 10:

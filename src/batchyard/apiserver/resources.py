@@ -164,7 +164,7 @@ class Resources:
 
 
 def _resources_by_path(resources: Iterable[Resource]) -> Mapping[tuple[str, str, str], Resource]:
-    """Index resources by group, version and plural name; if two have the same ones, the first is used."""
+    """Index resources; if two have the same group, version and plural name, the first one is used."""
     path_index: dict[tuple[str, str, str], Resource] = {}
     for resource in resources:
         served_kind = resource.served_kind
@@ -174,7 +174,6 @@ def _resources_by_path(resources: Iterable[Resource]) -> Mapping[tuple[str, str,
 
 
 def _namespaced_by_kind(resources: Iterable[Resource]) -> Mapping[tuple[str, str], bool]:
-    """Return whether each kind is namespaced, by `apiVersion` and `kind`."""
     kinds = [resource.served_kind for resource in resources]
     return {
         (served_kind.api_version_for(version), served_kind.kind): served_kind.namespaced
@@ -245,14 +244,13 @@ def subresource_in_path(path: str) -> str:
 
 
 def _namespace_in(segments: Sequence[str], *, is_core: bool) -> tuple[str, Sequence[str]]:
-    """Return the namespace at the start of path segments, or '', and the segments after it."""
+    """In the core group, `namespaces/NAME/status` and `namespaces/NAME/finalize` address the Namespace itself."""
     if segments[0] == "namespaces" and len(segments) > 2 and not (is_core and segments[2] in {"status", "finalize"}):
         return segments[1], segments[2:]
     return "", segments
 
 
 def _resource_path(resources: Resources, group_version: tuple[str, str], parts: Sequence[str]) -> ResourcePath | None:
-    """Parse the path segments after group and version; None if they name no served resource."""
     group, version = group_version
     namespace, parts = _namespace_in(parts, is_core=not group)
     resource = resources.find(group, version, parts[0])
@@ -298,7 +296,6 @@ def execute_write(
 
 
 def _rejected_write_error(error: ApiError, write: Write, served_kind: ServedKind, name: str) -> StatusError:
-    """Convert the store's error for a rejected write to the error that the API server returns."""
     match error:
         case NotFound() if isinstance(write, Create):  # the missing object is the Namespace
             error_details = {"name": write.obj["metadata"].get("namespace", ""), "kind": "namespaces"}

@@ -42,7 +42,6 @@ def parse_label_selector(text: str) -> tuple[Requirement, ...]:
 
 
 def _parse_requirement(lexeme: str, lexemes: Iterator[str]) -> tuple[Requirement, str]:
-    """Parse a requirement of a label selector that starts at `lexeme`; return the requirement and the next lexeme."""
     is_negated = lexeme == "!"
     key = next(lexemes) if is_negated else lexeme
     if key in _OPERATOR_TOKENS:
@@ -66,7 +65,7 @@ def _parse_requirement(lexeme: str, lexemes: Iterator[str]) -> tuple[Requirement
 
 
 def _parse_values(lexemes: Iterator[str]) -> Iterator[str]:
-    """Yield the values in parentheses in a label selector; an empty value between separators counts too."""
+    """Yield the values in parentheses; an empty value between two separators is yielded too."""
     if (lexeme := next(lexemes)) != "(":
         raise _parse_error(f"found '{lexeme}' expected: '('")
     last_lexeme, lexeme = ",", next(lexemes)
@@ -232,7 +231,6 @@ def _field_terms(text: str, served_kind: ServedKind) -> Iterator[tuple[str, bool
 
 
 def _selectable_field_paths(served_kind: ServedKind) -> Mapping[str, str]:
-    """Return the selectable fields of a kind: their names in selectors, and their paths in stored objects."""
     if served_kind.group == "events.k8s.io":
         kind_fields = _EVENT_FIELDS
     else:
@@ -243,7 +241,6 @@ def _selectable_field_paths(served_kind: ServedKind) -> Mapping[str, str]:
 
 
 def _field_value(obj: Obj, path: str) -> str:
-    """Return the value of an object's field in the form that field selectors compare."""
     value: Any = obj
     if path == "status.successful" and group_kind(obj) == scheme.JOB:
         path = "status.succeeded"

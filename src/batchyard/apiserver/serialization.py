@@ -150,7 +150,6 @@ def _mark_duplicates(names_and_values: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _duplicate_errors(value: Any, path: str) -> Iterator[str]:
-    """Yield an error for each duplicate field."""
     if isinstance(value, Mapping):
         for name in value.get(_DUPLICATES_KEY, ()):
             yield f'duplicate field "{path}{name}"'
@@ -244,7 +243,7 @@ def decode_body_object(
 
 
 def with_kind(sent_object: Any, path: ResourcePath) -> dict[str, Any]:
-    """Return a sent object with the path's kind and API version. Raises StatusError if the sent ones differ."""
+    """Return a sent object with the path's kind and version. Raises StatusError if it has others or is no object."""
     if not isinstance(sent_object, Mapping):
         raise bad_request("the request body is not an object")
     kind, api_version = (
@@ -268,7 +267,6 @@ def name_of(sent_object: Mapping[str, Any]) -> str:
 def _decode_known_fields(
     sent_object: Obj, path: ResourcePath, valid_obj: Obj | None
 ) -> tuple[DecodedObject, Sequence[str]]:
-    """Decode an object without its unknown fields; return also the strict decoding errors about those fields."""
     resource, namespace = path.resource, path.namespace or "default"
     if resource.prunes_unknown:
         pruned_value = prune_to_merge_schema(sent_object, resource.merge_schema(path.version))
@@ -287,7 +285,6 @@ def _without_empty_metadata(obj: dict[str, Any]) -> dict[str, Any]:
 
 
 def _decoding_error(sent_object: Mapping[str, Any], reason: str, *, is_patched: bool) -> StatusError:
-    """Return the error for a sent object with a value of a wrong type, or for a strict decoding error."""
     if not is_patched:
         kind, version = sent_object["kind"], sent_object["apiVersion"].rpartition("/")[2]
         return bad_request(f'{kind} in version "{version}" cannot be handled as a {kind}: {reason}')
@@ -438,7 +435,7 @@ def full_object_list(stored_objects: Sequence[Obj], path: ResourcePath, metadata
 def convert_to_form(response: Response, form: ResponseForm) -> Response:
     """Return the response of a write in the form that the client accepts.
 
-    It is unchanged if the client accepts whole objects or a Table, or if the body is a Status.
+    The response is unchanged if the client accepts whole objects or a Table, or if the body is a Status.
     """
     kind = response.body.get("kind")
     if form in {ResponseForm.WHOLE, ResponseForm.TABLE} or kind == "Status":
@@ -497,7 +494,6 @@ def _column_definitions(columns: Sequence[Column]) -> list[dict[str, Any]]:
 
 
 def _convert_cells(cells: list[Any], parsers: Sequence[tuple[int, Callable[[str], Any]]]) -> list[Any]:
-    """Convert table cells in place from text to the JSON type of their column, and return them."""
     for i, parse in parsers:
         cells[i] = parse(cells[i])
     return cells

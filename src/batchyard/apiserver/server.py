@@ -94,7 +94,6 @@ def _object_reference(path: ResourcePath) -> Mapping[str, str]:
 
 
 def _response_status(response: AnyResponse) -> Mapping[str, Any]:
-    """Return the `responseStatus` of an audit event: the status code, and for errors also message and reason."""
     if not isinstance(response, Response):
         return {"code": 200}
     body = response.body if response.code >= 400 and isinstance(response.body, Mapping) else {}
@@ -197,8 +196,6 @@ class ApiServer:
         return self._audit_deferred(response, AuditedRequest(sender_request, effective_request, path, response))
 
     def _audit_deferred(self, deferred_response: DeferredResponse, audited_request: AuditedRequest) -> DeferredResponse:
-        """Return a deferred response that is recorded in the audit log once it is available."""
-
         def audit_and_respond(respond: Callable[[Response], None], response: Response) -> None:
             self._audit(audited_request._replace(response=response))
             respond(response)
@@ -238,12 +235,11 @@ class ApiServer:
         return handler.watch(request, path) if request.has_flag("watch") else handler.list(request, path)
 
     def _authorize(self, request: ApiRequest, path: ResourcePath | None) -> None:
-        """Raise StatusError unless the user may perform a request; POST handlers check the rights of their users."""
+        """Requests for POST handlers are not authorized here: the handlers check the rights of their users."""
         if path is not None or request.method != "POST" or request.path not in self._post_handlers:
             self._auth_filters.authorize(request, path)
 
     def _is_large_write(self, request: ApiRequest, path: ResourcePath) -> bool:
-        """Return whether a write has a large body, or updates a large object."""
         if len(request.body) > write.INLINE_BODY_MAX:
             return True
         return request.method in {"PUT", "PATCH"} and self._write_handler.targets_large_object(path)
@@ -251,10 +247,6 @@ class ApiServer:
     def _prepare_with_executor(
         self, request: ApiRequest, path: ResourcePath, form: ResponseForm, executor: write.WriteExecutor
     ) -> DeferredResponse:
-        """Prepare a large write asynchronously, then store it.
-
-        If its object changes meanwhile, the write is prepared again, at most PREPARE_ATTEMPTS_MAX times in all.
-        """
         user = request.user
         prepare_and_encode = partial(write.encode_prepared_write, partial(self._write_handler.prepare, request, path))
 
@@ -278,10 +270,7 @@ class ApiServer:
     def _store_prepared(
         self, encoded_write: bytes | StatusError, path: ResourcePath, *, is_last_try: bool
     ) -> Response | None:
-        """Store a prepared write and return the response; return None, without storing, if its object has changed.
-
-        Raises StatusError if the write is rejected, or the object has changed and `is_last_try`.
-        """
+        """Return None, without storing, if the object has changed; on the last try, raise StatusError instead."""
         prepared_write = write.decode_prepared_write(encoded_write)
         if self._write_handler.is_current(prepared_write, path):
             response = _with_deprecation_warning(self._write_handler.store_prepared(prepared_write, path), path)
@@ -292,7 +281,6 @@ class ApiServer:
         return None
 
     def _serve_document(self, request: ApiRequest) -> AnyResponse:
-        """Answer requests for paths that name no resource: documents, health, OpenAPI and discovery."""
         handlers = {"PUT": self._put_handlers, "POST": self._post_handlers}.get(request.method, {})
         if request.path in handlers:
             return handlers[request.path](request)
@@ -319,20 +307,17 @@ class ApiServer:
 
 
 def _check_body_size(request: ApiRequest, path: ResourcePath | None) -> None:
-    """Raise StatusError for a large body on a path that does not store an object."""
     is_object_write = path is not None and path.handlers is None and request.method != "DELETE"
     if len(request.body) > write.INLINE_BODY_MAX and not is_object_write:
         raise StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {write.INLINE_BODY_MAX}")
 
 
 def _is_forecast_dry_run(request: ApiRequest, path: ResourcePath) -> bool:
-    """Return whether a request is a dry run of a queue object, whose response includes predicted effects."""
     is_dry_run = bool(request.query.get("dryRun")) and request.method in {"POST", "PUT", "PATCH"}
     return is_dry_run and not path.subresource and path.served_kind.constant in _FORECAST_KINDS
 
 
 def _with_deprecation_warning(response: AnyResponse, path: ResourcePath | None) -> AnyResponse:
-    """Return a response, with a deprecation warning added if the requested version is deprecated."""
     if path is None or path.version not in path.served_kind.deprecated_versions or not isinstance(response, Response):
         return response
     warning = path.served_kind.deprecation
@@ -340,5 +325,4 @@ def _with_deprecation_warning(response: AnyResponse, path: ResourcePath | None) 
 
 
 def _health_text(check_name: str) -> str:
-    """Return the verbose text of a health check (`/healthz`, `/livez`, `/readyz`), which always passes."""
     return f"[+]ping ok\n{check_name} check passed\n"

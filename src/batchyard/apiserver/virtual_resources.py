@@ -139,16 +139,14 @@ def events_resource() -> Resource:
 
 
 class _EventsV1Strategy(BuiltInStrategy):
-    """The kind-specific API logic of Events in `events.k8s.io`, stored in the core group's form."""
+    """The API logic of Events in `events.k8s.io`, which are stored in the form of the core group."""
 
     def decode(self, sent_object: Mapping[str, Any], namespace: str, valid_obj: Obj | None = None) -> DecodedObject:
-        """Decode an Event of `events.k8s.io` into the form of the core group, which is stored."""
         return super().decode(
             {**_rename_fields(sent_object, _CORE_FIELD_NAMES), "apiVersion": _CORE_EVENT_INFO.api_version}, namespace
         )
 
     def prepare_update(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
-        """Return the updated Event, with the stored precision of times that a client sends back in whole seconds."""
         prepared_event: dict[str, Any] = restore_stored_times(
             new, cut_times_to_seconds(dict(old), super().time_paths(_CORE_EVENT_INFO.api_version)), old
         )
@@ -161,15 +159,12 @@ class _EventsV1Strategy(BuiltInStrategy):
         return [*super().check_update(new, old), *core_validation.events_v1_update_errors(new, old)]
 
     def in_version(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
-        """Return a stored Event with the field names of `events.k8s.io`."""
         return {**_rename_fields(stored_object, _EVENTS_V1_FIELD_NAMES), "apiVersion": api_version}
 
     def time_paths(self, api_version: str) -> TimeLocations:
-        """Return the paths of an Event's time fields, with their names in `events.k8s.io`."""
         return _rename_fields(super().time_paths(api_version), _EVENTS_V1_FIELD_NAMES)
 
     def schemas(self, version: str) -> Mapping[str, Any]:
-        """Return the OpenAPI schemas of Events in `events.k8s.io`, including referenced ones, by name."""
         schemas_by_name = dict(super().schemas(version))
         core_schema = schemas_by_name.pop(schema_name(_CORE_EVENT_INFO, version))
         kind = {"group": _EVENTS_V1_INFO.group, "version": version, "kind": _EVENTS_V1_INFO.kind}
@@ -217,8 +212,6 @@ def component_status_resource(now: Callable[[], Instant]) -> Resource:
 
 
 class _ComponentStatusSource:
-    """Computes the ComponentStatuses, which report each part of the control plane as healthy."""
-
     def list_objects(self, _namespace: str) -> Sequence[Obj]:
         return [_component_status(name) for name in _COMPONENT_NAMES]
 

@@ -194,7 +194,6 @@ class PlatformHistory:
             self.usage.add(now, usage_history.CAPACITY, capacity)
 
     def _count_pending(self, view: WorkloadView, *, is_deleted: bool) -> None:
-        """Record the number of pending Workloads, if this Workload changes it."""
         is_pending = view.active and not (view.quota_reserved or view.finished or is_deleted)
         if is_pending == (view.uid in self._pending_uids):
             return
@@ -223,7 +222,6 @@ class PlatformHistory:
         self._record_changes(workload_history, old_view, view, event.obj)
 
     def _start_history(self, view: WorkloadView, obj: Obj) -> WorkloadHistory:
-        """Create the history of a Workload, and add its earlier events from its conditions."""
         queue = view.cluster_queue or self._queue_of(*view.queue.split("/", 1)) or ""
         workload_history = WorkloadHistory(view.uid, view.key, view.namespace, queue, view.priority)
         self.workload_histories[view.uid] = workload_history
@@ -296,7 +294,7 @@ class PlatformHistory:
             self._count_usage(history.quota_intervals[-1], -1)
 
     def _count_usage(self, interval: QuotaInterval, sign: int) -> None:
-        """Record that the usage of an interval begins (1) or ends (-1)."""
+        """Record that the usage of an interval begins (`sign` is 1) or ends (-1)."""
         now = self._now()
         self._running_count += sign
         self.usage.set_count(now, usage_history.RUNNING_COUNT, self._running_count)

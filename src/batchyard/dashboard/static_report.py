@@ -256,7 +256,6 @@ def _all_documents(views: DashboardViews) -> dict[str, Any]:
 
 
 def _detail_queries(views: DashboardViews, kind: str) -> Iterator[dict[str, str]]:
-    """Yield the query of each object's detail page, for the first DETAILS_MAX objects of a kind."""
     for obj in views.objects(kind)[:DETAILS_MAX]:
         namespace, name = obj["metadata"].get("namespace"), obj["metadata"]["name"]
         yield {"namespace": namespace, "name": name} if namespace else {"name": name}

@@ -159,7 +159,7 @@ class SimulatedGpus:
         ]
 
     def _assign_gpus(self, node: str, count: int, pods: dict[str, Obj]) -> list[str]:
-        """Return the pod uid of each GPU of a node, '' if free; pods keep their GPUs, new pods get the lowest ones."""
+        """Return the pod uid of each GPU of a node, '' if free; pods keep their GPUs, new pods get free ones."""
         holder_uids = [uid if uid in pods else "" for uid in [*self._holders.get(node, []), *[""] * count][:count]]
         for uid, pod in sorted(pods.items()):
             needed_gpu_count = _requested_gpu_count(pod) - holder_uids.count(uid)
@@ -207,7 +207,6 @@ def _gpu_state(node: Obj, gpu_number: int, pod: Obj | None, now: Instant) -> Gpu
 
 
 def _pod_run_time(pod: Obj, now: Instant) -> Duration:
-    """Return the time since the pod's first running container, or else the pod, started; 0 without a start time."""
     status = pod["status"]
     states = [container_status.get("state") or {} for container_status in status.get("containerStatuses") or ()]
     start_times = [state["running"].get("startedAt") for state in states if "running" in state]

@@ -83,8 +83,6 @@ def _format_samples(name: str, samples: ObjectSamples) -> str:
 def _single_sample(
     value: Callable[[Obj], float | None], labels: Callable[[Obj], Labels]
 ) -> Callable[[Obj], ObjectSamples]:
-    """Return a function that maps an object to one sample; to no sample if `value` returns None for the object."""
-
     def samples(obj: Obj) -> ObjectSamples:
         sample_value = value(obj)
         return () if sample_value is None else ((labels(obj), sample_value),)
@@ -165,11 +163,7 @@ def _job_time(field: str) -> Callable[[Obj], ObjectSamples]:
 
 
 def _job_failed(obj: Obj) -> ObjectSamples:
-    """Yield the number of failed pods of a Job, without a reason.
-
-    If the Job itself failed and has failed pods, also yield a sample for each known reason: 1 for the Job's reason,
-    else 0. If the Job's reason is a known one, the number is omitted.
-    """
+    """As in kube-state-metrics, a known reason of the Job's failure replaces the number of failed pods."""
     failed_count = (obj.get("status") or _NO_FIELDS).get("failed") or 0
     reasons = {c.get("reason", "") for c in _job_conditions(obj, "Failed")}
     if failed_count and reasons:
@@ -197,7 +191,6 @@ def _job_suspended(obj: Obj) -> ObjectSamples:
 
 
 def _resource_samples(quantities: Mapping[str, Any] | None) -> ObjectSamples:
-    """Yield resource quantities with the labels `resource` (special characters become underscores) and `unit`."""
     for name, value in (quantities or {}).items():
         unit = "byte" if name.startswith(("hugepages-", "attachable-volumes-")) else _UNIT_OF.get(name, "integer")
         label_value = "".join(char if char.isalnum() else "_" for char in name)

@@ -28,8 +28,6 @@ _ACTIVE_STATUS, _INADMISSIBLE_STATUS = "active", "inadmissible"
 
 
 class _PendingWorkloads:
-    """Statistics of a ClusterQueue's pending Workloads: counts by status and LocalQueue, and resource requests."""
-
     def __init__(self, queue: PendingQueue, *, is_active: bool, request_cache: "_RequestCache") -> None:
         self.active_count = 0
         self.total_count = len(queue)
@@ -68,7 +66,6 @@ class _RequestCache:
         self._current: dict[Shape, Sequence[tuple[str, int]]] = {}
 
     def requests_of(self, view: WorkloadView) -> Sequence[tuple[str, int]]:
-        """Return the resource requests of all pods of a Workload together, as pairs of resource and amount."""
         requests_by_resource = self._current.get(view.shape) or self._previous.get(view.shape)
         if requests_by_resource is None:
             requested_amounts: dict[str, int] = {}
@@ -80,7 +77,6 @@ class _RequestCache:
         return requests_by_resource
 
     def drop_unused(self) -> None:
-        """Delete the cached requests that no Workload looked up since the last call."""
         self._previous, self._current = self._current, {}
 
 
@@ -150,7 +146,6 @@ class QueueMetrics:
         yield from self._gauge("finished_workloads", self._finished_samples())
 
     def _pending_requests(self, pending_workloads: Mapping[str, _PendingWorkloads]) -> QueueSamples:
-        """Yield the requests of pending Workloads by ClusterQueue and resource; 0 for resources that none requests."""
         names = self._cache.snapshot.names
         for name, queue_pending in pending_workloads.items():
             queue = self._cache.snapshot.queues.get(name)
@@ -197,7 +192,6 @@ class QueueMetrics:
         return "active" if queue.active else "pending"
 
     def _usage_texts(self) -> Iterator[str]:
-        """Yield the exposition text of the ClusterQueue gauges of quota, limits and usage, by flavor and resource."""
         queues, counters = list(self._cache.snapshot.queues.values()), self._cache.workload_cache.cluster_queue_counters
         usage_by_queue = {q.name: counters.get(q.name) for q in queues}
         gauge_tables = (
@@ -237,7 +231,6 @@ class QueueMetrics:
         yield from self._gauge("local_queue_resource_usage", self._local_queue_usage(admitted_usage))
 
     def _local_queue_usage(self, samples: Iterator[tuple[Labels, LocalQueueView, Mapping[int, int]]]) -> QueueSamples:
-        """Yield the usage of LocalQueues for each flavor and resource that their ClusterQueue has quota for."""
         names, queues = self._cache.snapshot.names, self._cache.snapshot.queues
         for key, view, amounts in samples:
             queue = queues.get(view.cluster_queue)
@@ -276,14 +269,11 @@ class QueueMetrics:
 
 
 class _CohortSums:
-    """The number of admitted Workloads and the reserved quota in each Cohort's subtree, cached for one scrape."""
-
     def __init__(self, scheduler_cache: SchedulerCache) -> None:
         self._cache = scheduler_cache
         self._sums_by_node: dict[QuotaNode, tuple[int, Mapping[int, int]]] = {}
 
     def sums_of(self, node: QuotaNode) -> tuple[int, Mapping[int, int]]:
-        """Return the number of admitted Workloads and the reserved quota below a Cohort, or in a ClusterQueue."""
         if node in self._sums_by_node:
             return self._sums_by_node[node]
         queue = self._cache.snapshot.queue_of.get(node)
@@ -308,7 +298,6 @@ def to_metric_unit(resource: str, amount: float) -> float:
 
 
 def _active_and_inadmissible_samples(samples: Iterator[tuple[str, int, int]]) -> QueueSamples:
-    """Yield two samples per ClusterQueue: with status `active` and with status `inadmissible`."""
     for name, active, inadmissible in samples:
         yield (name, _ACTIVE_STATUS), active
         yield (name, _INADMISSIBLE_STATUS), inadmissible
@@ -317,7 +306,6 @@ def _active_and_inadmissible_samples(samples: Iterator[tuple[str, int, int]]) ->
 def _local_queue_pending_samples(
     labeled_queues: Sequence[tuple[Labels, LocalQueueView]], pending_workloads: Mapping[str, _PendingWorkloads]
 ) -> QueueSamples:
-    """Yield two samples per LocalQueue: its active and its inadmissible pending Workloads."""
     for key, view in labeled_queues:
         queue_pending = pending_workloads.get(view.cluster_queue)
         active_count, count = (
@@ -330,7 +318,6 @@ def _local_queue_pending_samples(
 def _cohort_amounts(
     nodes: Sequence[QuotaNode], names: Sequence[Labels], amounts_by_node: Mapping[QuotaNode, object]
 ) -> QueueSamples:
-    """Yield a sample of each positive amount in `amounts_by_node`, by Cohort, flavor and resource."""
     for node in nodes:
         for fr, amount in amounts_by_node[node]:  # type: ignore[attr-defined]
             if amount > 0:
@@ -346,6 +333,5 @@ def _cohort_labels(node: QuotaNode) -> Labels:
 
 
 def _local_queue_labels(local_queue_key: str) -> Labels:
-    """Return the label values of a LocalQueue: its name and its namespace."""
     namespace, _, name = local_queue_key.partition("/")
     return name, namespace

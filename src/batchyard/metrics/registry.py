@@ -74,8 +74,6 @@ def gauge_text_chunks(metric: Metric, samples: Iterable[tuple[Labels, float]]) -
 
 
 class _CounterSeries:
-    """The value of one series of a counter or gauge, with its cached sample line."""
-
     __slots__ = ("text", "value")
 
     def __init__(self) -> None:
@@ -119,8 +117,6 @@ class Counters:
 
 
 class _HistogramSeries:
-    """One series of a histogram: the count of each bucket, the sum of the observed values, and the cached text."""
-
     __slots__ = ("counts", "sum", "text")
 
     def __init__(self, bucket_count: int) -> None:

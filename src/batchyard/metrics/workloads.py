@@ -42,8 +42,6 @@ _METRIC_NAMES: Final = tuple(f"kueue_{name}" for name in (*_CQ_METRIC_NAMES, *_L
 
 
 class _LifecycleStage:
-    """Counters and duration histograms of one stage of the Workload life cycle, by ClusterQueue and LocalQueue."""
-
     __slots__ = ("_counts", "_times")
 
     def __init__(self, group: MetricGroup, count_metric: str, duration_metric: str) -> None:
@@ -52,7 +50,6 @@ class _LifecycleStage:
         self._times = [group.histograms(f"{prefix}_{duration_metric}") for prefix in metric_prefixes]
 
     def record(self, obj: Obj, view: WorkloadView, elapsed_microseconds: int) -> None:
-        """Count a Workload that reached the stage, and record the duration until then in microseconds."""
         self.count(obj, view)
         self.measure(obj, view, elapsed_microseconds)
 
@@ -61,7 +58,6 @@ class _LifecycleStage:
             family.add(labels)
 
     def measure(self, obj: Obj, view: WorkloadView, elapsed_microseconds: int) -> None:
-        """Record how long a Workload took to complete the stage, given in microseconds."""
         elapsed_seconds = max(0, elapsed_microseconds) / SECOND
         for family, labels in zip(self._times, _queue_labels(obj, view), strict=True):
             family.observe(labels, elapsed_seconds)
@@ -116,7 +112,6 @@ class WorkloadMetrics:
         return self._group.texts()
 
     def _forget_cohorts(self) -> None:
-        """Delete the series of Cohorts that no longer exist, including Cohorts that were only referenced by queues."""
         for name in sorted(self._cohorts - self._cache.snapshot.cohorts.keys()):
             self._group.forget(cohort=name)
             self._cohorts.discard(name)
@@ -234,7 +229,6 @@ class WorkloadMetrics:
 
 
 def _unadmitted_reason(obj: Obj, view: WorkloadView) -> tuple[str, str, str] | None:
-    """Return the LocalQueue of an unadmitted Workload, and the reason and its cause; None for any other Workload."""
     if view.admitted or view.finished or obj["metadata"].get("deletionTimestamp"):
         return None
     condition = find_condition(obj, lifecycle.ADMITTED)
@@ -251,7 +245,6 @@ class _Eviction(NamedTuple):
 
 
 def _find_eviction(obj: Obj, old: Obj, reason: str) -> _Eviction:
-    """Return the eviction that was counted since `old`; without one, derive it from the condition's `reason`."""
     old_counts = _eviction_counts(old)
     for reason_and_cause, count in _eviction_counts(obj).items():
         if count > old_counts.get(reason_and_cause, 0):
@@ -261,7 +254,6 @@ def _find_eviction(obj: Obj, old: Obj, reason: str) -> _Eviction:
 
 
 def _eviction_counts(obj: Obj) -> dict[tuple[str, str], int]:
-    """Return how often a Workload was evicted, by reason and underlying cause, from its status."""
     stats = (obj.get("status") or {}).get("schedulingStats") or {}
     return {(entry["reason"], entry["underlyingCause"]): entry["count"] for entry in stats.get("evictions") or ()}
 
@@ -271,19 +263,16 @@ def _priority_class(obj: Obj) -> str:
 
 
 def _local_queue_labels(view: WorkloadView) -> Labels:
-    """Return the label values of a Workload's LocalQueue: its name and its namespace."""
     namespace, _, name = view.queue.partition("/")
     return name, namespace
 
 
 def _queue_labels(obj: Obj, view: WorkloadView) -> tuple[Labels, Labels]:
-    """Return the label values of a Workload's ClusterQueue and of its LocalQueue, each with the priority class."""
     name = _priority_class(obj)
     return (view.cluster_queue, name), (*_local_queue_labels(view), name)
 
 
 def _move_count(count_by_key: dict[_CountedKey, int], old_key: _CountedKey | None, new_key: _CountedKey | None) -> None:
-    """Move one from the count of `old_key` to the count of `new_key`; a key of None is skipped."""
     if old_key is not None:
         count_by_key[old_key] -= 1
         if not count_by_key[old_key]:
@@ -355,14 +344,12 @@ class CycleMetrics:
         return self._own_group.texts()
 
     def _count_preemptions(self, decision: Preempt) -> None:
-        """Count the Workloads that a decision preempts, except Workloads whose eviction was already in progress."""
         for target in decision.targets:
             if not target.workload.evicted:
                 self._group.add("kueue_preempted_workloads_total", (decision.queue.name, target.reason))
 
 
 def _search_result(decision: Decision) -> str:
-    """Return the label value for the result of a repeated search for Workloads to preempt."""
     if isinstance(decision, Preempt):
         return "new_targets"
     is_deferred = isinstance(decision, StayPending) and decision.requeue_reason is RequeueReason.PENDING_PREEMPTION

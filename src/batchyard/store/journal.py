@@ -155,7 +155,6 @@ class RevisionJournal:
         return self._raise_revision(max(contents.store.revision, commit_record.revision if commit_record else 0))
 
     def _create_journal(self) -> journal_file.CommitRecord:
-        """Create an empty journal file and return its commit record. Only the complete file is renamed into place."""
         draft_path = self._path.with_name(f"{self._path.name}.new")
         try:
             draft_path.unlink(missing_ok=True)
@@ -185,7 +184,6 @@ class RevisionJournal:
         return journal_file.read_journal(self._path)
 
     def _open_connection(self, revision: int, sync: SyncMode) -> sqlite3.Connection:
-        """Open the journal file for writing; raise JournalError if another process has appended after `revision`."""
         with journal_file.convert_sqlite_errors(self._path):
             connection = sqlite3.connect(
                 self._path,
@@ -246,7 +244,6 @@ class RevisionJournal:
 
 
 def _find_mark_mismatch(contents: journal_file.JournalContents, commit_record: journal_file.CommitRecord | None) -> str:
-    """Describe how a journal contradicts its commit record (the last acknowledged revision); '' if it does not."""
     last_revision = contents.store.revision
     if commit_record is None:
         return "its commit mark is missing, so the acknowledged revision is unknown"

@@ -297,8 +297,6 @@ def _read_floor(path: Path, connection: sqlite3.Connection) -> CompactionFloor:
 
 
 class _JournalReader:
-    """Reads a journal file row by row into objects and changes, and collects the rows that compaction may delete."""
-
     def __init__(self, path: Path, floor: CompactionFloor) -> None:
         self._path = path
         self._floor = floor
@@ -306,7 +304,6 @@ class _JournalReader:
         self._replaced_rows: deque[tuple[int, int]] = deque()
 
     def read(self, connection: sqlite3.Connection) -> JournalContents:
-        """Read and verify all rows of the journal in order of revision, and return the contents."""
         floor, changes, rows_below_floor = self._floor, list[WatchEvent](), 0
         revision = floor.revision
         for row in connection.execute("SELECT * FROM revisions ORDER BY revision"):
@@ -325,7 +322,6 @@ class _JournalReader:
         return JournalContents(floor, RecoveredStore(revision, self._objects, changes), self._replaced_rows)
 
     def _apply_row(self, row: tuple[int, str, str, str, bytes | None, int]) -> WatchEvent:
-        """Verify a row of the journal, apply it to the objects read so far, and return the change that it records."""
         revision, kind, namespace, name, text, checksum = row
         key = Key(kind, namespace, name)
         if checksum != row_checksum(revision, key, text):
@@ -341,9 +337,10 @@ class _JournalReader:
 
 
 def record_replaced_rows(replaced_rows: deque[tuple[int, int]], change: WatchEvent) -> None:
-    """Append the journal rows that a change makes obsolete, as pairs: the revision of the change, and that of the row.
+    """Append to `replaced_rows` the journal rows that a change makes obsolete.
 
-    They are the previous row of the same object, and the row of a deletion itself.
+    Each is a pair: the revision of the change, and that of the row. Obsolete are the previous row of the same object,
+    and the row of a deletion itself.
     """
     if change.old is not None:
         replaced_rows.append((change.revision, int(change.old["metadata"]["resourceVersion"])))

@@ -141,7 +141,6 @@ class KindListing:
         invariant(self._keys == keys, "the keys of a kind's sorted list must be sorted")
 
     def _refresh_list(self) -> list[Obj]:
-        """Return the sorted list of all objects, after adding the changes since its last use."""
         if self._sorted_objects is None:
             self._keys = sorted(self.objects)
             self._sorted_objects, self.is_listed = [self.objects[key] for key in self._keys], True
@@ -325,7 +324,6 @@ class Store:
             invariant(all(version <= self.revision for version in versions), "no object may be newer than the store")
 
     def _check_copy(self, key: Key, obj: Obj | None) -> None:
-        """Raise InvariantError if a stored object differs from the copy made when it was stored."""
         assert self._copies is not None
         if obj is not None and (stored_copy := self._copies[key]) != obj:
             raise InvariantError(

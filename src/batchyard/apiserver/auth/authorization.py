@@ -174,7 +174,6 @@ def missing_rules(required_rules: Iterable[RbacRule], granted_rules: Sequence[Rb
 
 
 def _split_rule(rule: RbacRule) -> Iterator[RbacRule]:
-    """Split a rule into rules of a single verb and a single resource, name or URL."""
     for verb in rule.verbs:
         for group in rule.groups:
             for resource in rule.resources:
@@ -185,7 +184,6 @@ def _split_rule(rule: RbacRule) -> Iterator[RbacRule]:
 
 
 def _covers(rule: RbacRule, single_rule: RbacRule) -> bool:
-    """Return whether a rule grants all that a rule of a single verb and a single resource, name or URL grants."""
     if not _matches_any(rule.verbs, single_rule.verbs[0]):
         return False
     if single_rule.urls:
@@ -219,8 +217,6 @@ _BINDING_KINDS: Final = (scheme.ROLE_BINDING, scheme.CLUSTER_ROLE_BINDING)
 
 
 class _Grant(NamedTuple):
-    """A role that a binding grants, and the description of the binding."""
-
     role: Key
     description: str
 
@@ -300,10 +296,6 @@ def role_key(binding: Obj) -> Key:
 
 
 def _subject_key(subject: Mapping[str, Any], namespace: str) -> str:
-    """Return the index key of a binding's subject; the key of a ServiceAccount is that of its user name.
-
-    `namespace` is the default for a ServiceAccount. Return '' if a ServiceAccount has no namespace.
-    """
     kind, name = subject["kind"], subject["name"]
     if kind != "ServiceAccount":
         return f"{kind} {name}"
@@ -499,7 +491,6 @@ def _kueue_roles() -> Iterator[Obj]:
 
 
 def _aggregation_labels(aggregating_roles: Sequence[str]) -> dict[str, str]:
-    """Return the labels that aggregate a role into other roles; Kueue's `batch-` roles have their own prefix."""
     labels = (
         f"rbac.kueue.x-k8s.io/{role}" if role.startswith("batch-") else f"{_AGGREGATE_LABEL_PREFIX}{role}"
         for role in aggregating_roles
@@ -523,7 +514,6 @@ def _cluster_role_binding(role: str, groups: Sequence[str]) -> Obj:
 
 
 def _rbac_object(kind: str, name: str, labels: Mapping[str, str]) -> dict[str, Any]:
-    """Return kind and metadata of a role or binding; a role of Kubernetes itself also gets the bootstrapping label."""
     if not name.startswith(("kueue-", "batchyard-")):
         labels = {"kubernetes.io/bootstrapping": "rbac-defaults", **labels}
     return {"apiVersion": f"{GROUP}/v1", "kind": kind, "metadata": {"name": name, "labels": dict(labels)}}

@@ -66,7 +66,6 @@ class AccessReviews:
         return self._decide_access("SubjectAccessReview", _reviewed_user("SubjectAccessReview", spec), spec)
 
     def _local_subject_access_review(self, _request: ApiRequest, spec: Obj, namespace: str) -> Obj:
-        """Answer a LocalSubjectAccessReview, which is limited to the namespace of the path."""
         kind = "LocalSubjectAccessReview"
         user = _reviewed_user(kind, spec)
         if spec.get("nonResourceAttributes"):
@@ -109,7 +108,6 @@ class AccessReviews:
         return {"userInfo": request.user.to_json()}
 
     def _decide_access(self, kind: str, user: UserInfo, spec: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the status of an access review: whether a user may perform the request that the spec describes."""
         resource_attributes = _object_field(spec, "resourceAttributes")
         path_attributes = _object_field(spec, "nonResourceAttributes")
         is_path_review = spec.get("nonResourceAttributes") is not None
@@ -132,8 +130,6 @@ class AccessReviews:
 
 
 def _review_resource(group: str, kind: str, review_handler: ReviewHandler, *, namespaced: bool = False) -> Resource:
-    """Return a review kind as a create-only resource without stored objects; `review_handler` computes the status."""
-
     def create(request: ApiRequest, namespace: str, name: str) -> Response:
         if name:
             raise method_not_allowed_error()
@@ -154,7 +150,6 @@ def _review_resource(group: str, kind: str, review_handler: ReviewHandler, *, na
 
 
 def _check_metadata(kind: str, metadata: Mapping[str, Any], *, is_namespaced: bool) -> None:
-    """Raise StatusError if an access review has metadata other than the allowed fields."""
     ignored_fields = ("managedFields", "namespace") if is_namespaced else ("managedFields",)
     forbidden_fields = {field: value for field, value in metadata.items() if value and field not in ignored_fields}
     if forbidden_fields:
@@ -248,10 +243,6 @@ class TokenRequestHandler:
         return Response(201, body)
 
     def _find_bound_object(self, reference: Any, namespace: str, account: str) -> Obj | None:
-        """Return the Pod or Secret to which a token will be bound; None without a reference.
-
-        Raises StatusError if the reference is invalid, or the pod has another ServiceAccount than `account`.
-        """
         if reference is None:
             return None
         kind = reference.get("kind") if isinstance(reference, Mapping) else None
@@ -281,7 +272,6 @@ class TokenRequestHandler:
 
 
 def _check_account_names(metadata: Any, namespace: str, name: str) -> None:
-    """Raise StatusError if the body of a token request names another ServiceAccount than the path."""
     if not isinstance(metadata, Mapping):
         raise bad_request("metadata must be an object")
     for field, expected in (("name", name), ("namespace", namespace)):
@@ -294,10 +284,6 @@ def _check_account_names(metadata: Any, namespace: str, name: str) -> None:
 
 
 def _requested_lifetime(spec: Mapping[str, Any]) -> int:
-    """Return the requested lifetime of a token in seconds, by default one hour.
-
-    Raises StatusError if the lifetime is not an integer from 600 to 2^32.
-    """
     lifetime = spec.get("expirationSeconds", _DEFAULT_LIFETIME_SECONDS)
     path, remedy = "spec.expirationSeconds", "request 10 minutes or more"
     if not isinstance(lifetime, int) or isinstance(lifetime, bool):
@@ -311,7 +297,6 @@ def _requested_lifetime(spec: Mapping[str, Any]) -> int:
 
 
 def _requested_audiences(spec: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the requested audiences of a token; by default the API server itself."""
     audiences = spec.get("audiences") or (ISSUER,)
     if not isinstance(audiences, list | tuple) or not all(isinstance(each, str) for each in audiences):
         raise bad_request("spec.audiences must be a list of strings")

@@ -116,9 +116,9 @@ class AuthFilters:
         return self._authorizer
 
     def authenticate(self, request: api_request.ApiRequest) -> api_request.ApiRequest:
-        """Return the request with the user of its certificate or token. Raises StatusError if it has none.
+        """Return the request with the user of its certificate or token.
 
-        Requests for public paths may be anonymous, but an invalid token is rejected there too.
+        Raises StatusError if the token is invalid, or if the request has neither and its path is not public.
         """
         if request.user != api_request.ANONYMOUS:
             return request
@@ -135,12 +135,7 @@ class AuthFilters:
         return request
 
     def _dashboard_user(self, request: api_request.ApiRequest, token: str) -> api_request.UserInfo | None:
-        """Return the user of a dashboard token; None if the token is not a valid one.
-
-        Raises StatusError for an action with a read-only token.
-
-        The check precedes impersonation, which replaces the user attribute that marks a read-only token.
-        """
+        """Reject actions of a read-only token here: impersonation later replaces the attribute that marks the token."""
         user = self._tokens.dashboard_user_of(token)
         if user is not None and request.method == "POST" and api_request.has_read_only_token(user):
             raise api_request.StatusError(
@@ -149,7 +144,7 @@ class AuthFilters:
         return user
 
     def impersonate(self, request: api_request.ApiRequest) -> api_request.ApiRequest:
-        """Return the request with the impersonated user, if any. Raises StatusError if that is not allowed."""
+        """Return the request with the impersonated user, if any. Raises StatusError if impersonation is not allowed."""
         user = impersonated_user(request)
         if user is None:
             return request
@@ -239,7 +234,6 @@ class EscalationGuard:
         self._check_permissions_held(user, new, required_rules)
 
     def _check_binding(self, user: api_request.UserInfo, new: Obj, old: Obj | None) -> None:
-        """Reject a binding to a role with rules that its writer does not hold, unless the user may `bind` the role."""
         if _changes_only_lifecycle_fields(new, old):
             return
         role, namespace = authorization.role_key(new), new["metadata"].get("namespace", "")
@@ -276,10 +270,6 @@ class EscalationGuard:
 
 
 def _changes_only_lifecycle_fields(new: Obj, old: Obj | None) -> bool:
-    """Return whether an update changes only metadata that grants no permission, such as finalizers.
-
-    False for a new object (`old` is None).
-    """
     return old is not None and _drop_lifecycle_fields(new) == _drop_lifecycle_fields(old)
 
 
@@ -313,7 +303,7 @@ class OwnerPodsAuthorizer:
     def decide(self, attributes: authorization.RequestAttributes) -> authorization.AuthorizationDecision:
         """Decide whether a request is allowed.
 
-        If pods cannot be isolated, requests that start processes are denied to other users; the reason says why.
+        If pods cannot be isolated, users outside `system:masters` may not start processes; the reason says why.
         """
         if api_request.MASTERS_GROUP not in attributes.user.groups and _starts_processes(attributes):
             reason = self._find_denial_reason()

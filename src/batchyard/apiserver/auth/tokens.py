@@ -146,7 +146,6 @@ class TokenIssuer:
         return VerifiedToken(user, tuple(claims["aud"]))
 
     def _decode_claims(self, token: str) -> Mapping[str, Any] | None:
-        """Return the claims of a token that this platform signed; None for any other."""
         segments = token.split(".")
         if len(segments) != 3 or len(token) > _TOKEN_LENGTH_MAX or not token.isascii():
             return None
@@ -163,7 +162,6 @@ class TokenIssuer:
         return claims
 
     def _is_reference_valid(self, kind: str, namespace: str, reference: Mapping[str, str]) -> bool:
-        """Return whether a referenced object exists with the same UID; it may be terminating only if it is a pod."""
         obj = self._objects.get(Key(kind, namespace, reference["name"]))
         if obj is None or obj["metadata"]["uid"] != reference["uid"]:
             return False
@@ -194,7 +192,6 @@ def _encode_base64url(content: bytes) -> str:
 
 
 def _decode_base64url(text: str) -> bytes:
-    """Decode a base64url part of a token; raises ValueError if it is malformed."""
     try:
         return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except binascii.Error as error:

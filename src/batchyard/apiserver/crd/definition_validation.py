@@ -185,7 +185,6 @@ def _combining_keyword_errors(schema: values.Schema, path: str, *, is_int_or_str
 
 
 def _nested_errors(schema: values.Schema, path: str) -> Iterator[FieldError]:
-    """Yield the errors of schemas below allOf, anyOf, oneOf and not, which must not declare structure."""
     for keyword, message in _FORBIDDEN_IN_NESTED.items():
         if schema.get(keyword):
             yield forbidden(f"{path}.{keyword}", message, "")
@@ -199,7 +198,6 @@ def _nested_errors(schema: values.Schema, path: str) -> Iterator[FieldError]:
 
 
 def _default_errors(schema: values.Schema, path: str) -> Iterator[FieldError]:
-    """Yield the errors of a schema's default, which must be valid and have no unknown fields."""
     default: Any = schema["default"]
     if (
         isinstance(default, Mapping)

@@ -184,7 +184,6 @@ def definition_resource() -> Resource:
 
 
 def _with_all_names(definition: dict[str, Any]) -> dict[str, Any]:
-    """Return a CustomResourceDefinition with the default singular and list kind, if it omits them."""
     spec = definition["spec"]
     kind = spec["names"]["kind"]
     default_names = {"singular": kind.lower(), "listKind": f"{kind}List" if kind else ""}
@@ -233,7 +232,6 @@ class CustomResources:
 
 
 def _serves_a_version(definition: Obj) -> bool:
-    """Return whether a CustomResourceDefinition serves any version; if none, its kind has no API path."""
     return any(version["served"] for version in definition["spec"]["versions"])
 
 

@@ -456,7 +456,6 @@ class ValidationRules:
                 yield from rules._value_errors(each, old_field, f"{path}.{name}" if path else name, budget)
 
     def _old_items_by_key(self, old: Any) -> dict[Any, Any]:
-        """Return the old items of a list by their map keys (`x-kubernetes-list-map-keys`); empty for other lists."""
         if self._schema.get(LIST_TYPE) != "map" or not isinstance(old, list):
             return {}
         return {
@@ -515,7 +514,7 @@ def find_compilation_problems(definition: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _compile_rule(definition: Mapping[str, Any]) -> ValidationRule | None:
-    """Compile a CEL validation rule; return None if it does not compile, as with unimplemented functions."""
+    """Return None for a rule that does not compile, such as one that calls an unimplemented function."""
     try:
         is_optional = _has_optional_old_self(definition)
         cel_rule = compile_cel_rule(definition["rule"], is_old_self_optional=is_optional)
@@ -529,10 +528,6 @@ def _compile_rule(definition: Mapping[str, Any]) -> ValidationRule | None:
 
 
 def _rule_message(rule: ValidationRule, variables: Mapping[str, Any]) -> str:
-    """Return the message of a failed rule: the value of `messageExpression`, else `message`, else a default.
-
-    A value that is empty or has several lines is not used.
-    """
     if rule.message_program is not None:
         evaluated_message, _ = evaluate_program(rule.message_program, variables)
         if isinstance(evaluated_message, str) and evaluated_message.strip() and "\n" not in evaluated_message:

@@ -73,10 +73,6 @@ def _column_from_definition(definition: Mapping[str, Any]) -> Column:
 
 
 def _format_cell(obj: Obj, column_type: str, path: Sequence[Step], now: Instant) -> str:
-    """Return the first value at a JSON path as text; '' if it is absent or not of the column's type.
-
-    An invalid date is `<invalid>`, as in kubectl.
-    """
     values = values_at(obj, path)
     if not values or values[0] is None:
         return ""
@@ -183,7 +179,6 @@ class CustomStrategy:
         return self._convert_to_version(self._upgrade_stored_object(stored_object), api_version)
 
     def _time_locations(self) -> TimeLocations:
-        """Return the paths of the time fields in a custom object: only those of its metadata are known."""
         return metadata_time_locations()
 
     def check_create(self, new: Obj) -> list[FieldError]:
@@ -234,12 +229,10 @@ class CustomStrategy:
 
     @cached_property
     def _validation_rules(self) -> ValidationRules:
-        """The CEL validation rules of the storage version, compiled on first use."""
         schema = self._schemas[self._served_kind.api_version]
         return ValidationRules({**schema, "properties": {**(schema.get("properties") or {}), **_ROOT_PROPERTIES}})
 
     def _upgrade_stored_object(self, stored_object: Obj) -> Obj:
-        """Return a stored object, pruned and defaulted by the current schema of the storage version."""
         metadata = stored_object["metadata"]
         uid = metadata.get("uid", "")
         if self._conforming_metadata.get(uid) is metadata:
@@ -260,7 +253,6 @@ class CustomStrategy:
 
 
 def _complete_metadata(metadata: Any, namespace: str) -> Any:
-    """Return metadata without unknown fields; `namespace` is the default namespace, '' removes the namespace."""
     if not isinstance(metadata, Mapping):
         return metadata
     known_fields = load_scope(NATIVE).fields(_METADATA_TYPE)

@@ -368,7 +368,6 @@ _CHECKS_BY_TYPE: Final[Mapping[str, Callable[[Any, Schema, str], Iterator[FieldE
 
 
 def _combined_errors(value: Any, schema: Schema, path: str) -> Iterator[FieldError]:
-    """Yield the errors of a value by the keywords allOf, anyOf, oneOf and not."""
     for each in schema.get("allOf") or ():
         yield from value_errors(value, each, path)
     if (any_of := schema.get("anyOf")) and not any(_is_valid(value, each) for each in any_of):

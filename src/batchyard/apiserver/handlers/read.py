@@ -227,7 +227,6 @@ class PagedLists:
         return ListPage(items, metadata)
 
     def _start_list(self, request: ApiRequest, path: ResourcePath) -> tuple[int, Sequence[Obj], str]:
-        """Return (revision, objects, start key '') of a new list: the current one, or the one at an exact revision."""
         revision = self._objects.revision
         match, revision_text = request.query.get("resourceVersionMatch", ""), request.query.get("resourceVersion", "")
         requested_revision = parse_resource_version(revision_text)
@@ -238,7 +237,6 @@ class PagedLists:
         return revision, objs, ""
 
     def _list_at_revision(self, revision: int, path: ResourcePath, objs: Sequence[Obj]) -> Sequence[Obj]:
-        """Reconstruct a list at an earlier revision: undo every later change, the last one first."""
         try:
             changes = self._history.changes_since(revision)
         except ExpiredRevision as expired:
@@ -254,7 +252,6 @@ class PagedLists:
         return [objs_by_key[key] for key in sorted(objs_by_key)]
 
     def _continue_list(self, text: str, path: ResourcePath) -> tuple[int, Sequence[Obj], str]:
-        """Return (revision, objects, start key) of the list in memory to which a continue token belongs."""
         token = _parse_token(text)
         held_list = self._held_lists.get((path.served_kind.constant, path.namespace, token.rv))
         if held_list is None:
@@ -299,14 +296,13 @@ def _filter_objects(objs: Sequence[Obj], selection: Selection, name: str) -> Seq
 
 
 def _first_index_after(objs: Sequence[Obj], start_key: str) -> int:
-    """Return the index of the first object whose etcd key follows a key, in a list sorted by these keys."""
     if not start_key:
         return 0
     return bisect_right(objs, start_key, key=_object_key)
 
 
 def sort_by_etcd_key(objs: Sequence[Obj]) -> Sequence[Obj]:
-    """Sort objects by their etcd key `namespace/name`; the input must be sorted by the pair of both.
+    """Sort objects by their etcd key `namespace/name`; the input must be sorted by (namespace, name).
 
     By etcd key, `team-a/x` precedes `team/x`. Lists that are already sorted by etcd key are returned unchanged.
     """
@@ -318,7 +314,6 @@ def sort_by_etcd_key(objs: Sequence[Obj]) -> Sequence[Obj]:
 
 
 def _split_by_namespace(objs: Sequence[Obj]) -> list[Sequence[Obj]]:
-    """Split objects that are sorted by namespace into one sequence for each namespace."""
     namespace_groups, group_start = [], 0
     while group_start < len(objs):
         end = bisect_right(objs, _namespace_of(objs[group_start]), lo=group_start, key=_namespace_of)

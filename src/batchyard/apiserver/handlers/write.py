@@ -225,7 +225,6 @@ class WriteHandler:
     def _apply(
         self, body: serialization.RequestBody, path: resources.ResourcePath, options: WriteOptions
     ) -> PreparedWrite:
-        """Prepare a server-side apply: merge the configuration into the stored object, or create the object."""
         config = serialization.with_kind(body.value, path)
         apply.check_applied_config(config, path.resource.merge_schema(path.version))
         stored_object = self._objects.get(_key(path))
@@ -292,7 +291,6 @@ class WriteHandler:
         options: WriteOptions,
         managed_fields: Sequence[apply.ManagedFieldsJson] | None = None,
     ) -> PreparedWrite:
-        """Validate a decoded new object and complete its `managedFields`, without storing it."""
         self._check_namespace(path)
         if managed_fields is None:
             new = path.resource.strategy.in_version(sent_object.obj, path.api_version)
@@ -316,7 +314,6 @@ class WriteHandler:
         options: WriteOptions,
         managed_fields: Sequence[apply.ManagedFieldsJson] | None = None,
     ) -> PreparedWrite:
-        """Validate an update of a stored object or of its status, with a decoded new object, without storing it."""
         strategy, has_status = path.resource.strategy, _STATUS in path.resource.subresources
         obj = restore_stored_times(
             sent_object.obj, strategy.render(stored_object, path.served_kind.api_version), stored_object
@@ -375,7 +372,6 @@ class WriteHandler:
         return stored_object
 
     def _check_namespace(self, path: resources.ResourcePath) -> None:
-        """Raise StatusError if the Namespace of a new object does not exist."""
         if path.namespace and self._objects.get(Key(scheme.NAMESPACE, "", path.namespace)) is None:
             namespace_details = {"name": path.namespace, "kind": "namespaces"}
             raise StatusError(404, "NotFound", f'namespaces "{path.namespace}" not found', namespace_details)
@@ -387,7 +383,6 @@ class WriteHandler:
 
 @contextmanager
 def _annotate_rejection(annotations: Mapping[str, str]) -> Iterator[None]:
-    """Add annotations to the audit event of a rejected write."""
     try:
         yield
     except StatusError as error:
@@ -396,7 +391,6 @@ def _annotate_rejection(annotations: Mapping[str, str]) -> Iterator[None]:
 
 
 def _check_write_guard(obj: Obj, old: Obj | None, path: resources.ResourcePath, options: WriteOptions) -> None:
-    """Raise StatusError if the kind's write guard denies the write: it prevents privilege escalation by roles."""
     if path.resource.guard is not None:
         path.resource.guard(options.user, obj, old)
 
@@ -415,7 +409,6 @@ def _render(obj: Obj, path: resources.ResourcePath) -> dict[str, Any]:
 
 
 def _without_server_fields(body: serialization.RequestBody, path: resources.ResourcePath) -> serialization.RequestBody:
-    """Return the body of a new object without the metadata and status that only the server sets."""
     if not isinstance(body.value, Mapping):
         return body
     obj = dict(body.value)
@@ -427,7 +420,6 @@ def _without_server_fields(body: serialization.RequestBody, path: resources.Reso
 
 
 def _covered_fields(config: Mapping[str, Any], path: resources.ResourcePath) -> dict[str, Any]:
-    """Return the part of an applied configuration that the path covers: the status, or everything else."""
     if path.subresource == _STATUS:
         return {name: value for name, value in config.items() if name in ("apiVersion", "kind", "metadata", "status")}
     has_status = _STATUS in path.resource.subresources
@@ -440,17 +432,13 @@ def _is_provided(stored_object: Obj, path: resources.ResourcePath) -> bool:
 
 
 def _without_provided_annotation(obj: Obj) -> dict[str, Any]:
-    """Return an object that a client takes over, without the annotation of objects that the platform provides."""
     annotations = dict(obj["metadata"].get("annotations") or {})
     annotations.pop(well_known.PROVIDED, None)
     return with_metadata(obj, annotations=annotations or None)
 
 
 def _managed_fields_before(sent_object: Obj, stored_object: Obj) -> Sequence[apply.ManagedFieldsJson]:
-    """Return the `managedFields` before the author of an update is added: the sent ones if set, else the stored ones.
-
-    If the client resets them with [] or [{}], return [].
-    """
+    """Return the sent `managedFields` if set, else the stored ones; [] if the client resets them with [] or [{}]."""
     sent_entries = sent_object["metadata"].get("managedFields")
     if sent_entries is not None and (not sent_entries or sent_entries == [{}]):
         return []
@@ -459,11 +447,6 @@ def _managed_fields_before(sent_object: Obj, stored_object: Obj) -> Sequence[app
 
 
 def _check_server_metadata(sent_object: Obj, stored_object: Obj, path: resources.ResourcePath) -> None:
-    """Raise StatusError if an update contradicts the metadata that the server sets.
-
-    UID, resourceVersion and creation time, if sent, must be those of the stored object. Custom resources require a
-    resourceVersion. No finalizer may be added to an object that is being deleted.
-    """
     new, old = sent_object["metadata"], stored_object["metadata"]
     if new.get("uid", old["uid"]) != old["uid"]:
         message = f"Precondition failed: UID in precondition: {new['uid']}, UID in object meta: {old['uid']}"
@@ -485,7 +468,6 @@ def _check_server_metadata(sent_object: Obj, stored_object: Obj, path: resources
 
 
 def _added_finalizer_errors(new: Sequence[str], old: Sequence[str]) -> Iterator[FieldError]:
-    """Yield an error if finalizers are added, which is forbidden for an object that is being deleted."""
     added_names = sorted({*new} - {*old})
     if added_names:
         quoted_names = ", ".join(f'"{name}"' for name in added_names)
@@ -494,7 +476,6 @@ def _added_finalizer_errors(new: Sequence[str], old: Sequence[str]) -> Iterator[
 
 
 def _whole_seconds_of(timestamp: str) -> int:
-    """Return a timestamp as whole seconds since 1970, to compare timestamps of different time zones."""
     return parse_time(timestamp) // SECOND
 
 
@@ -509,6 +490,5 @@ def _delete_write(key: Key, options: DeleteOptions, path: resources.ResourcePath
 
 
 def _propagation_warnings(options: DeleteOptions, path: resources.ResourcePath) -> tuple[str, ...]:
-    """Return the kind's warning for a delete request without a propagation policy; empty if the kind has none."""
     warning = path.resource.propagation_warning
     return (warning,) if warning and options.propagation is None else ()

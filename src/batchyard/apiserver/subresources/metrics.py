@@ -46,19 +46,15 @@ def metrics_resources(objects: ObjectReader, containers: Containers, now: Callab
 
 
 class _MetricsInputs:
-    """The stored objects and the container runtime, from which pod and node metrics are computed."""
-
     def __init__(self, objects: ObjectReader, containers: Containers, now: Callable[[], Instant]) -> None:
         self.objects = objects
         self.containers = containers
         self._now = now
 
     def running_pods(self, namespace: str) -> Sequence[Obj]:
-        """Return the running pods of a namespace; of all namespaces for ''."""
         return [pod for pod in self.objects.list(scheme.POD, namespace or None) if phase(pod) == RUNNING]
 
     def build_metrics_object(self, kind: str, subject: Obj, window_microseconds: int, fields: Mapping[str, Any]) -> Obj:
-        """Return a PodMetrics or NodeMetrics object; `window_microseconds` is the measurement interval."""
         timestamp = format_time(self._now() // SECOND * SECOND)
         copied_fields = ("name", "namespace", "labels")
         metadata = {field: subject["metadata"][field] for field in copied_fields if field in subject["metadata"]}
@@ -68,19 +64,15 @@ class _MetricsInputs:
 
 
 class _PodMetricsSource:
-    """Computes the PodMetrics of running pods."""
-
     def __init__(self, metrics_inputs: _MetricsInputs) -> None:
         self._inputs = metrics_inputs
 
     def list_objects(self, namespace: str) -> Sequence[Obj]:
-        """Return the metrics of all running pods of a namespace whose usage is known."""
         return [
             metrics for pod in self._inputs.running_pods(namespace) if (metrics := self._pod_metrics(pod)) is not None
         ]
 
     def get_object(self, namespace: str, name: str) -> Obj | None:
-        """Return the metrics of one pod. Raises StatusError if the pod is missing or not running, or lacks metrics."""
         pod = self._inputs.objects.get(Key(scheme.POD, namespace, name))
         if pod is None:
             raise not_found_error(scheme.kind_info(scheme.POD), name)
@@ -100,8 +92,6 @@ class _PodMetricsSource:
 
 
 class _NodeMetricsSource:
-    """Computes NodeMetrics: the measured usage, or for a simulated node the sum of its pods."""
-
     def __init__(self, metrics_inputs: _MetricsInputs) -> None:
         self._inputs = metrics_inputs
 
@@ -113,7 +103,6 @@ class _NodeMetricsSource:
         return [self._node_metrics(node, pods_by_node.get(node["metadata"]["name"], ())) for node in nodes]
 
     def get_object(self, _namespace: str, name: str) -> Obj | None:
-        """Return the metrics of one node. Raises StatusError if it does not exist."""
         node = self._inputs.objects.get(Key(scheme.NODE, "", name))
         if node is None:
             raise _no_metrics_error("nodemetrics", name)
@@ -141,7 +130,7 @@ def _format_usage(usage: ResourceUsage) -> dict[str, str]:
 
 
 def _go_duration(microseconds: int) -> str:
-    """Format a duration as Go does, rounded to milliseconds."""
+    """Format a duration of at least one second as Go does, rounded to milliseconds."""
     minutes, remaining_microseconds = divmod(microseconds, 60 * SECOND)
     hours, minutes = divmod(minutes, 60)
     seconds_text = f"{remaining_microseconds / SECOND:.3f}".rstrip("0").rstrip(".")
@@ -149,8 +138,6 @@ def _go_duration(microseconds: int) -> str:
 
 
 def _pod_usage_cell(resource: str) -> cells.Cell:
-    """Return a table cell with the usage of a resource by all containers of a pod."""
-
     def cell(obj: Obj, _now: Instant) -> str:
         amounts = (value_at(each, "usage", resource) for each in obj["containers"])
         return meta.format_amount(resource, sum(meta.amount(resource, each) for each in amounts))

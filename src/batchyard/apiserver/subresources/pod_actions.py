@@ -97,7 +97,6 @@ class BindingHandlers:
         return virtual_resource(binding_info, {"": EndpointHandlers("", "v1", _KIND, {"POST": self._bind})})
 
     def _bind(self, request: api_request.ApiRequest, namespace: str, name: str) -> api_request.Response:
-        """Bind the pod that has the name of the Binding."""
         if name:
             raise api_request.method_not_allowed_error()
         return self._bind_pod(request, namespace, _read_binding(request))
@@ -149,7 +148,6 @@ def _read_binding(request: api_request.ApiRequest) -> Mapping[str, Any]:
 
 
 def _target_node_name(target_reference: Any, name: str) -> str:
-    """Return the name of the node that the Binding `name` targets. Raises StatusError if the target is invalid."""
     if not isinstance(target_reference, Mapping | None):
         raise api_request.bad_request("the target of the Binding is not an object")
     kind, node = (target_reference or {}).get("kind") or "", (target_reference or {}).get("name") or ""
@@ -168,7 +166,6 @@ def _target_node_name(target_reference: Any, name: str) -> str:
 
 
 def _check_bindable(pod: Obj, binding_metadata: Mapping[str, Any]) -> None:
-    """Raise StatusError if a Binding's precondition fails, or its pod is being deleted, already bound or gated."""
     name, pod_metadata = pod["metadata"]["name"], pod["metadata"]
     for label, field in (("UID", "uid"), ("ResourceVersion", "resourceVersion")):
         required_value = binding_metadata.get(field)
@@ -245,7 +242,6 @@ class EvictionHandler:
 
 
 def _read_eviction(request: api_request.ApiRequest, namespace: str, name: str) -> Mapping[str, Any]:
-    """Return the Eviction in a request body. Raises StatusError if it is invalid or names another pod."""
     eviction = read_body(request).value
     if not isinstance(eviction, Mapping) or (eviction.get("kind") or _EVICTION_KIND) != _EVICTION_KIND:
         raise api_request.bad_request("the request body is not an Eviction")

@@ -78,7 +78,6 @@ def _spdy_protocol(request: api_request.ApiRequest, supported_names: Sequence[st
 
 
 def _header_values(request: api_request.ApiRequest, header: str) -> list[str]:
-    """Return the values of a comma-separated request header that may occur more than once."""
     text = request.headers.get(header, "").replace(api_request.HEADER_SEPARATOR, ",")
     return [value for each in text.split(",") if (value := each.strip())]
 
@@ -159,7 +158,7 @@ class PodStreams:
         return api_request.PortForwardResponse(upgrade, ports, partial(self._pods.runtime.connect, pod), format_failure)
 
     def _reject_proxy(self, _request: api_request.ApiRequest, namespace: str, name: str) -> api_request.Response:
-        """Reject a proxy request; the pod name may include scheme and port: `https:NAME:443`."""
+        """The pod name in the path may include scheme and port: `https:NAME:443`."""
         segments = name.split(":")
         raise self._unsupported_error(self._pods.get_pod(namespace, segments[0] if len(segments) < 3 else segments[1]))
 
@@ -178,7 +177,6 @@ class PodStreams:
         )
 
     def _check_has_process(self, pod: Obj) -> None:
-        """Raise StatusError if the pod has no process to connect to."""
         if not has_host(pod):
             raise api_request.bad_request(f"pod {pod['metadata']['name']} does not have a host assigned")
         reason = self._pods.runtime.no_process_reason(pod)
@@ -206,7 +204,6 @@ def session_status(command: Sequence[str], session_end: SessionEnd) -> Mapping[s
 
 
 def _requested_streams(request: api_request.ApiRequest) -> Streams:
-    """Return the standard streams of an exec or attach request; with a terminal there is no separate stderr."""
     stdin, stdout, stderr, tty = (request.has_flag(name) for name in ("stdin", "stdout", "stderr", "tty"))
     streams = Streams(stdin, stdout, stderr and not tty, tty)
     if not any(streams[:3]):
@@ -410,7 +407,6 @@ def _parse_since_time(text: str) -> Instant:
 
 
 def _check_has_log(pod: Obj, container: str, *, previous: bool) -> None:
-    """Raise StatusError, with the kubelet's message, if a container has no log."""
     name, status = pod["metadata"]["name"], _container_status(pod, container)
     container_text = f'container "{container}" in pod "{name}"'
     if not status:
@@ -442,7 +438,6 @@ def _terminated_state(container_state: Mapping[str, Any] | None) -> Mapping[str,
 
 
 def _has_started(terminated_state: Mapping[str, Any] | None) -> bool:
-    """Return whether a terminated container state has a start time; False for None."""
     return terminated_state is not None and bool(terminated_state.get("startedAt"))
 
 

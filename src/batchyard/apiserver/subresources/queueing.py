@@ -120,7 +120,6 @@ _DECISION_TABLE: Final = (
 
 
 def _hide_workload_names(value: Any, is_namespace_hidden: Callable[[str], bool]) -> Any:
-    """Return the details of a scheduling decision without the names of Workloads in namespaces hidden from the user."""
     if isinstance(value, Mapping):
         details = {name: _hide_workload_names(each, is_namespace_hidden) for name, each in value.items()}
         if _WORKLOAD_FIELD in details and is_namespace_hidden(str(details[_WORKLOAD_FIELD]).partition("/")[0]):
@@ -154,7 +153,6 @@ def _decision_object(record: DecisionRecord, details: Mapping[str, Any]) -> Obj:
 
 @contextmanager
 def _ledger_errors_as_api_errors() -> Iterator[None]:
-    """Convert errors of the decision ledger, raised within the context, to API errors."""
     try:
         yield
     except QueryTooBroad:
@@ -165,7 +163,6 @@ def _ledger_errors_as_api_errors() -> Iterator[None]:
 
 
 def _ledger_query(request: ApiRequest, selection: Selection, namespace: str) -> LedgerQuery:
-    """Return the query of the decision ledger for a request; selectors that the ledger cannot evaluate are omitted."""
     exact_fields = {path: text for path, is_equality, text in selection.fields if is_equality}
     namespace = namespace or exact_fields.get("metadata.namespace", "")
     subject = request.query.get("about", "")
@@ -181,10 +178,9 @@ def _ledger_query(request: ApiRequest, selection: Selection, namespace: str) -> 
 
 
 def _keys_about_subject(subject: str, namespace: str) -> Iterator[Key]:
-    """Yield the key of the object that an `about` parameter such as `job/train` names.
+    """Yield the key of an object such as `job/train`.
 
-    For a Job or JobSet, also yield the key of its Workload, with wildcards for the hash in the name. Raises StatusError
-    if the parameter is invalid.
+    For a Job or JobSet, also yield the key of its Workload, with wildcards for the hash in the name.
     """
     plural, separator, name = subject.partition("/")
     served_kind = next(
@@ -421,7 +417,6 @@ class VisibilityResources:
         return [self._pending_workload(view, position, local_position) for local_position, (position, view) in page]
 
     def _pending_workload(self, view: WorkloadView, cluster_position: int, local_position: int) -> dict[str, Any]:
-        """Return a PendingWorkload of the visibility API, with positions in its ClusterQueue and its LocalQueue."""
         workload = self._objects.get(Key(scheme.WORKLOAD, view.namespace, view.name)) or {"metadata": {}}
         meta = cut_metadata_times_to_seconds(workload["metadata"])
         metadata = {"name": view.name, "namespace": view.namespace, "creationTimestamp": meta.get("creationTimestamp")}
@@ -436,7 +431,6 @@ class VisibilityResources:
 
 
 def _limit_and_offset(request: ApiRequest) -> tuple[int, int]:
-    """Return (limit, offset) of a visibility request, limited to the allowed range; by default 1000 and 0."""
     limit, offset = (_integer_parameter(request, name) for name in ("limit", "offset"))
     return min(max(limit or _VISIBILITY_LIMIT, 0), _VISIBILITY_LIMIT_MAX), max(offset, 0)
 

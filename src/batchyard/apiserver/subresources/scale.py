@@ -90,7 +90,6 @@ class ScaleHandler:
     def _store_scale(
         self, scale: Any, stored_object: Obj, options: WriteOptions, *, is_applied: bool = False
     ) -> Response:
-        """Store the desired replicas from a Scale, and return the new Scale."""
         name, replicas = stored_object["metadata"]["name"], _desired_replicas(scale, stored_object)
         resource_version = (
             _object_field(scale, "metadata").get("resourceVersion") or stored_object["metadata"]["resourceVersion"]
@@ -118,7 +117,6 @@ class ScaleHandler:
     def _managed_fields_after_apply(
         self, stored_object: Obj, replicas: int, options: WriteOptions
     ) -> list[dict[str, Any]]:
-        """Return the `managedFields` of an object after an apply of its replicas. Raises StatusError on a conflict."""
         live_object = self._strategy.in_version(stored_object, self._served_kind.api_version)
         type_meta = {"apiVersion": live_object["apiVersion"], "kind": live_object["kind"]}
         accessors = version_accessors_of(self._resource, stored_object["metadata"].get("namespace", ""))
@@ -138,7 +136,6 @@ class ScaleHandler:
         return obj
 
     def _scale_of(self, stored_object: Obj) -> dict[str, Any]:
-        """Return the Scale object of a stored object: its desired and current replicas, and its selector."""
         copied_fields = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
         stored_metadata = stored_object["metadata"]
         metadata = {field: stored_metadata[field] for field in copied_fields if field in stored_metadata}
@@ -169,7 +166,6 @@ def with_scales(resources: Iterable[Resource], objects: ApiObjectStore, now: Cal
 
 
 def _desired_replicas(scale: Any, stored_object: Obj) -> int:
-    """Return the desired replicas of a Scale. Raises StatusError if they are invalid."""
     if not isinstance(scale, Mapping) or scale.get("kind", "Scale") != "Scale":
         raise bad_request("the request body is not a Scale of autoscaling/v1")
     replicas = _object_field(scale, "spec").get("replicas", 0)
@@ -180,12 +176,11 @@ def _desired_replicas(scale: Any, stored_object: Obj) -> int:
 
 
 def _selector_text(selector: Any) -> str:
-    """Format a label selector as for kubectl's `--selector`; custom kinds store it as text."""
+    """Format a label selector as for kubectl's `--selector`; a custom kind stores it in this form already."""
     return format_selector(selector) if isinstance(selector, Mapping) else str(selector)
 
 
 def _object_field(scale: Mapping[str, Any], field: str) -> Mapping[str, Any]:
-    """Return an object field of a Scale. Raises StatusError if it is not an object."""
     value = scale.get(field) or {}
     if not isinstance(value, Mapping):
         raise bad_request(f"{field} must be an object")

@@ -39,7 +39,6 @@ def usage_charts(inputs: ViewInputs, access: NamespaceAccess) -> ViewJson:
 
 
 def _workload_charts(recorded_series: RecordedSeries, access: NamespaceAccess) -> list[ViewJson]:
-    """Return a list with the chart of the numbers of Workloads; empty if the user may not list all Workloads."""
     names = (("pending", "pending"), ("running", "hold quota")) if access.may_list_all(scheme.WORKLOAD) else ()
     lines = [_chart_line(recorded_series, "workloads", name, title, name) for name, title in names]
     shown_lines = [line for line in lines if line is not None]
@@ -47,7 +46,6 @@ def _workload_charts(recorded_series: RecordedSeries, access: NamespaceAccess) -
 
 
 def _chart_resources(recorded_series: RecordedSeries) -> Sequence[str]:
-    """Return the resources that have a chart: accelerators and cpu, or, without accelerators, cpu and memory."""
     resources = {resource for total_kind, resource in recorded_series.values if total_kind in {QUOTA, REQUESTED}}
     devices = sorted(resource for resource in resources if "/" in resource and not resource.startswith("hugepages"))
     main_resources = ("cpu",) if devices else ("cpu", "memory")
@@ -62,7 +60,6 @@ def _chart_line(recorded_series: RecordedSeries, total_kind: str, name: str, tit
 
 
 def _nominal_quota_line(inputs: ViewInputs, resource: str, count: int) -> ViewJson | None:
-    """Return the current nominal quota of all queues and Cohorts as a horizontal line; None if it is 0 or unlimited."""
     snapshot = inputs.queue_source.snapshot
     ids = [fr for fr, (_, name) in enumerate(snapshot.names) if name == resource]
     nodes = [*snapshot.cohorts.values(), *(queue.node for queue in snapshot.queues.values())]
@@ -74,7 +71,7 @@ def _nominal_quota_line(inputs: ViewInputs, resource: str, count: int) -> ViewJs
 
 
 def _to_chart_unit(resource: str, amount: int) -> float:
-    """Return an amount in the unit of the resource's chart."""
+    """Convert millicores to cores and bytes to GiB; other amounts are unchanged."""
     if resource == "cpu":
         return round(amount / 1000, 2)
     return round(amount / _GIB, 2) if resource == "memory" else amount

@@ -23,7 +23,7 @@ _DEFAULT_POOL_NAME: Final = "nodes"
 
 
 def nodes_document(inputs: ViewInputs, access: NamespaceAccess, _query: Query) -> ViewJson:
-    """Return the document of the page of nodes by pool, with at most NODES_MAX nodes and without names of pods.
+    """Return the document of the nodes page: by pool at most NODES_MAX nodes, and booting machines, without pod names.
 
     Without permission, the document only has `forbidden`.
     """
@@ -101,7 +101,6 @@ def node_pool_name(obj: Obj) -> str:
 
 
 def _requests_by_node(inputs: ViewInputs) -> dict[str, dict[str, int]]:
-    """Return by node the total resources that its pods request, without finished pods."""
     amounts_by_node: dict[str, dict[str, int]] = {}
     for obj in inputs.reader.list(scheme.POD):
         view = pod_view(obj)
@@ -168,7 +167,6 @@ def _node_state(view: NodeView, obj: Obj, now: Instant) -> str:
 
 
 def _booting_cell(instance: Obj) -> ViewJson:
-    """Return the node page's cell for a machine whose node has not registered yet."""
     spec = instance["spec"]
     cell = {"name": instance["metadata"]["name"], "state": BOOTING, "zone": spec["zone"], "usage": [], "pods": 0}
     return {**cell, "machine": spec["machineType"], "heat": 0.0}

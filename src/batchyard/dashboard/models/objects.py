@@ -53,8 +53,6 @@ def _without_managed_fields(obj: Obj) -> Obj:
 
 
 class _ObjectYamlDumper(yaml.SafeDumper):
-    """A YAML dumper that writes no aliases for repeated values."""
-
     def ignore_aliases(self, _data: object) -> bool:
         return True
 

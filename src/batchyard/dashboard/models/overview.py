@@ -53,7 +53,6 @@ def _cluster_queue_rows(inputs: ViewInputs) -> ViewJson:
 
 
 def _all_workloads(inputs: ViewInputs) -> ViewJson:
-    """Return the counts and first rows of running and pending Workloads, for a user who may list all Workloads."""
     queues = inputs.queue_source.snapshot.queues
     admitted_workloads = [workload for queue in queues.values() for workload in queue.workloads.values()]
     latest_workloads = heapq.nlargest(WORKLOADS_SHOWN_MAX, admitted_workloads, key=_reservation_sort_key)
@@ -74,7 +73,6 @@ def _all_workloads(inputs: ViewInputs) -> ViewJson:
 
 
 def _first_pending_workloads(inputs: ViewInputs) -> Iterator[tuple[int, str, WorkloadView]]:
-    """Yield (position, queue, Workload) of each queue's first pending Workloads; the fewer queues, the more of each."""
     queue_names = [name for name in inputs.queue_source.snapshot.queues if inputs.queue_source.count_pending(name)]
     for name in queue_names:
         shown_per_queue = -(-WORKLOADS_SHOWN_MAX // len(queue_names))
@@ -83,7 +81,6 @@ def _first_pending_workloads(inputs: ViewInputs) -> Iterator[tuple[int, str, Wor
 
 
 def _workloads_in_namespaces(inputs: ViewInputs, namespaces: list[str]) -> ViewJson:
-    """Return the counts and first rows of running and pending Workloads, for a user restricted to some namespaces."""
     workload_entries = inputs.workload_list.entries(inputs.reader, namespaces)
     running_entries = [entry for entry in workload_entries if entry.view.quota_reserved and not entry.view.finished]
     pending_entries = [entry for entry in workload_entries if entry.state == PENDING]
@@ -258,7 +255,6 @@ def _workload_entry(history: WorkloadHistory | None, key: str, queues: list[str]
 def _preemption_documents(
     inputs: ViewInputs, histories: dict[str, WorkloadHistory], workload_numbers: dict[str, int], period_start: Instant
 ) -> list[ViewJson]:
-    """Return the preemptions in the shown period whose victim and preemptor are on the timeline, by time."""
     preemption_documents = []
     for key, number in workload_numbers.items():
         for mark in histories[key].marks if key in histories else ():

@@ -63,7 +63,6 @@ def _local_queue_row(obj: Obj) -> ViewJson:
 
 
 def _local_usage_rows(flavor_usage: dict[str, Any]) -> list[ViewJson]:
-    """Return the nonzero reserved amounts of a LocalQueue in one flavor."""
     reserved_totals = {each["name"]: each.get("total", "0") for each in flavor_usage.get("resources") or ()}
     nonzero_totals = {name: total for name, total in reserved_totals.items() if str(total) != "0"}
     return [{"flavor": flavor_usage["name"], "resource": name, "used": total} for name, total in nonzero_totals.items()]
@@ -121,7 +120,6 @@ def _all_changes(
 
 
 def _pending_changes(history: WorkloadHistory) -> _Changes:
-    """Yield (time, 1) whenever a Workload becomes pending, and (time, -1) whenever that ends."""
     is_pending = False
     for mark in history.marks:
         if mark.event in _PENDING_EVENTS and not is_pending:
@@ -148,7 +146,6 @@ def _usage_changes(history: WorkloadHistory) -> Iterator[tuple[Instant, str, str
 
 
 def _running_sums(changes: Iterable[tuple[Instant, int]], start: Instant, step_duration: int, count: int) -> list[int]:
-    """Return the running sum of timed changes at the end of each time step."""
     sums_by_step = [0] * count
     for at, change in changes:
         sums_by_step[min(count - 1, max(0, (at - start) // step_duration))] += change
@@ -204,7 +201,6 @@ def queue_document(inputs: ViewInputs, access: NamespaceAccess, query: Query) ->
 def _pending_rows(
     inputs: ViewInputs, access: NamespaceAccess, name: str, page_window: data_source.PageWindow
 ) -> list[ViewJson]:
-    """Return the rows of a ClusterQueue's pending Workloads in scheduling order; hidden ones show only positions."""
     first_pending_views = inputs.queue_source.first_pending(name, page_window.offset + page_window.limit)
     rows, reasons = list[ViewJson](), SharedPendingReasons(inputs.queue_source.snapshot)
     for position, view in enumerate(first_pending_views, 1):

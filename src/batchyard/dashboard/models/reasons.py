@@ -37,8 +37,8 @@ class ShortReason(NamedTuple):
 def shorten_reason(message: str, missing_now: MissingQuota | None = None) -> ShortReason:
     """Return the informative part of a pending reason; accelerators are named before other resources.
 
-    The scheduler does not update a reason when only the usage of quota changes. With `missing_now`, the missing
-    quantities are the current ones.
+    The scheduler does not update a reason when only the usage of quota changes. `missing_now` can therefore replace
+    the missing quantities in the message by the current ones.
     """
     missing = []
     for resource, flavor, old_quantity in INSUFFICIENT_QUOTA_PATTERN.findall(message):

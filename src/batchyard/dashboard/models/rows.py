@@ -45,10 +45,6 @@ def workload_row(inputs: ViewInputs, view: WorkloadView, obj: Obj) -> ViewJson:
 
 
 def _short_reason(message: str, snapshot: Snapshot, view: WorkloadView, queue: str) -> ViewJson:
-    """Return the fields `brief` and `scarce` of a Workload's row.
-
-    For a Workload with one pod set, the reason has the quantities that are missing now.
-    """
     cluster_queue = snapshot.queues.get(queue)
     missing_now: MissingQuota | None = None
     if cluster_queue is not None and len(view.pod_sets) == 1:
@@ -107,7 +103,6 @@ def format_timestamp(instant: Instant) -> str:
 
 
 def _state_since(view: WorkloadView, obj: Obj, state: str) -> str:
-    """Return the timestamp at which the Workload entered its current state."""
     condition_types = {"Finished": "Finished", "Failed": "Finished", "Evicted": "Evicted", "Running": "PodsReady"}
     condition_types |= {"Admitted": "Admitted", "QuotaReserved": "QuotaReserved"}
     condition = find_condition(obj, condition_types[state]) if state in condition_types else None
@@ -116,7 +111,6 @@ def _state_since(view: WorkloadView, obj: Obj, state: str) -> str:
 
 
 def _state_reason(obj: Obj, state: str) -> tuple[str, str]:
-    """Return the reason and message of the condition that explains a Workload's state; ('', '') for normal states."""
     condition_types = {"Pending": "QuotaReserved", "Failed": "Finished", "Evicted": "Evicted", "Inactive": "Evicted"}
     condition = find_condition(obj, condition_types[state]) if state in condition_types else None
     if condition is None:
@@ -192,7 +186,6 @@ def _usage_row(snapshot: Snapshot, node: QuotaNode, fr: int) -> ViewJson:
 
 
 def _lendable_amount(node: QuotaNode, flavor_resource: int) -> int:
-    """Return the unused quota of a queue or Cohort that its siblings may borrow."""
     if node.parent is None:
         return 0
     local_quota, used_amount = _amount_of(node.local_quota, flavor_resource), _amount_of(node.usage, flavor_resource)
@@ -200,7 +193,6 @@ def _lendable_amount(node: QuotaNode, flavor_resource: int) -> int:
 
 
 def _borrowed_by_siblings(node: QuotaNode, fr: int) -> int:
-    """Return the amount that a node's siblings in the cohort tree use beyond their own and their parent's quota."""
     parent = node.parent
     if parent is None:
         return 0
@@ -221,7 +213,7 @@ COST_ROWS_MAX: Final = 200
 
 
 def costs_document(inputs: ViewInputs, access: NamespaceAccess, _query: Query) -> ViewJson:
-    """Return the document of the cost page for the namespaces that the user may list; `kept` is false without costs."""
+    """Return the document of the cost page, limited to what the user may list; `kept` is false if it has no costs."""
     if inputs.costs is not None:
         cost_statement = inputs.costs
         cost_tables = [
@@ -254,7 +246,6 @@ def _cost_document(groups: Sequence[tuple[str, Sequence[CostReportRow]]], begin:
 
 
 def _cost_table_rows(rows: Sequence[CostReportRow]) -> list[ViewJson]:
-    """Return the rows of a cost table, the most expensive first."""
     total_cost = sum(row.total for row in rows)
     lines = [_cost_row(row, total_cost) for row in sorted(rows, key=lambda row: (-row.total, row.name))]
     return lines[:COST_ROWS_MAX]
@@ -277,7 +268,6 @@ def _cost_row(row: CostReportRow, total: int) -> ViewJson:
 
 
 def _merge_statement_lines(lines: Iterable[StatementLine], *, by_team: bool) -> list[CostReportRow]:
-    """Return the cost totals of a statement's lines by team, or by node pool if `by_team` is False."""
     lines_by_name: dict[str, list[StatementLine]] = {}
     for line in lines:
         lines_by_name.setdefault((line.team or UNUSED) if by_team else line.pool, []).append(line)

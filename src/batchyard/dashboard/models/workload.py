@@ -52,7 +52,6 @@ def workload_document(inputs: ViewInputs, access: NamespaceAccess, query: Query)
 
 
 def _queried_subresources(view: WorkloadView) -> Sequence[str]:
-    """Return the subresources that a Workload's page queries: `why`, and `eta` until it has quota or is finished."""
     return ("why",) if view.quota_reserved or view.finished else ("why", "eta")
 
 
@@ -62,7 +61,6 @@ def _api_path(view: WorkloadView) -> str:
 
 
 def _workload_events(inputs: ViewInputs, access: NamespaceAccess, view: WorkloadView) -> Iterator[ViewJson]:
-    """Yield the events of a Workload, and the preemptions that it caused, by time; hidden Workloads are not named."""
     history = inputs.history.workload_histories.get(view.uid)
     if history is None:
         yield {"what": "created", "at": format_timestamp(view.created)}
@@ -118,7 +116,6 @@ def _pod_set_document(view: WorkloadView, pod_set_index: int) -> ViewJson:
 
 
 def _pods_of_workload(inputs: ViewInputs, workload: Obj) -> Sequence[Obj]:
-    """Return the pods that the Workload's owners own, directly or through the Jobs of a JobSet, sorted by name."""
     metadata = workload["metadata"]
     namespace, name = metadata["namespace"], metadata["name"]
     pods: list[Obj] = []
@@ -162,7 +159,6 @@ def _condition_document(condition: Mapping[str, Any]) -> ViewJson:
 
 
 def _event_rows(inputs: ViewInputs, obj: Obj) -> list[ViewJson]:
-    """Return the Kubernetes Events of a Workload and its owners, the latest first, at most EVENTS_MAX."""
     metadata = obj["metadata"]
     involved_uids = {metadata["uid"], *(owner["uid"] for owner in metadata.get("ownerReferences") or ())}
     events = inputs.reader.list(scheme.EVENT, metadata["namespace"])
@@ -193,9 +189,10 @@ _NAMESPACE_OF_ENTRY: Final = attrgetter("namespace")
 
 
 def workloads_document(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> ViewJson:
-    """Return a page of the Workload list, and the numbers of Workloads by state on all pages.
+    """Return a page of the Workload list, and the numbers of Workloads by state.
 
-    The list is sorted as the query requests, by default newest first.
+    The numbers cover all pages, and all states even if the query selects one. The list is sorted as the query
+    requests, by default newest first.
     """
     page_window = data_source.requested_page(inputs, query)
     visible_entries = inputs.workload_list.entries(inputs.reader, access.namespaces(scheme.WORKLOAD, inputs.reader))
@@ -229,7 +226,6 @@ _SORT_KEYS: Final[Mapping[str, Callable[[data_source.WorkloadListEntry], Any]]] 
 def _sort_entries(
     entries: Sequence[data_source.WorkloadListEntry], sort: str
 ) -> Sequence[data_source.WorkloadListEntry]:
-    """Return the list entries sorted by a column, descending after `-`; for an unknown column, in the given order."""
     sort_key = _SORT_KEYS.get(sort.removeprefix("-"))
     return entries if sort_key is None else sorted(entries, key=sort_key, reverse=sort.startswith("-"))
 
@@ -237,7 +233,6 @@ def _sort_entries(
 def _filter_entries(
     inputs: ViewInputs, entries: Sequence[data_source.WorkloadListEntry], query: Query
 ) -> Sequence[data_source.WorkloadListEntry]:
-    """Return the list entries that match the query's namespace, queue, and search text."""
     namespace, queue_name, text = query.get("namespace", ""), query.get("queue", ""), query.get("text", "").lower()
     if namespace:
         entries = [entry for entry in entries if entry.namespace == namespace]
@@ -251,6 +246,5 @@ def _filter_entries(
 
 
 def _leads_to_queue(inputs: ViewInputs, local_queue: str, queue: str) -> bool:
-    """Return whether `queue` is the name of a LocalQueue or of its ClusterQueue; `local_queue` is a key."""
     namespace, _, name = local_queue.partition("/")
     return queue in (name, inputs.queue_source.cluster_queue_of(namespace, name))
