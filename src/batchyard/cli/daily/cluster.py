@@ -60,7 +60,7 @@ class ClusterRequestError(Exception):
 
 
 class _ServerTime(NamedTuple):
-    """A reading of the server's clock: its instant and speed, and this machine's monotonic clock in seconds."""
+    """The server's time and clock speed; `read_at` is this machine's monotonic clock in seconds."""
 
     instant: Instant
     speed: float
@@ -198,7 +198,7 @@ class ClusterClient:
         return [info.storage_version, *[each for each in reversed(info.versions) if each != info.storage_version]]
 
     async def _list_pages(self, path: str, query: str) -> tuple[int, Sequence[Obj]]:
-        """Return the status code (200, 403 or 404) of a list, and the items of all its pages."""
+        """Return status code 200 and the items of all pages; on 403 or 404, that status code without items."""
         items: list[Obj] = []
         selector, next_page = f"&{query}" if query else "", ""
         for _ in range(_PAGES_MAX):
