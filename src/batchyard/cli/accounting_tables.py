@@ -54,7 +54,7 @@ def unplaced_table(pods: Iterable[Obj], *, wide: bool = False) -> str:
 
 
 def accounting_document(result: Result) -> dict[str, Any]:
-    """Return a run's costs (dollars as exact text) and recoveries from machine losses; empty without machines."""
+    """Return a run's costs (dollars as exact text) and recoveries from machine losses; {} if it has no costs."""
     if result.costs is None:
         return {}
     costs = {

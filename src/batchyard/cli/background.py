@@ -23,7 +23,7 @@ class UpOptions(NamedTuple):
     platform_options: PlatformOptions
     cluster: Path | None
     speed: float
-    #: Container images to replace by folders of this machine, as NAME=DIR.
+    #: The values of `--image`, as NAME=DIR, NAME=podman: or NAME=docker:.
     images: Sequence[str] = ()
     #: The folders of this machine that pods may mount.
     host_paths: Sequence[Path] = ()

@@ -95,8 +95,8 @@ def run(
     """Simulate the guide; if `live_speed` is set, also run it on a live platform at that speed.
 
     The format `table` prints the story of a simulation, `wide` all tables. `platform_dir` is a rendered platform
-    folder. Exits with 1 in three cases: a row that quota alone decides differs from the guide, a Job does not end, or a
-    live row differs from the simulation without a late timing as its reason.
+    folder. Exits with 1 in three cases: a row that quota alone decides differs from the guide, a Job of the whole guide
+    is not complete at the end, or a live row differs from the simulation although no Job or reading was late.
     """
     folder = manifests or examples_folder()
     if folder is None:

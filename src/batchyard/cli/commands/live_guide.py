@@ -131,7 +131,7 @@ UNEXPLAINED_REASON: Final = "no Job or reading was late, so this is a bug in bat
 
 
 class Timing(NamedTuple):
-    """The lateness, in virtual time, of an event in a step: the creation of a Job, or a reading of queues or nodes."""
+    """The lateness, in virtual time, of an event in a step, such as the creation of a Job or a reading of nodes."""
 
     step: str
     event_kind: str
@@ -173,14 +173,14 @@ class DifferentRow(NamedTuple):
 
 
 class Timings:
-    """The lateness of all Job creations and readings while a guide runs on a live platform."""
+    """The late events of a guide that runs on a live platform."""
 
     def __init__(self, steps: Sequence[str]) -> None:
         self._steps = steps
         self._recorded: list[Timing] = []
 
     def note(self, timing: Timing) -> None:
-        """Record how late a Job was created or objects were read; ignore events that were on time."""
+        """Record the timing of an event, unless the event was on time."""
         if timing.lateness > 0 or not timing.is_reached:
             self._recorded.append(timing)
 
@@ -190,7 +190,7 @@ class Timings:
         return [timing for timing in self._recorded if timing.lateness > LATENESS_TOLERANCE or not timing.is_reached]
 
     def speed_for(self, speed: float) -> float:
-        """Return the clock speed at which the same delays would be tolerated; half of `speed` if no delay is known."""
+        """Return the clock speed at which the same delays would be tolerated; half of `speed` if none was measured."""
         max_lateness = max((timing.lateness for timing in self.missed_timings if timing.is_reached), default=0)
         return speed / 2 if max_lateness == 0 else float(max(1, floor(speed * LATENESS_TOLERANCE / max_lateness)))
 

@@ -205,7 +205,7 @@ def url_of(port: int) -> str:
 
 
 def find_free_port(port: int, option: str) -> int:
-    """Return `port`, or any free port for 0; raise ProgramError, which names `option`, if the port is in use."""
+    """Return `port`, or any free port for 0; raise ProgramError, which names `option`, if the port cannot be used."""
     try:
         with socket.create_server((LOOPBACK, port)) as server_socket:
             bound_port: int = server_socket.getsockname()[1]
@@ -336,9 +336,10 @@ _ProgramProcesses = list[tuple[HttpProgram, "subprocess.Popen[bytes]"]]
 
 
 def start_monitoring(request: MonitoringRequest) -> None:
-    """Configure and start Prometheus and Grafana; return after a termination signal, with `detach` once both are ready.
+    """Start Prometheus and, if requested and installed, Grafana, with new configuration files.
 
-    The command exits with 1 if one of the programs cannot be started or ends.
+    Returns after a termination signal, or with `detach` once the programs are ready. The command exits with 1 if one of
+    the programs cannot be started or ends.
     """
     platform_process = require_running_platform(request.data_dir)
     prometheus_path = shutil.which("prometheus")

@@ -115,7 +115,9 @@ def with_kueue_configuration(options: UpOptions) -> PlatformOptions:
 
 
 def read_requested_cluster(options: UpOptions) -> Obj | None:
-    """Return the Cluster that `--cluster` names, with images and folders from other options; None without `--cluster`.
+    """Return the Cluster that `--cluster` names, with the images, folders and host network of other options.
+
+    None if `--cluster` is not set.
 
     The command exits if the Cluster is invalid, or if other options conflict with `--cluster`.
     """

@@ -25,7 +25,7 @@ _PATHS_SHOWN_MAX: Final = 10
 
 
 def run(file: str, out: Path, project: str, *, overwrite: bool) -> None:
-    """Write all files of a platform; exit with 1 on failure, also if a user's file would be overwritten."""
+    """Write all files of a platform; exit with 1 on failure. A user's file is replaced only with `overwrite`."""
     platform = read_valid_platform(read_source(file), project)
     if platform.google is not None and not platform.google.project:
         output.fail(f"batchyard: {file} sets no Google Cloud project; set spec.google.project, or use --project ID")

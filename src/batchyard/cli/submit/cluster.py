@@ -103,7 +103,7 @@ class Cluster:
         return created_job
 
     async def queue_position(self, job_request: JobRequest, uid: str) -> tuple[int, int] | None:
-        """Return the number of pending Workloads before the Job in its LocalQueue, and of all that are pending there.
+        """Return the number of Workloads before the Job in its LocalQueue, and that of all pending Workloads there.
 
         None if they are unknown.
         """

@@ -82,7 +82,10 @@ class JobProgress:
             )
 
     def process_pod(self, pod: Obj) -> Iterator[ProgressMessage]:
-        """Yield a progress message if the state of a pod changed; record the exit code if its main container failed."""
+        """Yield a message if the state of a pod changed; record the exit code if its main container failed.
+
+        The message that the pod runs is held back until the admission or the end of the Job is reported.
+        """
         name = pod["metadata"]["name"]
         message = _pod_message(pod)
         if message is not None and self._pod_lines.get(name) != message.line:
