@@ -223,7 +223,7 @@ NodeMismatches: TypeAlias = Mapping[tuple[str, ...], NodeMismatch | None]
 def find_node_mismatches(
     pod_sets: Sequence[LintedPodSet], context: LintContext
 ) -> list[tuple[LintedPodSet, NodeMismatches]]:
-    """Return each admissible pod set, and by combination of its flavors the NodeMismatch, or None if the pods fit.
+    """Return each admissible pod set with its NodeMismatch in each combination of its flavors; None where its pods fit.
 
     Return [] if the manifests contain no machines.
     """
@@ -476,7 +476,7 @@ class Configuration:
 
     @cached_property
     def node_mismatches(self) -> list[tuple[LintedPodSet, NodeMismatches]]:
-        """Each admissible pod set, and by combination of its flavors the NodeMismatch, or None if the pods fit."""
+        """Each admissible pod set with its NodeMismatch in each combination of its flavors; None where its pods fit."""
         return find_node_mismatches(self.pod_sets, self)
 
     def queues_using(self, flavor: str) -> list[workload.ClusterQueueView]:

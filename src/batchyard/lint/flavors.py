@@ -81,7 +81,10 @@ def shadowed_flavor(config: Configuration) -> Iterator[RuleResult]:
 
 
 def untolerated_flavor(config: Configuration) -> Iterator[RuleResult]:
-    """Report each flavor with a taint that neither the flavor nor any job of its ClusterQueues tolerates."""
+    """Report each taint that neither its flavor nor any of the jobs in the flavor's ClusterQueues tolerates.
+
+    Flavors whose ClusterQueues have no jobs are not reported.
+    """
     for name, (manifest, flavor) in config.flavors.items():
         jobs = [job for queue in config.queues_using(name) for job in config.jobs_by_queue[queue.name]]
         templates = [pod_set.template for job in jobs for pod_set in job.view.pod_sets]

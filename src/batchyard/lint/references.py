@@ -287,7 +287,7 @@ def queued_pool_without_check(config: Configuration) -> Iterator[RuleResult]:
 
 
 def run_time_beyond_limit(config: Configuration) -> Iterator[RuleResult]:
-    """Report each job whose run time may exceed the maximum lifetime of the queued-provisioning machines it needs."""
+    """Report each job that requests or declares a longer run time than its queued-provisioning machines can have."""
     for job in config.jobs:
         if not _requests_gke_capacity(config, job):
             continue
