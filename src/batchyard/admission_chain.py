@@ -75,14 +75,12 @@ class AdmissionChain:
         self._quotas.check_update(new, old, reader)
 
     def _prepare_namespaced(self, mutate: PrepareHook | None, obj: Obj, reader: Reader) -> Obj:
-        """Check the Namespace of a new object, apply the mutations of its kind, and check the ResourceQuotas."""
         built_in.check_namespace(obj, reader.get)
         mutated_object = obj if mutate is None else mutate(obj, reader)
         self._quotas.check_new_object(mutated_object, reader)
         return mutated_object
 
     def _prepare_custom_object(self, obj: Obj, reader: Reader) -> Obj:
-        """Check the Namespace and ResourceQuotas of a new namespaced object of a user-defined kind."""
         return self._prepare_namespaced(None, obj, reader) if obj["metadata"].get("namespace") else obj
 
     def _prepare_pod(self, pod: Obj, reader: Reader) -> Obj:
@@ -134,7 +132,6 @@ def _check_cluster(new: Obj, old: Obj, _reader: Reader) -> None:
 
 
 def _check_catalog(cluster: Obj) -> None:
-    """Raise InvalidObject if a Cluster has names that its catalog lacks, or impossible node pools."""
     if errors := catalog_errors(cluster):
         raise InvalidObject(errors)
 
@@ -152,5 +149,4 @@ def _check_priority_class(new: Obj, _old: Obj, reader: Reader) -> None:
 
 
 def _without_status(obj: Obj) -> Obj:
-    """Return a new Job or JobSet without the status in its manifest; the same object if it has none."""
     return {field: value for field, value in obj.items() if field != "status"} if "status" in obj else obj

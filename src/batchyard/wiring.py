@@ -180,13 +180,11 @@ def _cost_controllers(ports: PlatformPorts, settings: PlatformSettings) -> Seque
 
 
 def _api_controllers(settings: PlatformSettings) -> Sequence[Controller]:
-    """Return the controllers for clients of the API: custom kinds, ServiceAccounts, ClusterRoles, root certificates."""
     root_certificates = (RootCertificates(settings.root_certificate),) if settings.root_certificate else ()
     return (CustomResourceDefinitions(), ServiceAccounts(), ClusterRoleAggregation(), *root_certificates)
 
 
 def _ttl_controllers(settings: PlatformSettings) -> Sequence[Controller]:
-    """Return the controller that deletes finished Jobs and JobSets after their TTL, of the kinds that run here."""
     kinds = {controller_groups.JOBS: scheme.JOB, controller_groups.JOBSET: scheme.JOB_SET}
     return (TtlAfterFinished([kind for group, kind in kinds.items() if group in settings.controllers]),)
 
@@ -194,7 +192,6 @@ def _ttl_controllers(settings: PlatformSettings) -> Sequence[Controller]:
 def _admission_controllers(
     index: SchedulerCache, ports: PlatformPorts, settings: PlatformSettings
 ) -> Sequence[Controller]:
-    """Return Kueue's controllers: scheduler, Workload lifecycle, priority values, Job and JobSet reconcilers."""
     kueue, pods_ready_settings = settings.kueue, settings.kueue.pods_ready
     pods_ready_gate = (
         PodsReadyGate(pods_ready_settings)
@@ -226,7 +223,6 @@ def _admission_controllers(
 def _node_controllers(
     settings: PlatformSettings, placement: Controller, scaling_controllers: Sequence[Controller]
 ) -> Sequence[tuple[str, Sequence[Controller]]]:
-    """Return the node-related controllers by group name: pod placement, node health, hotswap and autoscaling."""
     return (
         (controller_groups.PLACEMENT, (placement,)),
         (controller_groups.JOBSET, (ExclusivePlacementController(),)),

@@ -97,10 +97,7 @@ def with_extended_tolerations(pod: meta.Obj) -> meta.Obj:
 
 
 def _class_of(pod: meta.Obj, find_object: FindObject, global_default_class: meta.Obj | None) -> tuple[str, int, str]:
-    """Return name, value and preemption policy of a Pod's PriorityClass, or else of the global default class.
-
-    Without either, the name is '' and the value 0. Raises Forbidden if the Pod's class does not exist.
-    """
+    """Return the name, value and preemption policy of the class; name '' and value 0 if no class applies."""
     name = pod["spec"].get("priorityClassName") or ""
     priority_class = find_object(meta.Key(scheme.PRIORITY_CLASS, "", name)) if name else global_default_class
     if priority_class is not None:
@@ -124,7 +121,6 @@ def _mismatch_error(pod: meta.Obj, field_text: str, spec_value: object, computed
 
 
 def _covers_key(toleration: Toleration, key: str) -> bool:
-    """Return whether a toleration covers NoExecute taints with this key, regardless of their value."""
     return toleration.get("key") in (None, "", key) and toleration.get("effect") in (None, "", _NO_EXECUTE)
 
 
@@ -260,7 +256,6 @@ def _review_pod(pod: meta.Obj, old: meta.Obj | None, find_object: FindObject) ->
 def _evaluate_modes(
     pod_or_template: meta.Obj, policy: pod_security.PodSecurityPolicy, labels: Mapping[str, str], *, is_enforced: bool
 ) -> PodSecurityReview:
-    """Return the warnings and audit annotations of a pod or pod template for the levels of `policy`."""
     annotations: dict[str, str] = {}
     if errors := pod_security.label_errors(labels):
         fault_text = str(errors[0]) if len(errors) == 1 else f"[{', '.join(map(str, errors))}]"
@@ -277,10 +272,6 @@ def _evaluate_modes(
 
 
 def _namespace_warnings(new: meta.Obj, old: meta.Obj, objects: ObjectReader) -> tuple[str, ...]:
-    """Return warnings about existing pods that violate a Namespace's new enforce level; none if it is no stricter.
-
-    At most PODS_MAX pods are checked.
-    """
     labels = (obj["metadata"].get("labels") or {} for obj in (new, old))
     new_level, old_level = (pod_security.namespace_policy(each).enforce for each in labels)
     is_no_stricter = new_level.minor == old_level.minor and new_level.strictness <= old_level.strictness
@@ -323,7 +314,6 @@ def _pods_text(names: Sequence[str], reasons: str) -> str:
 
 
 def _is_significant_change(new: meta.Obj, old: meta.Obj) -> bool:
-    """Return whether a pod update changed the names, order or images of containers."""
     container_fields = ("containers", "initContainers", "ephemeralContainers")
     return any(_container_images(new, field) != _container_images(old, field) for field in container_fields)
 
@@ -340,7 +330,6 @@ def _pod_template(obj: meta.Obj, path: Sequence[str]) -> Any:
 
 
 def _labels_of_namespace(obj: meta.Obj, find_object: FindObject) -> Mapping[str, str]:
-    """Return the labels of an object's Namespace; empty if the Namespace does not exist."""
     namespace = find_object(meta.Key(scheme.NAMESPACE, "", obj["metadata"].get("namespace", "")))
     return {} if namespace is None else namespace["metadata"].get("labels") or {}
 
@@ -388,7 +377,6 @@ def queue_job(job: meta.Obj, find_object: FindObject, namespace_selector: meta.S
 
 
 def _has_managed_ancestor(job: meta.Obj, find_object: FindObject) -> bool:
-    """Return whether Kueue manages an ancestor of a job; raise Forbidden if an ancestor is missing."""
     ancestor_search = meta.find_managed_ancestor(job, find_object)
     if ancestor_search.missing_key is not None:
         message = f'{ancestor_search.missing_key.kind} "{ancestor_search.missing_key.name}" not found'
@@ -403,7 +391,6 @@ def _suspend_queued_job(job: meta.Obj) -> meta.Obj:
 
 
 def _set_default_label(job: meta.Obj, name: str, default_key: meta.Key, find_object: FindObject) -> meta.Obj:
-    """Return the job with a label that names the default object, if that object exists and the job lacks the label."""
     if meta.label(job, name) or find_object(default_key) is None:
         return job
     return meta.with_path(job, ("metadata", "labels", name), default_key.name)

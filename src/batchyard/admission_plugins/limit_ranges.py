@@ -19,8 +19,6 @@ _CONTAINER_FIELDS: Final = (("containers", "container"), ("initContainers", "ini
 
 
 class _LimitConstraint(NamedTuple):
-    """One constraint of a LimitRange: its type, its resource, and the amount in billionths of a unit and as text."""
-
     limit_type: str
     resource: str
     nano_amount: int
@@ -28,8 +26,6 @@ class _LimitConstraint(NamedTuple):
 
 
 class _RequestedResources(NamedTuple):
-    """The requests and limits of a container or Pod, in billionths of a unit, and texts that show their format."""
-
     requests: Mapping[str, int]
     limits: Mapping[str, int]
     quantity_texts: Mapping[str, str]
@@ -69,7 +65,6 @@ def check_limits(pod: meta.Obj, limit_ranges: Sequence[meta.Obj]) -> None:
 
 
 def _apply_defaults(pod: meta.Obj, limit_range: meta.Obj) -> meta.Obj:
-    """Return the Pod with the container defaults of one LimitRange, and with an annotation that lists them."""
     limits: dict[str, Any] = {}
     requests: dict[str, Any] = {}
     for limit in limits_of(limit_range):
@@ -91,7 +86,6 @@ def _apply_defaults(pod: meta.Obj, limit_range: meta.Obj) -> meta.Obj:
 def _describe_defaults(
     container: Mapping[str, Any], container_type: str, requests: Mapping[str, Any], limits: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yield a description of the default requests, and one of the default limits, that a container lacks."""
     resources = container.get("resources") or {}
     for field, field_text, defaults in (("requests", "request", requests), ("limits", "limit", limits)):
         missing_names = sorted(name for name in defaults if name not in (resources.get(field) or {}))
@@ -109,7 +103,6 @@ def _fill_defaults(
 
 
 def _limit_errors(spec: Mapping[str, Any], limit_items: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a message for each constraint of a LimitRange that a Pod's spec violates."""
     for limit in limit_items:
         if limit["type"] == _CONTAINER_TYPE:
             for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
@@ -134,7 +127,6 @@ def _quantity_texts(containers: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _constraint_errors(limit_item: Mapping[str, Any], pod_resources: _RequestedResources) -> Iterator[str]:
-    """Yield a message for each constraint of one LimitRange item that the requests and limits violate."""
     for field, rule in _CONSTRAINT_RULES:
         for name, value in sorted((limit_item.get(field) or {}).items()):
             message = rule(
@@ -168,7 +160,6 @@ def _check_maximum(limit: _LimitConstraint, resources: _RequestedResources) -> s
 
 
 def _check_ratio(constraint: _LimitConstraint, resources: _RequestedResources) -> str | None:
-    """Return a message if a resource has no limit or no request, or if limit/request exceeds the ratio; else None."""
     message_start = f"{constraint.resource} max limit to request ratio per {constraint.limit_type} is {constraint.text}"
     request, limit = resources.requests.get(constraint.resource, 0), resources.limits.get(constraint.resource, 0)
     if not request:

@@ -66,13 +66,11 @@ def with_service_account(pod: Obj, find_object: FindObject, volume_name: str) ->
 
 
 def _automounts_token(pod: Obj, service_account: Obj) -> bool:
-    """Return whether the token is mounted, by the setting of the Pod, or else that of the ServiceAccount."""
     pod_automount = pod["spec"].get("automountServiceAccountToken")
     return bool(service_account.get("automountServiceAccountToken", True) if pod_automount is None else pod_automount)
 
 
 def _mount_token(spec: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the changed containers and volumes of a pod spec, with the token mounted where its path is free."""
     volumes: Sequence[Mapping[str, Any]] = spec.get("volumes") or ()
     existing_volume = next((volume["name"] for volume in volumes if volume["name"].startswith(VOLUME_PREFIX)), None)
     volume_mount = {"name": existing_volume or name, "readOnly": True, "mountPath": _MOUNT_PATH}
@@ -87,7 +85,6 @@ def _mount_token(spec: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _has_free_mount_path(container: Mapping[str, Any]) -> bool:
-    """Return whether a container has no mount at the path of the token."""
     return all(mount.get("mountPath") != _MOUNT_PATH for mount in container.get("volumeMounts") or ())
 
 
@@ -98,7 +95,6 @@ def _with_mount(container: Mapping[str, Any], volume_mount: Mapping[str, Any]) -
 
 
 def _check_mirror_pod(pod: Obj) -> Obj:
-    """Return a mirror pod unchanged; raise Forbidden if it references ServiceAccounts or Secrets."""
     spec = pod["spec"]
     volumes = spec.get("volumes") or ()
     volume_sources = [source for volume in volumes for source in (volume.get("projected") or {}).get("sources") or ()]
@@ -115,7 +111,6 @@ def _check_mirror_pod(pod: Obj) -> Obj:
 
 
 def _secret_references(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], str, str]]:
-    """Yield container type, container, variable name and Secret name of each Secret in a container environment."""
     for field, container_type in _CONTAINER_FIELDS:
         for container in spec.get(field) or ():
             for variable in container.get("env") or ():
@@ -125,7 +120,6 @@ def _secret_references(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[s
 
 
 def _check_mountable_secrets(pod: Obj, service_account: Obj) -> None:
-    """Raise Forbidden if the Pod uses a Secret that the ServiceAccount does not list."""
     first_problem = next(_find_unreferenced_secrets(pod["spec"], service_account), None)
     if first_problem is not None:
         raise Forbidden(f"{forbidden_prefix(pod, prefers_name=False)}: {first_problem}")

@@ -80,7 +80,6 @@ def _current_object(event: WatchEvent) -> meta.Obj | None:
 
 
 def _config_name_of(check: meta.Obj | None) -> str:
-    """Return the name of the config that an AdmissionCheck references; '' without a valid reference."""
     name = "" if check is None else check_requests.config_name(check)
     return "" if isinstance(name, check_requests.InvalidConfig) else name
 
@@ -244,7 +243,6 @@ def _retry_or_reject(
 def _pod_set_updates(
     case: CheckCase, request: meta.Obj, config: check_requests.ProvisioningConfig
 ) -> list[Mapping[str, Any]]:
-    """Return a check's podSetUpdates: annotations and node selectors by which pods use the provisioned machines."""
     name = request["metadata"]["name"]
     template_names = {pod_set["podTemplateRef"]["name"] for pod_set in request["spec"]["podSets"]}
     class_details = (request.get("status") or {}).get("provisioningClassDetails") or {}
@@ -327,7 +325,6 @@ class ProvisioningController:
 
 
 def _is_created_by_controller(obj: meta.Obj) -> bool:
-    """Return whether an object is a ProvisioningRequest, or a PodTemplate with the label of this controller."""
     kind, labels = meta.group_kind(obj), obj["metadata"].get("labels") or {}
     return kind == scheme.PROVISIONING_REQUEST or (kind == scheme.POD_TEMPLATE and well_known.MANAGED in labels)
 
@@ -338,7 +335,6 @@ def _delete_writes(objects: Sequence[meta.Obj]) -> list[Write]:
 
 
 def _check_cases(workload: meta.Obj, requests: Sequence[meta.Obj], reader: Reader) -> list[CheckCase]:
-    """Return a CheckCase for each admission check of a Workload whose controller is the provisioning controller."""
     check_cases = []
     for check in lifecycle.checks_of(workload):
         obj = reader.get(meta.Key(scheme.ADMISSION_CHECK, "", check["name"]))
@@ -355,7 +351,6 @@ def _check_cases(workload: meta.Obj, requests: Sequence[meta.Obj], reader: Reade
 def _latest_request(
     requests: Sequence[meta.Obj], workload: meta.Obj, check_name: str, config: check_requests.ProvisioningConfig | None
 ) -> tuple[meta.Obj | None, int]:
-    """Return the request of the highest attempt that matches the config, and the attempt number; else None and 0."""
     latest_request: meta.Obj | None = None
     attempt_max = 0
     for request in requests:
@@ -366,7 +361,6 @@ def _latest_request(
 
 
 def _update_changed_checks(workload: meta.Obj, check_cases: Sequence[CheckCase], now: Instant) -> ReconcileResult:
-    """Return the status update for changed admission checks, and an Event for each changed state; empty if none."""
     outcome, new_workload = ReconcileResult(), workload
     for case in check_cases:
         new, old = updated_check(case, workload), case.check
@@ -390,7 +384,6 @@ class _RequestCreator:
         self._outcome = outcome
 
     def create_requests(self, cases: Iterable[CheckCase]) -> None:
-        """Create missing ProvisioningRequests of checks; make existing requests the owners of their PodTemplates."""
         for case in cases:
             if case.config is None or not case.groups:
                 continue
@@ -401,7 +394,6 @@ class _RequestCreator:
                 self._transfer_template_ownership(case.request)
 
     def _next_attempt(self, case: CheckCase) -> int | None:
-        """Return the attempt number of the ProvisioningRequest to create for a check; None if none is needed."""
         if case.check["state"] != lifecycle.PENDING:
             return None
         if case.request is None:
@@ -429,9 +421,9 @@ class _RequestCreator:
         self._outcome.events.append(self._make_event("Normal", "ProvisioningRequestCreated", message))
 
     def _template_writes(self, key: meta.Key, group: check_requests.TemplateGroup) -> list[Write] | None:
-        """Return the writes that create or replace a PodTemplate; empty if it is up to date.
+        """Return the writes that set a PodTemplate: [] if it is up to date, None if a ResourceFlavor is missing.
 
-        Returns None if an assigned ResourceFlavor is missing. Raises InvalidPodSetInfo.
+        Raises InvalidPodSetInfo.
         """
         injection = flavor_injection(group.assignment, group.pod_set, self._find_flavor)
         if injection is None:
@@ -449,7 +441,6 @@ class _RequestCreator:
         return self._reader.get(meta.Key(scheme.RESOURCE_FLAVOR, "", name))
 
     def _report_creation_failure(self, case: CheckCase, message: str) -> None:
-        """Set the check's message to the reason, and emit an Event, unless the check already has this message."""
         new_workload = lifecycle.with_check(
             self._workload, {**case.check, "message": meta.truncate_message(message)}, self._now
         )
@@ -458,7 +449,6 @@ class _RequestCreator:
             self._outcome.events.append(self._make_event("Warning", "FailedCreate", message))
 
     def _transfer_template_ownership(self, request: meta.Obj) -> None:
-        """Make a ProvisioningRequest the owner of its PodTemplates, in place of the Workload."""
         namespace = request["metadata"].get("namespace", "")
         for pod_set in request["spec"]["podSets"]:
             template = self._reader.get(meta.Key(scheme.POD_TEMPLATE, namespace, pod_set["podTemplateRef"]["name"]))

@@ -128,7 +128,6 @@ def groups_needing_capacity(workload: meta.Obj, config: ProvisioningConfig) -> l
 
 
 def _admitted_pod_sets(workload: meta.Obj) -> Iterator[tuple[PodSet, Mapping[str, Any]]]:
-    """Yield each pod set of a Workload that has a pod set assignment, with this assignment."""
     assignment_by_name = {a["name"]: a for a in admission_of(workload).get("podSetAssignments") or ()}
     for pod_set in workload["spec"]["podSets"]:
         if pod_set["name"] in assignment_by_name:
@@ -205,7 +204,6 @@ def attempt_of(request: str, workload: str, check_name: str) -> int | None:
 
 
 def _limit_name_length(name: str) -> str:
-    """Return the name; if it is too long, truncated, with a hash of the whole name at the end."""
     if len(name) <= _NAME_PREFIX_MAX:
         return name
     return f"{name[:_NAME_PREFIX_MAX]}-{sha1(name.encode(), usedforsecurity=False).hexdigest()[:_HASH_LENGTH]}"
@@ -278,14 +276,12 @@ def _make_metadata(workload: meta.Obj, name: str) -> dict[str, Any]:
 
 
 def _annotated_parameters(workload: meta.Obj) -> dict[str, str]:
-    """Return the parameters in a Workload's annotations, which override those of the ProvisioningRequestConfig."""
     annotations = workload["metadata"].get("annotations") or {}
     prefix = well_known.PROVISIONING_PREFIX
     return {name.removeprefix(prefix): value for name, value in annotations.items() if name.startswith(prefix)}
 
 
 def _with_default_requests(container: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a container whose missing resource requests are set to its limits, as Kubernetes does."""
     resources = container.get("resources") or {}
     limits = resources.get("limits")
     if not limits:

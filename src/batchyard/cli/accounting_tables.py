@@ -54,7 +54,7 @@ def unplaced_table(pods: Iterable[Obj], *, wide: bool = False) -> str:
 
 
 def accounting_document(result: Result) -> dict[str, Any]:
-    """Return a run's costs (dollars as exact text) and recoveries from machine losses; empty without machines."""
+    """Return a run's costs (dollars as exact text) and recoveries from machine losses; {} if it has no costs."""
     if result.costs is None:
         return {}
     costs = {
@@ -88,7 +88,6 @@ def _table_without_empty_columns(rows: Table) -> str:
 
 
 def _group_lines(lines: Sequence[StatementLine]) -> list[tuple[StatementLine, list[StatementLine]]]:
-    """Group cost lines by pool, provisioning and team; return each group's first line and all of its lines."""
     lines_by_group: dict[tuple[str, str, str], list[StatementLine]] = {}
     for line in lines:
         lines_by_group.setdefault((line.pool, line.provisioning, line.team), []).append(line)
@@ -96,7 +95,6 @@ def _group_lines(lines: Sequence[StatementLine]) -> list[tuple[StatementLine, li
 
 
 def _cost_cells(lines: Sequence[StatementLine]) -> list[str]:
-    """Return the cells of a cost table row: machine and accelerator hours, the cost of each use, and the total cost."""
     hours = sum(line.machine_hours for line in lines), sum(line.accelerator_hours for line in lines)
     cents_per_use = [sum(line.cents for line in lines if line.use == use) for use in USES]
     return [

@@ -105,7 +105,6 @@ class CommandGroup(TyperGroup):
 
 
 def _command_list() -> str:
-    """Return a line for each command: its group if it is the first of the group, its name, and its summary."""
     group_width = max(len(entry.group) for entry in COMMANDS.values())
     name_width = max(map(len, COMMANDS))
     lines, last_group = [], ""

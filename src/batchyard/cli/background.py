@@ -23,7 +23,7 @@ class UpOptions(NamedTuple):
     platform_options: PlatformOptions
     cluster: Path | None
     speed: float
-    #: Container images to replace by folders of this machine, as NAME=DIR.
+    #: The values of `--image`, as NAME=DIR, NAME=podman: or NAME=docker:.
     images: Sequence[str] = ()
     #: The folders of this machine that pods may mount.
     host_paths: Sequence[Path] = ()
@@ -60,7 +60,6 @@ def start_in_background(options: UpOptions) -> tuple[subprocess.Popen[bytes], Pl
 
 
 def _wait_until_listening(folder: Path, process: subprocess.Popen[bytes], log_offset: int) -> PlatformProcess:
-    """Return the started platform process once it listens; the command exits if the process exits first."""
     while (platform_process := running_process_in(folder)) is None or platform_process.pid != process.pid:
         try:
             process.wait(_POLL_SECONDS)
@@ -72,7 +71,6 @@ def _wait_until_listening(folder: Path, process: subprocess.Popen[bytes], log_of
 
 @contextmanager
 def _lock_log(log: Path) -> Iterator[None]:
-    """Lock the log file of a data directory, so that a second `batchyard up` cannot start there and write to it."""
     try:
         with log.open(
             "ab"
@@ -86,14 +84,13 @@ def _lock_log(log: Path) -> Iterator[None]:
 
 
 def _fail_with_log(log: Path, log_offset: int, exit_code: int) -> NoReturn:
-    """Exit the command with the log output of a platform process that exited before it listened."""
     message = log.read_bytes()[log_offset:].decode("utf-8", "replace").strip()
     no_output = f"batchyard: the platform exited with code {exit_code} before it listened; {log} contains no error"
     output.fail(message or f"{no_output}; check the free disk space, or start the platform without --detach")
 
 
 def _up_arguments(options: UpOptions) -> list[str]:
-    """Return the command line arguments that make `batchyard up` run with these options in the foreground."""
+    """Return the arguments of `batchyard up` for these options, without `--detach`."""
     platform_options = options.platform_options
     location_options = ("--data-dir", str(platform_options.folder), "--port", str(platform_options.port))
     arguments = ["up", *location_options, "--speed", f"{options.speed}x"]

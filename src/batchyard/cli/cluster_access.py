@@ -164,7 +164,6 @@ def list_existing_names(
 
 
 def _list_names(target: ClusterTarget, path_in: Callable[[str], str]) -> list[NamespacedName] | None:
-    """Return the names in a list of objects; None if the server does not return the list."""
     try:
         items = request_document(target, path_in).get("items") or ()
     except REQUEST_ERRORS:
@@ -292,7 +291,6 @@ def read_state_texts(texts: Sequence[tuple[str, str]], unread: Sequence[FileFaul
 
 
 def _print_missing_references(file: str, state: State) -> None:
-    """Print the ClusterQueues and flavors that a state lacks although its Workloads cannot start without them."""
     references = [
         *(key for queue in state.of_kind(scheme.CLUSTER_QUEUE) for key in flavor_keys(queue)),
         *(
@@ -413,7 +411,6 @@ async def read_snapshot(target: ClusterTarget, handle_page: PageHandler) -> Snap
 
 
 async def _find_kueue_configuration(snapshot_result: SnapshotResult, transport: HttpTransport) -> None:
-    """Read Kueue's Configuration from the cluster if the snapshot has none; keep only fields that affect scheduling."""
     if snapshot_result.configuration is None:
         search_result = await read_kueue_configuration(transport)
         snapshot_result.configuration = search_result.configuration

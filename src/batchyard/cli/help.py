@@ -55,7 +55,6 @@ _OPTIONS_BY_GROUP: Final[Mapping[str, Sequence[str]]] = {
 
 
 def _plain_value_error(message: str) -> str:
-    """Return Pydantic's message about a malformed value in plain words; messages about numbers get an example."""
     for prefix, replacement in _PYDANTIC_MESSAGES:
         if message.startswith(prefix):
             return replacement or message.removeprefix(prefix)

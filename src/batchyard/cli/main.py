@@ -43,7 +43,6 @@ def main() -> None:
 
 
 def _internal_error_message(error: Exception) -> str:
-    """Return the message for an unexpected error: its type, notes and source location."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     lines = [f"batchyard: internal error (a bug in batchyard): {type(error).__name__}: {error}"]
     lines += [f"  {note}" for note in getattr(error, "__notes__", ())]

@@ -28,10 +28,10 @@ def not_found_text(
     existing_names: Sequence[NamespacedName],
     option: str = "-n {namespace}",
 ) -> str:
-    """Return a message about a missing object, with other namespaces that have one of that name, or similar names.
+    """Return a message about a missing object, with other namespaces that have one of that name, or other names.
 
-    `existing_names` are those of the objects of that kind that the user may list. Similar names are from the namespace
-    of `missing_name`, if any. `option` is the option of the command that selects a namespace.
+    `existing_names` are those of the objects of that kind that the user may list; those in the namespace of
+    `missing_name` are preferred. `option` is the option of the command that selects a namespace.
     """
     namespace_note = f" in namespace {missing_name.namespace}" if missing_name.namespace else ""
     text = f"{served_kind.singular} {missing_name.name} not found{namespace_note}"
@@ -60,7 +60,7 @@ def similar_names(name: str, names: Sequence[str]) -> Sequence[str]:
 
 
 def ask_for_role_text(served_kind: ServedKind, namespace: str) -> str:
-    """Return the advice to ask for the ClusterRole that permits reading the kind in `namespace`; '' for everywhere."""
+    """Return the advice to ask for the ClusterRole that permits reading the kind in `namespace` ('' for all)."""
     role = "view" if served_kind.constant in _KINDS_OF_VIEW else f"kueue-{served_kind.singular}-viewer-role"
     scope_text = f"in namespace {namespace}" if namespace else "by a ClusterRoleBinding"
     return f"ask an administrator for the ClusterRole {role} {scope_text}"

@@ -120,8 +120,6 @@ def _kubernetes_list(listing: Listing) -> dict[str, Any]:
 
 
 class _OutputYamlDumper(yaml.SafeDumper):
-    """A YAML dumper that writes a repeated value in full each time, instead of an anchor and aliases."""
-
     def ignore_aliases(self, _data: object) -> bool:
         return True
 
@@ -191,7 +189,6 @@ def fraction_done(simulation: Simulation) -> float:
 
 
 def _progress_text(simulation: Simulation, seconds: float) -> str:
-    """Return the progress after `seconds` of real time: virtual time, placed Workloads, rates, and time left."""
     wait_counts, total = simulation.world.waits, _workload_count(simulation)
     virtual_time, seconds = simulation.world.now(), max(seconds, 0.001)
     placed_count = wait_counts.admissions - wait_counts.evictions
@@ -205,7 +202,6 @@ def _progress_text(simulation: Simulation, seconds: float) -> str:
 
 
 def _workload_count(simulation: Simulation) -> int:
-    """Return the number of Workloads, Jobs and JobSets in the simulation's scenario."""
     return sum(simulation.scenario.counts.get(kind, 0) for kind in ("Workload", "Job", "JobSet"))
 
 

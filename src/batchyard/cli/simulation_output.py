@@ -76,7 +76,6 @@ def _objects_table(result: Result, kind: str, *, wide: bool) -> str:
 
 
 def _conclusion_texts(summary: RunSummary, comparison: Section | None, *, wide: bool) -> list[str]:
-    """Return the conclusion of a run, the comparison with an earlier one, and the pending Workloads."""
     texts = ["\n".join(("# summary", *conclusion_of(summary), ""))]
     if comparison is not None:
         totals = format_table(two_run_totals(("before", "now"), comparison))
@@ -85,7 +84,6 @@ def _conclusion_texts(summary: RunSummary, comparison: Section | None, *, wide: 
 
 
 def _usage_texts(summary: RunSummary, *, wide: bool) -> list[str]:
-    """Return tables of the Workloads by group, and of the usage of quota and nodes."""
     texts = [figure_table_text(summary.groups, wide=wide)] if summary.groups.rows else []
     for figure_table in summary.tables:
         has_one_row = figure_table.name == "fairness" and len(figure_table.rows) < 2
@@ -97,14 +95,12 @@ def _usage_texts(summary: RunSummary, *, wide: bool) -> list[str]:
 
 
 def _without_unused_machines(figure_table: FigureTable) -> FigureTable:
-    """Return the table of nodes without the rows that have no usage; return any other table unchanged."""
     if figure_table.name != "machines":
         return figure_table
     return replace(figure_table, rows={name: row for name, row in figure_table.rows.items() if row["meanUse"]})
 
 
 def _pending_text(pending: Sequence[WorkloadResult], *, wide: bool) -> str:
-    """Return the table of pending Workloads; with `wide`, with the scheduler's whole messages."""
     rows = [["NAMESPACE", "PENDING", "QUEUE", "WAITED", "WHY"]]
     for row in pending:
         reason = row.why if wide else str(shorten_reason(row.why))
@@ -190,7 +186,6 @@ def format_go_duration(seconds: float) -> str:
 
 
 def _loop_messages(loops: Sequence[PreemptionLoop]) -> Iterator[str]:
-    """Yield the message of each distinct preemption loop once, with the number of times that it was detected."""
     detection_counts: dict[str, int] = {}
     for loop in loops:
         detection_counts[loop.message] = detection_counts.get(loop.message, 0) + 1

@@ -99,7 +99,6 @@ class Namespaces:
 
 
 def _list_kinds(reader: client.Reader) -> Sequence[ServedKind]:
-    """Return all namespaced kinds that are served, including those of CustomResourceDefinitions."""
     custom_infos = [
         custom_kinds.kind_from_definition(definition)
         for definition in reader.list(custom_kinds.DEFINITION)
@@ -113,7 +112,6 @@ def _is_deleted(obj: meta.Obj) -> bool:
 
 
 def _activate_namespace(namespace: meta.Obj) -> ReconcileResult:
-    """Return the next write for a new Namespace: label and finalizer, then the phase Active; empty if both are set."""
     active_namespace = with_namespace_finalizer(namespace)
     if active_namespace is not namespace:
         return ReconcileResult([client.Update(active_namespace)])
@@ -124,7 +122,6 @@ def _activate_namespace(namespace: meta.Obj) -> ReconcileResult:
 
 
 def _terminating_status(namespace: meta.Obj, objects: Mapping[str, Sequence[meta.Obj]], now: Instant) -> dict[str, Any]:
-    """Return the status of a terminating Namespace; `objects` are its deleted but remaining objects by resource."""
     old = namespace.get("status") or {}
     old_conditions = {condition["type"]: condition for condition in old.get("conditions") or ()}
     problems = {**dict.fromkeys(_NO_PROBLEM_REASON_BY_CONDITION), **_remaining_problems(objects)}
@@ -133,7 +130,7 @@ def _terminating_status(namespace: meta.Obj, objects: Mapping[str, Sequence[meta
 
 
 def _remaining_problems(content: Mapping[str, Sequence[meta.Obj]]) -> Mapping[str, tuple[str, str]]:
-    """Return the reason and message, by type, of the conditions that report remaining objects and their finalizers."""
+    """Return (reason, message) by condition type, for the remaining objects and their finalizers."""
     counts = sorted(f"{name} has {len(objects)} resource instances" for name, objects in content.items() if objects)
     finalizers = Counter(name for objects in content.values() for obj in objects for name in meta.finalizers_of(obj))
     finalizer_text = ", ".join(sorted(f"{name} in {count} resource instances" for name, count in finalizers.items()))
@@ -317,10 +314,6 @@ class TtlAfterFinished:
 
 
 def _ttl_expiry_time(key: meta.Key, obj: meta.Obj) -> Instant | None:
-    """Return when a finished Job or JobSet has to be deleted.
-
-    None if it is unfinished, has no TTL, is being deleted, or is managed by another controller.
-    """
     ttl_seconds: int | None = obj["spec"].get("ttlSecondsAfterFinished")
     if ttl_seconds is None or "deletionTimestamp" in obj["metadata"] or _is_managed_elsewhere(key, obj):
         return None
@@ -330,7 +323,6 @@ def _ttl_expiry_time(key: meta.Key, obj: meta.Obj) -> Instant | None:
 
 
 def _is_managed_elsewhere(key: meta.Key, obj: meta.Obj) -> bool:
-    """Return whether another controller is responsible for a JobSet, according to its `managedBy`."""
     return key.kind == scheme.JOB_SET and obj["spec"].get("managedBy") not in _JOB_SET_MANAGERS
 
 
@@ -393,7 +385,7 @@ class EventExpiry:
 
 
 def _event_expiry_time(event: meta.Obj, now: Instant) -> Instant:
-    """Return when an Event expires: an hour after it last occurred, or was created if that time is implausible."""
+    """Return when an Event expires; if it last occurred before its creation or far ahead, its creation counts."""
     created_at = parse_time(event["metadata"]["creationTimestamp"])
     occurred_at = parse_time(meta.event_last_time(event) or event["metadata"]["creationTimestamp"])
     return (occurred_at if created_at <= occurred_at <= now + EVENT_LIFETIME else created_at) + EVENT_LIFETIME
@@ -461,7 +453,6 @@ class CustomResourceDefinitions:
 
 
 def _delete_custom_objects(definition: meta.Obj, reader: client.Reader, now: Instant) -> ReconcileResult:
-    """Return the writes that delete the objects of a deleted definition, or if it has none, remove its finalizer."""
     if CRD_FINALIZER not in meta.finalizers_of(definition):
         return ReconcileResult()
     has_objects = meta.is_true(definition, custom_kinds.ESTABLISHED) and custom_kinds.built_in_kind(definition) is None
@@ -526,7 +517,6 @@ def _make_conditions(definition: meta.Obj, conflicts: Mapping[str, str], now: In
 
 
 def _conflicts(spec_names: Mapping[str, Any], old_names: Mapping[str, Any], in_use: "_NamesInUse") -> dict[str, str]:
-    """Return a message, by field, for each name of a CustomResourceDefinition that another kind already uses."""
     name_conflicts: dict[str, str] = {}
     for field in _NAME_FIELDS:
         names = in_use.kinds if field in ("kind", "listKind") else in_use.resources
@@ -538,8 +528,6 @@ def _conflicts(spec_names: Mapping[str, Any], old_names: Mapping[str, Any], in_u
 
 
 class _NamesInUse:
-    """The resource names and kind names that other kinds of the same API group use."""
-
     __slots__ = ("kinds", "resources")
 
     def __init__(self, resources: Sequence[str], kinds: Sequence[str]) -> None:

@@ -119,7 +119,6 @@ def quota_declarations_of(config: Configuration, flavor: str, resource: str) -> 
 def _report_over_capacity(
     config: Configuration, flavor_resource: tuple[str, str], amounts: tuple[int, int], machines: Sequence[MachineGroup]
 ) -> Iterator[RuleResult]:
-    """Report that a flavor's quotas of a resource exceed its machines, as one result located at the first quota."""
     flavor, resource = flavor_resource
     declarations = quota_declarations_of(config, flavor, resource)
     admissible_text, capacity = (format_amount(resource, amount) for amount in amounts)
@@ -141,7 +140,6 @@ def _format_machine_count(machines: MachineGroup) -> str:
 
 
 def _lower_quota_patch(quota: QuotaDeclaration, flavor_resource: tuple[str, str], amounts: tuple[int, int]) -> Obj:
-    """Return the merge patch that scales one nominal quota down so that all quotas together match the machines."""
     admissible_amount, available_amount = amounts
     lower_quota = format_amount(flavor_resource[1], quota.nominal * available_amount // admissible_amount)
     resource_groups = [

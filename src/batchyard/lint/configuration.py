@@ -120,7 +120,6 @@ class MachineInventory:
 
 
 def _requests_accelerator(resource: str, accelerator: str) -> bool:
-    """Return whether a resource name (GPU or TPU) is the one by which pods request an accelerator type."""
     return resource == (well_known.TPU if accelerator.startswith("tpu") else well_known.GPU)
 
 
@@ -156,7 +155,6 @@ def _machines_of_pool(pool: Obj, cluster: Obj, manifest: Manifest, path: str) ->
 
 
 def _max_machine_count(pool: Obj, cluster: Obj, node_groups: Sequence[NodeGroup]) -> int:
-    """Return the largest number of machines a node pool can have, as limited by its size and its reservation."""
     if node_groups[0].is_autoscaled:
         max_count = min(sum(group.size.maximum for group in node_groups), node_groups[0].total.maximum)
     else:
@@ -177,7 +175,6 @@ def format_machine_names(machine_groups: Sequence[MachineGroup]) -> str:
 
 
 def _node_as_machine(manifest: Manifest) -> MachineGroup:
-    """Return a Node as a machine group of one machine, without the taints that controllers set temporarily."""
     view = node_view(manifest.obj)
     taints = [taint for taint in view.taints if not taint.key.startswith(_TEMPORARY_TAINT_PREFIXES)]
     view = replace(view, taints=tuple(taints))
@@ -226,7 +223,7 @@ NodeMismatches: TypeAlias = Mapping[tuple[str, ...], NodeMismatch | None]
 def find_node_mismatches(
     pod_sets: Sequence[LintedPodSet], context: LintContext
 ) -> list[tuple[LintedPodSet, NodeMismatches]]:
-    """Return each admissible pod set, and by combination of its flavors the NodeMismatch, or None if the pods fit.
+    """Return each admissible pod set with its NodeMismatch in each combination of its flavors; None where its pods fit.
 
     Return [] if the manifests contain no machines.
     """
@@ -243,7 +240,6 @@ def _mismatches_by_flavors(pod_set: LintedPodSet, context: LintContext) -> NodeM
 
 
 def _usable_flavors(pod_set: LintedPodSet, group_index: int, context: LintContext) -> list[str]:
-    """Return the flavors of a resource group that can admit a pod set; [] if it requests no resource of the group."""
     resource_group, snapshot = pod_set.queue.view.groups[group_index], context.snapshot
     template = pod_set.job.view.pod_sets[pod_set.index].template
     count = pod_set.assignment.count
@@ -305,7 +301,6 @@ def _pods_on_template(pod: PodView, node: NodeView, only_taints: bool) -> int:
 
 
 def _first_untolerated_taint(pod: PodView, nodes: Sequence[NodeView]) -> Taint:
-    """Return the first taint of the nodes that the pod does not tolerate; an empty Taint if there is none."""
     for node in nodes:
         for taint in node.taints:
             if taint.effect != "PreferNoSchedule" and not tolerates(pod.tolerations, taint):
@@ -481,7 +476,7 @@ class Configuration:
 
     @cached_property
     def node_mismatches(self) -> list[tuple[LintedPodSet, NodeMismatches]]:
-        """Each admissible pod set, and by combination of its flavors the NodeMismatch, or None if the pods fit."""
+        """Each admissible pod set with its NodeMismatch in each combination of its flavors; None where its pods fit."""
         return find_node_mismatches(self.pod_sets, self)
 
     def queues_using(self, flavor: str) -> list[workload.ClusterQueueView]:

@@ -107,7 +107,6 @@ def make_finding(rule: LintRule, result: RuleResult) -> LintFinding:
 
 
 def _add_object_identity(obj: Obj, patch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a merge patch, completed with the apiVersion, kind, name and namespace of the object that it changes."""
     obj_metadata = obj["metadata"]
     identity = {field: obj_metadata[field] for field in ("name", "namespace") if field in obj_metadata}
     metadata = {**identity, **(patch.get("metadata") or {})}

@@ -81,7 +81,10 @@ def shadowed_flavor(config: Configuration) -> Iterator[RuleResult]:
 
 
 def untolerated_flavor(config: Configuration) -> Iterator[RuleResult]:
-    """Report each flavor with a taint that neither the flavor nor any job of its ClusterQueues tolerates."""
+    """Report each taint that neither its flavor nor any of the jobs in the flavor's ClusterQueues tolerates.
+
+    Flavors whose ClusterQueues have no jobs are not reported.
+    """
     for name, (manifest, flavor) in config.flavors.items():
         jobs = [job for queue in config.queues_using(name) for job in config.jobs_by_queue[queue.name]]
         templates = [pod_set.template for job in jobs for pod_set in job.view.pod_sets]
@@ -137,10 +140,6 @@ def _is_taint_declared(config: Configuration, name: str, flavor: FlavorView, tai
 
 
 def _has_quota_for_all_jobs(config: Configuration, view: ClusterQueueView, flavor: str) -> bool:
-    """Return whether a ClusterQueue's nominal quota of a flavor suffices for all its jobs at the same time.
-
-    False if the queue has no jobs, or if the flavor is unsuitable for one of their pod sets.
-    """
     jobs = dict.fromkeys(config.jobs_by_queue[view.name])
     eligible_pod_sets = (
         [(job, index) for job, index in config.eligible_pod_sets(flavor) if job in jobs]
@@ -158,7 +157,6 @@ def _has_quota_for_all_jobs(config: Configuration, view: ClusterQueueView, flavo
 
 
 def _hard_taints(machine_group: MachineGroup) -> list[Taint]:
-    """Return the NoSchedule and NoExecute taints that the machine group has in all its zones."""
     first_template, *other_templates = machine_group.templates
     return [
         t
@@ -168,7 +166,6 @@ def _hard_taints(machine_group: MachineGroup) -> list[Taint]:
 
 
 def _describe_nearest_labels(config: Configuration, flavor: FlavorView) -> str:
-    """Return a suggested fix that names the machines with the most labels of the flavor, and the labels that differ."""
     templates = [(machines.name, machines.templates[0].labels) for machines in config.inventory.machines]
     if not templates:
         return "add a pool with these labels"
@@ -334,14 +331,13 @@ def _add_label_patch(key: str, value: str) -> Mapping[str, object]:
 
 
 def _misplaced_values(job: LintedJob, key: str) -> Iterator[tuple[str, str]]:
-    """Yield the field path and value of each label or annotation `key` that is not among the job's own labels."""
+    """Yield the field path and value wherever the label or annotation `key` is set outside the job's own labels."""
     for path, mapping in _labels_and_annotations(job):
         if path != "metadata.labels" and key in mapping:
             yield f"{path}[{key}]", mapping[key]
 
 
 def _labels_and_annotations(job: LintedJob) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Yield each map of labels or annotations of a job, its child Jobs and its pod templates, with the field path."""
     yield from _metadata_mappings("metadata", job.obj["metadata"])
     for index, replicated_job in enumerate(job.obj["spec"].get("replicatedJobs") or ()):
         metadata = replicated_job["template"].get("metadata") or {}
@@ -448,7 +444,6 @@ def _supports_accelerator(catalog: Catalog, name: str, accelerator: str) -> bool
 
 
 def _job_specs(job: LintedJob) -> Iterator[tuple[Obj, str, int]]:
-    """Yield the spec, field path and pod set index of a Job, or of each replicated Job of a JobSet."""
     if job.obj["kind"] == "Job":
         yield job.obj["spec"], "spec", 0
     for index, replicated_job in enumerate(job.obj["spec"].get("replicatedJobs") or ()):
@@ -456,7 +451,6 @@ def _job_specs(job: LintedJob) -> Iterator[tuple[Obj, str, int]]:
 
 
 def _tpu_topology_and_chips(job: LintedJob, index: int) -> tuple[str, int]:
-    """Return the TPU topology that a pod set selects and the TPU chips of one pod; ('', 0) without a valid topology."""
     spec = job.templates[index].get("spec") or {}
     topology = (spec.get("nodeSelector") or {}).get(well_known.TPU_TOPOLOGY, "")
     dimensions = topology.split(_TPU_TOPOLOGY_SEPARATOR)

@@ -150,7 +150,6 @@ def _job_equality_key(config: Configuration, view: ClusterQueueView, job: Linted
 
 
 def _largest_and_smallest_job_keys(jobs: list[LintedJob]) -> tuple[str, str]:
-    """Return the keys (namespace/name) of the jobs with the largest and the smallest total requests."""
     sorted_jobs = sorted(jobs, key=lambda job: (_total_requests(job), job.view.key))
     return sorted_jobs[-1].view.key, sorted_jobs[0].view.key
 
@@ -292,7 +291,6 @@ def too_few_nodes(config: Configuration) -> Iterator[RuleResult]:
 
 
 def _report_node_mismatches(config: Configuration, rule: str) -> Iterator[RuleResult]:
-    """Report the pod sets whose first node mismatch violates `rule`; as a warning if the pods fit in another flavor."""
     for pod_set, mismatch_by_flavors in config.node_mismatches:
         mismatches = {flavors: mismatch for flavors, mismatch in mismatch_by_flavors.items() if mismatch is not None}
         if not mismatches or next(iter(mismatches.values())).rule != rule:
@@ -342,7 +340,6 @@ def preemption_loop(config: Configuration) -> Iterator[RuleResult]:
 
 
 def _borrowed_only_at_full_count(pod_set: LintedPodSet) -> frozenset[int]:
-    """Return the flavor-resources that a pod set borrows with its full pod count, but not with its minimum count."""
     view, node = pod_set.job.view.pod_sets[pod_set.index], pod_set.queue.node
     min_count = view.min_count
     usage = dict(pod_set.assignment.assigned_flavors.usage)
@@ -352,10 +349,6 @@ def _borrowed_only_at_full_count(pod_set: LintedPodSet) -> frozenset[int]:
 
 
 def _find_rival_job(config: Configuration, pod_set: LintedPodSet, contended_frs: Container[int]) -> LintedJob | None:
-    """Return a job of another ClusterQueue in the cohort tree that can preempt a pod set; None if there is none.
-
-    The job uses at least one of the flavor-resources `contended_frs`.
-    """
     for candidate in config.pod_sets:
         if candidate.queue is pod_set.queue or candidate.queue.node.path[0] is not pod_set.queue.node.path[0]:
             continue
@@ -479,7 +472,6 @@ def priority_without_preemption(config: Configuration) -> Iterator[RuleResult]:
 
 
 def _fits_only_one_job(config: Configuration, view: ClusterQueueView, job_a: LintedJob, job_b: LintedJob) -> bool:
-    """Return whether a ClusterQueue without usage can admit each of two jobs alone, but not both together."""
     pod_sets = [each for each in config.pod_sets if each.queue.name == view.name and each.job in (job_a, job_b)]
     if not all(pod_set.assignment.mode is FlavorAssignmentMode.FIT for pod_set in pod_sets):
         return False
@@ -492,21 +484,18 @@ def _fits_only_one_job(config: Configuration, view: ClusterQueueView, job_a: Lin
 
 
 def _may_preempt(job: LintedJob, priority_classes: Mapping[str, Obj]) -> bool:
-    """Return whether all PriorityClasses of a job's pods allow preemption; False if the pods have none."""
     names = [(template.get("spec") or {}).get("priorityClassName") or "" for template in job.templates]
     job_classes = [priority_classes[name] for name in names if name in priority_classes]
     return bool(job_classes) and all(each.get("preemptionPolicy") != "Never" for each in job_classes)
 
 
 def _queue_and_pod_priority(job: LintedJob, priority_classes: Mapping[str, Obj]) -> tuple[int, int]:
-    """Return a job's priority in its ClusterQueue, and the priority that kube-scheduler gives to its pods."""
     name = ((job.templates[0].get("spec") or {}).get("priorityClassName") if job.templates else None) or ""
     value: int = priority_classes[name]["value"] if name in priority_classes else 0
     return job.view.priority, value
 
 
 def _has_cohort_neighbors(config: Configuration, view: ClusterQueueView) -> bool:
-    """Return whether the cohort tree of a ClusterQueue has other ClusterQueues, or quota to reclaim."""
     if not view.cohort:
         return False
     cohort = config.snapshot.cohorts.get(view.cohort)

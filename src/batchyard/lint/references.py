@@ -191,7 +191,6 @@ def defined_twice(config: Configuration) -> Iterator[RuleResult]:
 
 
 def _report_missing(config: Configuration, reference: ObjectReference) -> Iterator[RuleResult]:
-    """Report a reference to a missing object; less severely if the manifests have no object of that kind."""
     if config.find(reference.kind, reference.name, reference.namespace) is not None:
         return
     kind = reference.kind.partition(".")[0]
@@ -288,7 +287,7 @@ def queued_pool_without_check(config: Configuration) -> Iterator[RuleResult]:
 
 
 def run_time_beyond_limit(config: Configuration) -> Iterator[RuleResult]:
-    """Report each job whose run time may exceed the maximum lifetime of the queued-provisioning machines it needs."""
+    """Report each job that requests or declares a longer run time than its queued-provisioning machines can have."""
     for job in config.jobs:
         if not _requests_gke_capacity(config, job):
             continue
@@ -337,7 +336,6 @@ def check_without_resource(config: Configuration) -> Iterator[RuleResult]:
 
 
 def _pod_sets_on_spot(config: Configuration) -> Iterator[LintedPodSet]:
-    """Yield the pod sets that can run on Spot machines by their flavors or node selectors."""
     for pod_set in config.pod_sets:
         template = pod_set.job.view.pod_sets[pod_set.index].template
         node_selector_labels = dict(template.node_selector)
@@ -383,7 +381,6 @@ def _ignores_disruptions(spec: Any) -> bool:
 
 
 def _requests_gke_capacity(config: Configuration, job: LintedJob) -> bool:
-    """Return whether an AdmissionCheck of a job's ClusterQueue requests machines from GKE's queued provisioning."""
     queue = config.cluster_queue_of(job)
     names = queue.view.admission_checks if queue is not None else ()
     return any(_provisioning_class(config, name) == QUEUED_CLASS for name in names)
@@ -406,7 +403,6 @@ def _managed_resources(config: Configuration, check_name: str) -> list[str]:
 
 
 def _declared_run_times(job: LintedJob) -> Iterator[tuple[str, int]]:
-    """Yield the field path and seconds of each run time limit or run time that a job declares."""
     max_execution_seconds = parse_integer(label(job.obj, well_known.MAX_EXEC_TIME) or "")
     if max_execution_seconds:
         yield f"metadata.labels[{well_known.MAX_EXEC_TIME}]", max_execution_seconds

@@ -306,7 +306,6 @@ def _remove_faulty_field(obj: Mapping[str, Any], fault: FieldError) -> Mapping[s
 
 
 def _change_element(value: Any, steps: Sequence[str], transform: Any) -> Any:
-    """Return a copy of a document with the element at the path `steps` transformed; unchanged without such a path."""
     if not steps:
         return transform(value)
     step, later_steps = steps[0], steps[1:]
@@ -327,7 +326,6 @@ def _remove_element(parent_value: Any, step: str) -> Any:
 
 
 def _cover_all_resources(group: Any) -> Any:
-    """Return a resource group whose coveredResources are all resources for which its flavors have quota."""
     if not isinstance(group, Mapping) or not isinstance(group.get("flavors"), list):
         return group
     resource_lists = [flavor.get("resources") for flavor in group["flavors"] if isinstance(flavor, Mapping)]
@@ -438,11 +436,9 @@ class _ObjectReader:
             self._kinds.setdefault(group_kind(obj), []).append(obj)
 
     def get(self, key: Key) -> Obj | None:
-        """Return the object with a key; None if no manifest defines it."""
         return self._objects.get(key)
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """Return the objects of a kind, in all namespaces or in one."""
         objects = self._kinds.get(kind, [])
         return objects if namespace is None else [o for o in objects if o["metadata"].get("namespace") == namespace]
 
@@ -453,7 +449,6 @@ class _ObjectReader:
 
 
 def _linted_jobs_of(manifest: Manifest, reader: _ObjectReader) -> Iterator[LintedJob]:
-    """Yield the LintedJob of a manifest that is a Job, JobSet or Workload, with the Workload as Kueue creates it."""
     obj = manifest.obj
     kind = group_kind(obj)
     if kind == scheme.WORKLOAD:
@@ -502,7 +497,6 @@ def _file_finding(fault: FileFault) -> LintFinding:
 
 
 def _document_findings(manifests: Manifests, valid_forms: Mapping[tuple[str, int, str], Obj]) -> Iterator[LintFinding]:
-    """Yield findings for errors and warnings of the manifest reader, with the repaired object as patch if possible."""
     non_manifests = {(doc.source, doc.document) for doc in manifests.invalid_documents if _is_not_manifest(doc.value)}
     for source, document in sorted(non_manifests):
         error = FieldError(
@@ -544,7 +538,6 @@ def _document_findings(manifests: Manifests, valid_forms: Mapping[tuple[str, int
 
 
 def _cluster_findings(manifests: Sequence[Manifest]) -> Iterator[LintFinding]:
-    """Yield findings for Clusters and NodePools that name machine types or zones missing in the cloud catalog."""
     clusters = [manifest for manifest in manifests if group_kind(manifest.obj) == scheme.CLUSTER]
     faults = [manifest.fault(fault) for manifest in clusters for fault in catalog_errors(manifest.obj)]
     cluster = clusters[0].obj if clusters else None
@@ -566,7 +559,6 @@ def _rule_of_fault(fault: ManifestFault) -> str:
 
 
 def _is_not_manifest(value: object) -> bool:
-    """Return whether a YAML document has none of the fields apiVersion, kind, metadata and spec."""
     return not isinstance(value, Mapping) or not {"apiVersion", "kind", "metadata", "spec"} & set(value)
 
 
@@ -588,7 +580,6 @@ def _make_finding(rule: str, source: str, document: int, subject: tuple[str, str
 
 
 def _add_line_numbers(findings: Sequence[LintFinding], manifests: Manifests) -> list[LintFinding]:
-    """Return the findings with the line numbers of their fields; only documents with findings are parsed again."""
     documents = {(finding.source, finding.document): None for finding in findings}
     source_texts = manifests.texts
     lines = {location: DocumentLines(*source_texts[location]) for location in documents if location in source_texts}

@@ -140,7 +140,6 @@ def arguments(settings: InstallSettings) -> list[str]:
 
 
 def _config_map(settings: InstallSettings) -> Iterator[Obj]:
-    """Yield the ConfigMap with Kueue's Configuration, under the file name of Kueue's manager; nothing if not set."""
     if settings.configuration:
         data = {CONFIGURATION_KEY: settings.configuration}
         obj = {"apiVersion": "v1", "kind": "ConfigMap", "data": data}
@@ -186,7 +185,6 @@ def _pod_spec(settings: InstallSettings) -> Obj:
 
 
 def _spread_constraint(settings: InstallSettings, topology_key: str) -> Obj:
-    """Return the topology spread constraint over the node label `topology_key`; it is soft (ScheduleAnyway)."""
     selector = {"matchLabels": dict(selector_labels(settings))}
     return {"maxSkew": 1, "topologyKey": topology_key, "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": selector}
 
@@ -267,7 +265,6 @@ def _service(settings: InstallSettings, name: str, port: dict[str, Any]) -> Obj:
 
 
 def _network_policy(settings: InstallSettings) -> Obj:
-    """Return the operator's NetworkPolicy: ingress to metrics, probes and webhooks; egress to API server and DNS."""
     ingress_ports = [HEALTH_PORT, *([WEBHOOK_PORT] if has_webhooks(settings) else [])]
     egress_rules = [
         {"ports": [{"protocol": "TCP", "port": _HTTPS_PORT}, {"protocol": "TCP", "port": _API_SERVER_PORT}]},

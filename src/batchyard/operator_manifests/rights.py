@@ -21,7 +21,7 @@ _AUTOSCALER_GROUP: Final = "autoscaling.x-k8s.io"
 
 
 def crd_objects(settings: InstallSettings) -> Sequence[Obj]:
-    """Return the CRDs: with all versions if webhooks can convert them, otherwise only with the stored version.
+    """Return the CRDs, with all versions of the kinds that webhooks convert, and the stored version of other kinds.
 
     Empty if the settings exclude the CRDs.
     """
@@ -119,14 +119,13 @@ def _webhook_rules(settings: InstallSettings) -> Iterator[Obj]:
 
 
 def _dashboard_rules(settings: InstallSettings) -> Iterator[Obj]:
-    """Yield the RBAC rules for authenticating dashboard users and checking which objects they may list."""
     if settings.page:
         yield _rule("authentication.k8s.io", ["tokenreviews"], ["create"])
         yield _rule("authorization.k8s.io", ["subjectaccessreviews"], ["create"])
 
 
 def _namespace_rules(settings: InstallSettings) -> Iterator[Obj]:
-    """Yield the RBAC rules in the operator's own namespace: Lease and Secret. RBAC cannot restrict `create` by name."""
+    """Yield the rules in the operator's own namespace. RBAC cannot restrict `create` by name."""
     yield _rule("coordination.k8s.io", ["leases"], ["create"])
     yield _rule("coordination.k8s.io", ["leases"], _UPDATE_VERBS, [settings.name])
     if has_webhooks(settings):
@@ -146,7 +145,6 @@ def _role_binding(settings: InstallSettings, role_kind: str) -> dict[str, Any]:
 
 
 def _user_roles() -> Iterator[Obj]:
-    """Yield Kueue's ClusterRoles for batch administrators and batch users."""
     for role in bootstrap_roles():
         if role["metadata"]["name"].startswith("kueue-"):
             yield {field: value for field, value in role.items() if field != "rules" or value}

@@ -53,8 +53,10 @@ def test_invalid_rows_are_reported_with_line_numbers(tmp_path: Path) -> None:
         "/pods.csv:3: the name 'a' is already used in /pods.csv:2",
         "/nodes.csv:4: the row is invalid: cpu_milli is 'many', not a whole number",
         "/nodes.csv:5: the row is invalid: gpu is '-1', not a whole number",
-        "/pods.csv:4: the row is invalid: creation_time 20, scheduled_time - and deletion_time 10"
-        " are not in ascending order",
+        (
+            "/pods.csv:4: the row is invalid: creation_time 20, scheduled_time - and deletion_time 10"
+            " are not in ascending order"
+        ),
     ]
 
 

@@ -96,10 +96,6 @@ def format_comparison(comparison: ConfigurationComparison, output_format: Output
 
 
 def _display_names(request: CompareRequest) -> tuple[str, str]:
-    """Return display names of both configurations: the file names without suffix.
-
-    If the file names are equal, the paths are returned; if the paths are equal too, the names are numbered.
-    """
     a, b = Path(request.path_a).stem or request.path_a, Path(request.path_b).stem or request.path_b
     if a != b:
         return a, b
@@ -118,7 +114,6 @@ def _read_variants(request: CompareRequest, names: tuple[str, str]) -> Configura
 
 
 def _read_loads(request: CompareRequest, variants: Sequence[ComparedConfiguration]) -> Sequence[Source]:
-    """Return the sources of the load of both simulations: manifest files, and cluster traces converted to Jobs."""
     sources: list[Source] = []
     trace_paths = [path for path in request.loads if is_trace(Path(path))]
     if request.load_factor is not None and not trace_paths:
@@ -131,10 +126,6 @@ def _read_loads(request: CompareRequest, variants: Sequence[ComparedConfiguratio
 
 
 def _section_table(section: Section) -> Table:
-    """Return a section as a table, with a change column after its main metric.
-
-    The main metric is the first one that is neither a count nor an amount and of which more or less is better.
-    """
     counting_units = (Unit.COUNT, Unit.AMOUNT)
     candidates = (figure for figure in section.figures if figure.better and figure.unit not in counting_units)
     main_figure = next(candidates, None)
@@ -153,7 +144,6 @@ def _section_table(section: Section) -> Table:
 
 
 def _format_values(unit: Unit, value_pair: ValuePair) -> str:
-    """Format the values of a metric under both configurations as `A -> B`, or as one value if they are equal."""
     a, b = format_figure(unit, value_pair[0]), format_figure(unit, value_pair[1])
     return a if a == b else f"{a} -> {b}"
 
@@ -197,7 +187,6 @@ def _repeat_row(comparison: RepeatedFigure) -> list[str]:
 
 
 def _comparison_remarks(comparison: ConfigurationComparison) -> list[str]:
-    """Return remarks on a comparison: rejected writes, preemption loops, and notes on how to read the metrics."""
     lines = []
     for name, side in zip(comparison.names, (comparison.runs.a, comparison.runs.b), strict=True):
         rejections = side.result.refused

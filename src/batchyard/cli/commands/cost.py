@@ -97,10 +97,7 @@ def print_costs(target: ClusterTarget, query: CostQuery, output_format: CostForm
 
 
 def _list_cost_records(target: ClusterTarget, namespace: str) -> tuple[Sequence[Obj], str]:
-    """Return the CostRecords of a namespace, or for '' all that the user may list, and a remark.
-
-    The remark states which CostRecords are missing; it is '' if none are.
-    """
+    """Return the CostRecords of a namespace ('' for all), and a remark if the user may list only some, else ''."""
     if namespace:
         return _cost_records_in_namespace(target, namespace), ""
     try:
@@ -122,7 +119,6 @@ def _cost_records_in_namespace(target: ClusterTarget, namespace: str) -> Sequenc
 
 
 def _parse_instant(text: str, now: Instant) -> Instant:
-    """Parse a time, or a duration before `now`; exit with 1 if the text is neither."""
     days_match = _DAYS_PATTERN.fullmatch(text)
     if days_match is not None:
         return now - int(days_match[1]) * 24 * HOUR
@@ -137,7 +133,6 @@ def _parse_instant(text: str, now: Instant) -> Instant:
 
 
 def _report_remarks(cost_report: CostReport) -> Sequence[str]:
-    """Return remarks on a cost report: the period that it covers, and machines without a known price."""
     if cost_report.begin is None or cost_report.through is None:
         return ()
     end_text = format_second(cost_report.through)

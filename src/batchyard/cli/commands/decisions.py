@@ -71,7 +71,6 @@ def _query_decisions(target: ClusterTarget, query: DecisionQuery) -> Mapping[str
 
 
 def _parse_instant(target: ClusterTarget, text: str) -> Instant:
-    """Parse a time, or a duration before the platform's current time; exit with 1 if the text is neither."""
     try:
         return parse_time(text)
     except ValueError:
@@ -84,7 +83,6 @@ def _parse_instant(target: ClusterTarget, text: str) -> Instant:
 
 
 def _format_decisions(decision_items: Sequence[Mapping[str, Any]], *, is_wide: bool) -> str:
-    """Format each scheduling decision as one line; with `is_wide`, the decision's details follow the line."""
     if not decision_items:
         return NOTHING_FOUND
     rows = [

@@ -46,7 +46,6 @@ def _end_platform(process: PlatformProcess, folder: Path) -> None:
 
 
 def _end_or_report_pods(folder: Path, *, end_pods: bool) -> None:
-    """End the pods that a stopped platform left running on this machine, or only print how many there are."""
     from batchyard.server.local_node.orphans import GRACE_SECONDS, OrphanedPods  # noqa: PLC0415 - only for down
 
     orphaned_pods = OrphanedPods(folder)
@@ -66,7 +65,7 @@ def _end_or_report_pods(folder: Path, *, end_pods: bool) -> None:
 
 
 def _has_ended(journal: Path) -> bool:
-    """Return whether the platform process releases its journal file within END_TIMEOUT_SECONDS."""
+    """Wait until the platform process releases its journal file; return False after END_TIMEOUT_SECONDS."""
 
     def raise_timeout(_signal: int, _frame: FrameType | None) -> None:
         raise TimeoutError

@@ -93,7 +93,6 @@ def _forecast_row(document: Mapping[str, Any]) -> list[str]:
 
 
 def _parse_subject(request: EtaRequest) -> Key:
-    """Return the key of the object whose start the user asks for; raise BadParameter if the argument is malformed."""
     kind, _, name = request.subject.partition("/")
     for constant in SUBJECT_KINDS:
         info = kind_info(constant)
@@ -106,8 +105,6 @@ def _parse_subject(request: EtaRequest) -> Key:
 
 
 def _default_namespace(source: ClusterTarget) -> str:
-    """Return the namespace of the kubeconfig's context; exit if the kubeconfig cannot be read."""
-
     async def read() -> str:
         return (await access_reader_of_source(source)()).namespace
 
@@ -134,7 +131,6 @@ def _forecast_locally(request: EtaRequest, subject: Key) -> Mapping[str, Any]:
 
 
 def _missing_workload_text(request: EtaRequest, subject: Key, state: State) -> str:
-    """Return the message if the subject of a forecast, or its Workload, does not exist in the state."""
     info, file = kind_info(subject.kind), request.state
     is_manifests = file is not None and not state.at
     if subject in state.objects:
@@ -152,7 +148,6 @@ def _missing_workload_text(request: EtaRequest, subject: Key, state: State) -> s
 
 
 def _missing_object_text(source: ClusterTarget, subject: Key) -> str:
-    """Return the message that the object does not exist, or '' if it exists or the user may not list such objects."""
     info, subject_name = kind_info(subject.kind), NamespacedName(subject.namespace, subject.name)
     existing_names = list_existing_names(source, info, subject_name)
     return (
@@ -206,14 +201,12 @@ def _forecast_namespace_on_server(request: EtaRequest, error: ListPermissionErro
 
 
 def _forecast_path(subject: Key, request: EtaRequest) -> str:
-    """Return the URL path and query of the server's forecast of an object's start."""
     info = kind_info(subject.kind)
     path = object_path(info, info.storage_version, subject.namespace, subject.name, "eta")
     return f"{path}?seed={request.forecast_options.seed}"
 
 
 def _pending_workload_keys(workloads: Iterable[Obj], request: EtaRequest) -> list[str]:
-    """Return the keys of the pending Workloads in the requested namespace and queue, in order of creation."""
     workload_views = map(workload_view, workloads)
     selected_views = [
         view
@@ -227,7 +220,6 @@ def _pending_workload_keys(workloads: Iterable[Obj], request: EtaRequest) -> lis
 
 
 def _forecast_on_server(request: EtaRequest, subject: Key) -> Mapping[str, Any] | None:
-    """Return the server's forecast; None if it returns none, or if the options require a local forecast."""
     if request.state is not None or request.is_local:
         return None
     try:

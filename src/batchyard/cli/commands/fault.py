@@ -35,20 +35,16 @@ _DRAIN_OPTIONS: Final = DrainOptions(force=True, ignore_daemonsets=True, delete_
 
 
 class _OwnerClient:
-    """An HTTP client that sends requests with the credentials of the platform's owner, over one connection."""
-
     def __init__(self, connection: http.client.HTTPConnection) -> None:
         self._connection = connection
 
     def get(self, path: str) -> Obj | None:
-        """Return the object or list at an API path; None if it does not exist."""
         status_code, document = self._send("GET", path)
         if status_code == http.client.NOT_FOUND:
             return None
         return _check_status(status_code, document)
 
     def patch(self, path: str, patch_document: Mapping[str, Any]) -> None:
-        """Apply a JSON merge patch to the object at an API path."""
         _check_status(*self._send("PATCH", path, patch_document, _MERGE_PATCH_TYPE))
 
     def post(self, path: str, document: Mapping[str, Any]) -> str:
@@ -110,7 +106,6 @@ def drain_node(folder: Path, name: str) -> None:
 
 @contextmanager
 def _connect_as_owner(folder: Path) -> Iterator[_OwnerClient]:
-    """Yield a client with the owner's credentials for a data directory's platform; exit if a request fails."""
     platform_process = require_running_platform(folder)
     try:
         with closing(open_owner_connection(platform_process, folder)) as connection:
@@ -120,7 +115,6 @@ def _connect_as_owner(folder: Path) -> Iterator[_OwnerClient]:
 
 
 def _running_instance(owner: _OwnerClient, name: str) -> Obj:
-    """Return the Instance of a node's running machine; exit if there is none."""
     instance = owner.get(f"{_INSTANCES_PATH}/{quote(name)}")
     if instance is None:
         if owner.get(f"{_NODES_PATH}/{quote(name)}") is None:
@@ -142,7 +136,6 @@ def _evict_pod(owner: _OwnerClient, pod: Obj) -> str:
 
 
 def _check_status(status_code: int, document: dict[str, Any]) -> Obj:
-    """Return the JSON document of an HTTP response; raise ValueError if the response has an error status."""
     if status_code >= http.client.BAD_REQUEST:
         raise ValueError(f"{status_code}: {document.get('message') or 'the response has no error message'}")
     return document

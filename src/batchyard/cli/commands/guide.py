@@ -95,8 +95,8 @@ def run(
     """Simulate the guide; if `live_speed` is set, also run it on a live platform at that speed.
 
     The format `table` prints the story of a simulation, `wide` all tables. `platform_dir` is a rendered platform
-    folder. Exits with 1 in three cases: a row that quota alone decides differs from the guide, a Job does not end, or a
-    live row differs from the simulation without a late timing as its reason.
+    folder. Exits with 1 in three cases: a row that quota alone decides differs from the guide, a Job of the whole guide
+    is not complete at the end, or a live row differs from the simulation although no Job or reading was late.
     """
     folder = manifests or examples_folder()
     if folder is None:
@@ -155,7 +155,6 @@ def _print_guide(
 
 
 def _report_run(observations: Sequence[GuideObservation], guide: PlayedGuide, *, is_complete: bool) -> None:
-    """Print the rejected writes of a simulation, and how far the run agrees with the guide."""
     if isinstance(guide, Guide):
         for write, error in guide.world.rejected_writes:
             output.report_line(f"rejected write: {describe_rejected_write(write, error)}")
@@ -163,7 +162,6 @@ def _report_run(observations: Sequence[GuideObservation], guide: PlayedGuide, *,
 
 
 def _print_timings(live_guide: LiveGuide, row_count: int, different_rows: Sequence[DifferentRow], speed: float) -> None:
-    """Print each row of the live run that differs from the simulation and why, and each late Job or reading."""
     for row in different_rows:
         output.report_line(f"batchyard: {row}")
     for timing in live_guide.timings.missed_timings:
@@ -181,7 +179,6 @@ def _format_guide(
     output_format: Output,
     live_document: Mapping[str, Any] | None,
 ) -> str:
-    """Format the results of all steps and the final Jobs; JSON and YAML also contain the report on the live run."""
     if output_format.is_table:
         return "".join(
             [*(_step_table(observation, guide.start_time) for observation in observations), _jobs_table(guide)]
@@ -191,7 +188,6 @@ def _format_guide(
 
 
 def _step_table(observation: GuideObservation, began: Instant) -> str:
-    """Return the tables of a step: the queues after the step, and the nodes, which are read later."""
     queues = (
         f"# {observation.step.name}: queues after"
         f" {format_age(observation.now - began)}\n{printing.format_table(_queues_table(observation))}"
@@ -202,7 +198,6 @@ def _step_table(observation: GuideObservation, began: Instant) -> str:
 
 
 def _pools_table(observation: GuideObservation) -> printing.Table:
-    """Return a table of each pool's ready nodes after a step, beside the number that the guide publishes."""
     counts = observation.step.nodes
     rows = [[pool, str(count), *_published_cells(count, counts, pool)] for pool, count in observation.pools.items()]
     node_total = sum(observation.pools.values())
@@ -220,7 +215,6 @@ def _published_cells(count: int, guide_counts: Mapping[str, int] | None, pool: s
 
 
 def _queues_table(observation: GuideObservation) -> printing.Table:
-    """Return the table `kubectl get clusterqueues -o wide` after a step, beside the counts that the guide publishes."""
     queues, now = observation.cluster_queues, observation.now
     header, *rows = printing.table(scheme.CLUSTER_QUEUE, queues, now=now, wide=True, namespaces=False)
     published_cells = [_published_queue_cells(observation, obj["metadata"]["name"]) for obj in queues]
@@ -240,13 +234,11 @@ def _jobs(guide: PlayedGuide) -> Sequence[Obj]:
 
 
 def _jobs_table(guide: PlayedGuide) -> str:
-    """Return the table of the Jobs of the guide's run, as `kubectl get jobs -A` prints it."""
     now = guide.now()
     return printing.format_table(printing.table(scheme.JOB, _jobs(guide), now=now, wide=False, namespaces=True))
 
 
 def _guide_document(observations: Sequence[GuideObservation], guide: PlayedGuide) -> dict[str, Any]:
-    """Return the results of the steps and Jobs as a JSON document, in the format of the guide's published figures."""
     now = guide.now()
     return {
         "initialNodes": guide.initial_node_counts,
@@ -323,13 +315,11 @@ def play_on_platform(platform: PlatformModel, output_format: Output) -> None:
 
 
 def _with_tables(output_format: Output) -> Output:
-    """Return the output format that prints all tables: `wide` for `table`, other formats unchanged."""
     return Output.WIDE if output_format is Output.TABLE else output_format
 
 
 @contextmanager
 def _render_temporarily(platform: PlatformModel) -> Iterator[Path]:
-    """Render a platform into a temporary folder, which is deleted at the end of the `with` block."""
     with TemporaryDirectory(prefix="batchyard-platform-") as name:
         write_platform_files(render(platform), Path(name), overwrite=False)
         yield Path(name)

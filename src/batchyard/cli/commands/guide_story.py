@@ -27,8 +27,6 @@ Try next:
 
 
 class _StepText(NamedTuple):
-    """The fixed sentences about a step of the guide."""
-
     title: str
     event: str
     reason: str
@@ -114,7 +112,6 @@ def _fill(*sentences: str) -> str:
 
 
 def _workload_counts(observation: GuideObservation, preemptions: int) -> str:
-    """Return how many Workloads have quota, wait, and were preempted since the previous step."""
     rows = observation.rows.values()
     admitted_count, pending_count = sum(row.admitted for row in rows), sum(row.pending for row in rows)
     waiting_text = f", {pending_count} {select_verb(pending_count, 'waits', 'wait')}" if pending_count else ""
@@ -124,7 +121,6 @@ def _workload_counts(observation: GuideObservation, preemptions: int) -> str:
 
 
 def _node_counts(observation: GuideObservation, old_pools: Mapping[str, int]) -> str:
-    """Return the number of nodes and the changes since the previous step, by pool."""
     pools = observation.pools
     changes = {pool: pools.get(pool, 0) - old_pools.get(pool, 0) for pool in dict.fromkeys([*old_pools, *pools])}
     texts = [f"{change:+} {pool}" for pool, change in changes.items() if change]

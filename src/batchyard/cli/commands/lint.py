@@ -56,7 +56,7 @@ def run(request: LintRequest) -> None:
 
 
 def summary(report: LintReport) -> str:
-    """Return the number of linted documents and the number of findings of each severity as one line."""
+    """Return a line with the number of linted documents and, if there are findings, their number by severity."""
     document_count = count_with_noun(report.document_count, "document")
     if not report.findings:
         return f"batchyard: no findings in {document_count}"

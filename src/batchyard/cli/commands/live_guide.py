@@ -131,7 +131,7 @@ UNEXPLAINED_REASON: Final = "no Job or reading was late, so this is a bug in bat
 
 
 class Timing(NamedTuple):
-    """The lateness, in virtual time, of an event in a step: the creation of a Job, or a reading of queues or nodes."""
+    """The lateness, in virtual time, of an event in a step, such as the creation of a Job or a reading of nodes."""
 
     step: str
     event_kind: str
@@ -173,14 +173,14 @@ class DifferentRow(NamedTuple):
 
 
 class Timings:
-    """The lateness of all Job creations and readings while a guide runs on a live platform."""
+    """The late events of a guide that runs on a live platform."""
 
     def __init__(self, steps: Sequence[str]) -> None:
         self._steps = steps
         self._recorded: list[Timing] = []
 
     def note(self, timing: Timing) -> None:
-        """Record how late a Job was created or objects were read; ignore events that were on time."""
+        """Record the timing of an event, unless the event was on time."""
         if timing.lateness > 0 or not timing.is_reached:
             self._recorded.append(timing)
 
@@ -190,7 +190,7 @@ class Timings:
         return [timing for timing in self._recorded if timing.lateness > LATENESS_TOLERANCE or not timing.is_reached]
 
     def speed_for(self, speed: float) -> float:
-        """Return the clock speed at which the same delays would be tolerated; half of `speed` if no delay is known."""
+        """Return the clock speed at which the same delays would be tolerated; half of `speed` if none was measured."""
         max_lateness = max((timing.lateness for timing in self.missed_timings if timing.is_reached), default=0)
         return speed / 2 if max_lateness == 0 else float(max(1, floor(speed * LATENESS_TOLERANCE / max_lateness)))
 
@@ -207,10 +207,7 @@ class Timings:
         ]
 
     def _reason(self, row: str) -> str:
-        """Describe the most delayed Job or reading up to the step of an output row.
-
-        For the row of a Job, all steps count. Without a delay, return UNEXPLAINED_REASON.
-        """
+        """Describe the most delayed Job or reading up to the row's step; for the row of a Job, all steps count."""
         step, separator, _ = row.partition(": ")
         steps_so_far = self._steps[: self._steps.index(step) + 1] if separator else self._steps
         step_timings = [timing for timing in self._recorded if timing.step in steps_so_far]
@@ -222,7 +219,6 @@ class Timings:
 
 
 def _format_lateness(duration: Duration) -> str:
-    """Format a duration in virtual time, which may be shorter than a second."""
     return format_age(duration) if duration >= SECOND else f"{duration / SECOND:.2f}s"
 
 
@@ -318,7 +314,7 @@ class LiveGuide:
         return self._objects_at(self._last_reading, kind)
 
     def _start_instant(self) -> Instant:
-        """Record the initial ready nodes of each pool; return the next whole minute since the Cluster's creation."""
+        """Record each pool's initial ready nodes; return the next full minute, counted from the Cluster's creation."""
         self._last_reading = self._current_moment()
         self.initial_node_counts = ready_by_pool(self.objects(scheme.NODE))
         (cluster,) = self.objects(scheme.CLUSTER)
@@ -326,7 +322,6 @@ class LiveGuide:
         return created_at - (created_at - self._current_moment().now) // MINUTE * MINUTE
 
     def _objects_at(self, moment: GuideMoment, kind: str) -> Sequence[Obj]:
-        """Return all objects of a kind as they were at the revision (resourceVersion) of `moment`."""
         served_kind = scheme.kind_info(kind)
         api_path = f"apis/{served_kind.group}" if served_kind.group else "api"
         revision_query = f"resourceVersion={moment.revision}&resourceVersionMatch=Exact"
@@ -338,7 +333,6 @@ class LiveGuide:
         self.timings.note(Timing(step.name, "reading of", f"the {subject}", lateness))
 
     def _read_settled_queues(self, step: GuideStep, due_at: Instant) -> tuple[Instant, Sequence[Obj]]:
-        """Read the queues from `due_at` on until they count all Workloads, at most 50 times; return time and queues."""
         for attempt in range(_QUEUE_READINGS_MAX):
             moment = self._wait_for_moment(due_at + attempt * SECOND)
             queues = self._objects_at(moment, scheme.CLUSTER_QUEUE)
@@ -352,7 +346,6 @@ class LiveGuide:
         return moment.now, queues
 
     def _prepare_step(self, step: GuideStep | None) -> KubectlStream | None:
-        """Start the kubectl process that creates the objects which a step's Jobs need; None if the step has no Jobs."""
         if step is None or step.folder is None:
             return None
         kubectl_stream = self._kubectl.start_stream("create", "-f", "-", "-o", _CREATION_TIME_FORMAT)
@@ -362,7 +355,6 @@ class LiveGuide:
         return kubectl_stream
 
     def _create_jobs_or_wait(self, step: GuideStep, kubectl_stream: KubectlStream | None) -> Instant:
-        """Create a step's Jobs at their due times, or wait until all Jobs end; return the virtual time at the end."""
         if kubectl_stream is None:
             return self._wait_until_idle(step)
         manifest_files = self._files[step.name]
@@ -384,7 +376,6 @@ class LiveGuide:
     def _create_with_stopped_clock(
         self, step: GuideStep, due_jobs: Sequence[_DueJob], kubectl_stream: KubectlStream
     ) -> Sequence[Instant]:
-        """Create each Job while the clock is stopped at the Job's due time; return the creation times."""
         self._request(CLOCK_PATH, {"until": due_jobs[0][0]})
         for _ in range(len(self._documents_of(step.name)) - len(due_jobs)):
             kubectl_stream.next_line()  # the objects that the Jobs need
@@ -399,7 +390,6 @@ class LiveGuide:
     def _create_with_running_clock(
         self, step: GuideStep, due_jobs: Sequence[_DueJob], kubectl_stream: KubectlStream
     ) -> Sequence[Instant]:
-        """Create each Job at its due time without stopping the clock; return the creation times."""
         started_at, wall_started_at = self._wait_for_moment(self.start_time + step.starts_at).now, wall_clock()
         for due_at, document in due_jobs:
             self._wait_for_duration(due_at - started_at - int((wall_clock() - wall_started_at) * self._platform.speed))
@@ -412,7 +402,6 @@ class LiveGuide:
         return [document for path, _ in self._files[step] for document in _read_documents(path)]
 
     def _wait_until_idle(self, step: GuideStep) -> Instant:
-        """Wait, up to a time limit, until all Jobs end and the added nodes are removed; return the virtual time."""
         instant = started_at = self.start_time + step.starts_at
         while (
             unfinished_jobs := unfinished_of(self._objects_at(self._wait_for_moment(instant), scheme.JOB))
@@ -433,7 +422,7 @@ class LiveGuide:
         return instant
 
     def _wait_for_moment(self, instant: Instant) -> GuideMoment:
-        """Wait for a virtual time; return the time reached (later if the clock runs on) and the objects' revision."""
+        """Wait for a virtual time; if the clock runs on, the returned moment can be later."""
         if self._stops_clock:
             self._request(CLOCK_PATH, {"until": instant})
         while (moment := self._current_moment()).now < instant:
@@ -447,7 +436,6 @@ class LiveGuide:
         return GuideMoment(status["instant"], status["revision"])
 
     def _request(self, path: str, put: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-        """GET a path of the platform, or PUT `put` to it, as the owner; retry once after a connection error."""
         connection = self._platform.connection
         try:
             return request_as_owner(connection, path, put)
@@ -467,7 +455,6 @@ class LiveGuide:
 
 
 def _counted_workloads(queue: Obj) -> int:
-    """Return the number of Workloads in a ClusterQueue's status: pending Workloads and those with reserved quota."""
     status = queue.get("status") or {}
     workload_count: int = status.get("pendingWorkloads", 0) + status.get("reservingWorkloads", 0)
     return workload_count
@@ -479,7 +466,6 @@ def _read_documents(path: Path) -> Sequence[dict[str, Any]]:
 
 
 def _with_run_time(document: dict[str, Any], runtime: str, cluster: Obj | None) -> dict[str, Any]:
-    """Return a Job manifest with this run time, unless the manifest or the Cluster already sets a run time."""
     if has_run_time(document, cluster):
         return document
     metadata = document["metadata"]

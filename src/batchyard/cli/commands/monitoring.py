@@ -123,7 +123,6 @@ def write_prometheus_files(folder: MonitoringFolder, data_dir: Path, url: str) -
 
 
 def _prometheus_configuration(text: str, url: str, rules: list[str]) -> Mapping[str, Any]:
-    """Return the Prometheus configuration of `deploy/monitoring`, changed to scrape the platform at `url`."""
     url_parts = urlsplit(url)
     configuration: dict[str, Any] = yaml.load(text, Loader=yaml.CSafeLoader)
     configuration["rule_files"] = rules
@@ -206,7 +205,7 @@ def url_of(port: int) -> str:
 
 
 def find_free_port(port: int, option: str) -> int:
-    """Return `port`, or any free port for 0; raise ProgramError, which names `option`, if the port is in use."""
+    """Return `port`, or any free port for 0; raise ProgramError, which names `option`, if the port cannot be used."""
     try:
         with socket.create_server((LOOPBACK, port)) as server_socket:
             bound_port: int = server_socket.getsockname()[1]
@@ -337,9 +336,10 @@ _ProgramProcesses = list[tuple[HttpProgram, "subprocess.Popen[bytes]"]]
 
 
 def start_monitoring(request: MonitoringRequest) -> None:
-    """Configure and start Prometheus and Grafana; return after a termination signal, with `detach` once both are ready.
+    """Start Prometheus and, if requested and installed, Grafana, with new configuration files.
 
-    The command exits with 1 if one of the programs cannot be started or ends.
+    Returns after a termination signal, or with `detach` once the programs are ready. The command exits with 1 if one of
+    the programs cannot be started or ends.
     """
     platform_process = require_running_platform(request.data_dir)
     prometheus_path = shutil.which("prometheus")
@@ -399,7 +399,6 @@ def _starts_grafana(request: MonitoringRequest) -> bool:
 
 
 def _grafana_program_command() -> Sequence[str]:
-    """Return the start of Grafana's command line, such as `grafana server`; empty if Grafana is not installed."""
     if (program_path := shutil.which("grafana")) is not None:
         return [program_path, "server"]
     old_program_path = shutil.which("grafana-server")
@@ -411,13 +410,11 @@ def _grafana_http_program(folder: MonitoringFolder, port: int) -> HttpProgram:
 
 
 def _grafana_command(folder: MonitoringFolder) -> list[str]:
-    """Return the command line that runs Grafana with the generated settings, even if Grafana is not installed."""
     program = _grafana_program_command() or ("grafana", "server")
     return [*program, f"--homepath={_grafana_home(program[0])}", f"--config={folder.settings}"]
 
 
 def _grafana_home(program: str) -> Path:
-    """Return the folder of Grafana's own files: that of the unpacked archive, or else that of the Linux packages."""
     archive_folder = Path(program).resolve().parents[1] if "/" in program else Path(_PACKAGED_GRAFANA_HOME)
     return archive_folder if (archive_folder / "conf" / "defaults.ini").is_file() else Path(_PACKAGED_GRAFANA_HOME)
 
@@ -425,7 +422,6 @@ def _grafana_home(program: str) -> Path:
 def _run_programs(
     programs: Sequence[HttpProgram], folder: MonitoringFolder, platform: str, request: MonitoringRequest
 ) -> None:
-    """Start the programs one after the other and print their URLs; unless detached, wait until one ends."""
     with _end_on_signal(), _end_processes_on_exit(folder, request) as processes:
         for program in programs:
             process = start(program)
@@ -482,7 +478,6 @@ def _end_processes_on_exit(folder: MonitoringFolder, request: MonitoringRequest)
 
 
 def _wait_until_one_ends(processes: _ProgramProcesses) -> None:
-    """Wait until Prometheus or Grafana ends, then raise ProgramError."""
     while True:
         for program, process in processes:
             try:
@@ -493,7 +488,6 @@ def _wait_until_one_ends(processes: _ProgramProcesses) -> None:
 
 
 def _monitoring_document(processes: _ProgramProcesses, folder: MonitoringFolder, platform: str) -> Mapping[str, Any]:
-    """Return the JSON document that the command prints: URLs, pids and files of Prometheus and Grafana."""
     program_by_name = {program.name: (program, process.pid) for program, process in processes}
     prometheus, pid = program_by_name[_PROMETHEUS]
     grafana = program_by_name.get(_GRAFANA)

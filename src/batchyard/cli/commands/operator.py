@@ -219,7 +219,6 @@ def _kueue_settings(options: OperatorOptions) -> KueueSettings:
 
 
 def _lease_settings(lease: LeaseOptions) -> LeaseSettings:
-    """Return the settings of leader election, with a unique identity of this process."""
     host_name = socket.gethostname()
     identity = f"{host_name}_{uid_for(wall_clock(), host_name, str(os.getpid()))}"
     durations = lease.duration, lease.renew_deadline, lease.retry_period

@@ -120,7 +120,6 @@ def run(request: SimulateRequest) -> None:
 
 
 def _read_earlier_totals(path: Path) -> Mapping[str, float]:
-    """Return the totals of an earlier run from its report or JSON output; the command exits if the file is neither."""
     remedy = "--compare-with needs a file written by --report or --output json"
     try:
         if path.stat().st_size > EARLIER_RESULT_LENGTH_MAX:
@@ -193,7 +192,6 @@ def _fail_with_faults(faults: Sequence[ManifestFault | FileFault], remedy: str =
 
 
 def _check_queue_names(manifests: Manifests, state: State | None) -> None:
-    """Exit if the LocalQueue of a job, or the ClusterQueue of a LocalQueue, exists at no time of the run."""
     state_manifests = [] if state is None else [Manifest(dict(obj), "", 0) for obj in state.objects.values()]
     configuration = build_configuration([*state_manifests, *manifests.objects])
     faults: dict[str, ManifestFault] = {}
@@ -214,7 +212,6 @@ def _check_queue_names(manifests: Manifests, state: State | None) -> None:
 
 
 def _with_requested_run_times(scenario: Scenario, request: SimulateRequest) -> Scenario:
-    """Return the scenario with the run times of the file that the arguments name; exit with 1 if it is invalid."""
     path = request.runtimes
     if path is None:
         return scenario
@@ -251,7 +248,6 @@ def input_remarks(simulation_input: SimulationInput, request: SimulateRequest) -
 
 
 def _namespace_remarks(simulation_input: SimulationInput) -> Iterator[str]:
-    """Yield a remark on the Namespaces that the run creates, because manifests use them and do not define them."""
     state_objects = () if simulation_input.state is None else simulation_input.state.objects
     names = undefined_namespaces(simulation_input.scenario.steps)
     names = [name for name in names if Key(scheme.NAMESPACE, "", name) not in state_objects]
@@ -293,7 +289,6 @@ def run_to_end(simulation: Simulation) -> Result:
 
 @contextmanager
 def _event_sink(name: str | None) -> Iterator[Callable[[Record], None]]:
-    """Yield a function that writes records to the event log as JSON lines; or does nothing if `name` is None."""
     if name is None:
         yield ignore_record
         return
@@ -342,7 +337,6 @@ def _read_trace_or_exit(folder: Path, load: Fraction) -> Trace:
 
 
 def _format_trace_report(report: TraceReport, result: Result | None, output_format: Output) -> str:
-    """Format the report on a replayed trace, and the final objects of the manifests that ran beside the trace."""
     if output_format.is_table:
         tables = report_tables(report, wide=output_format is Output.WIDE)
         return tables if result is None else f"{tables}\n{format_result(result, output_format)}"
@@ -353,7 +347,7 @@ def _format_trace_report(report: TraceReport, result: Result | None, output_form
 
 
 def _without_trace(result: Result) -> Result:
-    """Return the result without the nodes and pods of the replayed trace, which are thousands of uniform rows."""
+    """Remove all nodes, and the pods of the replayed trace: they would be thousands of uniform rows."""
     pods = [pod for pod in result.objects[scheme.POD] if pod["metadata"]["namespace"] != NAMESPACE]
     return replace(result, objects={**result.objects, scheme.NODE: [], scheme.POD: pods})
 

@@ -104,7 +104,6 @@ def format_status(status_report: Mapping[str, Any], *, is_wide: bool) -> str:
 
 
 def _describe_objects(counts: Mapping[str, int], *, is_wide: bool) -> str:
-    """Describe how many objects are stored: the total, and those of the most frequent kinds (`is_wide`: all kinds)."""
     shown_counts = sorted(counts.items(), key=lambda each: -each[1])[: None if is_wide else _KINDS_SHOWN_MAX]
     omitted_count = len(counts) - len(shown_counts)
     omission_text = f" and {count_with_noun(omitted_count, 'more kind')} (all: -o wide)" if omitted_count else ""
@@ -113,7 +112,6 @@ def _describe_objects(counts: Mapping[str, int], *, is_wide: bool) -> str:
 
 
 def _local_node_rows(node_status: Mapping[str, Any]) -> dict[str, str]:
-    """Return status rows on this machine as a node: isolation of pods, images, GPUs, and missing features."""
     isolation_status = node_status["isolation"]
     mechanisms = {
         f"bubblewrap {isolation_status['bubblewrap']}": isolation_status["bubblewrap"],
@@ -138,7 +136,6 @@ def _local_node_rows(node_status: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _describe_images(status: Mapping[str, Any]) -> str:
-    """Describe which container images can run on this machine, and with which container engine."""
     engine_descriptions = [_describe_engine(engine) for engine in status["engines"]]
     if not engine_descriptions:
         return "only images set by --image; for other images: apt-get install podman runc, or docker"

@@ -64,7 +64,6 @@ def start(options: UpOptions, *, detach: bool) -> None:
 
 
 def _prepare_data_directory(folder: Path) -> None:
-    """Create a data directory; the command exits if that fails or if a platform already runs in it."""
     try:
         prepare_data_dir(folder)
     except DirectoryError as error:
@@ -116,7 +115,9 @@ def with_kueue_configuration(options: UpOptions) -> PlatformOptions:
 
 
 def read_requested_cluster(options: UpOptions) -> Obj | None:
-    """Return the Cluster that `--cluster` names, with images and folders from other options; None without `--cluster`.
+    """Return the Cluster that `--cluster` names, with the images, folders and host network of other options.
+
+    None if `--cluster` is not set.
 
     The command exits if the Cluster is invalid, or if other options conflict with `--cluster`.
     """
@@ -141,7 +142,6 @@ def read_requested_cluster(options: UpOptions) -> Obj | None:
 
 
 def _parse_image(text: str) -> dict[str, object]:
-    """Parse the value of an `--image` option to an entry of the Cluster's `spec.local.images`; exit if malformed."""
     name, equals_sign, replacement = text.partition("=")
     if not equals_sign or not name or not replacement:
         examples = "such as 'pytorch/*=.venv' or 'busybox=/', or as NAME=podman: or NAME=docker:"
@@ -158,7 +158,6 @@ def _parse_image(text: str) -> dict[str, object]:
 
 
 def _read_cluster(path: Path) -> Obj:
-    """Return the Cluster in a file; for the name `local`, the built-in Cluster that has this machine as its node."""
     try:
         text = _LOCAL_CLUSTER if path == _LOCAL_CLUSTER_NAME else path.read_text("utf-8")
         manifests = read_manifests([(str(path), text)])

@@ -88,7 +88,6 @@ def run(request: WhatifRequest) -> None:
 
 
 def _missing_object_messages(comparison: Comparison, deleted_keys: Sequence[Key]) -> list[str]:
-    """Return a message for each object to delete that did not exist at the time of the change."""
     rejected_keys = [each.key for each in comparison.refused if each.reason == NotFound.reason]
     messages = []
     for key in deleted_keys:
@@ -130,7 +129,6 @@ def _requested_run_start(request: WhatifRequest) -> RunStart:
 
 
 def _parse_object_key(text: str) -> Key:
-    """Parse the KIND[/NAMESPACE]/NAME of an object to delete; raise InvalidScenario if the text is malformed."""
     kind, *namespace_and_name = text.split("/")
     kind_name = kind.lower()
     for info in KINDS:
@@ -195,7 +193,6 @@ def _queue_row(row: QueueDifference) -> list[str]:
 
 
 def _machines_table(comparison_document: dict[str, Any]) -> list[str]:
-    """Return a table of node counts, machine hours and costs with and without the change; empty if they are equal."""
     nodes, cost_fields = comparison_document["nodes"], comparison_document["costs"]
     if nodes["without"] == nodes["changed"] and cost_fields["without"] == cost_fields["changed"]:
         return []

@@ -130,7 +130,6 @@ def _quota_lines(document: Document, *, is_wide: bool) -> Iterator[str]:
 
 
 def _queue_quota_lines(document: Document) -> Iterator[str]:
-    """Yield the lines of a ClusterQueue's quota table: nominal, used, borrowed, lent and available amounts."""
     fields = ("nominal", "used", "borrowed", "lent", "available")
     rows = [
         (quota["flavor"], quota["resource"], *(readable_quantity(quota["resource"], quota[field]) for field in fields))
@@ -144,7 +143,6 @@ def _queue_quota_lines(document: Document) -> Iterator[str]:
 
 
 def _quota_rows(document: Document) -> Iterator[tuple[str, ...]]:
-    """Yield a row per pod set, flavor, resource and quota level (ClusterQueue or Cohort); repeated cells are empty."""
     for pod_set in document.get("podSets") or ():
         if pod_set.get("unavailable"):
             yield pod_set["name"], "", pod_set["unavailable"], "", "", "not covered by the queue", *[""] * 6
@@ -216,10 +214,6 @@ def _change_lines(document: Document) -> Iterator[str]:
 
 
 def _table_lines(rows: Sequence[Sequence[str]], *, is_last_column_uncut: bool = False) -> Iterator[str]:
-    """Yield the lines of an aligned table without empty columns; long cells are cut.
-
-    With `is_last_column_uncut`, the cells of the last column are never cut.
-    """
     nonempty_columns = [column for column in range(len(rows[0])) if any(row[column] for row in rows[1:])]
     cells = [
         [
@@ -362,7 +356,6 @@ def explain_in_world(world: "World", subject: Subject, output_format: Output) ->
 
 
 def _resolve_key(world: "World", subject: Subject) -> Key:
-    """Return the key of the object to explain; exit if none has the name, or several in different namespaces do."""
     all_metadata = [obj["metadata"] for obj in world.objects(subject.kind)]
     same_named = [metadata for metadata in all_metadata if metadata["name"] == subject.name]
     if subject.namespace:
@@ -381,14 +374,12 @@ def _resolve_key(world: "World", subject: Subject) -> Key:
 
 
 def _explain_locally(subject: Subject, target: ClusterTarget, output_format: Output) -> None:
-    """Print an explanation computed on this machine, from the objects of a server that does not serve `why`."""
     from batchyard.cli.cluster_access import read_requested_state  # noqa: PLC0415 - loads the simulator
 
     explain_in_state(subject, read_requested_state(None, target), output_format)
 
 
 def _kinds_by_name() -> dict[str, str]:
-    """Return the kinds that the command explains by their singular, plural and short names."""
     kinds = dict(_SHORT_KIND_NAMES)
     for kind in EXPLAINED_KINDS:
         info = kind_info(kind)

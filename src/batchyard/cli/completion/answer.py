@@ -75,7 +75,7 @@ def complete(words: Sequence[str], kubeconfig: str = "") -> CompletionAnswer:
 
 
 class _CommandLine:
-    """The words of a command line before the current one: the command, and the options and arguments so far."""
+    """The command, options and arguments before the word to complete."""
 
     def __init__(self, table: _Table) -> None:
         self.command = table
@@ -110,11 +110,9 @@ class _CommandLine:
         self._values |= dict.fromkeys(option["names"], value)
 
     def option(self, name: str) -> Mapping[str, Any] | None:
-        """Return the command's option with a name such as `-o`; None if there is none."""
         return next((option for option in self.command["options"] if name in option["names"]), None)
 
     def option_rows(self) -> Sequence[Row]:
-        """Return the long names of the command's options, with their help."""
         return [
             (name, option["help"])
             for option in self.command["options"]
@@ -123,14 +121,12 @@ class _CommandLine:
         ]
 
     def argument_kind(self) -> str:
-        """Return the kind of values of the next argument; `none` after the last."""
         kinds: Sequence[str] = self.command["arguments"]
         if self._argument_count < len(kinds):
             return kinds[self._argument_count].removesuffix("*")
         return kinds[-1].removesuffix("*") if kinds and kinds[-1].endswith("*") else "none"
 
     def name_query(self, kubeconfig: str) -> NameQuery:
-        """Return the cluster and namespace of the completed names, from the options so far and `kubeconfig`."""
         data_dir = self._values.get("--data-dir", "")
         kubeconfig_path = self._values.get("--kubeconfig", "") or (f"{data_dir}/kubeconfig" if data_dir else kubeconfig)
         return NameQuery(kubeconfig_path, self._values.get("--context", ""), self._values.get("--namespace", ""))
@@ -140,7 +136,6 @@ _UNKNOWN_COMMAND: Final[_Table] = {"commands": {}, "options": [], "arguments": [
 
 
 def _complete_value(kind: str, current: str, query: NameQuery) -> CompletionAnswer:
-    """Return the completions of the value of an option or argument."""
     if kind in _SHELL_KINDS:
         return CompletionAnswer(kind)
     if kind.startswith("choices:"):
@@ -153,7 +148,7 @@ def _complete_value(kind: str, current: str, query: NameQuery) -> CompletionAnsw
 
 
 def _complete_object(current: str, query: NameQuery, kinds_text: str) -> CompletionAnswer:
-    """Return the completions of an object such as `job/train`: its kinds, or after the slash its names.
+    """Complete an object such as `job/train`: first its kind, after the slash its name.
 
     `kinds_text` has the allowed kinds, such as `job|pod`; '' allows all kinds.
     """
@@ -182,7 +177,7 @@ def _join_assignments(words: Sequence[str]) -> list[str]:
 
 
 def _load_table() -> _Table:
-    """Return the table of all commands that tools/completion_table.py writes."""
+    """Return the table of all commands, which tools/completion_table.py generates."""
     content = pkgutil.get_data("batchyard.cli.completion", "commands.json")
     assert content is not None, "the file commands.json is missing: reinstall the package batchyard"
     table: _Table = json.loads(content)

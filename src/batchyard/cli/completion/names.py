@@ -47,8 +47,6 @@ class NameQuery(NamedTuple):
 
 
 class _ServerAccess(NamedTuple):
-    """The URL of an API server, its TLS settings (None for plain HTTP), request headers, and default namespace."""
-
     url: str
     tls: "ssl.SSLContext | None"
     headers: Mapping[str, str]
@@ -70,8 +68,6 @@ def list_names(plural: str, query: NameQuery) -> Sequence[str]:
 
 @contextmanager
 def _time_limit() -> Iterator[None]:
-    """Raise _TooSlowError in the `with` block after TIMEOUT_SECONDS."""
-
     def raise_too_slow(*_: object) -> None:
         raise _TooSlowError
 
@@ -111,7 +107,7 @@ def _request_names(plural: str, query: NameQuery) -> Sequence[str]:
 
 
 def _read_access(query: NameQuery) -> _ServerAccess:
-    """Return the access that a kubeconfig describes, without credential plugins; raise an error if it is invalid."""
+    """Return the access that a kubeconfig describes; credential plugins are ignored."""
     import yaml  # noqa: PLC0415 - only to ask for names
 
     path = _kubeconfig_path(query.kubeconfig)
@@ -130,7 +126,6 @@ def _read_access(query: NameQuery) -> _ServerAccess:
 
 
 def _kubeconfig_path(path_list: str) -> Path:
-    """Return the first existing file of a path list such as $KUBECONFIG; raise FileNotFoundError if none exists."""
     paths = [Path(name).expanduser() for name in (path_list or _DEFAULT_KUBECONFIG).split(":") if name]
     for path in paths:
         if path.is_file():
@@ -158,7 +153,6 @@ def _tls_context(folder: Path, cluster: Mapping[str, Any], user: Mapping[str, An
 
 
 def _read_credential(folder: Path, entry: Mapping[str, Any], name: str) -> bytes:
-    """Return a certificate or key that a kubeconfig contains, or that is in the file it names; b'' if it has none."""
     if entry.get(f"{name}-data"):
         return base64.b64decode(entry[f"{name}-data"])
     return (folder / entry[name]).read_bytes() if entry.get(name) else b""

@@ -56,11 +56,11 @@ T = TypeVar("T")
 
 
 class ClusterRequestError(Exception):
-    """A request to the cluster fails; the message has the place, the reason and the remedy."""
+    """A request to the cluster fails or must not be sent; the message has the reason."""
 
 
 class _ServerTime(NamedTuple):
-    """A reading of the server's clock: its instant and speed, and this machine's monotonic clock in seconds."""
+    """The server's time and clock speed; `read_at` is this machine's monotonic clock in seconds."""
 
     instant: Instant
     speed: float
@@ -147,7 +147,7 @@ class ClusterClient:
         return PendingList((), f"the server does not serve pending Workloads ({_VISIBILITY_GROUP})")
 
     async def get(self, path: str, timeout_seconds: int = 30) -> HttpResponse:
-        """Send a GET request; raise ClusterRequestError without a response, or for status 401 (Unauthorized)."""
+        """Send a GET request; raise ClusterRequestError if there is no response, or for status 401 (Unauthorized)."""
         return await self._request(HttpRequest("GET", path, timeout=timeout_seconds * SECOND))
 
     async def merge_patch(self, path: str, patch: Mapping[str, Any]) -> None:
@@ -198,7 +198,7 @@ class ClusterClient:
         return [info.storage_version, *[each for each in reversed(info.versions) if each != info.storage_version]]
 
     async def _list_pages(self, path: str, query: str) -> tuple[int, Sequence[Obj]]:
-        """Return the status code (200, 403 or 404) of a list, and the items of all its pages."""
+        """Return status code 200 and the items of all pages; on 403 or 404, that status code without items."""
         items: list[Obj] = []
         selector, next_page = f"&{query}" if query else "", ""
         for _ in range(_PAGES_MAX):
@@ -248,7 +248,10 @@ async def watch_objects(
     on_events: Callable[[Sequence[WatchEvent]], None],
     on_trouble: Callable[[Informer], None],
 ) -> None:
-    """List and watch an informer's objects until the task is cancelled; call `on_trouble` after each request."""
+    """List and watch an informer's objects until the task is cancelled; pass their changes to `on_events`.
+
+    `on_trouble` is called after each request, also after a successful one.
+    """
 
     def on_lines(lines: Sequence[bytes]) -> None:
         on_events(informer.process_watch_lines(lines))
@@ -265,7 +268,7 @@ async def watch_objects(
 
 
 class LogReader:
-    """Reads each line of a pod's timestamped log exactly once, even if the log is read again."""
+    """Passes each line of a pod's timestamped log to `notify` exactly once, even if the log is read again."""
 
     def __init__(self, pod: str, notify: Callable[[str, str], None]) -> None:
         self._pod = pod

@@ -135,14 +135,12 @@ def jobs(
 
 
 async def _find_named_jobs(client: ClusterClient, namespace: str, names: Sequence[str]) -> Sequence[JobEntry]:
-    """Return the jobs that the user names, each once; raise ClusterRequestError before any change if one is missing."""
     if len(names) > _JOBS_MAX:
         raise ClusterRequestError(f"{len(names)} names are too many: use at most {_JOBS_MAX} at once")
     return await find_jobs(client, namespace or client.namespace, names)
 
 
 def _confirm_cancellation(entries: Sequence[JobEntry], *, is_confirmed: bool) -> None:
-    """Ask at the terminal whether to delete the jobs; exit with 1 if the user declines or there is no terminal."""
     if is_confirmed or not entries:
         return
     lines = [f"{entry.title} in namespace {entry.namespace} ({describe_state(entry)})" for entry in entries]
@@ -164,7 +162,6 @@ def describe_state(entry: JobEntry) -> str:
 
 
 async def _cancel(client: ClusterClient, entry: JobEntry, *, waits: bool) -> None:
-    """Delete a job with its pods and report it; if `waits`, wait up to a minute until the job is gone."""
     path = await client.path_of(entry.api_version, entry.kind, entry.namespace, entry.name)
     try:
         await client.delete(path, entry.uid)
@@ -226,7 +223,6 @@ _SUSPEND_EFFECTS: Final[Mapping[JobState, str]] = {
 
 
 async def _set_active(client: ClusterClient, entry: JobEntry, *, is_active: bool) -> None:
-    """Set `spec.active` of a job's Workload and print the effect, or that the value was set before."""
     verb, job_text = ("resumed" if is_active else "suspended"), f"{entry.title} in namespace {entry.namespace}"
     if entry.state.has_ended:
         raise ClusterRequestError(f"{job_text} has ended ({entry.state}), so it cannot be {verb}: submit it again")
@@ -291,7 +287,6 @@ def resume(
 
 
 async def _set_priority(client: ClusterClient, entry: JobEntry, class_name: str) -> str:
-    """Set the WorkloadPriorityClass of a job; return a line for the user. Raises ClusterRequestError on failure."""
     job_text = f"{entry.title} in namespace {entry.namespace}"
     value = await _class_value(client, class_name)
     if entry.state.has_ended:
@@ -315,10 +310,7 @@ async def _set_priority(client: ClusterClient, entry: JobEntry, class_name: str)
 
 
 async def _class_value(client: ClusterClient, class_name: str) -> int | str:
-    """Return the value of a WorkloadPriorityClass; `unknown` if the classes may not be listed.
-
-    Raises ClusterRequestError if the class does not exist.
-    """
+    """Return the value of a class; `unknown` if the user may not list the classes."""
     classes = await client.list_objects(scheme.WORKLOAD_PRIORITY_CLASS)
     if classes is None:
         return "unknown"
@@ -332,7 +324,6 @@ async def _class_value(client: ClusterClient, class_name: str) -> int | str:
 
 
 def _class_of(entry: JobEntry) -> str:
-    """Return the WorkloadPriorityClass of a job; '' if it has none."""
     if entry.job is not None:
         return label(entry.job, well_known.PRIORITY_CLASS) or ""
     reference = {} if entry.workload is None else entry.workload["spec"].get("priorityClassRef") or {}
@@ -340,7 +331,7 @@ def _class_of(entry: JobEntry) -> str:
 
 
 def _check_class_change(entry: JobEntry, job_text: str) -> None:
-    """Raise ClusterRequestError if Kueue rejects the change: a job with quota can change its class but not add one."""
+    """Raise ClusterRequestError for a change that Kueue rejects: a job with quota can change its class, not add one."""
     if entry.workload is None or not is_true(entry.workload, "QuotaReserved") or _class_of(entry):
         return
     names = f"{entry.title} -n {entry.namespace}"

@@ -154,7 +154,7 @@ def pod_owner(pod: Obj) -> tuple[str, str] | None:
 
 
 def _workload_rank(workload: Obj) -> tuple[bool, Instant]:
-    """Return a sort key that puts the newest unfinished Workload last, or the newest one if all have finished."""
+    """Return a sort key: unfinished Workloads come after finished ones, and newer ones after older ones."""
     return not is_true(workload, "Finished"), workload_view(workload).created
 
 
@@ -195,7 +195,6 @@ def count_pods(pods: Sequence[Obj]) -> JobPods:
 
 
 def _waiting_reason(pod: Obj) -> str:
-    """Return why a pod is not scheduled or its containers do not start; '' if there is no reason."""
     scheduled = find_condition(pod, "PodScheduled")
     if scheduled is not None and scheduled["status"] == "False":
         return scheduled.get("message") or scheduled.get("reason") or ""
@@ -330,7 +329,6 @@ def _is_named(entry: JobEntry, text: str) -> bool:
 async def _not_found_message(
     client: ClusterClient, namespace: str, text: str, entries_in_namespace: Sequence[JobEntry]
 ) -> str:
-    """Return the error message for a missing job, with other namespaces that have it, or with similar names."""
     message = f"{text if '/' in text else f'job {text}'} not found in namespace {namespace}"
     entries_elsewhere = await read_entries(client, "", with_pods=False) or ()
     namespaces = list(dict.fromkeys(entry.namespace for entry in entries_elsewhere if _is_named(entry, text)))

@@ -47,8 +47,6 @@ class LogRequest:
 
 
 class _JobLogs:
-    """Reads the logs of one job's pods and prints their lines, with the pod's name if there are several."""
-
     def __init__(self, client: ClusterClient, entry: JobEntry, request: LogRequest) -> None:
         self._client = client
         self._entry = entry
@@ -57,7 +55,6 @@ class _JobLogs:
         self._readers: dict[str, asyncio.Task[None]] = {}
 
     async def print(self) -> None:
-        """Print the logs of the pods that have started; raise ClusterRequestError if there are none."""
         pods = await self._list_pods()
         started_pods = [pod for pod in pods if _has_started(pod, self._container_of(pod))]
         self._check_started(pods, started_pods)
@@ -66,7 +63,7 @@ class _JobLogs:
             await self._read(pod)
 
     async def follow(self) -> None:
-        """Print the logs of the selected pods, also if they start later, until the job or the pod of `--pod` ends."""
+        """Print the logs until the job, or the pod of `--pod`, ends; pods that start later are included."""
         self._has_several = self._entry.pod_count > 1 and not self._request.pod
         while True:
             has_job_ended = await self._has_job_ended()  # before the pods are listed, so that no pod is missed
@@ -94,7 +91,6 @@ class _JobLogs:
         self._readers[name] = asyncio.ensure_future(self._read(pod))
 
     async def _read(self, pod: Obj) -> None:
-        """Print the log of a pod's container to its end; when following, reconnect if the connection breaks."""
         name, container = pod["metadata"]["name"], self._container_of(pod)
         reader = LogReader(name, self._print_line)
         path = object_path(kind_info(scheme.POD), "v1", self._entry.namespace, name)
@@ -128,10 +124,6 @@ class _JobLogs:
         return entry.job is not None and state_of(job, None, None).state.has_ended
 
     async def _list_pods(self) -> Sequence[Obj]:
-        """Return the job's pods that the options select, sorted by completion index and name.
-
-        Without `follow`, raises ClusterRequestError if the job has pods but the options select none.
-        """
         entry, request = self._entry, self._request
         selector = _POD_LABELS.get(entry.kind)
         query = f"labelSelector={quote(f'{selector}={entry.name}')}" if selector else ""
@@ -161,7 +153,6 @@ class _JobLogs:
         return f"{self._entry.title} has no pod with index {request.index}; {available}"
 
     def _check_started(self, pods: Sequence[Obj], started_pods: Sequence[Obj]) -> None:
-        """Raise ClusterRequestError if no selected pod has started; print how many have not started."""
         entry = self._entry
         if not started_pods:
             state = f"{entry.state}: {entry.reason}" if entry.reason else str(entry.state)
@@ -189,13 +180,11 @@ class _JobLogs:
 
 
 def _index_of(pod: Obj) -> int | None:
-    """Return the completion index of a pod; None if its Job is not indexed."""
     text = label(pod, well_known.COMPLETION_INDEX) or ""
     return int(text) if text.isdecimal() else None
 
 
 def _has_started(pod: Obj, container: str) -> bool:
-    """Return whether a container of a pod has started, so that its log exists."""
     for status in (pod.get("status") or {}).get("containerStatuses") or ():
         state = status.get("state") or {}
         if status["name"] == container:

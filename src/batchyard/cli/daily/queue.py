@@ -95,7 +95,6 @@ class LineSources:
 
 
 async def _read_line_sources(client: ClusterClient, namespace: str) -> LineSources:
-    """Read the LocalQueues and Workloads of all namespaces, or if that is forbidden, of `namespace`."""
     local_queues = await client.list_objects(scheme.LOCAL_QUEUE)
     if local_queues is None and namespace:
         local_queues = await client.list_objects(scheme.LOCAL_QUEUE, namespace)
@@ -133,10 +132,6 @@ async def read_line(client: ClusterClient, sources: LineSources, cluster_queue: 
 async def _list_local_lines(
     client: ClusterClient, sources: LineSources, cluster_queue: str, namespace: str
 ) -> Sequence[Obj] | None:
-    """Return the pending Workloads in those LocalQueues of a namespace that belong to the ClusterQueue.
-
-    They are in scheduling order; None if they cannot be listed.
-    """
     items: list[Obj] = []
     for queue in sources.local_queues:
         metadata = queue["metadata"]
@@ -150,7 +145,6 @@ async def _list_local_lines(
 
 
 def _pending_job(item: Obj, sources: LineSources) -> PendingJob:
-    """Return a PendingWorkload of the visibility API as a job, with requests and reason from its Workload if known."""
     metadata = item["metadata"]
     entry = sources.entries.get((metadata["namespace"], metadata["name"]))
     owner = controller_of(item) or next(iter(metadata.get("ownerReferences") or ()), None)
@@ -204,8 +198,6 @@ def _entry_in_line(entry: JobEntry, place: int, local_place: int) -> PendingJob:
 
 @dataclass(frozen=True, slots=True)
 class _PlaceAnswer:
-    """The answer about one job: the pending jobs of its ClusterQueue, its place, and the forecast of its start."""
-
     entry: JobEntry
     line: QueueLine
     #: The job in the line; None if the line does not contain the job.
@@ -232,7 +224,6 @@ class _PlaceAnswer:
 
     @property
     def ahead(self) -> Sequence[PendingJob]:
-        """The pending jobs before this job in its ClusterQueue."""
         pending = self.pending_job
         return [] if pending is None else [each for each in self.line.jobs if each.place < pending.place]
 
@@ -305,7 +296,6 @@ async def _answer_place(client: ClusterClient, namespace: str, name: str, *, wit
 
 
 async def _read_forecast(client: ClusterClient, entry: JobEntry) -> Mapping[str, Any] | None:
-    """Return the server's forecast of a Workload's start; None if the server does not return one."""
     info = kind_info(scheme.WORKLOAD)
     path = object_path(info, info.storage_version, entry.namespace, entry.workload_name, "eta")
     response = await client.get(path, _FORECAST_TIMEOUT)
@@ -316,7 +306,7 @@ async def _read_forecast(client: ClusterClient, entry: JobEntry) -> Mapping[str,
 
 
 async def _pending_jobs(client: ClusterClient, namespace: str) -> tuple[list[PendingJob], Mapping[str, QueueLine]]:
-    """Return the pending jobs of a namespace ('' for all), sorted by queue and place, and the lines by ClusterQueue."""
+    """Return the jobs sorted by namespace, queue and place (unknown places last), and the lines by ClusterQueue."""
     sources = await _read_line_sources(client, namespace)
     queues = [each for each in sources.local_queues if namespace in ("", each["metadata"]["namespace"])]
     names = dict.fromkeys(name for each in queues if (name := each["spec"].get("clusterQueue")))

@@ -122,7 +122,6 @@ def _waiting_order(entry: JobEntry) -> tuple[bool, int, Instant]:
 
 
 def _queue_rows(queues: Sequence[Obj]) -> Iterator[ViewRow]:
-    """Yield a row for each flavor and resource of each ClusterQueue; only the first row of a queue has its counts."""
     for queue in queues:
         status, view = queue.get("status") or {}, cluster_queue_view(queue)
         used_amounts = {
@@ -159,7 +158,6 @@ def _running_row(entry: JobEntry, now: Instant) -> ViewRow:
 
 
 def _node_rows(nodes: Sequence[Obj], pods: Sequence[Obj]) -> Iterator[ViewRow]:
-    """Yield a row for each node, with the requests of its pods relative to its allocatable resources."""
     requests_by_node: dict[str, dict[str, int]] = {}
     for pod in pods:
         node_name = (pod.get("spec") or {}).get("nodeName")
@@ -342,7 +340,6 @@ def _tab_line(model: TopModel, state: ViewState) -> "Text":
 
 
 def _key_line(model: TopModel, state: ViewState) -> "Text":
-    """Return the last line: the filter being typed, why rows are not up to date, or the keys."""
     if state.is_typing:
         return _line(f"filter: {state.filter_text}_  (Enter keeps it, Esc removes it)", "bold")
     problem = next((section.problem for section in model.sections if section.problem and section.rows), "")
@@ -353,7 +350,6 @@ def _key_line(model: TopModel, state: ViewState) -> "Text":
 
 
 def _line(text: str, style: str) -> "Text":
-    """Return a line of text that is cut at the width of the terminal."""
     from rich.text import Text  # noqa: PLC0415 - slow to load
 
     return Text(text, style, no_wrap=True, overflow="ellipsis")
@@ -364,7 +360,6 @@ def _matching_rows(section: TopSection, state: ViewState) -> Sequence[ViewRow]:
 
 
 def _draw_section(section: TopSection, state: ViewState, height: int, *, has_title: bool) -> "RichTable":
-    """Return a section as a table of exactly `height` lines, from the first row that the user scrolled to."""
     rows = _matching_rows(section, state)
     row_limit = max(1, height - 1 - has_title)
     first_row = max(0, min(state.first_row, len(rows) - row_limit))
@@ -446,8 +441,6 @@ _KEY_BYTES_MAX: Final = 1024
 
 
 class _TopView:
-    """The live view of one cluster, until the user ends it."""
-
     def __init__(self, client: ClusterClient, namespace: str) -> None:
         self._client = client
         self._cache = ObjectCache()
@@ -460,7 +453,6 @@ class _TopView:
         self._has_changed = True
 
     async def run(self) -> None:
-        """Show the view on the terminal until the user presses q."""
         from rich.console import Console  # noqa: PLC0415 - slow to load
         from rich.live import Live  # noqa: PLC0415 - slow to load
 
@@ -516,7 +508,6 @@ class _TopView:
 
 @contextmanager
 def _keys_of_terminal(on_keys: Callable[[bytes], None]) -> Iterator[None]:
-    """Pass the keys of the terminal to `on_keys` as they are pressed; restore the terminal's mode at the end."""
     loop, descriptor = asyncio.get_running_loop(), sys.stdin.fileno()
     mode = termios.tcgetattr(descriptor)
     tty.setcbreak(descriptor)
@@ -529,7 +520,6 @@ def _keys_of_terminal(on_keys: Callable[[bytes], None]) -> Iterator[None]:
 
 
 async def _model_once(client: ClusterClient, namespace: str) -> TopModel:
-    """Return the view of the cluster from one list of each kind."""
     cache, problems = ObjectCache(), {}
     for kind in _KINDS:
         info = kind_info(kind)
@@ -544,7 +534,6 @@ async def _model_once(client: ClusterClient, namespace: str) -> TopModel:
 
 
 async def _scope_of(client: ClusterClient, namespace: str) -> str:
-    """Return the namespace to show: `namespace`, or else '' (all), or the default one if listing all is forbidden."""
     if namespace:
         return namespace
     info = kind_info(scheme.WORKLOAD)

@@ -364,7 +364,6 @@ def run_status(rendered_platform: RenderedPlatform, request: PlatformRequest) ->
 
 
 def _write_files(rendered_platform: RenderedPlatform) -> None:
-    """Write the rendered files to the folder; the command exits if they would overwrite files of the user."""
     paths, _ = write_platform_files(
         contents_by_path(rendered_platform.platform), rendered_platform.folder, overwrite=False
     )
@@ -379,10 +378,7 @@ def _write_files(rendered_platform: RenderedPlatform) -> None:
 
 @contextmanager
 def _lock_folder(rendered_platform: RenderedPlatform, display: Display) -> Iterator[tuple[FolderLock, StepJournal]]:
-    """Lock the rendered folder until the end of the `with` block; yield the lock and the folder's step journal.
-
-    SIGTERM is handled as Ctrl-C from then on.
-    """
+    """Lock the folder during the `with` block; from then on, SIGTERM acts like Ctrl-C, also after the block."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with FolderLock(rendered_platform.folder, display.report) as lock:
@@ -412,7 +408,7 @@ def _run_steps(
     steps: Sequence[PlatformStep],
     verb: str,
 ) -> dict[ProgressKind, int]:
-    """Run the steps and return how many ended with each kind of event; the command exits if one is not completed."""
+    """Run the steps; return how many ended with each kind of event. The command exits if one is not completed."""
     lock, journal, display = lock_journal_display
     unknown_steps = sorted(request.settings.skipped_steps - {step.name for step in steps})
     if unknown_steps:
@@ -446,7 +442,6 @@ def _exit_after_stop(error: RunStoppedError, verb: str, display: Display) -> NoR
 
 
 def _unfinished_command(journal: StepJournal) -> str:
-    """Return the command (`create` or `destroy`) of the folder's last run if that did not finish, else ''."""
     verb = ""
     for entry in journal.entries():
         if entry.get("event") == "run":
@@ -457,7 +452,6 @@ def _unfinished_command(journal: StepJournal) -> str:
 
 
 def _queue_commands(rendered_platform: RenderedPlatform, connection: ClusterConnection) -> Iterator[str]:
-    """Yield the shell commands with which the user lists the queues of the new cluster."""
     if rendered_platform.platform.google is not None:
         kubeconfig = Path(connection.kubeconfig)
         path = kubeconfig if kubeconfig.is_absolute() else rendered_platform.folder / kubeconfig
@@ -470,7 +464,6 @@ def _queue_commands(rendered_platform: RenderedPlatform, connection: ClusterConn
 def _find_leftovers(
     rendered_platform: RenderedPlatform, connection: ClusterConnection, command_runner: CommandRunner, display: Display
 ) -> Iterator[tuple[Leftover, list[str]]]:
-    """Yield the resources that `destroy` keeps, with the output of the command that lists them; skip empty lists."""
     for leftover in leftovers(rendered_platform.platform, connection, str(rendered_platform.folder)):
         if leftover.list_command is None:
             yield leftover, []
@@ -484,7 +477,6 @@ def _find_leftovers(
 def _print_dry_run(
     rendered_platform: RenderedPlatform, request: PlatformRequest, steps: Sequence[PlatformStep]
 ) -> None:
-    """Print every command that the steps would run, in order, without running any."""
     if request.progress_format is ProgressFormat.JSON:
         step_rows = [_dry_run_row(step) for step in steps]
         output.write(json.dumps({"folder": str(rendered_platform.folder), "steps": step_rows}, indent=4) + "\n")

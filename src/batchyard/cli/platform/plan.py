@@ -73,7 +73,6 @@ def findings(source: PlatformSource, platform: PlatformModel) -> Sequence[Merged
 
 
 def _pod_findings(source: PlatformSource, platform: PlatformModel, lines: DocumentLines) -> Iterator[MergedFinding]:
-    """Yield a lint error if the pods of Kueue and other system components do not fit on the platform's nodes."""
     for fault in system_pod_errors(platform):
         finding = LintFinding(
             rule=_ENGINE_ROOM_RULE,
@@ -97,7 +96,6 @@ def _is_idle(rendered_object: RenderedObject) -> bool:
 
 
 def _object_of_finding(finding: LintFinding, objects: Sequence[RenderedObject]) -> RenderedObject | None:
-    """Return the rendered object that a lint finding is for; None if its source is not an object number."""
     object_number = finding.source.removeprefix("<object ").removesuffix(">")
     return objects[int(object_number) - 1] if object_number.isdecimal() else None
 
@@ -134,8 +132,6 @@ _UNPRICED_NOTE: Final = "Disks, network, the control plane and licenses are not 
 
 
 class _Plan(NamedTuple):
-    """The contents of the plan that `batchyard platform plan` prints."""
-
     platform: PlatformModel
     #: The names of the Google Cloud resources by type; `objects` has the names of the applied objects by kind.
     google: Mapping[str, Sequence[str]]
@@ -241,7 +237,6 @@ def _finding_lines(merged_finding: MergedFinding, source: str, format_names: _Na
 
 
 def _fit_names(names: Sequence[str]) -> str:
-    """Format the names that fit on a line, followed by the number of omitted names."""
     fitting_names: list[str] = []
     for name in names:
         if fitting_names and len(", ".join([*fitting_names, name])) > _NAMES_WIDTH:
@@ -263,7 +258,6 @@ def _dollars_per_month(amount: MicroDollars) -> str:
 
 
 def _plan_document(plan: _Plan) -> dict[str, Any]:
-    """Return the plan as a JSON document, with costs in dollars per hour."""
     idle_price, full_price = _total_prices(plan.supplies)
     platform = plan.platform
     return {

@@ -58,10 +58,9 @@ class CommandRunner:
             return CommandOutput(exit_code, "", text)
 
     def _run(self, command: StepCommand, stdout: IO[bytes], stderr: IO[bytes], show_progress: ProgressCallback) -> int:
-        """Run a command and return its exit code; show its progress meanwhile.
+        """Return the exit code, NO_SUCH_PROGRAM if the command cannot be started, or TOO_LONG after its time limit.
 
-        Returns NO_SUCH_PROGRAM if the command cannot be started, and TOO_LONG if it exceeded its time limit. Raises
-        InterruptedCommandError after Ctrl-C.
+        Raises InterruptedCommandError after Ctrl-C.
         """
         started_at = monotonic_seconds()
         try:
@@ -99,7 +98,6 @@ class CommandRunner:
             )
 
     def _enforce_time_limit(self, process: "Popen[bytes]", command: StepCommand, seconds: float, is_late: bool) -> bool:
-        """Send SIGINT at the command's time limit, SIGKILL a minute later; return whether the limit has passed."""
         if seconds > command.limit_seconds + _INTERRUPT_GRACE_SECONDS:
             _signal_process_group(process, signal.SIGKILL)
         elif seconds > command.limit_seconds and not is_late:
@@ -108,7 +106,6 @@ class CommandRunner:
         return is_late
 
     def _interrupt(self, process: "Popen[bytes]", command: StepCommand, interrupt_count: int) -> None:
-        """Forward Ctrl-C number `interrupt_count` to the command: the first as SIGINT, then SIGTERM, then SIGKILL."""
         name = command.argv[0]
         if interrupt_count == 1:
             self._report(f"interrupted {name}, waiting until it ends (Ctrl-C again kills it, which can lose its state)")
@@ -118,14 +115,12 @@ class CommandRunner:
 
 
 def _final_exit_code(exit_code: int, interrupt_count: int, has_timed_out: bool) -> int:
-    """Return the exit code of an ended command, or TOO_LONG; raise InterruptedCommandError after Ctrl-C."""
     if interrupt_count:
         raise InterruptedCommandError
     return TOO_LONG if has_timed_out else exit_code
 
 
 def _failure_message(exit_code: int, command: StepCommand) -> str:
-    """Return an error message if the command could not be started or exceeded its time limit, else ''."""
     if exit_code == NO_SUCH_PROGRAM:
         return f"{command.argv[0]}: program not found on the PATH; install it first"
     if exit_code == TOO_LONG:
@@ -146,7 +141,6 @@ def _read_all(file: IO[bytes]) -> str:
 
 
 def _last_line(file: IO[bytes]) -> str:
-    """Return the last non-empty line of a file to which a command is still writing; '' if there is none."""
     end = os.fstat(file.fileno()).st_size
     text = os.pread(file.fileno(), _LOG_TAIL_BYTES, max(0, end - _LOG_TAIL_BYTES)).decode("utf-8", "replace")
     lines = [line.strip() for line in text.splitlines() if line.strip()]

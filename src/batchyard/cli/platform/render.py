@@ -25,7 +25,7 @@ _PATHS_SHOWN_MAX: Final = 10
 
 
 def run(file: str, out: Path, project: str, *, overwrite: bool) -> None:
-    """Write all files of a platform; exit with 1 on failure, also if a user's file would be overwritten."""
+    """Write all files of a platform; exit with 1 on failure. A user's file is replaced only with `overwrite`."""
     platform = read_valid_platform(read_source(file), project)
     if platform.google is not None and not platform.google.project:
         output.fail(f"batchyard: {file} sets no Google Cloud project; set spec.google.project, or use --project ID")
@@ -78,7 +78,6 @@ def write_platform_files(files: Mapping[str, str | bytes], out: Path, *, overwri
 
 
 def _read_digest_record(out: Path) -> dict[str, list[str]]:
-    """Return the digests of the contents that earlier runs wrote, by file path; empty without a valid record file."""
     try:
         return msgspec.json.decode((out / RECORD_FILE).read_bytes(), type=dict[str, list[str]])
     except (FileNotFoundError, msgspec.DecodeError):
@@ -103,14 +102,12 @@ def _write_atomically(target: Path, content: bytes) -> None:
 
 
 def _is_foreign_file(target: Path, content: bytes, digests: list[str]) -> bool:
-    """Return whether a file exists with content that `batchyard platform render` did not write."""
     if not target.exists():
         return False
     return not target.is_file() or _digest(target.read_bytes()) not in {*digests, _digest(content)}
 
 
 def _remove_unchanged_file(out: Path, path: str, digests: list[str]) -> bool:
-    """Delete a file that is no longer rendered, unless the user changed it; return whether it was deleted."""
     target = out / path
     if not target.is_file() or _digest(target.read_bytes()) not in digests:
         return False

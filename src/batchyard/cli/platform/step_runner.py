@@ -191,11 +191,6 @@ class StepRunner:
         return ProgressKind.DONE, probe_result.description
 
     def _with_probed_input(self, step: PlatformStep) -> tuple[PlatformStep, str]:
-        """Return the step with the standard input of its commands set, and this input as text.
-
-        The input is computed from the outputs of the step's probes. A step without such an input is returned unchanged,
-        with the text ''.
-        """
         if step.stdin_from_probes is None:
             return step, ""
         show_progress = self.display.show_progress
@@ -217,7 +212,6 @@ class StepRunner:
         return self.confirmation.confirm(question, consent.destroys_data(probe_description))
 
     def _run_commands(self, step: PlatformStep, report_event: Callable[..., None]) -> None:
-        """Run a step's commands with retries; before each retry, probe whether the step is already done."""
         log = self.folder / OWN_FOLDER / "logs" / f"{step.name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         attempt_count = 0
@@ -232,7 +226,6 @@ class StepRunner:
                 return
 
     def _run_until_failure(self, step: PlatformStep, log: Path) -> CommandOutput | None:
-        """Run a step's commands until one fails; return the output of the failed command, or None if all succeed."""
         for command in step.commands:
             command_output = self.runner.run_logged(command, log, self.display.show_progress)
             if command_output.code and not any(text in command_output.stderr for text in command.tolerated_errors):
@@ -240,7 +233,6 @@ class StepRunner:
         return None
 
     def _wait_until_done(self, step: PlatformStep, result: ProbeResult) -> ProbeResult:
-        """Run the probes repeatedly until the step is done; raise StepFailedError after the step's timeout."""
         started_at = monotonic_seconds()
         pause_seconds = _PROBE_INTERVALS[0]
         while not result.is_satisfied:
@@ -255,7 +247,6 @@ class StepRunner:
         return result
 
     def _probe(self, step: PlatformStep) -> ProbeResult:
-        """Run a step's probes until one does not succeed; return the result of the last probe."""
         probe_result = ProbeResult(not step.probes)
         for probe in step.probes:
             probe_result = probe.parser(self.runner.run_probe(probe.command, self.display.show_progress))
@@ -264,7 +255,6 @@ class StepRunner:
         return probe_result
 
     def _probe_once(self, probe: Probe) -> ProbeResult:
-        """Return the result of a probe; the output of its command is cached for all steps of the run."""
         if probe.command not in self._probe_outputs:
             self._probe_outputs[probe.command] = self.runner.run_probe(probe.command, self.display.show_progress)
         return probe.parser(self._probe_outputs[probe.command])

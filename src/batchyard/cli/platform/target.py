@@ -61,7 +61,6 @@ def resolve_connection(platform: PlatformModel, options: ClusterOptions, journal
 
 
 def _record_target(journal: StepJournal, name: str, location: str, **details: str) -> None:
-    """Record the cluster of this folder's platform in the journal; raise TargetError if a different one is recorded."""
     recorded_target = journal.target()
     if recorded_target is None:
         journal.note(event="target", platform=name, place=location, **details)
@@ -72,7 +71,6 @@ def _record_target(journal: StepJournal, name: str, location: str, **details: st
 
 
 def _read_kubeconfig_view(connection: ClusterConnection) -> dict[str, Any]:
-    """Return the kubeconfig that `kubectl config view --minify` prints; raise TargetError on failure."""
     command = connection.kubectl("config", "view", "--minify", "--output=json")
     try:
         result = subprocess.run(  # noqa: S603 - kubectl with fixed arguments

@@ -32,8 +32,6 @@ class SubmitError(Exception):
 
 
 class _QueueFlavors(NamedTuple):
-    """The ClusterQueue of the Job, and its ResourceFlavors by name."""
-
     cluster_queue: ClusterQueueView
     flavors: Mapping[str, FlavorView]
 
@@ -78,7 +76,6 @@ class Cluster:
             raise SubmitError(f"WorkloadPriorityClass {name} not found; available: {available}")
 
     async def _read_flavors(self, queue: Obj) -> _QueueFlavors | None:
-        """Return the ClusterQueue of a LocalQueue with its flavors; None if it is missing or may not be read."""
         cluster_queues = await self.client.list_objects(scheme.CLUSTER_QUEUE) or ()
         flavors = await self.client.list_objects(scheme.RESOURCE_FLAVOR)
         name = queue["spec"].get("clusterQueue")
@@ -106,7 +103,7 @@ class Cluster:
         return created_job
 
     async def queue_position(self, job_request: JobRequest, uid: str) -> tuple[int, int] | None:
-        """Return the number of pending Workloads before the Job in its LocalQueue, and of all that are pending there.
+        """Return the number of Workloads before the Job in its LocalQueue, and that of all pending Workloads there.
 
         None if they are unknown.
         """
@@ -144,7 +141,6 @@ class Cluster:
         return await self.client.stream_log(path, f"container={container}&follow=true", since_time, handle_lines)
 
     async def _delete_job(self, job: Mapping[str, Any]) -> None:
-        """Delete a Job whose ConfigMaps could not be created; raise SubmitError if the deletion fails."""
         response = await self.client.transport.ask(HttpRequest("DELETE", _object_path(scheme.JOB, job), _DELETION))
         if not 200 <= response.code < 300 and response.code != _NOT_FOUND_CODE:
             name = job["metadata"]["name"]
@@ -184,7 +180,6 @@ def _missing_queue_message(request: JobRequest, names_in_namespace: Sequence[str
 
 
 def _only_queue(namespace: str, queues: Sequence[Obj] | None) -> str:
-    """Return the name of a namespace's only LocalQueue; raise SubmitError if there is none or more than one."""
     if queues is None:
         raise SubmitError(f"no permission to list the LocalQueues of namespace {namespace}: add --queue QUEUE")
     names: Sequence[str] = [queue["metadata"]["name"] for queue in queues]
@@ -241,10 +236,7 @@ def match_gpu_model(
 def _matching_labels(
     model: str, labels_by_source: Mapping[str, Mapping[str, str]]
 ) -> Mapping[tuple[tuple[str, str], ...], Sequence[str]]:
-    """Return the flavors or nodes, grouped by those of their labels whose values contain the model.
-
-    If the value of a label is exactly the model, only such flavors or nodes are returned.
-    """
+    """Return the flavors or nodes by their labels that contain the model; only exact matches if there are any."""
     sources_by_labels: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for source, labels in labels_by_source.items():
         pairs = [pair for pair in labels.items() if pair[0] != well_known.HOSTNAME and _contains_words(pair[1], model)]

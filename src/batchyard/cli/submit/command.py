@@ -73,7 +73,6 @@ class CommandWithArguments(HelpCommand):
         return index + 1 if index < len(args) and Path(args[index]).is_dir() else index
 
     def _check_command(self, ctx: Any, options: Sequence[str], argv: Sequence[str]) -> None:
-        """Print how a command without `--` before it is read; raise BadParameter if it has an option of `submit`."""
         own_options = {name for parameter in self.get_params(ctx) for name in parameter.opts}
         ambiguous_option = next((each for each in argv if each.partition("=")[0] in own_options), "")
         command = f"batchyard submit {shlex.join(options)}{' ' if options else ''}-- {shlex.join(argv)}"
@@ -301,7 +300,6 @@ class JobFollower:
         return await self._cluster.list_pods(self._job_request.namespace, self._pod_selector)
 
     async def _poll_progress(self) -> None:
-        """Poll the queue position while the Job is pending, and warning Events of pods that do not run yet."""
         while True:
             for pod in list(self._cache.of_kind(scheme.POD).values()):
                 is_pod_starting = not progress.has_container_started(pod) and progress.terminated_state_of(pod) is None
@@ -319,7 +317,6 @@ class JobFollower:
             self._logs[name] = asyncio.ensure_future(self._read_log(name))
 
     async def _read_log(self, pod: str) -> None:
-        """Report the log lines of a pod to the end of its log; reconnect if the connection breaks."""
         log = LogReader(pod, self._log)
         while True:
             namespace = self._job_request.namespace
@@ -397,7 +394,6 @@ async def submit_job(
 async def _follow_to_end(
     follower: JobFollower, submit_output: progress.SubmitOutput, inspect_message: progress.ProgressMessage
 ) -> int:
-    """Follow the Job to its end and return its exit code; on Ctrl-C, leave it running and print how to inspect it."""
     loop = asyncio.get_running_loop()
     unexpected_error: asyncio.Future[int] = loop.create_future()
     loop.set_exception_handler(lambda _, context: _set_unexpected_error(unexpected_error, context))
@@ -412,7 +408,6 @@ async def _follow_to_end(
 
 
 def _set_unexpected_error(unexpected_error: "asyncio.Future[int]", context: dict[str, Any]) -> None:
-    """End the command with an error that the event loop reported, by setting it on the future; ignore OSErrors."""
     error = context.get("exception")
     if error is not None and not isinstance(error, OSError) and not unexpected_error.done():
         unexpected_error.set_exception(error)
@@ -443,7 +438,6 @@ def _packed_folder_message(packed_folder: manifests.PackedFolder) -> progress.Pr
 
 
 def _inspection_commands(kubectl: str, job_request: JobRequest) -> progress.ProgressMessage:
-    """Return a message with the kubectl commands that inspect or delete the Job."""
     kubectl = f"{kubectl} --namespace {job_request.namespace}"
     line = "\n".join(
         [
@@ -457,7 +451,6 @@ def _inspection_commands(kubectl: str, job_request: JobRequest) -> progress.Prog
 
 
 def _kubectl_command(request: SubmitRequest, access: ApiServerAccess) -> str:
-    """Return the start of a kubectl command line, with the options that select the same cluster as the request."""
     if access.url.startswith("http:") and not request.kubeconfig:
         return f"kubectl --server {access.url}"
     context_option = f" --context {shlex.quote(request.context)}" if request.context else ""
@@ -509,7 +502,6 @@ def _pack_folder(request: SubmitRequest) -> manifests.PackedFolder | None:
 
 
 def _format_manifests(objects: Sequence[Obj], document_format: DocumentFormat) -> str:
-    """Format the objects as YAML or JSON manifests that kubectl can apply."""
     if document_format is DocumentFormat.YAML:
         return "---\n".join(map(render_yaml, objects))
     if len(objects) == 1:

@@ -181,7 +181,6 @@ def _container_resources(job_request: JobRequest) -> dict[str, str]:
 
 
 def _volume_sources(job_request: JobRequest, archive: bytes) -> list[dict[str, Any]]:
-    """Return the sources of a projected volume that has the parts of the archive as files of one folder."""
     return [{"configMap": {"name": _part_name(job_request, number)}} for number in range(-(-len(archive) // PART_SIZE))]
 
 
@@ -221,8 +220,6 @@ class PackedFolder(NamedTuple):
 
 
 class _FolderEntry(NamedTuple):
-    """A file, folder or link to pack: its path below the packed folder, its full path, and its size in bytes."""
-
     name: str
     path: Path
     size: int
@@ -249,7 +246,7 @@ def pack(folder: Path) -> PackedFolder:
 
 
 def _entries_below(folder: Path, root: Path, excluded_paths: list[str]) -> Iterator[_FolderEntry]:
-    """Yield the files, folders and links to pack below a folder, sorted by name; add others to `excluded_paths`."""
+    """Yield the files, folders and links to pack, sorted by name; append skipped paths to `excluded_paths`."""
     for path in sorted(folder.iterdir()):
         name = path.relative_to(root).as_posix()
         file_mode = path.lstat().st_mode
@@ -269,7 +266,6 @@ def _entries_below(folder: Path, root: Path, excluded_paths: list[str]) -> Itera
 
 
 def _check_symbolic_link(path: Path, root: Path) -> None:
-    """Raise PackingError unless a symbolic link is relative and points into the packed folder."""
     target = path.readlink()
     if target.is_absolute() or not (path.parent / target).resolve().is_relative_to(root):
         message = f"link to {target}, outside {root}" if not target.is_absolute() else f"absolute link to {target}"

@@ -82,7 +82,10 @@ class JobProgress:
             )
 
     def process_pod(self, pod: Obj) -> Iterator[ProgressMessage]:
-        """Yield a progress message if the state of a pod changed; record the exit code if its main container failed."""
+        """Yield a message if the state of a pod changed; record the exit code if its main container failed.
+
+        The message that the pod runs is held back until the admission or the end of the Job is reported.
+        """
         name = pod["metadata"]["name"]
         message = _pod_message(pod)
         if message is not None and self._pod_lines.get(name) != message.line:
@@ -168,7 +171,6 @@ def _admitted_message(workload: Obj) -> ProgressMessage:
 
 
 def _pending_reason_of(workload: Obj, reservation: Mapping[str, Any]) -> str:
-    """Return why a Workload is pending: it lacks quota, or admission checks are not ready; '' for neither."""
     if reservation["status"] != "True":
         return str(reservation["message"])
     checks: Sequence[Mapping[str, Any]] = (workload.get("status") or {}).get("admissionChecks") or ()
@@ -179,7 +181,6 @@ def _pending_reason_of(workload: Obj, reservation: Mapping[str, Any]) -> str:
 
 
 def _pod_message(pod: Obj) -> ProgressMessage | None:
-    """Return the progress message for a pod's current state; None if there is nothing to report."""
     name, status = pod["metadata"]["name"], pod.get("status") or {}
     terminated_state = terminated_state_of(pod)
     if terminated_state is not None:
