@@ -491,7 +491,7 @@ _CLOSED_TRANSPORT: Final = _ClosedTransport()
 
 
 def _encode_head(response: Response, date: bytes, header: bytes, *, is_last: bool) -> bytes:
-    """`header` is empty, or CRLF and the Content-Length or Transfer-Encoding header."""
+    """Encode a response head; `header` is empty, or CRLF followed by Content-Length or Transfer-Encoding."""
     lines = [
         _STATUS_LINES[response.code],
         b"date: ",
