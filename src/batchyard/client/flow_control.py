@@ -139,7 +139,7 @@ class SendQueue:
         self._mean_latency = 0.0
 
     def decisions_in_flight_max(self) -> int:
-        """Return with how many of its writes in flight the scheduler should make the next decisions."""
+        """Return how many of the scheduler's writes may be in flight when it makes the next decisions."""
         return _DECISIONS_IN_FLIGHT if self._mean_latency < _LATENCY_SLOW else _DECISIONS_IN_FLIGHT_SLOW
 
     @property

@@ -105,13 +105,11 @@ class GarbageCollector:
             self._continue_foreground_deletions()
 
     def _recheck_owners(self, metadata: Obj) -> None:
-        """Schedule another check of the owners in a deleted object's `metadata` that are in foreground deletion."""
         for owner in metadata.get("ownerReferences") or ():
             if owner["uid"] in self._foreground_deleted:
                 self._uids_to_recheck[owner["uid"]] = None
 
     def _orphan_dependents(self) -> None:
-        """Orphan the dependents of each object deleted with the finalizer `orphan`, then remove that finalizer."""
         orphan_deleted, self._orphan_deleted = self._orphan_deleted, {}
         for uid, key in orphan_deleted.items():
             owner = self._get(key)
@@ -123,7 +121,6 @@ class GarbageCollector:
             self._apply(client.Update(without_finalizer(owner, ORPHAN_FINALIZER)))
 
     def _apply(self, write: client.Write) -> None:
-        """Apply a write to the store, and ignore the API error if the write is rejected."""
         with suppress(ApiError):  # for example a namespace that cannot be deleted
             self._write(write)
 
@@ -162,13 +159,11 @@ class GarbageCollector:
                 self._release_dependent(key, obj)
 
     def _release_dependent(self, key: Key, obj: Obj) -> None:
-        """Delete an object if none of its owners exists; otherwise remove only its references to missing owners."""
         owners = obj["metadata"]["ownerReferences"]
         references = [owner for owner in owners if self._owner_exists(owner, key.namespace)]
         self._apply(client.Update(with_metadata(obj, ownerReferences=references)) if references else client.Delete(key))
 
     def _continue_foreground_deletions(self) -> None:
-        """Delete blocking dependents of objects in foreground deletion; remove the finalizer once none are left."""
         owner_uids, self._uids_to_recheck = self._uids_to_recheck, {}
         for uid in owner_uids:
             key = self._foreground_deleted.get(uid)
@@ -203,7 +198,6 @@ class GarbageCollector:
         return [(key, obj) for key in keys if (obj := self._get(key)) is not None]
 
     def _owner_exists(self, owner: Obj, namespace: str) -> bool:
-        """Return whether the owner in this ownerReference exists, for a dependent in this namespace."""
         return self._find_owner(owner, namespace) is not None
 
     def _counts_as_deleted(self, owner: Obj, namespace: str) -> bool:
@@ -216,30 +210,25 @@ class GarbageCollector:
         return is_namespaced is not None and (bool(namespace) or not is_namespaced)
 
     def _owner_stays(self, owner: Obj, namespace: str) -> bool:
-        """Return whether the owner in this ownerReference exists and is not itself in foreground deletion."""
         owner_object = self._find_owner(owner, namespace)
         return owner_object is not None and not _is_deleted_with(FOREGROUND_FINALIZER, owner_object["metadata"])
 
     def _find_owner(self, owner: Obj, namespace: str) -> Obj | None:
-        """Return the existing object that an ownerReference names; None if it does not exist or has another uid."""
         kind, name = group_kind(owner), owner["name"]
         candidates = (self._get(key) for key in (Key(kind, namespace, name), Key(kind, "", name)))
         return next((obj for obj in candidates if obj is not None and obj["metadata"].get("uid") == owner["uid"]), None)
 
 
 def _has_new_owners(event: client.WatchEvent) -> bool:
-    """Return whether a watch event shows an object with new owner references."""
     _, _, obj, old, _ = event
     owners = obj["metadata"].get("ownerReferences")
     return owners is not None and (old is None or old["metadata"].get("ownerReferences") is not owners)
 
 
 def _is_deleted_with(finalizer: str, metadata: Obj) -> bool:
-    """Return whether an object with this metadata is marked as deleted and has this finalizer."""
     return "deletionTimestamp" in metadata and finalizer in metadata.get("finalizers", ())
 
 
 def _blocks(dependent: Obj, uid: str) -> bool:
-    """Return whether a dependent has `blockOwnerDeletion` in its reference to the owner with this uid."""
     owners = dependent["metadata"].get("ownerReferences") or ()
     return any(owner["uid"] == uid and owner.get("blockOwnerDeletion") for owner in owners)

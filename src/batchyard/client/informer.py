@@ -317,7 +317,6 @@ class Informer:
         return f"?limit={LIST_PAGE_SIZE}{next_page}{self._label_selector_query()}"
 
     def _apply_watch_event(self, is_deleted: bool, received_object: Any, events: list[WatchEvent]) -> None:
-        """Apply a received watch event to the cache unless it is outdated, and append the change to `events`."""
         obj = transport.to_storage_version(self.info, self.version, received_object)
         key, revision = transport.received_key(self.info, obj), transport.revision_of(obj)
         old = self._cache.get(key)
@@ -330,7 +329,6 @@ class Informer:
             self._store(key, obj, revision, events)
 
     def _store(self, key: Key, obj: Obj, revision: int, events: list[WatchEvent]) -> None:
-        """Cache an object and append the change to `events`, after a DELETED event if the cached uid was another."""
         old = self._cache.get(key)
         if old is not None and old["metadata"].get("uid") != obj["metadata"].get("uid"):
             self._record(WatchEvent(_INFORMER_DELETED, key, old, old, revision), events)
@@ -342,7 +340,6 @@ class Informer:
         events.append(event)
 
     def _compare_with_cache(self, listed_objects: dict[Key, Obj], revision: int) -> Sequence[WatchEvent]:
-        """Update the cache to the listed objects, and return the differences as watch events."""
         events: list[WatchEvent] = []
         cached_objects = self._cache.of_kind(self.info.constant)
         for key in sorted(key for key in cached_objects if key not in listed_objects):
@@ -367,7 +364,6 @@ class Informer:
         return ()
 
     def _try_next_api_version(self) -> Sequence[WatchEvent]:
-        """Try the next version of the kind; if the server serves none, report all cached objects as deleted."""
         self._rejected_versions += 1
         if self._rejected_versions % len(self._versions):
             return ()
@@ -377,10 +373,6 @@ class Informer:
         return self._compare_with_cache({}, self.revision)
 
     def _schedule_list_retry(self, response: transport.HttpResponse) -> None:
-        """Schedule a retry after a failed request.
-
-        The list starts again if one of its later pages failed, if the server has no such revision, or after a 404.
-        """
         if response.code == _EXPIRED_CODE and self._token:
             self._is_paged = False  # a server that expires the continue token must send the list at once
         if response.code in {_EXPIRED_CODE, 404} or self._token or transport.is_revision_too_new(response):
@@ -399,7 +391,6 @@ class Informer:
 
 
 def _error_response(status: Any) -> transport.HttpResponse:
-    """Return the Status in an ERROR event of a watch as an HTTP response, with its code and message."""
     status_map = status if isinstance(status, dict) else {}
     code = status_map.get("code")
     return transport.HttpResponse(code if isinstance(code, int) else 500, trouble=str(status_map.get("message") or ""))

@@ -43,8 +43,6 @@ def lease_in(response: HttpResponse) -> Mapping[str, Any] | None:
 
 
 class _RequestKind(Enum):
-    """The kind of the candidate's last request: read the Lease, renew its own Lease, or take over a Lease."""
-
     READ = auto()
     RENEW = auto()
     ACQUIRE = auto()
@@ -128,7 +126,6 @@ class LeaderElector:
         return self._request("GET", f"/{self.terms.name}")
 
     def _request_write(self, now: Instant, request_kind: _RequestKind) -> HttpRequest:
-        """Return a request that writes this candidate's identity and the current time into the Lease as last read."""
         self._last_request = request_kind
         old_spec = self._last_lease.get("spec") or {}
         is_own_lease = self.holder == self.terms.identity
@@ -146,7 +143,6 @@ class LeaderElector:
         return self._request(method, path, new_lease)
 
     def _process_write_response(self, response: HttpResponse, now: Instant) -> HttpRequest | None:
-        """Process the response to a write of the Lease; after a failed renewal, return a request to read the Lease."""
         lease = lease_in(response)
         if lease is not None:
             self._record_lease(lease, now)
@@ -224,7 +220,6 @@ class Leadership:
         self._is_over = True
 
     def _process_release(self, response: HttpResponse, on_released: Callable[[], None]) -> None:
-        """Process the response to a release of the Lease; after a conflict, read the Lease and retry once."""
         if response.code != _CONFLICT:
             on_released()
             return

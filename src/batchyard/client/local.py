@@ -194,7 +194,6 @@ def mark_deleted(stored_object: Obj, now: Instant, grace_seconds: int = 0, *, fi
 
 
 def _next_generation(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `{"generation": N}` with the incremented `metadata.generation`; {} for kinds without generation."""
     return {"generation": metadata["generation"] + 1} if "generation" in metadata else {}
 
 
@@ -230,7 +229,6 @@ def _with_managed_fields(metadata: Mapping[str, Any], managed_fields: Sequence[O
 
 
 def _desired_state(obj: Obj) -> dict[str, Any]:
-    """Return all fields of an object except its metadata and status."""
     return {field: value for field, value in obj.items() if field not in {"metadata", "status"}}
 
 
@@ -433,7 +431,6 @@ class LocalClient:
             self._schedule_delivery()
 
     def _apply(self, write: client.Write, target_store: WritableStore) -> Obj:
-        """Apply a write to `target_store`; return the stored object, or the last state of a removed object."""
         if isinstance(write, client.Create):
             return self._create(write.obj, target_store)
         if isinstance(write, client.Delete):
@@ -453,7 +450,6 @@ class LocalClient:
         return stored_object if new is stored_object else target_store.put(key, new)
 
     def _create(self, obj: Obj, target_store: WritableStore) -> Obj:
-        """Store a new object, with a generated name if it has none. Raises Conflict if no free name is found."""
         if obj["metadata"].get("name"):
             key = key_of(obj)
             uid = obj["metadata"].get("uid") or self._generate_uid(key)
@@ -468,16 +464,11 @@ class LocalClient:
         raise Conflict(f'{group_kind(obj)} "{name_prefix}": no free name was found in {_NAMES_TRIED_MAX} attempts')
 
     def _put_new_object(self, key: Key, obj: Obj, uid: str, target_store: WritableStore) -> Obj:
-        """Set the server's metadata, run the `prepare` hook of the kind or the default hook, and store the object."""
         new = with_server_metadata(obj, uid, self._kernel.now())
         prepare_hook = self._admission.prepare.get(key.kind) or self._admission.prepare.get(DEFAULT_HOOK)
         return target_store.put(key, new if prepare_hook is None else prepare_hook(new, self), 0)
 
     def _delete(self, write: client.Delete, target_store: WritableStore) -> Obj:
-        """Remove an object, or only set its deletionTimestamp.
-
-        Finalizers, a grace period, and dependents in a foreground deletion delay the removal.
-        """
         key = write.key
         stored_object = self._stored_object(key)
         deletion_guard = self._admission.guards.get(key.kind)
@@ -497,7 +488,6 @@ class LocalClient:
         return stored_object if marked_object is stored_object else target_store.put(key, marked_object)
 
     def _stored_object(self, key: Key) -> Obj:
-        """Return the stored object. Raises NotFound if it does not exist."""
         stored_object = self._store.get(key)
         if stored_object is None:
             raise NotFound(f'{key.kind} "{key}" not found')
@@ -517,7 +507,6 @@ class LocalClient:
         return uid_for(self._seed, *key, str(now), str(uid_count))
 
     def _observe(self, event: client.WatchEvent) -> None:
-        """Queue a change of the store for delivery, and record it for garbage collection."""
         self._events.append(event)
         self._collector.observe(event)
         if not self._is_delivery_scheduled:
@@ -528,7 +517,6 @@ class LocalClient:
         self._kernel.call_soon(self._deliver_results)
 
     def _deliver_results(self) -> None:
-        """Deliver all queued events to the subscribers, collect garbage, then deliver the results to the writers."""
         events, self._events = self._events, []
         write_results, self._results = self._results, []
         self._is_delivery_scheduled = False

@@ -61,8 +61,6 @@ class _Confirmation(NamedTuple):
 
 
 class _PendingResult:
-    """The result of writes whose HTTP responses have arrived, and the number of confirmations before its delivery."""
-
     __slots__ = ("on_result", "pending_events", "result", "submission")
 
     def __init__(self, submission: Submission, on_result: Callable[[WriteResult], None], result: WriteResult) -> None:
@@ -176,7 +174,6 @@ class RestClient:
         self._send_next_request(informer)
 
     def _deliver_events(self, informer: Informer, events: Sequence[WatchEvent]) -> None:
-        """Deliver an informer's changes to the listeners, then results to the writers that waited for these changes."""
         if events:
             for listener in self._listeners:
                 listener(events)
@@ -227,7 +224,6 @@ class RestClient:
         timers.call_at(timers.now() + _CONFLICT_DELAY_MAX, give_up)
 
     def _stop_waiting(self, confirmation: _Confirmation, pending_result: _PendingResult) -> None:
-        """Report a Conflict although the cache has no newer version of the object yet."""
         pending_confirmations = self._pending_confirmations[confirmation.key.kind]
         if (confirmation, pending_result) in pending_confirmations:
             pending_confirmations.remove((confirmation, pending_result))
@@ -236,8 +232,7 @@ class RestClient:
     def _confirmation_for(self, response: WriteResponse) -> _Confirmation | None:
         """Return what a watch must deliver to confirm a write; None if there is nothing to wait for.
 
-        There is nothing to wait for if the write was rejected, if its kind is not watched, or if the deleted object is
-        not in the cache. An object of a kind that is not watched is stored for later updates.
+        An object of a kind that is not watched is stored for later updates.
         """
         write, response_body = response.write, response.body
         key = write.key if isinstance(write, Delete) else key_of(response_body) if response.error is None else None
@@ -267,14 +262,12 @@ class RestClient:
         return cached_object is None or cached_object["metadata"]["uid"] != confirmation.deleted_object_uid
 
     def _count_confirmed_write(self, pending_result: _PendingResult) -> None:
-        """Count one awaited confirmation of submitted writes as received; deliver the result after the last one."""
         pending_result.pending_events -= 1
         if not pending_result.pending_events:
             pending_result.on_result(pending_result.result)
             self.outbox.finish(pending_result.submission)
 
     def _store_unwatched_object(self, response: WriteResponse) -> None:
-        """Keep the last written object of a kind that is not watched, for later updates; drop it after a NotFound."""
         write = response.write
         if isinstance(response.error, NotFound) and not isinstance(write, Create):
             self._unwatched_objects.pop(write.key if isinstance(write, Delete) else key_of(write.obj), None)
@@ -285,7 +278,6 @@ class RestClient:
 
 
 def _result_from_response(response: WriteResponse, known_object: Obj | None) -> WriteResult:
-    """Return the result of a write: the stored object, the last known state of a deleted object, or the error."""
     write, body = response.write, response.body
     if response.error is not None:
         return WriteResult(None, response.error, write)
@@ -355,7 +347,6 @@ class StalenessCheck:
         self._transport.send(informer.names_page_request(continue_token), partial(self._process_page, informer))
 
     def _process_page(self, informer: Informer, response: HttpResponse) -> None:
-        """Process a page of a kind's list; if the request failed, restart the list, unless the kind is not served."""
         listed_objects = self._unconfirmed_lists[informer.info.constant]
         page = list_in_response(response)
         if page is not None and (token := listed_objects.add_page(informer, page)):
@@ -369,8 +360,6 @@ class StalenessCheck:
 
 
 class _ListedObjects:
-    """The resourceVersions of the objects of one kind, by key, as listed by a staleness check."""
-
     def __init__(self) -> None:
         self.revisions: dict[Key, int] = {}
         self.revision = 0
@@ -379,14 +368,12 @@ class _ListedObjects:
         self._differing_keys: list[Key] | None = None
 
     def add_page(self, informer: Informer, page: Mapping[str, Any]) -> str:
-        """Add a page of the list, and return its continue token; '' after the last page."""
         for item in page.get("items") or ():
             self.revisions[received_key(informer.info, item)] = revision_of(item)
         self.revision = revision_of(page)
         return (page.get("metadata") or {}).get("continue") or ""
 
     def has_caught_up(self, informer: Informer, cache: Reader) -> bool:
-        """Return whether the informer's watch has caught up with this list, by its revision or its objects."""
         if not self.is_complete:
             return False
         if not informer.is_served or (informer.revision or 0) >= self.revision:

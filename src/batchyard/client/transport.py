@@ -369,7 +369,6 @@ def contains_fields(stored_value: Any, sent_value: Any) -> bool:
 
 
 def _body_excerpt(body: bytes) -> str:
-    """Return the beginning of a response body that is not a Status object, on one line, for an error message."""
     return " ".join(body[:_BODY_EXCERPT_MAX].decode("utf-8", "replace").split())
 
 

@@ -79,8 +79,6 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class _AppliedStatus(NamedTuple):
-    """A part of a Workload's status, and the field manager that applies it by server-side apply."""
-
     manager: str
     status: Mapping[str, Any]
 
@@ -154,7 +152,6 @@ def _apply_status(write: UpdateStatus, base: Obj | None, info: ServedKind, versi
 
 
 def _split_by_manager(old_status: Mapping[str, Any], status: Mapping[str, Any]) -> Sequence[_AppliedStatus]:
-    """Split the changed status of a Workload into the parts that Kueue applies with different field managers."""
     changed_fields = [field for field in {**old_status, **status} if old_status.get(field) != status.get(field)]
     status_parts: list[_AppliedStatus] = []
     if changed_fields == ["conditions"] and _changed_condition_types(old_status, status) == ["PodsReady"]:
@@ -173,7 +170,6 @@ def _split_by_manager(old_status: Mapping[str, Any], status: Mapping[str, Any]) 
 
 
 def _admission_status_part(status: Mapping[str, Any]) -> _AppliedStatus:
-    """Return the part of a Workload's status that Kueue applies with the field manager `kueue-admission`."""
     admission = {field: value for field, value in status.items() if field != _RECLAIMABLE_PODS_FIELD}
     if "conditions" in admission:
         admission["conditions"] = [each for each in admission["conditions"] if each["type"] in _ADMISSION_CONDITIONS]
@@ -188,10 +184,6 @@ def _changed_condition_types(old_status: Mapping[str, Any], status: Mapping[str,
 def _removal_patch(
     old_status: Mapping[str, Any], status: Mapping[str, Any], stored_status: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return a merge patch that removes the values of a Workload's old status which the new status lacks.
-
-    Only values that are still in `stored_status`, the status after the applies, are removed; {} if there are none.
-    """
     removals: dict[str, Any] = {field: None for field in old_status if field not in status and field in stored_status}
     for field, key in _MERGE_KEYS.items():
         kept_merge_keys = [item[key] for item in status.get(field) or ()]
@@ -203,7 +195,6 @@ def _removal_patch(
 
 
 def _convert_to_version(obj: Obj, served_kind: ServedKind, version: str) -> Mapping[str, Any]:
-    """Convert an object to the API version in which it is sent to the server."""
     return conversion.from_storage(to_wire_format(obj, served_kind), served_kind.api_version_for(version))
 
 
@@ -416,10 +407,6 @@ class WriteQueue:
     def _compare_existing(
         self, submission: Submission, write: Create, error: ApiError, http_response: HttpResponse
     ) -> None:
-        """Complete a repeated Create after a Conflict: as a success if the existing object has the sent fields.
-
-        The status is not compared.
-        """
         response = self._response_from_body(write, object_in_list(http_response), None)
         sent_object = to_wire_format(write.obj, kind_info(kind_of(write)))
         expected_fields = {field: value for field, value in sent_object.items() if field != "status"}
@@ -434,7 +421,6 @@ class WriteQueue:
         return WriteResponse(write, to_storage_version(kind_info(kind), self._version_of(kind), body), None)
 
     def _complete_write(self, submission: Submission, response: WriteResponse) -> None:
-        """Record the response to a write; then send the next write of the submission, or end the submission."""
         submission.responses.append(response)
         submission.requests = submission.request = None
         if response.error is None and len(submission.responses) < len(submission.writes):
@@ -445,7 +431,6 @@ class WriteQueue:
 
 
 def _next_request(requests: RequestSteps, stored_object: Obj) -> HttpRequest | None:
-    """Return the next HTTP request of a write, given the object in the last response; None after the last request."""
     try:
         return requests.send(stored_object)
     except StopIteration:

@@ -57,8 +57,6 @@ _SeriesKey: TypeAlias = tuple[str, tuple[str, ...], str, str]
 
 @dataclass(slots=True)
 class _Series:
-    """Repeated records that one Event counts: the Event's key, the time of the last record, the number of records."""
-
     event_key: Key
     last_occurrence: Instant
     count: int = 1
@@ -97,7 +95,6 @@ class EventSeriesWriter:
             self._write_count(event_series, stored_event)
 
     def _process_creation(self, series: _Series, result: WriteResult) -> None:
-        """Handle the result of creating an Event: write the count of occurrences that arrived in the meantime."""
         series.is_being_created = False
         stored_event = self._client.get(series.event_key)
         series_status = (stored_event or {}).get("series") or {}
@@ -180,7 +177,7 @@ _COMPONENT_BY_CONTROLLER: Final = {
 
 
 def component_of(controller: str) -> str:
-    """Return the component name in a controller's Events, such as `job-controller`; the controller's own by default."""
+    """Return the component name in a controller's Events, such as `job-controller`; by default its own name."""
     return _COMPONENT_BY_CONTROLLER.get(controller, controller)
 
 
@@ -190,16 +187,12 @@ _EventKey: TypeAlias = tuple[str, Key, str, str, str]
 
 @dataclass(slots=True)
 class _SimilarRecords:
-    """Event records that differ only in their messages: the distinct messages, and the time of the last record."""
-
     updated_at: Instant
     messages: dict[str, None]
 
 
 @dataclass(slots=True)
 class _TokenBucket:
-    """Token bucket that limits the Events of an object: the tokens left at `updated_at`."""
-
     updated_at: Instant
     tokens: float
 
@@ -230,7 +223,6 @@ class EventRecorder:
             self._count_or_create_event(now, (component, regarding_key, type_, reason, aggregated_message), message)
 
     def _count_or_create_event(self, now: Instant, key: _EventKey, message: str) -> None:
-        """Raise the `count` of the earlier Event with this deduplication key, or create a new Event."""
         known_event_key = self._recent_events.recall(key)
         stored_event = self._client.get(known_event_key) if known_event_key is not None else None
         if stored_event is not None:
@@ -257,7 +249,6 @@ class EventRecorder:
         return len(messages) > SIMILAR_RECORDS_MAX
 
     def _take_token(self, now: Instant, component: str, regarding_key: Key) -> bool:
-        """Take a token from the object's token bucket; return False if none is left."""
         token_bucket = self._buckets.recall((component, regarding_key))
         if token_bucket is None:
             self._buckets.remember((component, regarding_key), _TokenBucket(now, EVENT_BURST - 1.0))

@@ -126,7 +126,6 @@ class VirtualEventLoop:
         invariant(self.steps <= self._steps_limit, "the work of one instant does not exceed the limit")
 
     def _run_exclusively(self, end_time: Instant | None, steps_max: int | None) -> int:
-        """Run due callbacks like `run`; raise InvariantError if called from within a callback."""
         invariant(not self._is_running, "the event loop is not run from within its own work")
         self._is_running = True
         try:
@@ -135,7 +134,6 @@ class VirtualEventLoop:
             self._is_running = False
 
     def _run_due_work(self, end_time: Instant | None, steps_max: int | None) -> int:
-        """Run callbacks due up to `end_time`, at most `steps_max`; return how many ran."""
         due_work, first_step_number = self._due_work, self.steps
         last_step_number = first_step_number + steps_max if steps_max is not None else sys.maxsize
         end_instant = end_time if end_time is not None else sys.maxsize
@@ -151,14 +149,12 @@ class VirtualEventLoop:
         return self.steps - first_step_number
 
     def _advance_clock(self, end_instant: Instant) -> bool:
-        """Move the clock to the next callbacks, which become due; return False if none is due by `end_instant`."""
         if not self._heap or self._heap[0][0] > end_instant:
             return False
         self.skip_to(self._heap[0][0])
         return True
 
     def _drop_canceled_work(self) -> None:
-        """Remove canceled callbacks from the front of the heap."""
         work_heap, scheduled_work = self._heap, self._scheduled_work
         while work_heap and work_heap[0][1] not in scheduled_work:
             heappop(work_heap)

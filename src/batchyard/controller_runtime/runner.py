@@ -203,13 +203,11 @@ class Runner:
         )
 
     def _schedule_drain(self) -> None:
-        """Schedule a call of `_drain_queue` on the event loop, if a key is queued and no call is scheduled."""
         if not self._is_drain_scheduled and self._queue:
             self._is_drain_scheduled = True
             self._kernel.call_soon(self._drain_queue)
 
     def _drain_queue(self) -> None:
-        """Reconcile all queued keys, those of the lowest controller rank first, as far as they may run now."""
         if self._stopped:
             return
         self._is_drain_scheduled = False
@@ -228,7 +226,6 @@ class Runner:
                 self._pacer.take(partial(self._reconcile, *rank_queue.popleft(), now))
 
     def _is_settled(self) -> bool:
-        """Return whether the client has delivered all changes, as controllers above the lowest rank require."""
         return self._client.is_settled()
 
     def _drain_when_settled(self) -> None:
@@ -237,7 +234,6 @@ class Runner:
             self._schedule_drain()
 
     def _reconcile(self, queue: ControllerQueue, key: Key, now: Instant) -> None:
-        """Call a controller's reconcile function for a key, and submit the writes that it returns."""
         del queue.states[key]
         queue.reconciles += 1
         if queue.early_due_times:
@@ -264,10 +260,6 @@ class Runner:
     def _start_writes(
         self, queue: ControllerQueue, key: Key, reconcile_result: ReconcileResult
     ) -> Sequence["_OutstandingWrites"]:
-        """Mark the writes of a reconcile as outstanding, and return them in groups that complete separately.
-
-        With `in_flight_max`, each write is a group; otherwise all writes are one group.
-        """
         in_flight_max = reconcile_result.in_flight_max
         if not in_flight_max:
             queue.mark_submitted(key)
@@ -278,7 +270,6 @@ class Runner:
         return [_OutstandingWrites(self, queue, key, one) for one in _split_writes(reconcile_result)]
 
     def _complete_writes(self, writes: "_OutstandingWrites") -> None:
-        """Process the results of writes that were submitted together: record their Events, or schedule a retry."""
         if self._stopped:
             return
         self._outstanding -= 1
@@ -303,7 +294,6 @@ class Runner:
             self._schedule_drain()
 
     def _record_success(self, queue: ControllerQueue, key: Key, events: Sequence[EventRecord]) -> None:
-        """Reset the failure count of a key after a successful reconcile, and record the Events of the reconcile."""
         queue.failures.pop(key, None)
         self._record_events(queue, events)
 
@@ -329,13 +319,11 @@ class Runner:
             self._requeue_by(queue, key, self._kernel.now() + retry_backoff(failure_count))
 
     def _requeue_by(self, queue: ControllerQueue, key: Key, due_time: Instant) -> None:
-        """Requeue a key at this time, unless it is due for an earlier requeue."""
         delayed_requeue = queue.delayed_requeues.get(key)
         if delayed_requeue is None or delayed_requeue.at > due_time:
             self._requeue_at(queue, key, due_time)
 
     def _requeue_at(self, queue: ControllerQueue, key: Key, due_time: Instant | None) -> None:
-        """Set or replace the delayed requeue of a key; a `due_time` of None cancels it."""
         requeue = queue.delayed_requeues.get(key)
         if requeue is not None:
             if requeue.at == due_time:
@@ -353,8 +341,6 @@ class Runner:
 
 
 class _OutstandingWrites:
-    """The submitted writes of one reconcile that have no result yet, and the results so far."""
-
     __slots__ = (
         "error",
         "key",
@@ -379,7 +365,6 @@ class _OutstandingWrites:
         self.succeeded_events: list[EventRecord] = []
 
     def submit_writes(self, writer: ObjectWriter) -> None:
-        """Submit the writes of the reconcile to the client: independent ones separately, others as one batch."""
         reconcile_result = self.outcome
         if reconcile_result.events_by_write or reconcile_result.on_result is not None:
             for position, write in enumerate(reconcile_result.writes):
@@ -391,7 +376,6 @@ class _OutstandingWrites:
             writer.submit(reconcile_result.writes, self.process_result)
 
     def recorded_events(self) -> Sequence[EventRecord]:
-        """Return the Events to record: all on success, else those of succeeded writes and of `event_if_rejected`."""
         if self.error is None:
             return [*self.succeeded_events, *self.outcome.events] if self.succeeded_events else self.outcome.events
         if self.rejected_write is not None and self.outcome.event_if_rejected is not None:
@@ -400,7 +384,6 @@ class _OutstandingWrites:
         return self.succeeded_events
 
     def process_independent_result(self, position: int, result: WriteResult) -> None:
-        """Handle the result of an independent write, given its position among the writes of the reconcile."""
         if result.error is None:
             self.succeeded_events += self.outcome.events_by_write.get(position, ())
         if self.outcome.on_result is not None:
@@ -408,7 +391,6 @@ class _OutstandingWrites:
         self.process_result(result)
 
     def process_result(self, result: WriteResult) -> None:
-        """Handle the result of one submission; after the last one, finish the reconcile."""
         self.unfinished_count -= 1
         if self.error is None:
             self.error, self.rejected_write = result.error, result.rejected_write
@@ -417,7 +399,6 @@ class _OutstandingWrites:
 
 
 def _split_writes(result: ReconcileResult) -> Sequence[ReconcileResult]:
-    """Return one ReconcileResult for each write, with the Events of that write."""
     events_by_write = result.events_by_write
     return [
         replace(result, writes=[write], events_by_write={0: events_by_write.get(position, ())})
@@ -426,10 +407,6 @@ def _split_writes(result: ReconcileResult) -> Sequence[ReconcileResult]:
 
 
 def _rejection_events(queue: ControllerQueue, writes: _OutstandingWrites) -> Sequence[EventRecord]:
-    """Return a warning Event about an invalid or temporarily forbidden write of a key that failed before, or ().
-
-    The result is also () if the controller reports rejections itself, or if the Namespace is terminating.
-    """
     error, rejected_write = writes.error, writes.rejected_write
     if rejected_write is None or writes.outcome.event_if_rejected is not None or not queue.failures.get(writes.key):
         return ()
@@ -453,7 +430,6 @@ def rejection_backoff(failure_count: int) -> Duration:
 
 
 def _with_controller_note(error: Exception, queue: ControllerQueue, action: str) -> Exception:
-    """Return the error with an added note that names the controller and what it was doing."""
     error.add_note(f"while {queue.controller.name} {action}")
     return error
 

@@ -46,12 +46,12 @@ class LiveKernel:
         return self._virtual_loop.now()
 
     def clock(self) -> Instant:
-        """Return the time of the loop's clock, at most `stops_at`. It is later than `now` if callbacks are overdue."""
+        """Return the time of the loop's clock, at most `stops_at`; it can be later than `now`."""
         instant = self._start_instant + int((self._loop.time() - self._began_at) * self._speed * SECOND)
         return instant if self.stops_at is None else min(instant, self.stops_at)
 
     def run_until(self, instant: Instant | None) -> None:
-        """Let the loop's time run until an instant (not before now), and stop it there; with None it never stops."""
+        """Let time run until an instant, and stop it there. A past instant stops time now; None lets it run forever."""
         now = self.clock()
         self._start_instant, self._began_at = now, self._loop.time()
         self.stops_at = None if instant is None else max(instant, now)
@@ -91,13 +91,14 @@ class LiveKernel:
 
     @property
     def is_unused(self) -> bool:
-        """Whether no callback has been scheduled on this loop yet."""
+        """Whether no callback has run on this loop, and none is scheduled."""
         return not self._virtual_loop.steps and not self._virtual_loop.pending_count()
 
     def set_clock(self, instant: Instant, speed: float) -> None:
         """Set the loop's clock to an instant, and its speed as a multiple of real time.
 
-        `now` does not go back, because completed work is not undone. Work that was due in skipped time runs now, once.
+        Unless the loop is unused, `now` does not go back, because completed work is not undone. Callbacks that were due
+        in skipped time run now.
         """
         if self.is_unused:
             self._virtual_loop = VirtualEventLoop(instant)
@@ -119,7 +120,6 @@ class LiveKernel:
             self._loop.call_soon(self._run_slice)
 
     def _run_slice(self) -> None:
-        """Run due callbacks for up to SLICE_SECONDS_MAX, and schedule the next such slice."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -131,7 +131,6 @@ class LiveKernel:
             self._schedule_next_slice()  # also after an exception: asyncio logs it, and the platform continues
 
     def _run_due_work(self) -> None:
-        """Run due callbacks until none is left, SLICE_SECONDS_MAX seconds have passed, or `must_pause` returns True."""
         virtual_loop, slice_end = self._virtual_loop, self._loop.time() + SLICE_SECONDS_MAX
         last_due_time = max(self.clock(), virtual_loop.now())
         with rare_garbage_collection():
@@ -139,7 +138,6 @@ class LiveKernel:
                 pass
 
     def _schedule_next_slice(self) -> None:
-        """Schedule the next slice for the due time of the next callback, unless time stops before it."""
         self._is_slice_scheduled = False
         next_due = self._virtual_loop.next_instant()
         if next_due is None or (self.stops_at is not None and next_due > self.stops_at):

@@ -31,9 +31,9 @@ _DATE_HEADER_TOLERANCE: Final = 2 * SECOND
 
 
 async def is_other_server(sender: RequestSender) -> bool:
-    """Return whether an API server's version is not batchyard's; False if the server does not report its version.
+    """Return whether an API server reports a version that is not batchyard's.
 
-    A proxy may answer without a version, for example with a login page. Only batchyard reports its time.
+    Return False if the server reports no version: a proxy may answer, for example with a login page.
     """
     answer = await sender.ask(HttpRequest("GET", _VERSION_PATH))
     version = decode_object(answer.body).get("gitVersion") if answer.code == 200 else None
@@ -85,7 +85,6 @@ class ServerClock:
         self._transport.send(request, lambda response: self._poll_after(self._follow_response(response, asked_at)))
 
     def _follow_response(self, response: HttpResponse, asked_at: Instant) -> Duration:
-        """Set the clock if it differs from the time in a response; return the delay until the next poll."""
         status_document = decode_object(response.body) if response.code == 200 else {}
         instant, speed = status_document.get("instant"), status_document.get("speed")
         one_way_time: Duration = (self._real_time_timers.now() - asked_at) // 2
@@ -102,7 +101,7 @@ class ServerClock:
     def _follow_date(self, server_instant: Instant) -> Duration:
         """Set the clock to the server's date once two responses confirm it; return the delay until the next poll.
 
-        The clock is set back only if the event loop is unused. A difference is reported once.
+        The clock is set back only if the event loop is unused.
         """
         server_lead, last_difference = server_instant - self._kernel.clock(), self._unconfirmed_difference
         if abs(server_lead) <= _DATE_HEADER_TOLERANCE:

@@ -50,8 +50,6 @@ AnswerFunction: TypeAlias = Callable[[], Any]
 
 @dataclass(slots=True, eq=False)
 class _QueuedQuestion:
-    """A queued question about the future of the cluster, and the callbacks that wait for its answer."""
-
     question: Hashable
     work: AnswerFunction
     revision: int
@@ -113,7 +111,6 @@ class ForkPool:
         )
 
     def _process_result(self, queued_question: _QueuedQuestion, child_result: ChildResult) -> None:
-        """Pass a child process's answer to all callers who asked the question; cache a successful answer."""
         self._child = None
         response = _decode_output(child_result.output)
         result = ANSWERED if response.code == 200 else REJECTED if len(child_result.output) >= _CODE_LENGTH else FAILED
@@ -246,7 +243,6 @@ class CalibrationLoop:
 
 
 def _read_calibration(path: Path) -> calibration.Calibration:
-    """Read the corrections of forecasts from a file; return an empty calibration if it is missing or unreadable."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=calibration.Calibration)
     except FileNotFoundError:

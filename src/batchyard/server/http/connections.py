@@ -68,7 +68,7 @@ class Connections:
     def count_body_bytes(self, holder: str, length: int) -> bool:
         """Count a user's body bytes in memory; a negative `length` releases them. Return False if a limit is exceeded.
 
-        `holder` identifies the user; it is '' for the owner, who has only the total limit.
+        `holder` identifies the user; it is '' for members of `system:masters`, who have only the total limit.
         """
         self._body_bytes += length
         holder_bytes = self._body_bytes_by_holder.get(holder, 0) + length
@@ -79,7 +79,10 @@ class Connections:
         return self._body_bytes <= BODY_BYTES_MAX and (not holder or holder_bytes <= USER_BODY_BYTES_MAX)
 
     def enter_port(self, holder: str) -> bool:
-        """Count a new port-forward connection of a user ('' for the owner); return False if a limit is reached."""
+        """Count a new port-forward connection; return False if a limit is reached.
+
+        `holder` identifies the user; it is '' for members of `system:masters`, who have only the total limit.
+        """
         port_count = self._port_counts.get(holder, 0)
         if sum(self._port_counts.values()) >= FORWARDED_PORTS_MAX or (
             holder and port_count >= USER_FORWARDED_PORTS_MAX
@@ -89,7 +92,7 @@ class Connections:
         return True
 
     def leave_port(self, holder: str) -> None:
-        """Stop counting a closed port-forward connection of a user ('' for the owner)."""
+        """Stop counting a closed port-forward connection that `enter_port` counted for this `holder`."""
         self._port_counts[holder] -= 1
         if not self._port_counts[holder]:
             del self._port_counts[holder]

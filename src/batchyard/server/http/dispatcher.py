@@ -94,8 +94,6 @@ _LOG: Final = logging.getLogger("batchyard")
 
 
 class _QueuedRequest(NamedTuple):
-    """A queued request, the function that executes it, and the callback for its response."""
-
     request: api_request.ApiRequest
     work: Callable[[], None]
     respond: ResponseReceiver
@@ -112,8 +110,6 @@ class RequestWatchdog(Protocol):
 
 
 class _NoWatchdog:
-    """A RequestWatchdog that does nothing."""
-
     def begin(self, request: api_request.ApiRequest) -> None:
         """Do nothing."""
 
@@ -183,7 +179,6 @@ class RequestDispatcher:
             queued.respond(encode_body(too_many_requests().response()))
 
     def _execute_next_request(self) -> None:
-        """Execute the next queued request; charge its duration and body size to the flow of its user, unless urgent."""
         if not len(self._queue):
             return  # the request was rejected at shutdown
         flow_name, queued_request = self._queue.take()
@@ -243,7 +238,6 @@ class RequestDispatcher:
         self._commit.when_durable(self._revision(), partial(finish, encode_body(response), measurement))
 
     def _handle_request(self, request: api_request.ApiRequest) -> api_request.AnyResponse:
-        """Execute a request and return its response; an exception is logged and becomes a 500 response."""
         try:
             result = self._server.handle(request)
             return _encode_response(result, request) if isinstance(result, api_request.Response) else result
@@ -256,7 +250,6 @@ class RequestDispatcher:
 
 
 def _encode_response(response: api_request.Response, request: api_request.ApiRequest) -> api_request.Response:
-    """Encode the body of a response; a written object uses the encoding that watches share."""
     if request.method == "GET" or not isinstance(response.body, dict) or "items" in response.body:
         return encode_body(response)
     return response._replace(body=encode_shared(response.body) + b"\n")

@@ -40,7 +40,7 @@ class ConcurrencyLimiter:
     def enter(self, user: UserInfo, *, is_watch: bool = False) -> None:
         """Count a user's request as in progress until `leave`. Raises StatusError (429) if a limit is reached.
 
-        The owner's requests are counted, but never rejected.
+        Requests of members of `system:masters` are counted, but never rejected.
         """
         flow_name = flow_of(user)
         flow_request_count = self._request_counts.get(flow_name, 0)
@@ -179,7 +179,6 @@ class FairQueue(Generic[_T]):
         heappush(self._heap, (flow.used_time, self._sequence, name))
 
     def _remove_idle_flows(self) -> None:
-        """Remove flows without queued items that have used no more time than the queue's virtual time."""
         idle = [name for name, flow in self._flows.items() if not flow.items and flow.used_time <= self._virtual_time]
         for name in idle:
             del self._flows[name]

@@ -64,7 +64,6 @@ class ChildProcess:
             os.kill(self._pid, signal.SIGKILL)
 
     def _read_output(self) -> None:
-        """Read a part of the child's output from the pipe; at its end, reap the child and report the result."""
         chunk = os.read(self._read_fd, _READ_SIZE)
         if chunk:
             self._output += chunk
@@ -117,8 +116,6 @@ ForkedWorkCallback: TypeAlias = Callable[[bytes | StatusError], None]
 
 
 class _QueuedWork(NamedTuple):
-    """A queued function that will run in a child process, and the callback for its result."""
-
     work: Callable[[], bytes]
     on_end: ForkedWorkCallback
 
@@ -131,7 +128,7 @@ class ForkedWork:
         self._loop = loop
         self._post = post
         self._queue: FairQueue[_QueuedWork] = FairQueue(_EXPECTED_WORK_SECONDS)
-        #: The running child processes, and whether each one runs a function of the owner.
+        #: The running child processes, and whether each one runs a function of `system:masters`.
         self._children: dict[ChildProcess, bool] = {}
         self._is_scheduled = False
         self._is_ending = False
@@ -140,7 +137,8 @@ class ForkedWork:
         """Queue a function for a child process; `on_end` gets its output, or a StatusError at shutdown.
 
         If the child process fails or is killed, the output is incomplete.
-        Raises StatusError (429) if the server shuts down, or if the queue is full and the user is not the owner.
+        Raises StatusError (429) if the server shuts down, or if the queue is full and the user is not in
+        `system:masters`.
         """
         flow_name, is_urgent = flow_of(user), is_exempt_from_limits(user)
         is_full = len(self._queue) >= QUEUED_WORK_MAX or self._queue.waiting_count(flow_name) >= USER_QUEUED_WORK_MAX
@@ -185,7 +183,6 @@ class ForkedWork:
         self._schedule_fork()
 
     def _process_result(self, child: ChildProcess, flow: str, on_end: ForkedWorkCallback, result: ChildResult) -> None:
-        """Charge the CPU time of a child process to its user's flow, and report the child's output."""
         del self._children[child]
         self._queue.charge(flow, result.cpu_seconds + _FORK_SECONDS)
         self._post(partial(on_end, result.output))

@@ -106,7 +106,6 @@ class RequestParser:
         self._parser = self._sink = None
 
     def _keep_remaining_data(self, data: bytes) -> None:
-        """Keep the bytes that the client sends after an upgrade request; reject more than HEAD_SIZE_MAX bytes."""
         if self._is_upgrade:
             self.unparsed_data += data
             if len(self.unparsed_data) > HEAD_SIZE_MAX:
@@ -213,7 +212,6 @@ class RequestParser:
             self._sink.refuse(code, message)
 
     def _host_error(self) -> str:
-        """Return what is wrong with the Host header, which HTTP/1.1 requires; '' if the header is valid."""
         host = self._headers.get("host")
         if host is None:
             is_host_required = self._parser.get_http_version() == "1.1"
@@ -223,7 +221,6 @@ class RequestParser:
         return "" if _HOST_PATTERN.fullmatch(host) else "malformed Host header"
 
     def _build_request(self) -> ApiRequest | None:
-        """Return the request of a complete head, without its body; None if the URL is invalid."""
         try:
             url: Any = httptools.parse_url(self._url)  # its type omits that path and query may be None
             path = unquote(url.path.decode("ascii"))
@@ -246,6 +243,5 @@ def _has_body(headers: Mapping[str, str]) -> bool:
 
 
 def _url_authority(host: str, port: int | None) -> str:
-    """Format a host and a port as the value of a Host header."""
     host_part = f"[{host}]" if ":" in host else host
     return host_part if port is None else f"{host_part}:{port}"

@@ -177,10 +177,7 @@ def _encode_part(part: Any) -> bytes:
 
 
 def _timed_actions(response: StreamingResponse, request: ApiRequest) -> Iterator[tuple[float, Callable[[], None]]]:
-    """Yield the actions at the timeout of a watch, as pairs of a delay in seconds and a function.
-
-    The first ends the watch, the second sends a bookmark shortly before. A response without timeout has no actions.
-    """
+    """Yield pairs of a delay in seconds and a function: the end of a watch, then the bookmark shortly before it."""
     if not response.times_out:
         return
     stream_seconds = float(timeout_seconds(request)) or _DEFAULT_STREAM_TIMEOUT
@@ -361,7 +358,6 @@ class HttpProtocol(asyncio.Protocol):
         return self._current_request is not None or bool(self._queued_requests)
 
     def _answer_next_request(self) -> None:
-        """Start to answer the next queued request, unless another is in progress or the client does not read."""
         if self._current_request is not None or not self._queued_requests or not self.accepts_data or self._is_lost:
             return
         self._current_request = parsed_request = self._queued_requests.popleft()
@@ -372,7 +368,6 @@ class HttpProtocol(asyncio.Protocol):
             self._write_response(encode_body(parsed_request.rejection.response()))
 
     def _write_response(self, response: StartedResponse) -> None:
-        """Write the response to the current request, or start a streaming response or an upgraded connection."""
         if self._is_lost or self._transport.is_closing():
             if not isinstance(response, Response):
                 self._dispatcher.leave(response)
@@ -402,7 +397,6 @@ class HttpProtocol(asyncio.Protocol):
             )
 
     def _begin_stream(self, stream: StreamingResponse, response: Response, parsed_request: ParsedRequest) -> None:
-        """Send the head of a streaming response, and start to send its parts. HTTP/1.0 connections close at the end."""
         encoding_header = b"\r\ntransfer-encoding: chunked" if parsed_request.is_chunked else b""
         is_last = self._is_last(parsed_request) or not parsed_request.is_chunked
         self._current_request = parsed_request._replace(is_last=is_last)
@@ -420,7 +414,6 @@ class HttpProtocol(asyncio.Protocol):
         self._stream.write_next()
 
     def _upgrade_connection(self, response: UpgradeResponse, parsed_request: ParsedRequest) -> None:
-        """Send the 101 response, and hand the connection over to the handler of the upgraded protocol."""
         self._set_paused(is_paused=False)
         transport, connections = self._transport, self._connections
         unparsed_data, user = self._requests.unparsed_data, parsed_request.request.user
@@ -432,7 +425,6 @@ class HttpProtocol(asyncio.Protocol):
         serve_upgraded(response, connection, unparsed_data, partial(self._dispatcher.leave, response))
 
     def _release_bodies(self) -> None:
-        """Stop counting the received request bodies of this connection as bytes in memory."""
         for holder, length in self._body_bytes.items():
             self._connections.count_body_bytes(holder, -length)
         self._body_bytes.clear()
@@ -460,7 +452,6 @@ class HttpProtocol(asyncio.Protocol):
             (self._transport.pause_reading if is_paused else self._transport.resume_reading)()
 
     def _set_timeout(self) -> None:
-        """Set the timeout for the event that this connection waits for, such as the end of a request head."""
         requests, deadline, transport = self._requests, self._deadline, self._transport
         number = requests.request_count
         if self._is_lost:
@@ -482,7 +473,6 @@ class HttpProtocol(asyncio.Protocol):
 
 
 def _client_identity(transport: asyncio.BaseTransport) -> tuple[CertificateUser | None, str]:
-    """Return a client's user by its TLS certificate (None without one), and its IP address ('' if unknown)."""
     certificate, address = transport.get_extra_info("peercert"), transport.get_extra_info("peername")
     return certificate_user_of(certificate) if certificate else None, str(address[0]) if address else ""
 
@@ -501,7 +491,7 @@ _CLOSED_TRANSPORT: Final = _ClosedTransport()
 
 
 def _encode_head(response: Response, date: bytes, header: bytes, *, is_last: bool) -> bytes:
-    """Encode the head of an HTTP response; `header` is its Content-Length or Transfer-Encoding header."""
+    """Encode a response head; `header` is empty, or CRLF followed by Content-Length or Transfer-Encoding."""
     lines = [
         _STATUS_LINES[response.code],
         b"date: ",
@@ -525,12 +515,11 @@ def _user_of_certificate(peer: CertificateUser | None) -> UserInfo:
 
 
 def _holder_name_of(user: UserInfo) -> str:
-    """Return the key under which the body bytes and ports of a user are limited; '' for the owner, who is exempt."""
+    """Return the key under which the body bytes and ports of a user are counted; '' for a user without such limits."""
     return "" if is_exempt_from_limits(user) else flow_of(user)
 
 
 def _quote_warnings(warnings: Sequence[str]) -> Iterator[str]:
-    """Yield the warnings as texts for HTTP Warning headers, with escaped quotes and limited length."""
     remaining_length = WARNINGS_LENGTH_MAX
     for warning in warnings:
         text = "".join(filter(str.isprintable, warning))[:WARNING_LENGTH_MAX]

@@ -37,7 +37,10 @@ _EXEC_EXTENSION: Final = "client.authentication.k8s.io/exec"
 
 
 async def run_credential_plugin(plugin: Any, cluster: Mapping[str, Any]) -> Mapping[str, str]:
-    """Run a credential plugin; return its credentials as fields of a kubeconfig user. Raises ValueError, OSError."""
+    """Run a credential plugin, and return its credentials as fields of a kubeconfig user.
+
+    Raises ValueError if the plugin is invalid, is missing or fails, or OSError if it cannot be started.
+    """
     if not isinstance(plugin, dict) or not plugin.get("command") or not plugin.get("apiVersion"):
         raise ValueError("the credential plugin (exec) of its user must have an apiVersion and a command")
     command = [str(argument) for argument in (plugin["command"], *(plugin.get("args") or ()))]
@@ -61,12 +64,10 @@ async def run_credential_plugin(plugin: Any, cluster: Mapping[str, Any]) -> Mapp
 
 
 def _is_interactive(plugin: Mapping[str, Any]) -> bool:
-    """Return whether the credential plugin may prompt the user and standard input is a terminal."""
     return plugin.get("interactiveMode") != "Never" and sys.stdin is not None and sys.stdin.isatty()
 
 
 def _exec_credential_input(plugin: Mapping[str, Any], cluster: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the ExecCredential object that a credential plugin gets as input (in KUBERNETES_EXEC_INFO)."""
     spec: dict[str, Any] = {"interactive": _is_interactive(plugin)}
     if plugin.get("provideClusterInfo"):
         cluster_info = {field: cluster[field] for field in _CLUSTER_FIELDS if cluster.get(field)}
@@ -191,7 +192,6 @@ def _named_entries(config: Mapping[str, Any], kind: str, entry_field: str) -> It
 
 
 def _resolve_paths(entry: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
-    """Return a kubeconfig entry with absolute paths; a plugin's command is resolved only if it contains a slash."""
     folder = path.absolute().parent
     resolved_paths = {field: str(folder / entry[field]) for field in _FILE_PATH_FIELDS if entry.get(field)}
     exec_plugin = entry.get("exec")
@@ -222,7 +222,6 @@ async def read_access(source: KubeconfigSource) -> ApiServerAccess:
 
 
 def _describe_failure(source: KubeconfigSource, problem: str) -> str:
-    """Return the message that a kubeconfig or the in-cluster configuration cannot be used, with the remedy."""
     if _is_in_cluster(source):
         return f"ServiceAccount in {_SERVICE_ACCOUNT_FOLDER}: {problem}; run in a pod, or use --kubeconfig"
     source_path = source.kubeconfig or str(DEFAULT_KUBECONFIG)
@@ -230,12 +229,10 @@ def _describe_failure(source: KubeconfigSource, problem: str) -> str:
 
 
 def _is_in_cluster(source: KubeconfigSource) -> bool:
-    """Return whether the in-cluster configuration is used: no kubeconfig or context is selected, and it exists."""
     return not source.kubeconfig and not source.context and (_SERVICE_ACCOUNT_FOLDER / "token").exists()
 
 
 async def _configure(source: KubeconfigSource, configuration: Configuration) -> tuple[str, Sequence[tuple[str, str]]]:
-    """Load credentials into kubernetes-asyncio's configuration; return the namespace and the impersonation headers."""
     if _is_in_cluster(source):
         load_incluster_config(configuration)  # type: ignore[no-untyped-call]
         return (_SERVICE_ACCOUNT_FOLDER / "namespace").read_text("utf-8").strip(), ()
@@ -252,15 +249,10 @@ async def _configure(source: KubeconfigSource, configuration: Configuration) -> 
 
 
 def _without_empty_fields(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a kubeconfig entry without its empty fields, which count as missing."""
     return {field: value for field, value in entry.items() if value not in ("", None)}
 
 
 def _normalized_server(cluster: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return `{"server": URL}` of a kubeconfig cluster, with lowercase scheme.
-
-    Raises ValueError if the URL of the server or of the proxy is invalid.
-    """
     url, proxy = str(cluster.get("server") or ""), str(cluster.get("proxy-url") or "")
     if urlsplit(url).scheme not in _SUPPORTED_SCHEMES or not urlsplit(url).hostname:
         raise ValueError(f"the server of the kubeconfig's cluster is not an http or https URL: {url!r}")
@@ -271,7 +263,6 @@ def _normalized_server(cluster: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 async def _add_credentials(user: Mapping[str, Any], cluster: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a kubeconfig user in which credentials from its plugin or token file replace those in other fields."""
     if "exec" in user:
         plugin_credentials = await run_credential_plugin(user["exec"], cluster)
         return {**{field: value for field, value in user.items() if field != "exec"}, **plugin_credentials}
@@ -303,7 +294,6 @@ def _access_from_configuration(config: Configuration, namespace: str) -> ApiServ
 
 
 def _error_message(error: Exception) -> str:
-    """Return the message for the user about an exception that was raised while a kubeconfig was loaded."""
     match error:
         case KeyError() | TypeError() | AttributeError():
             return f"it is not a valid kubeconfig: {error}"

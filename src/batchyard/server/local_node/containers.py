@@ -137,7 +137,6 @@ class LocalPortConnection(asyncio.Protocol):
     # --- establishing the connection ---
 
     def _process_host_message(self, message: Mapping[str, Any], socket_fds: Sequence[int]) -> None:
-        """Receive sockets that the host process opened in the pod's network namespace, and connect one to the port."""
         self._host.close()
         if "error" in message:
             for socket_fd in socket_fds:
@@ -153,7 +152,6 @@ class LocalPortConnection(asyncio.Protocol):
         self._task = self._loop.create_task(self._connect_sockets(sockets))
 
     async def _connect_sockets(self, sockets: Sequence[socket.socket]) -> None:
-        """Connect to the port over IPv4, or over IPv6 if that fails; report an error if both fail."""
         errors = []
         try:
             for loopback_socket, (version, address, shown_address) in zip(sockets, _LOOPBACK_ADDRESSES, strict=True):
@@ -379,7 +377,6 @@ class LocalLog:
         self._reader.close()
 
     def _check_for_log_lines(self) -> None:
-        """Notify the log's reader if there are new lines or the log has ended; else check again later."""
         self._timer = None
         if self._has_ended() or self._reader.has_more():
             self.on_new_data()
@@ -388,8 +385,6 @@ class LocalLog:
 
 
 class _RotatedLogReader:
-    """Reads the files of a rotated log, from the oldest to the newest."""
-
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: BinaryIO | None = None
@@ -398,7 +393,6 @@ class _RotatedLogReader:
         self._incomplete_line = b""
 
     def read(self) -> Sequence[containers.LogLine]:
-        """Read up to _CHUNK_SIZE further bytes of the log, and return the lines that are complete now."""
         *complete_lines, self._incomplete_line = (self._incomplete_line + self._read_chunk()).split(b"\n")
         return [line for raw_line in complete_lines if (line := self._complete_line(raw_line)) is not None]
 
@@ -429,7 +423,6 @@ class _RotatedLogReader:
                 return
 
     def read_incomplete_line(self) -> Sequence[containers.LogLine]:
-        """Return the remaining partial lines of an ended log, joined as one line; an empty list if there are none."""
         partial_lines, self._partial_lines = self._partial_lines, []
         return [_join_partial_lines(partial_lines, is_complete=False)] if partial_lines else []
 
@@ -444,7 +437,6 @@ class _RotatedLogReader:
             self._file = None
 
     def _read_chunk(self) -> bytes:
-        """Read up to _CHUNK_SIZE further bytes of the log, from the oldest file to the newest; empty at its end."""
         if self._file is None:
             rotation_numbers = self._rotation_numbers()
             self._open(self._rotated_log_path(rotation_numbers[-1]) if rotation_numbers else self._path)
@@ -478,7 +470,6 @@ class _RotatedLogReader:
             return
 
     def _is_log_rotated(self) -> bool:
-        """Return whether a newer file of the log exists than the open one."""
         assert self._file is not None, "a file of the log is open"
         try:
             return os.fstat(self._file.fileno()).st_ino != self._path.stat().st_ino
@@ -506,7 +497,6 @@ class _RotatedLogReader:
         return self._path.with_name(f"{self._path.name}.{number}")
 
     def _complete_line(self, raw_line: bytes) -> containers.LogLine | None:
-        """Return a raw line joined with the partial lines before it; None if the raw line is partial or malformed."""
         line = _parse_log_line(raw_line)
         if line is None:
             return None
@@ -518,8 +508,6 @@ class _RotatedLogReader:
 
 
 class _LogLine(NamedTuple):
-    """A parsed line of a CRI log file: its time, whether it is partial, and its text."""
-
     time: str
     is_partial: bool
     text: str
@@ -530,7 +518,6 @@ def _join_partial_lines(lines: Sequence[_LogLine], *, is_complete: bool) -> cont
 
 
 def _parse_log_line(raw_line: bytes) -> _LogLine | None:
-    """Parse a line of a CRI log file; return None if it is malformed."""
     time, _, remaining_text = raw_line.decode(errors="replace").partition(" ")
     _, _, remaining_text = remaining_text.partition(" ")
     line_tag, separator, text = remaining_text.partition(" ")

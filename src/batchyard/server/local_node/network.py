@@ -167,7 +167,7 @@ class DnsQuestion(NamedTuple):
 
 
 class DnsMessageError(Exception):
-    """The question in a received DNS message is malformed."""
+    """The question in a received DNS message is malformed, or its class is not IN."""
 
 
 DnsLookup: TypeAlias = Callable[[DnsQuestion], Sequence[str] | None]
@@ -207,7 +207,6 @@ def _response_flags(flags: int, dns_code: DnsCode) -> int:
 
 
 def _parse_question(message: bytes) -> tuple[DnsQuestion, int]:
-    """Parse the question of a DNS message; return the question and the offset of its end. Raises DnsMessageError."""
     labels: list[str] = []
     label_offset = _DNS_HEADER.size
     while label_offset < len(message) and (length := message[label_offset]):
@@ -292,11 +291,6 @@ class NameServer:
                 udp_socket.sendto(response, client_address)
 
     async def _serve_tcp_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer the DNS queries of one TCP connection until the client closes it.
-
-        The server closes it earlier if too many connections are open, if a message is not a query, or if a query and
-        its response take longer than _QUERY_TIMEOUT seconds.
-        """
         self._connections += 1
         try:
             while self._connections <= _CONNECTIONS_MAX:

@@ -46,9 +46,9 @@ _DEFAULT_RESERVATION: Final = {"memory": "256Mi"}
 
 
 def node_inventory(settings: Mapping[str, Any], folder: Path, gpus: Sequence[Gpu]) -> NodeInventory:
-    """Return this machine's name, capacity, labels and taints as a node, given `spec.local` of the Cluster object.
+    """Return the properties of this machine as a node, such as its name, address, capacity and labels.
 
-    The ephemeral storage is the size of the disk of `folder`.
+    `settings` is `spec.local` of the Cluster object. The ephemeral storage is the size of the disk of `folder`.
     """
     name = settings.get("name") or socket.gethostname().lower()
     architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())
@@ -74,7 +74,7 @@ def node_inventory(settings: Mapping[str, Any], folder: Path, gpus: Sequence[Gpu
 
 
 def _gpu_labels(gpus: Sequence[Gpu]) -> dict[str, str]:
-    """Return the node labels that NVIDIA's GPU feature discovery would set, if these GPUs are of one model."""
+    """Return labels that NVIDIA's GPU feature discovery sets; the first GPU's model and memory stand for all GPUs."""
     if not gpus:
         return {}
     gpu_product = gpus[0].model.replace(" ", "-")
@@ -83,7 +83,6 @@ def _gpu_labels(gpus: Sequence[Gpu]) -> dict[str, str]:
 
 
 def _subtract_reservation(capacity: str, reserved_quantity: str | None) -> str:
-    """Return a capacity minus a reserved quantity, at least 0, in the number format of the capacity."""
     if reserved_quantity is None:
         return capacity
     remaining_quantity = max(0, meta.parse_quantity(capacity) - meta.parse_quantity(reserved_quantity))
@@ -95,7 +94,6 @@ def _host_memory_bytes() -> int:
 
 
 def _host_address() -> str:
-    """Return the IPv4 address by which other machines reach this one; 127.0.0.1 if this machine has no route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe_socket:
         try:
             probe_socket.connect(("192.0.2.1", 9))  # TEST-NET-1: connecting selects the source address
@@ -105,7 +103,6 @@ def _host_address() -> str:
 
 
 def _node_info(architecture: str) -> Mapping[str, Any]:
-    """Return `status.nodeInfo` of the Node object for this machine."""
     return {
         "architecture": architecture,
         "bootID": _read_first_line("/proc/sys/kernel/random/boot_id"),
@@ -264,7 +261,6 @@ class LocalNodeComponents:
         return f"this machine cannot isolate pods, so only its owner may run them: it lacks {names or 'isolation'}"
 
     def _seccomp_profile_error(self, name: str) -> str:
-        """Return why the seccomp profile with this file name cannot be loaded; '' if it can."""
         try:
             seccomp.compile_profile_file(str(self._folder / seccomp.PROFILES_FOLDER / name))
         except ValueError as error:
@@ -356,7 +352,6 @@ class LocalNodeComponents:
         self.container_runtime.close()
 
     async def _serve_dns(self, node: Path) -> None:
-        """Start the DNS server of the pods, if they have their own network."""
         if not self.container_runtime.features.get("podNetwork"):
             return
         try:

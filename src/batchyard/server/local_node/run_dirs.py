@@ -115,7 +115,7 @@ class RunFolders:
         return self._move_to_trash(self._node / self.path(key))
 
     def move_sandbox_to_trash(self, key: Key) -> Path:
-        """Move only the folder of a pod's sandbox, not the whole pod's, to the trash folder. Return the new path."""
+        """Move the folder of a pod's sandbox, but not its parent folder, to the trash folder. Return the new path."""
         return self._move_to_trash(self._node / self.path(key))
 
     def trash(self) -> Iterator[Path]:

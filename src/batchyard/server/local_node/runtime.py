@@ -95,7 +95,6 @@ def write_files(folder: Path, plan: volumes.VolumeFiles, now: Instant) -> bool:
 
 
 def _current_data_folder(folder: Path) -> Path | None:
-    """Return the folder with a volume's current files, to which its link `..data` points; None without one."""
     try:
         current_folder = folder / (folder / DATA_LINK).readlink()
     except OSError:
@@ -125,7 +124,6 @@ def _write_new_data_folder(folder: Path, plan: volumes.VolumeFiles, now: Instant
 
 
 def _link_data_names(folder: Path, files: Mapping[str, volumes.VolumeFile]) -> None:
-    """Create the missing links for the top-level names of a volume's files."""
     for name in _top_level_names(files):
         with suppress(FileExistsError):
             (folder / name).symlink_to(f"{DATA_LINK}/{name}")
@@ -136,7 +134,6 @@ def _top_level_names(files: Mapping[str, volumes.VolumeFile]) -> list[str]:
 
 
 def _remove_leftovers(folder: Path, files: Mapping[str, volumes.VolumeFile]) -> None:
-    """Remove links of removed files, previous folders, and leftovers of interrupted updates from a volume."""
     current_names = {DATA_LINK, str((folder / DATA_LINK).readlink()), *_top_level_names(files)}
     for path in sorted(folder.iterdir()):
         if path.name in current_names:
@@ -160,10 +157,7 @@ def _make_folders(volume_folder: Path, deepest_folder: Path, mode: int) -> None:
 
 
 def _check_host_path(name: str, plan: volumes.HostPathPlan) -> None:
-    """Check that a hostPath is allowed and has the required type. Raises VolumeError if not.
-
-    A missing path is created if the type is DirectoryOrCreate, FileOrCreate or empty (then as a directory).
-    """
+    """Check a hostPath; if it is missing, create it where its type permits that. Raises VolumeError."""
     path = Path(plan.path)
     real_path = os.path.realpath(path)
     if not _is_host_path_allowed(real_path, plan):
@@ -178,12 +172,10 @@ def _check_host_path(name: str, plan: volumes.HostPathPlan) -> None:
 
 
 def _is_host_path_allowed(real_path: str, plan: volumes.HostPathPlan) -> bool:
-    """Return whether this host path, in which symbolic links are resolved, is within the allowed host paths."""
     return volumes.is_within_any(real_path, (os.path.realpath(folder) for folder in plan.allowed_folders))
 
 
 def _host_path_type_fault(path: Path, kind: str) -> str:
-    """Return the file type that a hostPath's `type` requires, if the path is not of that type; else ''."""
     file_mode = path.stat().st_mode if path.exists() else 0
     match kind:
         case "Directory" | "DirectoryOrCreate":
@@ -333,7 +325,6 @@ class LocalContainerRuntime:
         return self._replace_run(EventType.ADDED if previous_run is None else EventType.MODIFIED, run, previous_run)
 
     def _prepare_sandbox_spec(self, requested_run: Obj) -> Mapping[str, Any]:
-        """Create the volumes of a pod, and return the spec of its sandbox as the shim reads it."""
         uid: str = requested_run["metadata"]["namespace"]
         for name, plan in requested_run["volumes"].items():
             make_volume(self.folders.pod_folder(uid) / VOLUMES_FOLDER / name, name, plan, wall_clock())
@@ -348,7 +339,6 @@ class LocalContainerRuntime:
         return {**spec, "address": address, "gateway": gateway, "resolvers": nameservers, "hosts": hosts_text}
 
     def _refresh_volumes(self, requested_run: Obj) -> Obj:
-        """Update the files in a pod's volumes; a volume that cannot be written keeps its files."""
         run = self.run(key_of(requested_run))
         if run is None:
             return requested_run
@@ -395,7 +385,6 @@ class LocalContainerRuntime:
     # --- observation ---
 
     def _adopt_runs(self) -> None:
-        """Load the container runs that were started before a restart of the platform, and observe them."""
         for trashed in self.folders.trash():
             self._delete_folder_later(trashed)
         for run in map(self._times.convert_run, self.folders.all_runs()):
@@ -422,7 +411,6 @@ class LocalContainerRuntime:
                 self._spawner.request_shim(path)
 
     def _receive_changes(self) -> None:
-        """Receive the paths of changed run folders from the shims, and update these container runs."""
         changed_paths: dict[bytes, None] = {}
         for _ in range(_DATAGRAMS_PER_READ_MAX):
             try:
@@ -433,7 +421,6 @@ class LocalContainerRuntime:
             self._process_state_change(self.folders.key(Path(os.fsdecode(path))))
 
     def _process_state_change(self, key: Key) -> None:
-        """Read a container run's state from its folder, and start or stop watching the run's shim process."""
         run = self._read_run_state(key)
         if run is None or not run["status"]:
             return
@@ -443,7 +430,6 @@ class LocalContainerRuntime:
             self._watch_shim(key, run)
 
     def _read_run_state(self, key: Key) -> Obj | None:
-        """Read a container run's state from its folder; return the updated run object, None if the run is unknown."""
         run = self.run(key)
         state = {} if run is None else self._times.convert_state(self.folders.state(key))
         if run is None or not state or state == run["status"]:
@@ -464,7 +450,6 @@ class LocalContainerRuntime:
             self._signal_shim(key)  # the stop may have been requested before the shim was watched
 
     def _process_shim_exit(self, key: Key) -> None:
-        """Process the exit of a shim process; if the container run has not ended, mark the run as lost."""
         self._close_pidfd(key)
         run = self._read_run_state(key)
         if run is None or not _is_run_alive(run):
@@ -488,7 +473,6 @@ class LocalContainerRuntime:
         self._loop.run_in_executor(None, delete_folder, folder)
 
     def _queue_event(self, event: WatchEvent) -> None:
-        """Queue a watch event of a container run, and schedule the delivery of all queued events to the listeners."""
         self._events.append(event)
         if len(self._events) == 1:
             self._kernel.post(self._deliver_events)
@@ -500,7 +484,6 @@ class LocalContainerRuntime:
 
 
 def _create_event_socket(path: Path) -> socket.socket:
-    """Bind and return the datagram socket to which shim processes send the paths of changed run folders."""
     event_socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
@@ -518,7 +501,6 @@ def use_short_path(path: Path, action: Callable[[str], None]) -> None:
 
 
 def _prepare_run_spec(folders: RunFolders, requested_run: Obj) -> Mapping[str, Any]:
-    """Return the spec of a container run or image pull as its shim reads it, with resolved sources of mounts."""
     spec: Mapping[str, Any] = requested_run["spec"]
     if "mounts" not in requested_run:
         return spec
@@ -531,7 +513,6 @@ def _prepare_run_spec(folders: RunFolders, requested_run: Obj) -> Mapping[str, A
 
 
 def _error_status(reason: str, now: Instant) -> Mapping[str, Any]:
-    """Return the final state of a container run that could not be started, with the reason as its message."""
     error_status = {"exitCode": _START_ERROR_CODE, "reason": "StartError", "message": reason, "finishedAt": now}
     return {"phase": EXITED, **error_status}
 

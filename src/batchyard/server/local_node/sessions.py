@@ -275,8 +275,6 @@ _TERMINAL_SIZE_MAX: Final = 65535
 
 
 class _LocalSession:
-    """An exec or attach session: the pipes or terminal of the process, and the connection to its host process."""
-
     def __init__(self, host: Path, streams: Streams, session_client: SessionClient, error_prefix: str) -> None:
         self._loop = asyncio.get_running_loop()
         self._session_client = session_client
@@ -295,10 +293,6 @@ class _LocalSession:
         self._host = HostConnection(host, self._loop, self._process_host_message, self._process_host_loss)
 
     def write(self, data: bytes) -> None:
-        """Write input of the client to the process, or buffer it until the pipe or terminal is ready.
-
-        Input is dropped if the client did not request stdin.
-        """
         if self._input_writer is not None:
             self._input_writer.write(data)
         elif self._streams.stdin and not self._is_closed:
@@ -306,20 +300,17 @@ class _LocalSession:
             self._report_accepts_input(False)
 
     def set_reading(self, *, is_reading: bool) -> None:
-        """Resume or pause reading stdout and stderr of the process."""
         self._is_reading = is_reading
         for output_reader in self._output_readers.values():
             output_reader.set_reading(is_reading=is_reading)
 
     def resize(self, columns: int, rows: int) -> None:
-        """Set the size of the process's terminal; ignore sizes out of range."""
         if 0 < columns <= _TERMINAL_SIZE_MAX and 0 < rows <= _TERMINAL_SIZE_MAX:
             self._size = (columns, rows)
             if self._terminal is not None:
                 fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def close(self) -> None:
-        """Disconnect from the process without notifying the client."""
         self._is_closed = True
         self._host.close()
         for output_reader in list(self._output_readers.values()):
@@ -342,7 +333,6 @@ class _LocalSession:
                 os.close(fd)
 
     def _create_output_pipe(self, name: str) -> int:
-        """Create a pipe for stdout or stderr of the process, and pass its data to the client. Return the write end."""
         read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
         self._read_output(name, read_fd)
         return write_fd
@@ -359,7 +349,6 @@ class _LocalSession:
         self._session_client.set_accepts_input(accepts_input=accepts_input)
 
     def _process_host_message(self, message: Mapping[str, Any], fds: Sequence[int]) -> None:
-        """Process a message of the host process: the terminal's file descriptor, an error, or the exit code."""
         if fds:
             self._use_terminal(fds[0])
         if "error" in message:
@@ -382,12 +371,10 @@ class _LocalSession:
         self._report_accepts_input(True)
 
     def _process_host_loss(self) -> None:
-        """End the session with an error, because the host process has disconnected."""
         if self._session_end is None:
             self._end_with(SessionEnd(failure=f"{self._error_prefix}the connection to its host process was lost"))
 
     def _end_with(self, session_end: SessionEnd) -> None:
-        """End the session with this result, once stdout and stderr of the process have been read completely."""
         if self._session_end is None:
             self._session_end = session_end
             self._loop.call_soon(self._end_if_complete)
@@ -417,7 +404,6 @@ class LocalExecSession(_LocalSession):
             self._input_writer.end()
 
     def _create_pipes(self) -> list[int]:
-        """Create pipes for the command's stdin, stdout and stderr. Return the file descriptors for the command."""
         if self._streams.stdin:
             stdin_fd, write_fd = os.pipe2(os.O_CLOEXEC)
             self._open_input(write_fd)
@@ -489,7 +475,7 @@ class LocalAttachSession(_LocalSession):
         super().close()
 
     def _process_host_message(self, message: Mapping[str, Any], fds: Sequence[int]) -> None:
-        """Process a message of the host process, which confirms the attachment, and start to forward input."""
+        """Start to forward input: any message of the host process confirms the attachment."""
         self._is_attached = True
         if self._stdin_path is not None and self._streams.stdin:
             with suppress(OSError):  # the container closed its stdin

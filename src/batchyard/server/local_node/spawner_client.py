@@ -26,9 +26,10 @@ class SpawnerError(Exception):
 
 
 class SpawnerClient:
-    """A connection to the spawner process, which is started if none is running. Raises SpawnerError if that fails.
+    """A connection to the spawner process. If none is running, creating the connection starts it.
 
-    If the spawner exits later, a new one is started and `on_restart` is called.
+    Raises SpawnerError if the process cannot be started. If the process exits later, a new one is started and
+    `on_restart` is called.
     """
 
     def __init__(self, node: Path, loop: asyncio.AbstractEventLoop, on_restart: Callable[[], None]) -> None:
@@ -63,7 +64,6 @@ class SpawnerClient:
         self._socket.close()
 
     def _ensure_spawner(self) -> int:
-        """Start the spawner process unless it is running, and return a pidfd of it. Raises SpawnerError."""
         if not is_locked(self._node / "spawner.lock"):
             (self._node / "features.json").unlink(missing_ok=True)
             with (self._node / "spawner.log").open("ab") as log:
@@ -91,7 +91,6 @@ class SpawnerClient:
         raise SpawnerError(f"the spawner process did not become ready; see {self._node / 'spawner.log'}")
 
     def _process_exit(self) -> None:
-        """Start a new spawner process after the exit of the previous one, and call `on_restart`."""
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         self._pidfd = self._ensure_spawner()

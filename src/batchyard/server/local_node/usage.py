@@ -90,13 +90,11 @@ def _memory_of_process(pid: int) -> int:
 
 
 def _read_counters(path: Path) -> dict[str, int]:
-    """Return the counters in a file whose lines are a name and a number, such as /proc/meminfo."""
     line_fields = (line.split() for line in _read_file_text(path).splitlines())
     return {field[0]: int(field[1]) for field in line_fields if len(field) > 1 and field[1].isdecimal()}
 
 
 def _read_file_text(path: Path) -> str:
-    """Read a file as text; return '' if it cannot be read."""
     with suppress(OSError):
         return path.read_text("ascii", "replace")
     return ""
@@ -157,7 +155,10 @@ class LocalUsage:
             self._task.cancel()
 
     def _last_reading_pair(self, run: ObservedRun) -> _ReadingPair:
-        """Return the last two readings of a container; for a new one, a reading of 0 at its start and a new reading."""
+        """Return the last two readings of a container if they are far enough apart.
+
+        Otherwise, store and return a reading of 0 at the start of the container and a new reading.
+        """
         key = key_of(run.obj)
         reading_pair = self._container_readings.get(key)
         if reading_pair is None or reading_pair[1].at - reading_pair[0].at < _READING_INTERVAL_MIN:
@@ -167,7 +168,6 @@ class LocalUsage:
         return reading_pair
 
     def _reading_arguments(self, run: ObservedRun) -> tuple[int, Mapping[str, str]]:
-        """Return the arguments of `read_container_usage` for a container: the pid of its shim, and its cgroup paths."""
         key = key_of(run.obj)
         sandbox: Obj | None = self._runtime.run(Key(containers.RUN, key.namespace, containers.SANDBOX))
         sandbox_cgroups: Mapping[str, Any] = ((sandbox or {}).get("status") or {}).get("cgroup") or {}
@@ -180,7 +180,6 @@ class LocalUsage:
             self._task = self._loop.create_task(self._read_all_usage())
 
     async def _read_all_usage(self) -> None:
-        """Read the usage of this machine and, on a background thread, of all running containers."""
         running_runs = [run for run in map(run_of, self._runtime.runs()) if run.phase == RUNNING and run.container]
         reading_arguments = {key_of(run.obj): self._reading_arguments(run) for run in running_runs}
         start_readings = {key_of(run.obj): UsageReading(run.started_at, 0, 0) for run in running_runs}

@@ -51,7 +51,10 @@ class LedgerFile:
     """An open file of the decision ledger: one SQLite connection for writing, and one for reading."""
 
     def __init__(self, path: Path, entries_max: int = ENTRIES_MAX) -> None:
-        """Open or create a ledger file that keeps about `entries_max` decisions. Raises OSError, JournalError."""
+        """Open or create a ledger file that keeps about `entries_max` decisions.
+
+        A damaged file is renamed and replaced. Raises OSError or JournalError if the file cannot be opened.
+        """
         self._path = path
         self._entries_max = entries_max
         #: Whether the file was damaged, and was therefore renamed and replaced.
@@ -75,7 +78,7 @@ class LedgerFile:
         self.last_number = last_number
 
     def append(self, records: Sequence[DecisionRecord]) -> None:
-        """Add decisions in one transaction. If the limit is then exceeded by a tenth, delete the oldest decisions.
+        """Add decisions in one transaction; delete the oldest ones if the file then exceeds its limit by over a tenth.
 
         Raises sqlite3.Error.
         """
@@ -93,7 +96,7 @@ class LedgerFile:
         self._entry_count = new_count
 
     def _insert_records(self, records: Sequence[DecisionRecord]) -> None:
-        """Insert decisions, 64 with each SQL statement, because each statement releases and reacquires the GIL."""
+        """Insert many decisions with each SQL statement, because each statement releases and reacquires the GIL."""
         for begin in range(0, len(records), _ROWS_AT_ONCE):
             record_batch = records[begin : begin + _ROWS_AT_ONCE]
             self._db.execute(_INSERT_STATEMENTS[len(record_batch) - 1], _insert_parameters(record_batch))
@@ -131,7 +134,6 @@ class LedgerFile:
 
     @contextmanager
     def _read_errors(self) -> Iterator[None]:
-        """Raise QueryTooBroad or LedgerUnreadable instead of SQLite errors within the `with` block."""
         try:
             yield
         except (*DAMAGE_ERRORS, msgspec.DecodeError) as error:
@@ -184,7 +186,6 @@ def _open_database(path: Path) -> sqlite3.Connection:
 
 
 def _number_range_of(db: sqlite3.Connection) -> tuple[int, int]:
-    """Return the numbers of the first and last decision in a ledger file; 0 and 0 if the file has none."""
     # One SELECT for both would make SQLite scan the whole table.
     (first_number,) = db.execute("SELECT min(number) FROM decisions").fetchone()
     (last_number,) = db.execute("SELECT max(number) FROM decisions").fetchone()
@@ -204,7 +205,6 @@ def _field_conditions(query: LedgerQuery) -> Iterator[tuple[str, Sequence[Any]]]
 
 
 def _insert_parameters(records: Sequence[DecisionRecord]) -> list[Any]:
-    """Return the column values of these decisions in one list; details shared by consecutive ones are encoded once."""
     values: list[Any] = []
     previous_details: Mapping[str, Any] = {}
     encoded_details: bytes | None = None
@@ -318,7 +318,6 @@ class LiveLedger:
             self._loop.call_later(_WRITE_DELAY, self._write)
 
     def _append_records(self, records: Sequence[DecisionRecord]) -> None:
-        """Write decisions to the ledger file. If that fails, the decisions are lost and the error is logged."""
         try:
             self._file.append(records)
         except sqlite3.Error as error:

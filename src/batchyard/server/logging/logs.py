@@ -239,7 +239,6 @@ class AuditLog:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _rotate(self) -> None:
-        """Rename the full audit log, and open a new file. Raises OSError; the next write then tries again."""
         with suppress(FileNotFoundError):  # already renamed, but opening the new file failed
             self._path.replace(self._path.with_name(f"{self._path.name}.1"))
         audit_file = _open_audit_file(self._path)
@@ -248,5 +247,4 @@ class AuditLog:
 
 
 def _open_audit_file(path: Path) -> FileIO:
-    """Open the audit log for appending; only the owner can read a new file."""
     return FileIO(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "a")

@@ -89,12 +89,10 @@ class SpanExport:
             self._send_task = None
 
     def _take_batch(self) -> Sequence[TraceSpan]:
-        """Remove the next spans from the queue, at most _SPAN_BATCH_SIZE, and return them."""
         self._batch = [self._queued_spans.popleft() for _ in range(min(_SPAN_BATCH_SIZE, len(self._queued_spans)))]
         return self._batch
 
     async def _send_spans(self, http_session: aiohttp.ClientSession, spans: Sequence[TraceSpan]) -> None:
-        """Send a batch of spans to the collector; retry after temporary errors. If that fails, the spans are lost."""
         last_error: object = ""
         for delay in (*_RETRY_DELAYS, None):
             try:

@@ -221,7 +221,6 @@ def _parse_retry_after(text: str) -> Duration | None:
 
 
 def _parse_date(date: str) -> Instant:
-    """Parse a Date header; return 0 if the header is invalid."""
     try:
         return int(parsedate_to_datetime(date).timestamp()) * SECOND
     except ValueError:
@@ -229,7 +228,6 @@ def _parse_date(date: str) -> Instant:
 
 
 def _failed_response(error: BaseException) -> HttpResponse:
-    """Return the HttpResponse of a failed request: code 0, the error, and whether the request may have been sent."""
     was_sent = not isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
     error_message = str(error) or type(error).__name__
     if isinstance(error, aiohttp.ClientConnectorError):

@@ -47,8 +47,6 @@ class WebhookService(NamedTuple):
 
 
 class _UpstreamController(NamedTuple):
-    """An upstream controller (Kueue or JobSet) that does the work of one of batchyard's controller groups."""
-
     name: str
     #: The names of its field managers (one exact, one prefix), and the kinds that it writes.
     managers: Sequence[str]
@@ -105,7 +103,6 @@ def conflicting_write(event: WatchEvent, groups: Sequence[str], now: Instant) ->
 
 
 async def _platform_conflict(sender: RequestSender, groups: Sequence[str]) -> str:
-    """Return why these controller groups must not start, if the API server is a batchyard that runs them; else ''."""
     if await is_other_server(sender):
         return ""
     response = await sender.ask(HttpRequest("GET", REPORT))
@@ -122,7 +119,6 @@ async def _platform_conflict(sender: RequestSender, groups: Sequence[str]) -> st
 
 
 async def _webhook_conflict(sender: RequestSender, groups: Sequence[str], own_service: WebhookService) -> str:
-    """Return why these controller groups must not run, if webhooks show a competing controller; else ''."""
     listed_objects = list_in_response(await sender.ask(HttpRequest("GET", _WEBHOOK_CONFIGURATIONS_PATH)))
     webhook_configurations = [
         configuration
@@ -145,7 +141,6 @@ def _conflict(group: str, name: str, signs: Sequence[str]) -> str:
 
 
 def _competing_controller(configuration: Obj, group: str) -> str:
-    """Return the program that installed this webhook configuration, if it does the controller group's work; else ''."""
     webhook_names = [hook.get("name") for hook in configuration.get("webhooks") or ()]
     if _BATCHYARD_LABELS.items() <= (configuration["metadata"].get("labels") or {}).items():
         return "another batchyard" if _BATCHYARD_WEBHOOKS.get(group) in webhook_names else ""
@@ -178,10 +173,9 @@ async def _recent_writes(sender: RequestSender, upstream: _UpstreamController) -
 
 
 def _last_written_at(objects: Sequence[Mapping[str, Any]], field_managers: Sequence[str]) -> Instant | None:
-    """Return the time of the last write by these field managers, from `managedFields`; None if they wrote nothing.
+    """Return the time of the last write by these field managers (one exact name, one prefix); None without one.
 
-    Field managers whose names this operator also uses are ignored. A competing controller is still detected, because it
-    also writes ClusterQueues with other field managers.
+    Names that this operator also uses are ignored: a competing controller also writes ClusterQueues with other names.
     """
     exact_manager, manager_prefix = field_managers
     write_times = [

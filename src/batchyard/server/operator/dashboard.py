@@ -125,7 +125,6 @@ class OperatorPage:
         return response
 
     async def _stream(self, request: web.Request, stream: dashboard.ModelStream, token: str) -> web.StreamResponse:
-        """Stream the changes of a dashboard page's data to its user while the user's token is valid."""
         response = web.StreamResponse(headers={"content-type": JSON, "x-content-type-options": "nosniff"})
         await response.prepare(request)
         data_available = asyncio.Event()

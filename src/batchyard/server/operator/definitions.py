@@ -46,7 +46,6 @@ def _installable_kinds(kinds: Sequence[str]) -> Iterator[ServedKind]:
 
 
 async def _is_served(api_client: DefinitionsClient, served_kind: ServedKind) -> bool:
-    """Return whether the server serves the kind in any known version: the response to a list is not a 404."""
     for version in served_kind.versions:
         response = await api_client.ask(HttpRequest("GET", f"{kind_path(served_kind, version)}?limit=1"))
         if response.code != 404:

@@ -177,7 +177,6 @@ class OperatorProcess:
         self.fail(OperatorError("leader election lost: another replica may lead now; restart this one"))
 
     def _process_informer_change(self, informer: Informer) -> None:
-        """Report an informer's new error or recovery; start the controllers once all informers are synced."""
         if news := self._watch_errors.news(informer, self.client.informers.values()):
             self.report(f"batchyard: {news}")
         if self.platform is None and self.client.is_synced:
@@ -209,14 +208,12 @@ class OperatorProcess:
         return platform
 
     def _check_write_conflicts(self, events: Sequence[WatchEvent]) -> None:
-        """Stop the operator if one of these changes shows that another controller writes the same objects."""
         for event in events:
             if reason := coexistence.conflicting_write(event, self._config.settings.controllers, self.kernel.clock()):
                 self.kernel.stop()
                 self.fail(OperatorError(reason))
 
     def _create_models(self, platform: WiredPlatform, events: Sequence[WatchEvent]) -> tuple[ModelHandler, StreamHub]:
-        """Return the handler of the dashboard's data and the hub of its streams, both updated on every change."""
         history, stream_hub = PlatformHistory(self.kernel.clock, platform.index.cluster_queue_of), StreamHub()
         history.observe(events)
         self.client.subscribe(history.observe)
@@ -295,7 +292,6 @@ async def _run_without_conflicts(
 
 
 async def _wait_for_end(end: asyncio.Event, operator_end: asyncio.Future[None]) -> None:
-    """Wait until `end` is set or the operator has ended; raise the error with which the operator ended, if any."""
     operator_end.add_done_callback(lambda _: end.set())
     await end.wait()
     if operator_end.done():
@@ -338,7 +334,6 @@ def operator_endpoints(
 
 
 def _readiness_delay(operator: OperatorProcess) -> str:
-    """Return what a replica waits for before it is ready: webhook certificates or, as leader, informers; else ''."""
     if not operator.are_webhooks_ready():
         return "the certificates of the webhooks"
     if operator.leads and operator.platform is None:
@@ -347,7 +342,6 @@ def _readiness_delay(operator: OperatorProcess) -> str:
 
 
 def _client_texts(operator: OperatorProcess) -> Iterator[str]:
-    """Yield the metrics of leader election and of the operator's API client, as Prometheus text."""
     yield gauge_text(metric("leader_election_master_status"), [(("batchyard",), int(operator.leads))])
     outbox = operator.client.outbox
     counts_by_code = outbox.response_counts

@@ -73,7 +73,7 @@ class ShadowPage:
         self._hub.observe(events)
 
     def add_divergence(self, divergence: Divergence) -> None:
-        """Show a decision of Kueue that differs from batchyard's on the dashboard."""
+        """Show on the dashboard a decision in which Kueue differs from batchyard."""
         start_time = divergence.at if divergence.since is None else divergence.since
         divergence_identity = divergence.divergence_type.value, divergence.workload, divergence.message
         self._comparison.recent_divergences.appendleft(
@@ -156,7 +156,6 @@ class Shadow:
         return self.followers.counts
 
     def _post(self, work: Work) -> None:
-        """Schedule a callback on the asyncio loop; it does not run if the shadow has ended by then."""
         self._loop.call_soon(self._run_unless_ended, work)
 
     def _run_unless_ended(self, work: Work) -> None:
@@ -244,10 +243,6 @@ async def compare_with_kueue(
 async def _read_kueue_settings(
     config: ShadowConfig, http_transport: HttpTransport, report: Callable[[str], None]
 ) -> KueueSettings:
-    """Return the settings of the cluster's Kueue: from `config`, else from Kueue's ConfigMap, else Kueue's defaults.
-
-    Fair sharing is enabled if `config` requires it.
-    """
     kueue_settings = config.kueue
     if kueue_settings is None:
         result = await read_kueue_configuration(http_transport, [KUEUE_CONFIG_MAP])
@@ -260,7 +255,6 @@ async def _read_kueue_settings(
 
 
 def _with_pods_ready(shadow_settings: ShadowSettings, kueue_settings: KueueSettings) -> ShadowSettings:
-    """Return the settings of the shadow, changed according to Kueue's waitForPodsReady."""
     settings = kueue_settings.pods_ready
     if settings is None:
         return shadow_settings

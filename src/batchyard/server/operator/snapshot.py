@@ -87,7 +87,6 @@ async def read_cluster(sender: RequestSender, kinds: Iterable[str], on_page: Pag
 
 
 async def _request_status_document(sender: RequestSender) -> transport.HttpResponse:
-    """Request the status document, which only batchyard serves. Raises SnapshotError if the server is unreachable."""
     request = transport.HttpRequest("GET", REPORT)
     response = await sender.ask(request)
     if not response.code:
@@ -129,7 +128,6 @@ async def _read_pages(
     on_page: PageHandler,
     result: SnapshotResult,
 ) -> None:
-    """Pass all pages of a list to `on_page`, from its first page on; replace a continue token that has expired."""
     served_kind, version = kind_and_version
     path = transport.kind_path(served_kind, version)
     while True:
@@ -173,5 +171,4 @@ async def send_with_retries(sender: RequestSender, request: transport.HttpReques
 
 
 def _is_unconverted(response: transport.HttpResponse) -> bool:
-    """Return whether a list failed because the conversion webhook of its API version is unavailable."""
     return response.code == 500 and "conversion webhook" in transport.failure_reason(response)

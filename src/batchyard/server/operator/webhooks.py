@@ -128,7 +128,6 @@ def next_generations(state: CertificateGenerations, now: Instant, terms: Certifi
 
 
 def _can_serve_pair(pair: CertificatePair, now: Instant, certificate_terms: CertificateTerms) -> bool:
-    """Return whether a webhook certificate is usable: it exists, has not expired, and has the required DNS names."""
     if not pair.certificate or not pair.key:
         return False
     try:
@@ -140,7 +139,6 @@ def _can_serve_pair(pair: CertificatePair, now: Instant, certificate_terms: Cert
 
 
 def _create_generation(now: Instant, certificate_terms: CertificateTerms) -> tuple[CertificatePair, bytes]:
-    """Create a CA and a certificate signed by it; return the certificate with its key, and the CA certificate."""
     ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     # Each CA has a unique name, so that clients do not confuse those of two generations.
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"batchyard-webhooks-{x509.random_serial_number():x}")])
@@ -189,7 +187,6 @@ def _expiry_of(certificate: bytes) -> Instant:
 
 
 def _without_expired(bundle: bytes, now: Instant) -> bytes:
-    """Return a PEM bundle of certificates without the expired ones."""
     certificates = [certificate + _PEM_END for certificate in bundle.split(_PEM_END) if certificate.strip()]
     return b"".join(certificate for certificate in certificates if _expiry_of(certificate) > now)
 
@@ -279,7 +276,6 @@ class CertificateRotator:
             self._report("batchyard: webhook certificates: the checks succeed again")
 
     async def _perform_rotation(self) -> CertificateGenerations | None:
-        """Perform the next step of rotation in the certificates' Secret; return the new state, or None on errors."""
         targets = self._targets
         secrets_path = f"/api/v1/namespaces/{targets.namespace}/secrets"
         response = await self._transport.ask(transport.HttpRequest("GET", f"{secrets_path}/{targets.secret}"))
@@ -313,7 +309,6 @@ class CertificateRotator:
             yield f"{_CRDS_PATH}/{definition}"
 
     async def _inject_bundle(self, path: str, authorities: bytes) -> bool:
-        """Write the CA bundle into the object at this URL path, if the object exists. Return False if that fails."""
         response = await self._transport.ask(transport.HttpRequest("GET", path))
         if response.code == 404:
             return True
@@ -357,7 +352,6 @@ def with_ca_bundle(obj: Mapping[str, Any], ca_bundle: str, service: Mapping[str,
 
 
 def _set_ca_bundle(client_config: Mapping[str, Any], ca_bundle: str, service: Mapping[str, str]) -> Mapping[str, Any]:
-    """Return a webhook's `clientConfig`, with this CA bundle if it refers to this Service."""
     service_reference = client_config.get("service") or {}
     is_own_service = all(service_reference.get(field) == value for field, value in service.items())
     return {**client_config, "caBundle": ca_bundle} if is_own_service else client_config
@@ -497,9 +491,9 @@ class Webhooks:
         return web.Response(status=500, text=f"the review depends on more than {_LOOKUPS_MAX} lookups of other objects")
 
     async def _look_up_objects(self, object_query: ObjectQuery) -> Sequence[Obj]:
-        """Return the objects that an admission review depends on; an empty list if their kind is not served.
+        """List the objects that an admission review depends on: the operator's role does not allow to get them.
 
-        They are listed, because the operator's role does not allow to get them. Raises LookupFailed.
+        Return an empty list if their kind is not served. Raises LookupFailed.
         """
         kind = scheme.POD if object_query.owner_uid else object_query.key.kind
         served_kind = kind_info(kind)

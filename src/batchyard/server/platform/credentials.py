@@ -186,7 +186,6 @@ def _encode_key(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _load_key(path: Path, other_remedy: str) -> ec.EllipticCurvePrivateKey:
-    """Load a private key from a file. Raises CredentialsError if it is not a P-256 private key."""
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
@@ -197,7 +196,6 @@ def _load_key(path: Path, other_remedy: str) -> ec.EllipticCurvePrivateKey:
 
 
 def _load_certificate(path: Path) -> x509.Certificate:
-    """Load a certificate from a file. Raises CredentialsError if it is damaged."""
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except ValueError as error:

@@ -62,7 +62,6 @@ def prepare_data_dir(folder: Path) -> None:
 
 
 def _make_folder_private(folder: Path) -> None:
-    """Restrict a data directory to its owner. Raises DirectoryError if it contains files of other programs."""
     if any(folder.iterdir()) and not commit_mark_path(folder / JOURNAL_FILE).exists():
         reason = "other users can read this folder, and it contains files of other programs"
         raise DirectoryError(

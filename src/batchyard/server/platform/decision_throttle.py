@@ -92,12 +92,10 @@ class DecisionThrottle:
         self._reconcile_time += self._last_duration
 
     def _pause_after_last(self) -> Duration:
-        """Return the required pause after the last reconcile, given the current load of the thread."""
         pause_factor, pause_max = (_BUSY_PAUSE_FACTOR, BUSY_PAUSE_MAX) if self._is_busy else (_PAUSE_FACTOR, PAUSE_MAX)
         return min(pause_factor * self._last_duration, pause_max)
 
     def _measure_load(self, now: Instant) -> None:
-        """Measure whether the controllers' thread is busy, at most once in each _MEASUREMENT_INTERVAL."""
         elapsed_time = now - self._measured_at
         if 0 <= elapsed_time < _MEASUREMENT_INTERVAL:
             return

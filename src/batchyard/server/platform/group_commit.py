@@ -187,7 +187,6 @@ class GroupCommit:
             self._loop.call_soon(self._write_batch_after, 0)
 
     def _write_batch_after(self, iterations: int) -> None:
-        """Write the collected changes after this many asyncio loop iterations, unless a transaction is in progress."""
         if iterations:
             self._loop.call_soon(self._write_batch_after, iterations - 1)
             return
@@ -201,7 +200,6 @@ class GroupCommit:
         self._writer.submit(partial(self._append_changes, changes), partial(self._process_result, changes))
 
     def _process_result(self, changes: Sequence[WatchEvent], result: _TransactionResult | Exception) -> None:
-        """Process the result of a journal transaction; schedule the next batch even if a callback raises."""
         self._transactions_in_progress -= 1
         try:
             if isinstance(result, Exception):
@@ -244,14 +242,12 @@ class GroupCommit:
                 stack.callback(watch.feed, changes)
 
     def _record_size(self, object_bytes: int) -> None:
-        """Record the bytes of a transaction; drop the sizes of those that ended 2 * HISTORY_REVISIONS revisions ago."""
         self._transaction_sizes.append((self.durable_revision, object_bytes))
         self._history_size += object_bytes
         while self._transaction_sizes[0][0] <= self.durable_revision - 2 * HISTORY_REVISIONS:
             self._history_size -= self._transaction_sizes.popleft()[1]
 
     def _shorten_watch_history(self) -> None:
-        """Compact the journal and the store's history of changes, so that at most HISTORY_BYTES bytes remain."""
         revision = 0
         while self._history_size > HISTORY_BYTES:
             revision, transaction_size = self._transaction_sizes.popleft()
@@ -271,7 +267,6 @@ class GroupCommit:
             self._process_journal_failure(result)
 
     def _process_journal_failure(self, error: Exception) -> None:
-        """Stop writing to the journal, and report the error to all waiting callers and to the platform."""
         if self.failure is not None:
             return
         self.failure = (

@@ -148,14 +148,12 @@ class ProvidedObjects:
             self._synchronize_soon()
 
     def _create_crd(self, name: str) -> None:
-        """Create the provided CustomResourceDefinition with this name, including its status, unless it exists."""
         if self._client.get(Key(DEFINITION, "", name)) is not None:
             return
         definition = with_finalizer(platform_definition(self._kinds[name]), FINALIZER)
         self._write(Create(with_status(definition, definition_status(definition, self._client, self._kernel.now()))))
 
     def _update_crd(self, name: str) -> None:
-        """Update the spec of a stored CustomResourceDefinition that batchyard created, if this release changes it."""
         stored_definition = self._client.get(Key(DEFINITION, "", name))
         if stored_definition is None or annotation(stored_definition, well_known.PROVIDED) is None:
             return
@@ -169,7 +167,6 @@ class ProvidedObjects:
             self._schedule_now(self._synchronize_api_services)
 
     def _synchronize_api_services(self) -> None:
-        """Create, delete and update the provided APIServices to match the API groups that are served."""
         self._is_synchronization_scheduled = False
         now = self._kernel.now()
         services = {
@@ -208,7 +205,6 @@ def _service_writes(services: Mapping[str, Obj], stored_services: Mapping[str, O
 
 
 def _defined_kinds() -> Iterator[ServedKind]:
-    """Yield the kinds that the platform serves as custom resources, such as Kueue's and JobSet's."""
     for info in KINDS:
         if "." in info.group and not info.group.endswith(_NATIVE_GROUP_SUFFIX) and info.constant not in FILE_KINDS:
             yield info
@@ -228,9 +224,9 @@ def _ignore_result(_result: WriteResult) -> None:
 def issue_pod_token(
     issuer: TokenIssuer, reader: Reader, namespace: str, account: str, audience: str, lifetime: int
 ) -> str:
-    """Issue a ServiceAccount token, valid for `lifetime` seconds. Raises InputError without such a ServiceAccount.
+    """Issue a ServiceAccount token, valid for `lifetime` seconds. Raises InputError if the ServiceAccount is missing.
 
-    An empty `audience` is that of the API server.
+    If `audience` is empty, the token is for the API server.
     """
     stored_account = reader.get(Key(SERVICE_ACCOUNT, namespace, account))
     if stored_account is None:
@@ -347,7 +343,6 @@ class EmbeddedPlatform:
         self._replay_stored_objects(cluster)
 
     def _export_spans(self, collector_url: str, loop: asyncio.AbstractEventLoop) -> "SpanExport":
-        """Start to send trace spans of Workloads to the collector at this URL; add the metrics of this export."""
         span_export = _create_span_export(collector_url, loop)
         self._client.subscribe(WorkloadTracer(self._kernel.now, span_export.emit).observe)
         self._metrics.server_metrics.additional_sources.append(span_export.texts)
@@ -356,7 +351,6 @@ class EmbeddedPlatform:
     def _create_forecast_engine(
         self, forecast_functions: ForecastFunctions | None, folder: Path, loop: asyncio.AbstractEventLoop
     ) -> ForecastEngine | None:
-        """Create the service that forecasts start times, and add its metrics; None without forecast functions."""
         if forecast_functions is None:
             return None
         engine = ForecastEngine(forecast_functions, self._store, self._kernel.clock, loop, folder / FORECASTS_FILE)
@@ -366,7 +360,6 @@ class EmbeddedPlatform:
     def _create_server(
         self, base_resources: Sequence[Resource], tokens: TokenIssuer, audit: Auditor
     ) -> tuple[ApiServer, ServerSecurity]:
-        """Create the API server with all built-in, custom and virtual resources; return it and its authorization."""
         client, now, scheduler_cache = self._client, self._kernel.now, self.platform.index
         all_resources = with_subresources(base_resources, client, self._create_containers(), scheduler_cache, now)
         if self._forecast_engine is not None:
@@ -389,11 +382,9 @@ class EmbeddedPlatform:
         return server, security
 
     def _pods_denial(self) -> str:
-        """Return why only the owner may start pods; '' if others may, because pods are isolated or simulated."""
         return "" if self._local is None else self._local.pods_denial
 
     def _serve_dashboard(self, security: ServerSecurity, timers: LoopTimers, speed: float) -> None:
-        """Serve the dashboard, and start to record the history that it shows."""
         scheduler_cache, clock = self.platform.index, self._kernel.clock
         self._history = PlatformHistory(clock, scheduler_cache.cluster_queue_of)
         self._client.subscribe(self._history.observe)
@@ -404,7 +395,6 @@ class EmbeddedPlatform:
         )
 
     def _serve_actions(self, security: ServerSecurity, token_issuer: TokenIssuer) -> None:
-        """Offer the dashboard's actions, and execute them as requests of their users."""
         actions = DashboardActions(self._client, security.auth_filters.authorizer, token_issuer, self._server.handle)
         self._server.add_get_handler(DASHBOARD_ACTIONS_PATH, actions.offer)
         self._server.add_post_handler(DASHBOARD_ACTIONS_PATH, actions.perform)
@@ -414,7 +404,6 @@ class EmbeddedPlatform:
         return status_report.document(wall=wall_clock(), clock=self._kernel.clock(), node_status=node_status)
 
     def _start_clock(self, timers: LoopTimers, speed: float) -> None:
-        """Follow the machine's clock. If time is accelerated, let HTTP requests control the clock instead."""
         if speed == 1:
             MachineClock(self._kernel, timers, wall_clock).follow()
             return
@@ -480,7 +469,6 @@ class EmbeddedPlatform:
         return build_platform(platform_ports, settings)
 
     def _create_containers(self) -> Containers:
-        """Create the access to the containers of simulated and local pods, for logs, exec and port-forward."""
         simulated_containers = SimulatedContainers(self._client, self._kernel, self._runtime)
         self._commit.subscribe(simulated_containers)
         if self._local is None:
@@ -489,11 +477,6 @@ class EmbeddedPlatform:
         return CombinedContainers(simulated_containers, self._local.containers, self._local.name)
 
     def _replay_stored_objects(self, cluster: Obj | None) -> None:
-        """Pass the stored objects to the controllers as ADDED events, and schedule the creation of required objects.
-
-        These are system namespaces, their default ServiceAccounts, bootstrap roles, the platform's definitions, and the
-        objects of `cluster`.
-        """
         objects = [obj for kind in self._store.kinds() for obj in self._store.list(kind)]
         events = [
             WatchEvent(EventType.ADDED, key_of(o), o, None, int(o["metadata"]["resourceVersion"])) for o in objects
@@ -516,7 +499,6 @@ class EmbeddedPlatform:
         self._provided_objects.begin()
 
     def _store_cluster(self, cluster: Obj) -> None:
-        """Create a Cluster and its NodePools; if the Cluster exists, update its spec instead."""
         stored_cluster = self._client.get(key_of(cluster))
         if stored_cluster is None:
             self._create_missing(initial_objects(cluster))

@@ -106,7 +106,6 @@ class LoopWatchdog:
 
 
 def _log_format() -> str:
-    """Return the log format of this process, `json` or `text`, as an argument for the watchdog process."""
     handlers = logging.getLogger().handlers
     return "json" if any(isinstance(handler.formatter, JsonFormatter) for handler in handlers) else "text"
 
@@ -124,8 +123,6 @@ _INTERVAL_FACTOR: Final = 1000
 
 
 class _GarbageCollectionTimer:
-    """A timer that periodically runs a full Python garbage collection, until it is stopped."""
-
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._timer = loop.call_later(_COLLECTION_INTERVAL, self._collect)
@@ -232,7 +229,6 @@ async def _serve_requests(
     watchdog: LoopWatchdog,
     on_ready: Callable[[str], None],
 ) -> None:
-    """Serve HTTP requests until a signal or a journal failure, then complete the requests in progress."""
     dispatcher, connections, end_event = platform.create_dispatcher(watchdog), Connections(), asyncio.Event()
     _shut_down_on_signal(end_event, platform)
     loop = asyncio.get_running_loop()
@@ -257,8 +253,6 @@ async def _serve_requests(
 
 
 class _ListeningSockets(NamedTuple):
-    """The listening sockets of a platform's API, with the TLS context for all of them (None without TLS)."""
-
     listeners: Sequence[socket.socket]
     tls_context: ssl.SSLContext | None
 
@@ -304,7 +298,6 @@ def _shut_down_on_signal(end_event: asyncio.Event, platform: EmbeddedPlatform) -
 
 
 def _api_url(options: data_dir.PlatformOptions, port: int) -> str:
-    """Return the URL of the platform's API, with the loopback address if it listens on all addresses."""
     host = data_dir.LOOPBACK if options.address in _ALL_ADDRESSES else options.address
     return f"{'http' if options.is_insecure else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
 

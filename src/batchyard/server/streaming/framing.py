@@ -321,14 +321,12 @@ class WebSocket:
             self._delayed_ping = payload
 
     def _remove_handler(self) -> None:
-        """Remove the message handler, and notify it that it has lost the connection."""
         handler, self._handler = self._handler, None
         if handler is not None:
             handler.connection_closed()
 
 
 def _payload_bytes(frame: Frame) -> bytes:
-    """Return the payload of a WebSocket data or ping frame as bytes; text is encoded as UTF-8."""
     payload = frame.payload
     assert not isinstance(payload, tuple), "the payload of a data or ping frame is not a tuple"
     return payload.encode() if isinstance(payload, str) else bytes(payload)

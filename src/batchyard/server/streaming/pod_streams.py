@@ -284,8 +284,6 @@ def _spdy_handler(response: UpgradeResponse, connection: UpgradedConnection) -> 
 
 
 class _NotifyingHandler:
-    """A handler that delegates to another handler, and calls a callback when the connection is lost."""
-
     def __init__(self, handler: UpgradeHandler, on_lost: Callable[[], None]) -> None:
         self._on_lost = on_lost
         self.feed_bytes = handler.feed_bytes

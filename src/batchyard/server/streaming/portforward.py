@@ -158,8 +158,6 @@ class PortForwardSpdy:
 
 
 class _StreamPair:
-    """One connection to a port of the pod, with its two SPDY streams for data and for errors."""
-
     def __init__(self, port_forward: PortForwardSpdy, port: int) -> None:
         self._port_forward = port_forward
         self._port = port
@@ -168,7 +166,6 @@ class _StreamPair:
         self.streams: dict[str, int] = {}
 
     def connect(self) -> None:
-        """Connect to the port of the pod; report a failure if too many port-forward connections are open."""
         if not self._port_forward.port_limit.enter_port():
             self.process_end(SessionEnd(failure=TOO_MANY_CONNECTIONS))
             return
@@ -177,14 +174,12 @@ class _StreamPair:
             self._session.set_reading(is_reading=False)
 
     def take(self, spdy_data: SpdyData) -> None:
-        """Write data of the data stream to the port, and signal the end of the data; ignore the error stream."""
         if self._session is not None and spdy_data.stream_id == self.streams["data"]:
             self._session.write(spdy_data.data)
             if spdy_data.is_last:
                 self._session.end_input()
 
     def reset(self, stream_id: int) -> None:
-        """If the client has reset the data stream, disconnect from the port, and end the error stream normally."""
         if stream_id == self.streams.get("data"):
             self.close()
             self._end_spdy_stream(self.streams.get("error"))
@@ -208,7 +203,6 @@ class _StreamPair:
         self._port_forward.set_accepts_input(self, accepts_input=accepts_input)
 
     def process_end(self, session_end: SessionEnd) -> None:
-        """Notify the client that the connection to the port has ended or failed."""
         self._detach_session()
         if session_end.failure:
             error_text = self._port_forward.forwarding.failure_message(self._port, session_end).encode()
@@ -221,7 +215,6 @@ class _StreamPair:
         self._port_forward.forget(self)
 
     def _detach_session(self) -> ByteStream | None:
-        """Remove and return the connection to the port (None without one), and stop counting it for the limits."""
         session, self._session = self._session, None
         if session is not None:
             self._port_forward.port_limit.leave_port()
@@ -313,8 +306,6 @@ class PortForwardWebSocket:
 
 
 class _ForwardedPort:
-    """A forwarded port of a pod: the connection to it, and the number of its data channel."""
-
     def __init__(self, port_forward: PortForwardWebSocket, channel: int, port: int) -> None:
         self._port_forward = port_forward
         self._channel = channel

@@ -58,8 +58,8 @@ class UpgradedConnection(asyncio.Protocol):
     ) -> None:
         """Take over the transport of an HTTP connection.
 
-        `holder` identifies the user for the limit of forwarded ports; it is '' for the owner, who has only the total
-        limit.
+        `holder` identifies the user for the limit of forwarded ports; it is '' for members of `system:masters`, who
+        have only the total limit.
         """
         self._transport = transport
         self._connections = connections
@@ -174,7 +174,6 @@ class UpgradedConnection(asyncio.Protocol):
         self._transport.abort()
 
     def _schedule_processing(self) -> None:
-        """Schedule the processing of received bytes; pause reading from the client while too many are unprocessed."""
         if self._received_data and self._is_reading and self._handler is not None and not self._is_turn_scheduled:
             self._is_turn_scheduled = True
             self._take_turn(self._process_received_data)
