@@ -86,12 +86,17 @@ def _cell(value: object) -> str:
 def _command_line() -> Iterator[str]:
     group: Any = typer.main.get_command(app)
     context = group.context_class(group, info_name="batchyard")
-    yield from ("# Command line", "", "Every command of `batchyard`, with its arguments and options.", "")
+    yield from (
+        "# Command line",
+        "",
+        "This page lists every command of `batchyard`, with its arguments and options.",
+        "",
+    )
     yield from _table(("group", "command", "what it does"), _command_rows())
     yield from (
         "## Exit codes",
         "",
-        "These hold for all commands; `submit` has [more](../how-to/submit.md#exit-codes).",
+        "All commands have these exit codes. `submit` has [more exit codes](../how-to/submit.md#exit-codes).",
         "",
     )
     yield from _table(
@@ -244,7 +249,7 @@ def _attributes(value: type) -> Iterator[tuple[str, str]]:
 
 def _kinds() -> Iterator[str]:
     yield from ("# Kinds, labels and annotations", "")
-    yield from ("The kinds that `batchyard up` serves. No controller acts on those marked *stored only*.", "")
+    yield from ("`batchyard up` serves these kinds. No controller acts on kinds that are marked *stored only*.", "")
     served = [kind for kind in scheme.KINDS if kind.constant not in scheme.FILE_KINDS]
     yield from _table(("kind", "versions", "scope", "names for kubectl"), map(_kind_row, served))
     yield from ("## Labels, annotations and finalizers of batchyard", "")
@@ -320,13 +325,18 @@ def _constraints(options: Mapping[str, Any]) -> Iterator[str]:
 def _configuration() -> Iterator[str]:
     yield from ("# Configuration", "")
     yield from (
-        "The fields of Kueue's `Configuration`, as `--config FILE` of `up` and `operator` reads it. [What of it has an",
-        "effect](../how-to/operator.md#kueues-configuration).",
+        "These are the fields of Kueue's `Configuration`, the file that `up` and `operator` read with `--config FILE`.",
+        "[Some fields have no effect](../how-to/operator.md#kueues-configuration).",
         "",
     )
     kind = next(kind for kind in scheme.KINDS if kind.constant == scheme.CONFIGURATION)
     yield from _fields_of(kind)
-    yield from ("## Feature gates", "", "The defaults of Kueue 0.19; another value is reported.", "")
+    yield from (
+        "## Feature gates",
+        "",
+        "These are the defaults of Kueue 0.19. If a Configuration sets another value, the command reports it.",
+        "",
+    )
     gates = ((f"`{name}`", str(value).lower()) for name, value in sorted(_feature_gates().items()))
     yield from _table(("gate", "default"), gates)
 
@@ -340,11 +350,12 @@ def _feature_gates() -> Mapping[str, bool]:
 
 def _events() -> Iterator[str]:
     yield from ("# Events and reasons", "", "## Events of Kubernetes objects", "")
-    yield from ("Controllers record these. `{}` stands for a value.", "")
+    yield from ("Controllers record these Events. In messages, `{}` stands for a value.", "")
     yield from _table(("reason", "type", "message"), sorted(set(_event_records())))
     yield from ("## The event log of a simulation", "")
     yield from (
-        "`batchyard simulate --events FILE` writes one JSON object a line, with `time` in seconds and `event`:",
+        "`batchyard simulate --events FILE` writes one JSON object per line, with `time` in seconds.",
+        "Its `event` is one of:",
         "",
     )
     names = sorted(set(_log_names()))

@@ -200,7 +200,7 @@ StateFile: TypeAlias = Annotated[
     str | None, typer.Option("--state", metavar="FILE", help="A state file instead of a cluster.")
 ]
 FairSharing: TypeAlias = Annotated[
-    bool, typer.Option("--fair-sharing", help="Use fair sharing, if the cluster's Kueue does.")
+    bool, typer.Option("--fair-sharing", help="Use fair sharing; set this if the cluster's Kueue does.")
 ]
 Seed: TypeAlias = Annotated[int, typer.Option(help="Seed of all random values.")]
 OutputOption: TypeAlias = Annotated[Output, typer.Option("--output", "-o", help="How to print it.")]

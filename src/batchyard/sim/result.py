@@ -126,7 +126,7 @@ class WorkloadCounts:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a simulation: the final objects, its ending, waits, costs and events."""
+    """The result of a simulation: the final objects, how the run ended, waits, costs and events."""
 
     scenario: str
     #: The length of the run in seconds of virtual time: to the horizon, or to the last event.

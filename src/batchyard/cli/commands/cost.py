@@ -179,7 +179,7 @@ def cost(
     end: Annotated[str, typer.Option("--to", metavar="WHEN", help="End: a time, or how long ago.")] = "",
     namespace: Annotated[
         str,
-        typer.Option("--namespace", "-n", metavar="NS", help="Only this namespace; default: all that you may list."),
+        typer.Option("--namespace", "-n", metavar="NS", help="Only this namespace; default: all that you can list."),
     ] = "",
     kubeconfig: Kubeconfig = "",
     kube_context: Context = "",

@@ -354,7 +354,8 @@ def guide(
 ) -> None:
     """Simulate the reference architecture's guide: what happens in each step, why it matters, which figures show it.
 
-    Exits with 1 if a row that quota alone decides differs, a Job does not end, or a live row differs without a reason.
+    Exits with 1 if a Job does not end, if a row that depends only on quota differs from the guide, or if a row of the
+    live run differs without a known reason.
     """
     if live and report is not None:
         raise typer.BadParameter("--report is for simulations: remove --live, or remove --report")

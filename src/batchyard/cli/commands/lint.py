@@ -109,7 +109,7 @@ def lint_command(
     rule: Annotated[
         list[str] | None, typer.Option("--rule", metavar="NAME", help="Check only this rule; repeatable.")
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 also for warnings.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Also exit with 1 if there are only warnings.")] = False,
 ) -> None:
     """Check manifests before they are applied: problems, their consequences, and fixes."""
     run(LintRequest([*paths, *([str(cluster)] if cluster else ())], output, severity, tuple(rule or ()), strict))

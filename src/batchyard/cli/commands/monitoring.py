@@ -554,7 +554,7 @@ def monitoring(
         DocumentFormat | None, typer.Option("--output", "-o", help="Print URLs, folders and commands in this format.")
     ] = None,
 ) -> None:
-    """Run the installed Prometheus and Grafana for a platform until a termination signal."""
+    """Run the installed Prometheus and Grafana for a platform until a termination signal arrives."""
     if end and detach:
         raise typer.BadParameter("--end and --detach exclude each other: remove one of them")
 

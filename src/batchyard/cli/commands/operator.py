@@ -321,7 +321,7 @@ def operator(
     patience: Patience = None,
     output_format: Output = None,
 ) -> None:
-    """Run controllers against an external Kubernetes API server until a termination signal."""
+    """Run controllers against an external Kubernetes API server until a termination signal arrives."""
     if is_shadow(shadow, duration, patience, output_format):
         kubeconfig_and_context, kueue = (kubeconfig, context), (config, fair_sharing)
         run_shadow(kubeconfig_and_context, (listen, port), duration, patience, kueue=kueue, output_format=output_format)

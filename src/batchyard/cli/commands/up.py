@@ -185,7 +185,7 @@ _Port: TypeAlias = Annotated[
 _Images: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
-        "--image", metavar="NAME=DIR", help="Replaces an image: a virtualenv, a root folder, / for the machine."
+        "--image", metavar="NAME=DIR", help="Run an image from a virtualenv, a root folder, or / of this machine."
     ),
 ]
 _HostPaths: TypeAlias = Annotated[
@@ -228,7 +228,7 @@ def up(
     ] = False,
     sync: Annotated[
         cli_options.SyncMode,
-        typer.Option(help="What acknowledged writes survive: full, a power failure; process, a crash of the process."),
+        typer.Option(help="Acknowledged writes survive a power failure (full) or only a crash (process)."),
     ] = cli_options.SyncMode.FULL,
     accept_loss: Annotated[
         bool, typer.Option("--accept-loss", help="Start from a journal that lost acknowledged writes.")
@@ -242,7 +242,7 @@ def up(
     otlp: cli_options.Otlp = "",
     runtime: cli_options.Runtime = None,
 ) -> None:
-    """Run the platform on this machine until it receives a termination signal; use kubectl to talk to it."""
+    """Run the platform on this machine until it receives a termination signal; control it with kubectl."""
     if insecure_loopback and listen is not None:
         raise typer.BadParameter("--insecure-loopback serves this machine only: remove --listen or --insecure-loopback")
 

@@ -544,7 +544,8 @@ async def _scope_of(client: ClusterClient, namespace: str) -> str:
 def top(
     context: typer.Context,
     namespace: Annotated[
-        str, typer.Option("--namespace", "-n", metavar="NS", help="Only jobs of this namespace; default: of all.")
+        str,
+        typer.Option("--namespace", "-n", metavar="NS", help="Only jobs of this namespace; default: all namespaces."),
     ] = "",
     once: Annotated[bool, typer.Option("--once", help="Print one frame as plain text, and end.")] = False,
     kubeconfig: Kubeconfig = "",

@@ -68,7 +68,7 @@ def render(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The platform; - for stdin.")] = _FILE,
     project: _Project = "",
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace also files that you wrote or changed.")
+        bool, typer.Option("--overwrite", help="Also replace files that you wrote or changed.")
     ] = False,
 ) -> None:
     """Write all files of the platform to a folder. Terraform, manifests, and the embedded platform's cluster file."""
