@@ -220,7 +220,7 @@ def _parse_time(text: str, column: int) -> Duration:
 
 
 def with_run_times(scenario: Scenario, rules: Sequence[RunTimeRule], seed: int) -> tuple[Scenario, list[RunTimeRule]]:
-    """Return a scenario whose jobs have the run times of the rules, and the rules that no job matches first.
+    """Return a scenario whose jobs have the run times of the rules, and the rules that are no job's first match.
 
     Rules are for Jobs, JobSets, Pods, and Workloads without an owner. A job with a run time annotation keeps its own.
     """
