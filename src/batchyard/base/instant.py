@@ -35,7 +35,7 @@ _DURATION_LENGTH_MAX: Final = 400
 
 @lru_cache(maxsize=4096)
 def parse_duration(text: str) -> Duration:
-    """Parse a Go duration (`1h30m`, `0.2s`) into microseconds; ValueError if it is invalid.
+    """Parse a Go duration (`1h30m`, `0.2s`) into microseconds; raise ValueError if it is invalid.
 
     Fractions of a microsecond are truncated. `0` needs no unit. Negative durations and texts of more than 400
     characters are rejected.

@@ -44,7 +44,7 @@ class ContainerLog(Protocol):
         """Whether unread log lines exist. A long log is read in parts, with a notification for each part."""
 
     def skip_to_last(self, lines: int) -> None:
-        """Skip the lines before the last `lines` log lines, or fewer lines; call this before the first `read`."""
+        """Skip all but the last `lines` log lines, or fewer lines than that; call this before the first `read`."""
 
     def read(self) -> Sequence[LogLine]:
         """Return unread log lines, oldest first; before the first read, all retained lines are unread."""

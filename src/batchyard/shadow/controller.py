@@ -114,8 +114,6 @@ _ACTION_TEXTS: Final = {
 
 
 class _Transition(NamedTuple):
-    """A condition that Kueue set to True, with the Workload before the change and the time of the shadow's check."""
-
     old_workload: Obj
     reason: str
     arrived_at: Instant
@@ -174,9 +172,10 @@ class LifecycleCheck:
             self._record(event, now)
 
     def observe(self, events: Sequence[WatchEvent], now: Instant) -> Iterator[Divergence]:
-        """Process watch events; yield the contradictions in Workload statuses, and the actions of one side only.
+        """Process watch events; yield a divergence for each contradiction in the status of a Workload.
 
-        Such an eviction, requeue or admission is reported once no later event can explain it.
+        Also yield one for each eviction, requeue or admission that only Kueue or only batchyard's controller makes,
+        once no later event can explain it.
         """
         self._now = now
         for event in events:
@@ -220,7 +219,6 @@ class LifecycleCheck:
             self._transitions[event.key, evictions.REQUEUED] = _Transition(old, str(requeue["reason"]), now, due_at)
 
     def _find_unexpected_actions(self, now: Instant) -> Iterator[Divergence]:
-        """Yield a divergence for each eviction and requeue by Kueue that batchyard's controller would not make."""
         for (key, condition_type), transition in list(self._transitions.items()):
             expected_reason = self._expected_conditions(key, now, transition.old_workload).get(condition_type)
             if expected_reason == transition.reason or (
@@ -241,7 +239,6 @@ class LifecycleCheck:
                 )
 
     def _describe_state(self, key: Key) -> str:
-        """Return, as text for a message, the fields that decide about a Workload's eviction or requeue."""
         workload = self._current.objects.get(key)
         local_queue = workload and self._current.get(
             Key(scheme.LOCAL_QUEUE, key.namespace, str(workload["spec"].get("queueName")))
@@ -260,7 +257,6 @@ class LifecycleCheck:
         return f": it is {active_text}, {', '.join(stop_policies)}{requeue_at_text}"
 
     def _find_missing_actions(self, now: Instant) -> Iterator[Divergence]:
-        """Yield a divergence for each action of batchyard's controller that Kueue has not taken within `patience`."""
         for key in [key for key, check_at in self._check_times.items() if check_at <= now]:
             del self._check_times[key]
             expected_conditions = self._expected_conditions(key, now)
@@ -287,8 +283,8 @@ class LifecycleCheck:
     def _expected_conditions(self, key: Key, now: Instant, old_workload: Obj | None = None) -> dict[str, str]:
         """Return the conditions that batchyard's controller would set to True now: the reason by condition type.
 
-        With `old_workload`, the controller reads that state with the current spec, and only Evicted and Requeued are
-        returned. Without it, conditions without a visible effect are left out, and a later reconcile is scheduled.
+        With `old_workload`, reconcile that state with the current spec, and check only Evicted and Requeued. Otherwise
+        leave out conditions without a visible effect, and schedule a later reconcile.
         """
         workload = self._current.objects.get(key) if old_workload is None else old_workload
         if workload is None:
@@ -333,7 +329,6 @@ class LifecycleCheck:
 
 
 def _has_visible_effect(workload: Obj, condition_type: str) -> bool:
-    """Return whether setting the condition `condition_type` to True would visibly change a Workload's state."""
     if condition_type == lifecycle.EVICTED:
         return is_true(workload, lifecycle.QUOTA_RESERVED)  # without a reservation no quota is released
     if condition_type != evictions.REQUEUED:
@@ -485,13 +480,11 @@ class Followers:
         return follower
 
     def _merge_trees(self, old_tree: int, new_tree: int, now: Instant) -> None:
-        """Merge two cohort trees that an event connected: the follower of `new_tree` takes over `old_tree`."""
         if old_tree in self._possible_splits:
             self._possible_splits[new_tree] = now
         self._followers[new_tree].take_over(self._remove_follower(old_tree), now)
 
     def _split_tree(self, tree: int, now: Instant) -> None:
-        """If a cohort tree has split and no comparison in it is pending, start a comparison per part instead."""
         changed_at, follower = self._possible_splits.get(tree), self._followers[tree]
         if changed_at is None or now - changed_at < self._patience or not follower.is_agreed:
             return
@@ -503,7 +496,6 @@ class Followers:
             self._create_followers(current_events, follower.reported_decisions, now)
 
     def _remove_follower(self, tree: int) -> TreeFollower:
-        """End the comparison of a cohort tree, add its counts to the totals, and return it."""
         follower = self._followers.pop(tree)
         self._possible_splits.pop(tree, None)
         self._removed_counts = self._removed_counts.plus(follower.counts)
@@ -570,7 +562,7 @@ class ShadowController:
             self._schedule_next_check()
 
     def _has_watch_gap(self, events: Sequence[WatchEvent]) -> bool:
-        """Return whether watch events that preceded `events` (all of one kind) may have been missed."""
+        """Return whether watch events before `events` may have been missed; all `events` must be of one kind."""
         kind = events[0].key.kind
         is_newly_listed = self._client.informers[kind].listings != self._list_counts.get(kind)
         return is_newly_listed or any(event.revision <= self._initial_revision for event in events)

@@ -96,7 +96,6 @@ def _unpredicted_admission(
 
 
 def _describe_queue_order(admission: ObservedAdmission, model: SchedulerModel) -> str:
-    """Return, as text, which Workloads batchyard's scheduler has ahead of the Workload that Kueue admitted."""
     position = model.index.count_ahead_of(admission.queue, admission.workload)
     first_pending_views = model.index.first_pending(admission.queue, 1)
     view = model.index.workload_cache.view(admission.workload)
@@ -113,7 +112,6 @@ def _describe_order_fields(view: WorkloadView) -> str:
 
 
 def _explain_no_decision(workload: str, model: SchedulerModel) -> str:
-    """Return, as text, why batchyard's scheduler decides nothing about a Workload, such as `a/b waits in gpus`."""
     quota_holder, pending_view = model.index.snapshot.holder(workload), model.index.workload_cache.view(workload)
     if quota_holder is not None:
         return f"{workload} already holds quota in {quota_holder.queue.name}"
@@ -126,7 +124,6 @@ def _explain_no_decision(workload: str, model: SchedulerModel) -> str:
 
 
 def _explain_no_preemption(prediction: Decision | None, preemptor: str, model: SchedulerModel) -> str:
-    """Return, as text, why batchyard's scheduler preempts no victim for the Workload `preemptor` ('' if unknown)."""
     if not preemptor:
         return "without the preemptor, the model cannot check this preemption"
     return _explain_no_decision(preemptor, model) if prediction is None else findings.describe_prediction(prediction)
@@ -148,7 +145,6 @@ def _describe_other_victims(preemption: ObservedPreemption, prediction: Preempt,
 
 
 def _describe_victim(target: PreemptionTarget) -> str:
-    """Return, as text, a preemption victim with the fields by which candidates for preemption are ordered."""
     victim = target.workload
     reserved_at = format_second(victim.reserved_at)
     return f"{victim.key} ({victim.queue.name}, priority {victim.priority}, quota since {reserved_at}: {target.reason})"
@@ -227,10 +223,9 @@ class DivergenceDetector(DecisionReplay):
             self._report_missing_decision(*model_decision)
 
     def _find_overdue_cause(self, change_number: int) -> tuple[str, Decision] | None:
-        """Return an earlier decision of batchyard that may explain why Kueue's later decision was not predicted.
+        """Return a cohort tree and batchyard's earlier decision in it that may explain a later decision of Kueue.
 
-        `change_number` is the backlog number of Kueue's decision. The result is a pair of the cohort tree and
-        batchyard's decision; None if there is no such decision.
+        `change_number` is the backlog number of Kueue's decision, which batchyard did not predict.
         """
         pending = self.backlog.items[change_number]
         tree, kueue_choice = self._tree_of(pending), pending.change.decision
@@ -245,14 +240,12 @@ class DivergenceDetector(DecisionReplay):
         return None
 
     def _overdue_kueue_decision(self) -> int | None:
-        """Return the backlog number of Kueue's first decision that batchyard did not make in time, or None."""
         for number in self.backlog.decision_numbers:
             if self.backlog.is_first_of_object(number) and self._now >= self._change_deadline(number):
                 return number
         return None
 
     def _overdue_model_decision(self) -> tuple[str, Decision] | None:
-        """Return the cohort tree and batchyard's first decision that Kueue did not make in time, or None."""
         for tree, open_decisions in self._open_decisions.items():
             for decision in open_decisions.decisions:
                 made_at = open_decisions.first_made_at.get(signature_of(decision))
@@ -262,7 +255,6 @@ class DivergenceDetector(DecisionReplay):
         return None
 
     def _report_unpredicted_decision(self, change_number: int) -> None:
-        """Report and apply a decision of Kueue that batchyard would not make, given its backlog number."""
         pending_change = self.backlog.items[change_number]
         decision, tree = pending_change.change.decision, self._tree_of(pending_change)
         assert decision is not None, "every number in backlog.decision_numbers has a decision"

@@ -297,7 +297,6 @@ class TreeFollower:
         self.check_at, self._is_overdue = self._replay.next_check_at(), self._replay.is_overdue
 
     def _record_agreement(self) -> None:
-        """Record whether both schedulers agree after the latest `observe` call; copy the replay periodically."""
         batch_number = self._dropped_batches + len(self._batches)
         batch_count = batch_number - self._bases[0].batch_number
         if self._replay.is_agreed:
@@ -309,7 +308,6 @@ class TreeFollower:
             self._add_replay_base()
 
     def _add_replay_base(self, *, is_beginning: bool = False) -> None:
-        """Copy the replay's current state as a start for later trial replays; drop events before the oldest copy."""
         replay_base = ReplayBase(ReplayCopy(self._replay), self._dropped_batches + len(self._batches), is_beginning)
         self._bases.appendleft(replay_base)
         self._agreements, self._is_reordered = [], False
@@ -321,10 +319,6 @@ class TreeFollower:
         self._add_replay_base(is_beginning=is_beginning)
 
     def _try_other_orders(self, now: Instant) -> bool:
-        """Replay recent events in other orders until both schedulers agree; then continue with that replay.
-
-        Return whether such an order was found.
-        """
         missing_signature = self._replay.overdue_signature()
         # If no order helps repeatedly, for example because settings differ, only one start is tried.
         start_count_max = 1 if self._failed_attempts >= FAILED_ATTEMPTS_MAX else None
@@ -343,7 +337,6 @@ class TreeFollower:
         return False
 
     def _run_trials(self, start: TrialStart) -> Iterator[DivergenceDetector]:
-        """Yield trial replays of the watch events since `start`, in several orders and requeue batching times."""
         batches = self._batches[start.batch_number - self._dropped_batches :]
         for period in dict.fromkeys((self._replay.requeue_batch_period, self._settings.requeue_batch_period, 0)):
             for order in self._orders:
@@ -356,7 +349,6 @@ class TreeFollower:
                 yield self._replay_in_steps(self._create_trial(start, period), batches)
 
     def _create_trial(self, start: TrialStart, requeue_batch_period: Duration) -> DivergenceDetector:
-        """Return a trial replay that has processed all watch events before the trial's start."""
         base, batch_number, has_tried_all = start
         trial = base.copy.restore()
         trial.requeue_batch_period = requeue_batch_period
@@ -400,7 +392,10 @@ class TreeFollower:
         return trial
 
     def _trial_starts(self) -> Iterator[TrialStart]:
-        """Yield starts of trial replays: the last agreement, the last one over a second earlier, each copied state."""
+        """Yield the states from which trial replays start, in the order in which to try them.
+
+        The last agreement, the last agreement more than a second before it, then each copied state.
+        """
         latest_base = self._bases[0]
         agreements = [] if self._is_reordered else self._agreements
         if agreements:
@@ -417,12 +412,10 @@ class TreeFollower:
 
 
 def _events_in_tree(events: Iterable[WatchEvent]) -> list[WatchEvent]:
-    """Return the watch events of one cohort tree's own objects, without objects that affect all trees."""
     return [event for event in events if nodes_of(event.key, event.obj)]
 
 
 def _apply_batches(trial: DivergenceDetector, batches: Sequence[EventBatch], order: ReplayOrder) -> None:
-    """Add batches of watch events to a trial replay, and advance it only after the last of them."""
     trial.changes_first = order.changes_first
     for events, at in batches:
         trial.add_events(events, at)
@@ -430,7 +423,6 @@ def _apply_batches(trial: DivergenceDetector, batches: Sequence[EventBatch], ord
 
 
 def _replay_steps(copy: ReplayCopy, steps: Sequence[Sequence[EventBatch]], order: ReplayOrder) -> DivergenceDetector:
-    """Return a replay of `steps` from a copied state; with `order.by_revision`, decisions follow whole steps only."""
     trial = copy.restore()
     for step in steps:
         for group in [step] if order.by_revision else [[batch] for batch in step]:

@@ -266,7 +266,7 @@ def _take_target(eviction: ObservedPreemption, predicted_targets: dict[str, Pree
 
 
 def are_equivalent_victims(victim: AdmittedWorkload, other_victim: AdmittedWorkload) -> bool:
-    """Return whether Kueue may preempt either of two admitted Workloads, as their visible ordering fields are equal."""
+    """Return whether Kueue may choose either of two victims: the fields that order them are equal, or nearly so."""
     return (
         victim.queue is other_victim.queue
         and victim.priority == other_victim.priority

@@ -107,7 +107,6 @@ class DecisionReplay(ShadowState):
     # 1. The model decides.
 
     def _decide(self) -> bool:
-        """Run a cycle of batchyard's scheduler if a ClusterQueue head waits for one; return whether state changed."""
         if self.is_lazy and not self.backlog.decision_numbers:
             return False
         heads, has_changed = [], False
@@ -130,10 +129,6 @@ class DecisionReplay(ShadowState):
         return has_completed_decision or has_changed
 
     def _compare_with_kueue(self, tree: str, decisions: Sequence[Decision]) -> bool:
-        """Complete a cohort tree's predicted decisions if Kueue made all of them, otherwise record them as unmatched.
-
-        Return whether they were completed.
-        """
         effective_decisions = [each for each in decisions if is_effective(each)]
         if all(self._changes_for(each) is not None for each in effective_decisions):
             self._complete_decisions(tree, decisions)
@@ -147,7 +142,6 @@ class DecisionReplay(ShadowState):
         return False
 
     def _complete_decisions(self, tree: str, decisions: Sequence[Decision]) -> None:
-        """Finish decisions that Kueue made too: requeue the heads, and apply the changes that Kueue wrote."""
         self._open_decisions.pop(tree, None)
         matched_changes = [(each, self._changes_for(each) or ()) for each in decisions if is_effective(each)]
         self.model.requeue_heads(decisions)
@@ -155,7 +149,6 @@ class DecisionReplay(ShadowState):
             self._record_agreement(decision, change_numbers)
 
     def _complete_earlier_decisions(self) -> bool:
-        """Finish earlier predicted decisions that Kueue has made by now; return whether there were any."""
         for tree, open_decisions in self._open_decisions.items():
             if open_decisions.is_stale:
                 continue
@@ -175,7 +168,6 @@ class DecisionReplay(ShadowState):
         return matching_changes(decision, self.backlog, self.model.index.snapshot)
 
     def _record_agreement(self, decision: Decision, change_numbers: Sequence[int]) -> None:
-        """Count a decision that both schedulers made, and apply Kueue's changes for it (`change_numbers`)."""
         for change_number in change_numbers:
             kueue_decision = self.backlog.items[change_number].change.decision
             assert kueue_decision is not None, "matching_changes returns only changes with a decision"
@@ -191,8 +183,7 @@ class DecisionReplay(ShadowState):
         """Retry Workloads about which Kueue has already made a decision; return whether anything changed.
 
         Kueue processes its queues one by one while objects change. So it may have tried a Workload after a change that
-        batchyard's scheduler processed later. One of these is tried: a cycle with the Workload alone, if it became
-        inadmissible recently; a cycle without late heads; all inadmissible Workloads of its tree, if the tree changed.
+        batchyard's scheduler processed later.
         """
         for change_number in self.backlog.first_decisions():
             if self._applied_count_at_retry.get(change_number) == self._applied_count:
@@ -216,10 +207,9 @@ class DecisionReplay(ShadowState):
         return False
 
     def _decide_without_late_heads(self, workload: str) -> bool:
-        """Run a cycle without heads that Kueue may not have reached yet; return whether Kueue made the same decisions.
+        """Run a cycle without heads that Kueue may not have reached; return whether Kueue made the same decisions.
 
-        The cycle considers the head `workload`, and the other heads of its cohort tree that are not late. While Kueue
-        works through a long queue, a new Workload waits. batchyard's scheduler works through that queue at once.
+        Kueue needs time for a long queue, and a new Workload waits meanwhile. The model needs no time.
         """
         late_after = self._now - self._settings.settle - self.requeue_batch_period
         heads = self.model.heads(self._now)
@@ -240,10 +230,6 @@ class DecisionReplay(ShadowState):
     # 2. The model processes changes.
 
     def _apply_next_change(self) -> bool:
-        """Let the model process the next change that Kueue can have received; return whether the state changed.
-
-        If inadmissible Workloads are due to be requeued before that change, requeue them instead.
-        """
         blocked_keys: dict[Key, None] = {}
         for change_number, pending in self.backlog.items.items():
             if pending.key in blocked_keys:
@@ -261,22 +247,16 @@ class DecisionReplay(ShadowState):
         return self._activate_parked_workloads(self._now, ALL_TREES)
 
     def _activate_parked_workloads(self, now: Instant, tree: str) -> bool:
-        """Requeue the inadmissible Workloads of a tree (or of ALL_TREES) if its batching time is over at `now`.
-
-        Return whether any were requeued.
-        """
         trees = self.model.activate_trees(now, lambda each: tree in (ALL_TREES, each) and self._may_apply_next(each))
         for each in trees:
             self._mark_stale(each)
         return bool(trees)
 
     def _mark_stale(self, tree: str) -> None:
-        """Mark a cohort tree's unmatched decisions as outdated, after batchyard's scheduler processed a change."""
         for open_decisions in [each for name, each in self._open_decisions.items() if tree in (ALL_TREES, name)]:
             open_decisions.is_stale = True
 
     def _may_apply_next(self, tree: str) -> bool:
-        """Return whether Kueue has probably received a cohort tree's next change, so that the model may process it."""
         trees = self._open_decisions if tree == ALL_TREES else [tree] if tree in self._open_decisions else []
         return all(
             self._now - self._wait_start(self._open_decisions[each].since) >= self._settings.settle
@@ -288,7 +268,6 @@ class DecisionReplay(ShadowState):
         return self._settings.wait_start(first_made_at, self._now)
 
     def _has_unpredicted_decision(self, tree: str) -> bool:
-        """Return whether Kueue made a decision in a cohort tree that batchyard's scheduler has not made."""
         predicted_numbers = self._matched_change_numbers(self._open_decisions[tree])
         return any(
             change_number not in predicted_numbers
@@ -298,7 +277,6 @@ class DecisionReplay(ShadowState):
         )
 
     def _matched_change_numbers(self, open_decisions: UnmatchedDecisions) -> set[int]:
-        """Return the backlog numbers of Kueue's decisions that equal unmatched decisions of batchyard's scheduler."""
         effective_decisions = [each for each in open_decisions.decisions if is_effective(each)]
         return {change_number for each in effective_decisions for change_number in self._changes_for(each) or ()}
 
@@ -367,7 +345,6 @@ def arrange_batches(batches: Sequence[EventBatch], order: ReplayOrder) -> Iterat
 
 
 def _group_by_arrival(batches: Sequence[EventBatch], period: Duration) -> Iterator[Sequence[EventBatch]]:
-    """Yield groups of consecutive event batches that arrived at most `period` after the group's first batch."""
     batch_group: list[EventBatch] = []
     for batch in batches:
         if batch_group and batch.now - batch_group[0].now > period:

@@ -68,7 +68,6 @@ class SchedulerModel:
             self._apply_pending_message(event, old_event, arrived_at)
 
     def _apply_pending_message(self, event: WatchEvent, old_event: WatchEvent | None, arrived_at: Instant) -> None:
-        """Record an attempt by Kueue that its message reports; a Workload that waits for victims stays the head."""
         is_waiting = observed.waits_for_victims(event.obj)
         queue_and_tree = None if is_waiting is None else self._queue_and_tree_of(str(event.key))
         if queue_and_tree is None or (entry := queue_and_tree[0].get(str(event.key))) is None:
@@ -152,7 +151,6 @@ class SchedulerModel:
         return "".join(self.index.queue_manager.reactivate_marked(now, lambda tree: tree == queue_and_tree[1]))
 
     def _queue_and_tree_of(self, workload: str) -> tuple[PendingQueue, str] | None:
-        """Return the pending queue and the cohort tree of a Workload's ClusterQueue; None if it has no ClusterQueue."""
         view = self.index.workload_cache.view(workload)
         cluster_queue_name = None if view is None else self.queue_of(view)
         pending_queue = None if cluster_queue_name is None else self.index.queue_manager.pending.get(cluster_queue_name)
@@ -374,7 +372,6 @@ class ShadowState:
         return len(self._names_by_uid)
 
     def _requeue_if_missed(self, change: observed.ObservedChange) -> None:
-        """Requeue a Workload whose missing decision was reported, if Kueue now decides about it or its spec changed."""
         if isinstance(change.decision, observed.ObservedPreemption):
             self._requeue_missed_workload(self._names_by_uid.get(change.decision.preemptor_uid, ""))
         event, old = change.event, change.event.old

@@ -53,7 +53,6 @@ def _node_records(event: WatchEvent) -> Iterator[EventFields]:
 
 
 def _pod_records(event: WatchEvent) -> Iterator[EventFields]:
-    """Yield records if a pod becomes unschedulable, is bound or preempted, ends, or is deleted before its end."""
     node, old_pod = bound_node(event.obj), event.old
     if not node:
         message = _unschedulable_message(event.obj)
@@ -75,19 +74,16 @@ def _pod_records(event: WatchEvent) -> Iterator[EventFields]:
 
 
 def _unschedulable_message(pod: Obj) -> str:
-    """Return kube-scheduler's message about an unschedulable pod; '' for other pods."""
     condition = find_condition(pod, SCHEDULED)
     return str(condition["message"]) if condition is not None and condition.get("reason") == _UNSCHEDULABLE else ""
 
 
 def _is_being_preempted(pod: Obj) -> bool:
-    """Return whether the scheduler is evicting a pod in favor of a pod of higher priority."""
     condition = find_condition(pod, DISRUPTION_TARGET)
     return condition is not None and condition["status"] == "True" and condition.get("reason") == _PREEMPTED_REASON
 
 
 def _instance_records(event: WatchEvent) -> Iterator[EventFields]:
-    """Yield a log record if the cloud could not provide a machine, or a machine crashed."""
     if event.type is _DELETED or (event.old is not None and phase_of(event.old) == phase_of(event.obj)):
         return
     spec = event.obj["spec"]
@@ -107,7 +103,6 @@ def _pool_records(event: WatchEvent) -> Iterator[EventFields]:
 
 
 def _request_records(event: WatchEvent) -> Iterator[EventFields]:
-    """Yield a log record for each new stage (condition) of a ProvisioningRequest, such as Accepted or Provisioned."""
     for stage in STAGE_CONDITIONS:
         if is_true(event.obj, stage) and not (event.old is not None and is_true(event.old, stage)):
             yield f"ProvisioningRequest{stage}", {"request": str(event.key)}

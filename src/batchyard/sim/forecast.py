@@ -214,8 +214,6 @@ class _ForkRun:
 
 
 class _ForkRunTimes:
-    """The random run times of the Workloads in one fork (a random simulation for a forecast)."""
-
     def __init__(self, estimate: Callable[[str, Obj], Estimate], now: Instant, seed: int) -> None:
         self._estimate = estimate
         self._now = now
@@ -223,11 +221,9 @@ class _ForkRunTimes:
         self._draws_by_history: dict[int, HistoryDraws] = {}
 
     def run_time(self, name: str, obj: Obj) -> Duration | None:
-        """Return a random total run time for an existing Workload; None if it is unknown."""
         return self._next_run_time(self._estimate(name, obj), age_of(obj, self._now) or 0)
 
     def new_run_time(self, template: Obj) -> Duration | None:
-        """Return a random run time for a new Workload that resembles `template`; None if it is unknown."""
         return self._next_run_time(self._estimate(workload_view(template).key, template), 0)
 
     def _next_run_time(self, estimate: Estimate, age: Duration) -> Duration | None:
@@ -292,7 +288,6 @@ class ForecastRunner:
     def _run_fork(
         self, fork_number: int, quota_state: QuotaOnlyState, names: Sequence[str], arrivals: ArrivalModel | None
     ) -> _ForkRun:
-        """Run one random simulation until all Workloads in `names` are admitted, or a limit of time or steps."""
         run, seed, options = _ForkRun(), self._options.seed * 1000 + fork_number, self._options
         run_times = _ForkRunTimes(self._estimate, self._state.at, seed)
         workloads = quota_state.workloads
@@ -322,7 +317,6 @@ class ForecastRunner:
         return run
 
     def _last_simulated_name(self, name: str, quota_state: QuotaOnlyState) -> str:
-        """Return `name` if the state contains this Workload, else the last Workload of its queue in the state."""
         queue = self._pending_order.positions.get(name, ("", 0))[0]
         return name if name in quota_state.workloads else quota_state.last_by_queue.get(queue, name)
 
@@ -354,12 +348,10 @@ class ForecastRunner:
         return forecast if self._options.calibration is None else forecast.correct_by(self._options.calibration)
 
     def _basis(self, quota_state: QuotaOnlyState) -> Basis:
-        """Return the least reliable source of the simulated run times: manifest, history or unknown."""
         workload_bases = {self._estimate(name, obj).basis for name, obj in quota_state.workloads.items()}
         return next((basis for basis in (Basis.UNKNOWN, Basis.HISTORY) if basis in workload_bases), Basis.MANIFEST)
 
     def _depends_on(self, name: str, quota_state: QuotaOnlyState, *, is_certain: bool) -> list[str]:
-        """Return texts about what the forecast depends on: unknown run times, and why the Workload waits."""
         unknown_views = [
             view
             for view in self._pending_order.workloads_with_quota
@@ -385,17 +377,14 @@ class ForecastRunner:
 
 
 def _key(name: str) -> Key:
-    """Return the object key of a Workload given as `namespace/name`."""
     return Key(scheme.WORKLOAD, *name.split("/", 1))
 
 
 def _cycle_count(world: World) -> int:
-    """Return how many scheduling cycles were requested in a simulation so far."""
     return next(queue.adds for queue in world.platform.runner.queue_stats() if queue.name == Scheduler.name)
 
 
 def _extrapolate_start(run: _ForkRun, queue: str, position: int) -> Duration | None:
-    """Extrapolate when the Workload at a queue position is admitted; None if the queue does not advance."""
     admission_times = [at for each, name, at in run.admissions if each == queue and f"/{ARRIVAL_NAME}-" not in name]
     half_count = len(admission_times) // 2
     if not half_count or admission_times[-1] <= admission_times[half_count - 1]:
@@ -429,8 +418,6 @@ _LOST_ADMISSION_TEXT: Final = "would be admitted at once without the change, but
 
 @dataclass(slots=True)
 class _ImmediateEffects:
-    """The Workloads that are admitted, preempted or evicted within one instant, and the quota exceeded afterwards."""
-
     admitted: dict[str, None] = field(default_factory=dict)
     preempted: dict[str, None] = field(default_factory=dict)
     evicted: dict[str, None] = field(default_factory=dict)
@@ -466,7 +453,6 @@ def dry_run_warnings(old_state: State, new_object: Obj, may_see: Callable[[str],
 
 
 def _simulate_instant(state: State) -> _ImmediateEffects:
-    """Simulate a state for one instant; return the admitted, preempted and evicted Workloads and exceeded quota."""
     queues = queues_of(state)
     quota_state = reduce_to_quota(state, queues, pending_order_of(state, queues), None)
     effects = _ImmediateEffects()
@@ -489,7 +475,6 @@ def _simulate_instant(state: State) -> _ImmediateEffects:
 
 
 def _exceeded_quota(queue: ClusterQueue, snapshot: Snapshot) -> dict[tuple[str, str, str], tuple[int, Sequence[str]]]:
-    """Return by (ClusterQueue, flavor, resource) the usage above quota, and the Workloads to preempt first for it."""
     excess_by_resource: dict[tuple[str, str, str], tuple[int, Sequence[str]]] = {}
     for fr, used in enumerate(queue.node.usage):
         excess = min(used, -available(queue.node, fr)) if used > 0 else 0
@@ -514,7 +499,6 @@ def _new_names_text(
 
 
 def _shorten_names(names: Sequence[str], may_see: Callable[[str], bool]) -> str:
-    """Return the first Workload names that `may_see` allows, and the number of all others, as a text."""
     visible_names = [name for name in names if may_see(name.partition("/")[0])][:_SHOWN_NAMES_MAX]
     hidden_count = len(names) - len(visible_names)
     if not visible_names:
@@ -523,7 +507,6 @@ def _shorten_names(names: Sequence[str], may_see: Callable[[str], bool]) -> str:
 
 
 def _quota_above_nodes(state: State, new_object: Obj) -> Iterator[str]:
-    """Yield a warning for each flavor-resource of `new_object` whose total quota exceeds the node capacity."""
     if key_of(new_object).kind not in {scheme.CLUSTER_QUEUE, scheme.COHORT}:
         return
     nodes = [node_view(node) for node in state.of_kind(scheme.NODE)]

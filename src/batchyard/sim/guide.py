@@ -212,7 +212,6 @@ class Guide:
             yield GuideObservation(step, now, queues, world.kernel.now(), world.objects(scheme.NODE))
 
     def _wait_for_all(self, step: GuideStep) -> None:
-        """Run the simulation until all Jobs have ended and added nodes are removed, or a time limit is reached."""
         world = self.world
         world.run_until(step.starts_at)
         while self.unfinished_jobs() and world.now() < RUN_LENGTH_MAX:
@@ -252,8 +251,6 @@ def unfinished_of(jobs: Sequence[Obj]) -> Sequence[Obj]:
 
 
 class _GuidePlan:
-    """The manifest files of the guide with the times at which they are applied, and the scenario made of them."""
-
     def __init__(self, folder: Path, platform: Path | None) -> None:
         self._folder = folder
         self._source_errors: list[FileFault] = []
@@ -275,7 +272,6 @@ class _GuidePlan:
             self._manifests.located_warnings.clear()
 
     def add(self, step: GuideStep) -> None:
-        """Read the manifest files of a step, and plan when each is applied."""
         assert step.folder is not None
         at = step.starts_at
         folder = self._folder / step.folder
@@ -297,7 +293,6 @@ class _GuidePlan:
         return next((obj for obj in objects if group_kind(obj) == scheme.CLUSTER), None)
 
     def scenario(self) -> tuple[Scenario, Sequence[str]]:
-        """Return the scenario of all files, and the warnings about them; raise InvalidScenario with all errors."""
         return make_scenario(self._manifests, self._source_errors), self._manifests.warnings
 
     def _platform_files(self, folder: Path) -> list[Path]:
@@ -320,7 +315,6 @@ class _GuidePlan:
         return paths
 
     def _read_file(self, path: Path, at: Duration, runtime: str | None = None) -> None:
-        """Read a file to apply at the time `at`; `runtime` is for its Jobs and JobSets that have no run time."""
         manifests, submit_time = read_manifests(read_sources([path], self._source_errors)), f"{at}us"
         for manifest in manifests.objects:
             obj = with_typical_times(manifest.obj) if group_kind(manifest.obj) == scheme.CLUSTER else manifest.obj
@@ -340,7 +334,6 @@ def _load_guide_file() -> _GuideFile:
 
 
 def _rendered_files(platform: Path) -> list[Path]:
-    """Return the manifest files of a rendered platform in order, without batchyard itself and monitoring."""
     folder = platform / RENDERED_FOLDER
     paths = [path for path in files_below(folder) if path.name != "kustomization.yaml"]
     return [path for path in paths if path.relative_to(folder).parts[0] not in NOT_APPLIED_FOLDERS]

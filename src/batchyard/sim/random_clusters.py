@@ -64,14 +64,12 @@ def random_cluster_scenario(random_source: RandomSource) -> Scenario:
 
 
 def _first_nodes(scenario: Scenario) -> list[str]:
-    """Return the names of the nodes that exist at the start of a scenario."""
     world = World(scenario)
     world.run_until(0)
     return [node["metadata"]["name"] for node in world.objects(scheme.NODE)]
 
 
 def _make_pools(plan: ClusterWorldPlan) -> None:
-    """Add a node pool of fixed size and random pools of other kinds, each with a ClusterQueue for its pods."""
     rng = plan.rng
     plan.pools.append({"name": "fixed", "machineType": "e2-standard-4", "nodeCount": rng.draw_integer(1, 2)})
     _add_queue(plan, "fixed", {"cpu": rng.choose([12, 6, 3]), "memory": "64Gi"})
@@ -114,7 +112,6 @@ def _make_gpu_pool(plan: ClusterWorldPlan) -> None:
 
 
 def _make_slice_pools(plan: ClusterWorldPlan) -> None:
-    """Add node pools that are TPU slices of two machines each."""
     rng = plan.rng
     size_fields: ObjectDict = {"autoscaling": {"totalMin": 0, "totalMax": 2}} if rng.draw_bool(40) else {"nodeCount": 2}
     for number in range(rng.draw_integer(1, 3)):
@@ -129,7 +126,6 @@ def _make_slice_pools(plan: ClusterWorldPlan) -> None:
 
 
 def _make_queued_pool(plan: ClusterWorldPlan) -> None:
-    """Add a node pool with queued provisioning, which provides all machines of a ProvisioningRequest at once."""
     rng = plan.rng
     pool = {"name": "queued", "machineType": "n1-standard-4", "accelerator": {"type": "nvidia-tesla-t4", "count": 1}}
     size_bounds = {"totalMin": 0, "totalMax": rng.draw_integer(1, 4)}
@@ -204,7 +200,6 @@ def _add_work(plan: ClusterWorldPlan, number: int) -> None:
 
 
 def _random_job_spec(plan: ClusterWorldPlan, target: PodTarget) -> ObjectDict:
-    """Return a random Job spec for machines of `target`; a Job for a TPU slice has one pod on each machine."""
     rng = plan.rng
     parallelism = target.host_count or rng.draw_integer(1, 3)
     completions = parallelism if target.host_count else rng.draw_integer(parallelism, 4)
@@ -253,7 +248,6 @@ def _make_job_set(plan: ClusterWorldPlan, name: str, target: PodTarget) -> Objec
 
 
 def _random_faults(plan: ClusterWorldPlan, nodes: list[str]) -> list[ObjectDict]:
-    """Return up to five faults of random kinds, which begin in the first hour; those that last have an end."""
     rng, faults = plan.rng, []
     for _ in range(rng.draw_integer(0, 5)):
         make_fault = rng.choose(

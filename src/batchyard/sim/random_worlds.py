@@ -143,7 +143,6 @@ def make_object(api_version: str, kind: str, name: str, **fields: Any) -> Object
 
 
 def _make_flavors(plan: QueueWorldPlan) -> None:
-    """Add random ResourceFlavors with labels and taints, and group the resources for the ClusterQueues."""
     rng = plan.rng
     names = [f"f{n}" for n in range(rng.draw_integer(1, 3))]
     for number, name in enumerate(names):
@@ -339,7 +338,6 @@ def _labels(rng: RandomChoices, queue: str) -> dict[str, str]:
 
 
 def _make_edit(plan: QueueWorldPlan) -> None:
-    """Add a manifest that changes or deletes a random object later in the scenario."""
     rng = plan.rng
     make_edit = rng.choose([_edit_quota, _edit_quota, _stop_queue, _stop_local_queue, _stop_workload, _edit_cohort])
     later_version = make_edit(plan)
@@ -348,7 +346,6 @@ def _make_edit(plan: QueueWorldPlan) -> None:
 
 
 def _later_version(rng: RandomChoices, obj: ObjectDict, at: str = "", **spec: Any) -> ObjectDict:
-    """Return a manifest that users apply later to change an object's spec fields."""
     metadata = obj["metadata"]
     submit_at = at or f"{rng.draw_integer(1, ACTIVE_SECONDS)}.07s"
     annotations = {**metadata.get("annotations", {}), well_known.SUBMIT_AT: submit_at}

@@ -63,8 +63,6 @@ class GangLoss:
 
 @dataclass(slots=True)
 class _RunningPod:
-    """When and on which node a pod started to run, and its checkpoint interval."""
-
     node: str
     started_at: Instant
     #: The time between checkpoints; None: the pod saves no work.
@@ -184,7 +182,6 @@ class RecoveryTracker:
     # --- losses ---
 
     def _record_machine_loss(self, node: str, now: Instant) -> None:
-        """Record the loss of a node's machine for each gang that has pods on the node."""
         for gang, runs in self._running_pods.items():
             runs_on_node = [run for run in runs.values() if run.node == node and not run.is_lost]
             if not runs_on_node:
@@ -209,7 +206,6 @@ class RecoveryTracker:
             )
 
     def _record_preemption(self, gang: str, preemptor_gang: str, now: Instant) -> None:
-        """Record that `gang` is preempted for `preemptor_gang`, if that gang is recovering from lost machines."""
         causing_loss = self._open_losses.get(preemptor_gang)
         victim_loss = None if causing_loss is None else self._open_loss(gang, now)
         if causing_loss is not None and victim_loss is not None:
@@ -237,7 +233,6 @@ class RecoveryTracker:
 
 
 def _work_lost_at_end(run: _RunningPod, now: Instant) -> Duration:
-    """Return the work lost when a pod stops: all of it on a lost machine, else what followed its last checkpoint."""
     return max(0, now - run.started_at) if run.is_lost else lost_work(run.started_at, run.interval, now)
 
 
@@ -247,7 +242,6 @@ def _gang_name(event: WatchEvent) -> str:
 
 
 def _has_ended(event: WatchEvent) -> bool:
-    """Return whether a watch event deletes a JobSet or shows its terminal state."""
     return event.type is EventType.DELETED or bool((event.obj.get("status") or {}).get("terminalState"))
 
 
@@ -258,7 +252,6 @@ def _full_pod_count(workload: WorkloadView) -> int:
 
 
 def _became_true(event: WatchEvent, kind: str, reason: str) -> bool:
-    """Return whether a watch event sets the condition `kind` to True with this reason."""
     condition = find_condition(event.obj, kind)
     if condition is None or condition["status"] != "True" or condition.get("reason") != reason:
         return False
@@ -266,7 +259,6 @@ def _became_true(event: WatchEvent, kind: str, reason: str) -> bool:
 
 
 def _is_machine_lost(event: WatchEvent) -> bool:
-    """Return whether a watch event shows a lost or stopping machine, or the deletion of its Node."""
     if event.type is EventType.DELETED:
         return event.key.kind == scheme.NODE
     return phase_of(event.obj) in {CRASHED, STOPPING} if event.key.kind == scheme.INSTANCE else is_node_lost(event.obj)

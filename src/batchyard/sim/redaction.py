@@ -77,7 +77,7 @@ _KEPT_ANNOTATION_PREFIXES: Final = (
 
 
 def without_secrets(obj: Obj) -> Obj:
-    """Return an object without managedFields and without the environment variables of its containers."""
+    """Return an object without managedFields; also remove container environments, in the last-applied manifest too."""
     metadata = {field: value for field, value in obj["metadata"].items() if field != "managedFields"}
     annotations = metadata.get("annotations") or {}
     if LAST_APPLIED in annotations:
@@ -112,7 +112,10 @@ class Redaction:
         self._key = key
 
     def hash_name(self, name: str) -> str:
-        """Return the hash of a name, of `namespace/name` in two parts; public names, numbers and uids are unchanged."""
+        """Return the hash of a name; the parts of `namespace/name` are hashed separately.
+
+        Public names, numbers and uids are returned unchanged.
+        """
         if name in _PUBLIC_NAMES or name.startswith("system-") or _PUBLIC_PATTERN.fullmatch(name):
             return name
         namespace, separator, local_name = name.partition("/")
@@ -145,7 +148,6 @@ class Redaction:
         return self._hash_text(value) if field in _NAME_FIELDS else value
 
     def _redact_field(self, key: str, value: Any, siblings: Mapping[str, Any]) -> Any:
-        """Return a field's redacted value; whether the value is a name may depend on the `siblings` of the field."""
         if key in _VALUE_FIELDS and siblings.get("key") not in _PUBLIC_LABELS:
             return [self._hash_text(each) for each in value] if isinstance(value, list) else self._hash_text(value)
         if key == "name" and _describes_resource(siblings):
@@ -169,12 +171,10 @@ def _describes_resource(siblings: Mapping[str, Any]) -> bool:
 
 
 def _is_removed(field: str, value: Any) -> bool:
-    """Return whether redaction removes a field; a Service's address is kept if it is the text `None`."""
     return field in _REMOVED_FIELDS or (field in _SERVICE_ADDRESSES and value not in ("None", ["None"]))
 
 
 def _full_domain_names(level: Mapping[str, Any]) -> list[str]:
-    """Return the names of a topology level's domains, with their common prefix and suffix added."""
     return [f"{level.get('prefix') or ''}{root}{level.get('suffix') or ''}" for root in level["roots"]]
 
 
@@ -196,7 +196,6 @@ def _annotate_sleeping_time(obj: Obj) -> Obj:
 
 
 def _pod_spec(obj: Obj) -> Mapping[str, Any] | None:
-    """Return the pod spec of a Pod or Job, or of the first pod set of a Workload; None for other kinds."""
     spec: Mapping[str, Any] = obj.get("spec") or {}
     match obj["kind"]:
         case "Pod":

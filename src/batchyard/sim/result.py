@@ -186,7 +186,6 @@ def describe_rejected_write(write: Write, error: ApiError) -> RejectedWrite:
 
 
 def _key(obj: Obj) -> Key:
-    """Return the key of an object, with its generateName if it has no name."""
     metadata = obj["metadata"]
     return key_of(obj if metadata.get("name") else with_metadata(obj, name=metadata.get("generateName", "")))
 
@@ -220,8 +219,6 @@ def _local_queue_row(obj: Obj) -> LocalQueueRow:
 
 
 class _PendingReasons:
-    """Why Workloads are pending at the end of a simulation, read from their conditions and their queues."""
-
     def __init__(self, workloads: Sequence[Obj], cluster_queues: Sequence[Obj], local_queues: Sequence[Obj]) -> None:
         self._cluster_queues = {str(key_of(obj)): obj["spec"].get("clusterQueue", "") for obj in local_queues}
         #: The first pending Workload of each ClusterQueue that keeps the scheduler from considering later ones.
@@ -256,7 +253,6 @@ class _PendingReasons:
 
 
 def _queue_order(view: WorkloadView) -> tuple[int, Instant]:
-    """Return a sort key for the order in a ClusterQueue: by priority, then by the time of queueing."""
     return -view.priority, view.queued
 
 
@@ -325,5 +321,4 @@ class Reporter:
         )
 
     def _queue_of(self, namespace: str, local_queue: str) -> str | None:
-        """Return the ClusterQueue of a LocalQueue from the scheduler cache of the current platform process."""
         return self._world.platform.index.cluster_queue_of(namespace, local_queue)

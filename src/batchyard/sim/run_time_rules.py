@@ -41,7 +41,7 @@ _HEADER_WORDS: Final = frozenset({"pattern", "name", "name pattern"})
 
 
 class UniformTime(NamedTuple):
-    """A run time that is uniform between two durations; a constant if they are equal."""
+    """A run time that is distributed uniformly between two durations; a constant if they are equal."""
 
     minimum: Duration
     maximum: Duration
@@ -220,7 +220,7 @@ def _parse_time(text: str, column: int) -> Duration:
 
 
 def with_run_times(scenario: Scenario, rules: Sequence[RunTimeRule], seed: int) -> tuple[Scenario, list[RunTimeRule]]:
-    """Return a scenario whose jobs have the run times of the rules, and the rules that are the first match of no job.
+    """Return a scenario whose jobs have the run times of the rules, and the rules that are no job's first match.
 
     Rules are for Jobs, JobSets, Pods, and Workloads without an owner. A job with a run time annotation keeps its own.
     """
@@ -284,7 +284,6 @@ def unknown_run_times(scenario: Scenario) -> UnknownRunTimes:
 
 
 def _has_run_time(job: Obj, cluster: Obj | None) -> bool:
-    """Return whether a job has a run time: its own, one in the Cluster, or one for each of its pod templates."""
     metadata = job["metadata"]
     name = f"{metadata.get('namespace') or ''}/{metadata.get('name') or metadata.get('generateName', '')}"
     if durations.annotated_runtime(job) is not None or durations.named_runtime(cluster, [name]) is not None:

@@ -67,7 +67,6 @@ def annotation_errors(obj: Obj) -> Iterator[FieldError]:
 
 
 def _metadata_with_paths(obj: Obj, path: str) -> Iterable[tuple[str, Mapping[str, Any]]]:
-    """Yield the metadata of an object and of the templates within it, each with its field path prefix."""
     yield path, obj.get("metadata") or {}
     spec = obj.get("spec") or {}
     if isinstance(spec.get("template"), dict):
@@ -322,7 +321,6 @@ def make_scenario(
 def _make_steps(
     objects_by_time: Mapping[Duration, Sequence[Obj]], deleted_keys_by_time: Mapping[Duration, Sequence[Key]]
 ) -> list[ScenarioStep]:
-    """Return a step for each time, in ascending order; Namespaces are applied before other objects."""
     return [
         ScenarioStep(at, sorted(objects_by_time.get(at, ()), key=_is_not_namespace), deleted_keys_by_time.get(at, ()))
         for at in sorted({**dict.fromkeys(objects_by_time), **dict.fromkeys(deleted_keys_by_time)})
@@ -330,24 +328,20 @@ def _make_steps(
 
 
 def _duplicate_error(kind: str) -> FieldError:
-    """Return the error for a second document of a kind that a scenario may contain only once."""
     return FieldError("", f"there is already a document of kind {kind}", "keep one of them")
 
 
 def _is_not_namespace(obj: Obj) -> bool:
-    """Return whether an object is not a Namespace; as a sort key, this puts Namespaces first."""
     return group_kind(obj) != scheme.NAMESPACE
 
 
 def _platform_errors(objects: Iterable[Manifest]) -> Iterator[ManifestFault]:
-    """Yield an error for each Platform object, which must be rendered to manifests before the simulation."""
     remedy = "render the Platform with `batchyard platform render`, and simulate the rendered folder"
     error = FieldError("", "an object of kind Platform cannot be simulated", remedy)
     return (manifest.fault(error) for manifest in objects if group_kind(manifest.obj) == scheme.PLATFORM)
 
 
 def _unknown_cluster_errors(later_clusters: Iterable[Manifest], cluster: Obj | None) -> Iterator[ManifestFault]:
-    """Yield an error for each later Cluster document whose name differs from that of the first Cluster."""
     name = None if cluster is None else cluster["metadata"]["name"]
     for manifest in later_clusters:
         if manifest.obj["metadata"]["name"] != name:
@@ -417,7 +411,6 @@ def _scenario_settings(manifest: Manifest, faults: list[ManifestFault]) -> dict[
 
 
 def _configuration_settings(objects: Iterable[Manifest], settings: Manifest | None, faults: list[ManifestFault]) -> Obj:
-    """Return the settings of Kueue's Configuration document; {} without one. The Scenario can enable fair sharing."""
     configurations = [manifest for manifest in objects if group_kind(manifest.obj) == scheme.CONFIGURATION]
     duplicate_error = FieldError("", "there is already a Kueue Configuration", "keep one of them")
     faults += [manifest.fault(duplicate_error) for manifest in configurations[1:]]
@@ -441,7 +434,7 @@ def _time_annotation(manifest: Manifest, name: str, faults: list[ManifestFault])
 
 
 def _check_name(manifest: Manifest, faults: list[ManifestFault]) -> bool:
-    """Return whether an object to delete has a name; if not, add an error, because generateName is random."""
+    """Return whether an object to delete has a name; if not, add an error to `faults`: generateName is random."""
     if manifest.obj["metadata"].get("name"):
         return True
     path = f"metadata.annotations[{well_known.DELETE_AT}]"
@@ -483,7 +476,7 @@ Source: TypeAlias = str | Path | Mapping[str, Any]
 
 
 def read_sources(sources: Iterable[Source], faults: list[FileFault]) -> Iterator[tuple[str, str]]:
-    """Yield the display name and the text of each manifest source; add an error for each unreadable source."""
+    """Yield the display name and the text of each manifest source; add an error to `faults` for each unreadable one."""
     for number, source in enumerate(sources, 1):
         if isinstance(source, Mapping):
             yield f"<object {number}>", msgspec.json.encode(source).decode()
@@ -497,7 +490,10 @@ def read_sources(sources: Iterable[Source], faults: list[FileFault]) -> Iterator
 
 
 def read_folder(folder: Path, suffix: str, faults: list[FileFault]) -> list[tuple[str, str]]:
-    """Return name and text of all files with a suffix in a folder, sorted by name; add errors for unreadable files."""
+    """Return the name and text of each file with a suffix in a folder, sorted by name.
+
+    For each unreadable file, and for an unreadable folder, add an error to `faults`.
+    """
     try:
         paths = sorted(path for path in folder.iterdir() if path.suffix == suffix and path.is_file())
     except (OSError, ValueError) as error:
@@ -528,7 +524,6 @@ def _raise(error: OSError) -> NoReturn:
 
 
 def _manifest_paths(path: Path, faults: list[FileFault]) -> list[Path]:
-    """Return the path of a file, or the paths of all manifests in a folder; add an error if there are none."""
     try:
         if not path.is_dir():
             return [path]
@@ -544,7 +539,7 @@ def _manifest_paths(path: Path, faults: list[FileFault]) -> list[Path]:
 
 
 def _read_file(name: str, path: Path | None, faults: list[FileFault]) -> Iterator[tuple[str, str]]:
-    """Yield the name and text of a file (None: standard input); if it is unreadable, add an error instead."""
+    """Yield the name and text of a file (`path` None: standard input); add an error to `faults` if it is unreadable."""
     try:
         raw_content = sys.stdin.buffer.read() if path is None else path.read_bytes()
         yield name, raw_content.decode()
@@ -568,7 +563,6 @@ def _unreadable_fault(name: str, error: OSError | ValueError) -> FileFault:
 
 
 def _similar_file_names(path: Path) -> list[str]:
-    """Return, as a list of at most one, the path beside a missing file or folder with the most similar name."""
     try:
         names = [each.name for each in islice(path.parent.iterdir(), _SIBLINGS_MAX)]
     except OSError:

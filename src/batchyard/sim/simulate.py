@@ -160,7 +160,6 @@ class Simulation:
         return self._result
 
     def _open_accounting(self, state: State | None) -> RunAccounting | None:
-        """Return the tracker of costs and recoveries for a simulation with machines; None without machines."""
         clusters = () if state is None else state.of_kind(scheme.CLUSTER)
         if self.scenario.cluster is None and not clusters:
             return None
@@ -222,14 +221,12 @@ def _to_events(sinks: Sequence[Callable[[Event], None]]) -> Callable[[Record], N
 
 
 def _pods_shown(world: World) -> list[Obj]:
-    """Return the pods without a controller, and the pods that fit no node."""
     return [
         pod for pod in world.objects(scheme.POD) if controller_of(pod) is None or pod_view(pod).unschedulable_message
     ]
 
 
 def _jobs_without_class(world: World, workloads: Sequence[Obj]) -> dict[Key, list[Key]]:
-    """Return the jobs that have no Workload because their priority class does not exist, by the key of that class."""
     owner_uids = {owner["uid"] for workload in workloads if (owner := controller_of(workload)) is not None}
     jobs_by_class: dict[Key, list[Key]] = {}
     for kind, integration in INTEGRATIONS.items():
@@ -243,7 +240,6 @@ def _jobs_without_class(world: World, workloads: Sequence[Obj]) -> dict[Key, lis
 
 
 def _last_change_time(obj: Obj) -> Instant:
-    """Return when a Workload or Job last changed: the latest time of its creation and of its true conditions."""
     status = obj.get("status") or {}
     change_times = [c["lastTransitionTime"] for c in status.get("conditions") or () if c["status"] == "True"]
     return max(map(parse_time, [*change_times, obj["metadata"]["creationTimestamp"]]))

@@ -119,7 +119,6 @@ def state_of(objects: Iterable[Obj], at: Instant | None = None, unread_kinds: Se
 
 
 def _missing_namespaces(objects: Mapping[Key, Obj]) -> list[Obj]:
-    """Return the Namespaces of a state's objects that the state does not contain; their labels are unknown."""
     names = sorted({key.namespace for key in objects if key.namespace})
     return [new_namespace(name) for name in names if Key(scheme.NAMESPACE, "", name) not in objects]
 
@@ -149,14 +148,12 @@ def _unread_kinds(value: Any) -> Sequence[str]:
 def _located_faults(
     name: str, lines: DocumentLines, errors: Iterable[FieldError], item_path: str = ""
 ) -> Iterator[FileFault]:
-    """Yield the errors of a document, or of the object at a path in it, with `file:line`."""
     for error in errors:
         line, error_in_line = lines.locate(error, item_path)
         yield FileFault(f"{name}:{line}", error_in_line)
 
 
 def _objects_of(value: Any) -> tuple[Sequence[tuple[str, Obj]], Instant | None]:
-    """Return the (path, object) pairs of a parsed document, and the time of the state if the document records it."""
     objects = [(path, obj) for obj, path in objects_with_paths(value) if isinstance(obj, Mapping)]
     if not isinstance(value, Mapping) or not isinstance(value.get("items"), list):
         return objects, None
@@ -165,7 +162,7 @@ def _objects_of(value: Any) -> tuple[Sequence[tuple[str, Obj]], Instant | None]:
 
 
 def _known_object(obj: Obj) -> tuple[Sequence[Obj], Sequence[FieldError]]:
-    """Return an object in its storage version as a list, [] if its kind is unknown or it is invalid; and its errors.
+    """Return the object in its storage version (none if its kind is unknown or it is invalid), and its errors.
 
     An object with a resourceVersion, which an API server has stored, is not validated.
     """
@@ -196,7 +193,6 @@ def _complete_metadata(key: Key, obj: Obj, revision: int, at: Instant) -> Obj:
 
 
 def _applied_manifests(objects: Mapping[Key, Obj]) -> dict[Key, Obj]:
-    """Return the manifests that kubectl recorded as last applied, by object; undecodable ones are omitted."""
     manifests: dict[Key, Obj] = {}
     for key, obj in objects.items():
         text = annotation(obj, LAST_APPLIED)
@@ -208,13 +204,11 @@ def _applied_manifests(objects: Mapping[Key, Obj]) -> dict[Key, Obj]:
 
 
 def _creation_instants(obj: Obj) -> Iterator[Instant]:
-    """Yield the creation time of an object, which the API server sets."""
     if created := obj["metadata"].get("creationTimestamp"):
         yield parse_time(created)
 
 
 def _all_instants(obj: Obj) -> Iterator[Instant]:
-    """Yield the times of past events that an object's metadata and status record."""
     metadata, status = obj["metadata"], obj.get("status") or {}
     timestamps = [metadata.get("creationTimestamp"), status.get("startTime"), status.get("completionTime")]
     timestamps += [each.get("time") for each in metadata.get("managedFields") or ()]
@@ -291,7 +285,6 @@ def _manifest_text(name: str, text: str, part: StatePart) -> str:
 
 
 def _line_by_key(text: str) -> dict[Key, int]:
-    """Return the line on which each object of a state starts."""
     has_object_per_line = is_snapshot_text(text) and text.lstrip().startswith("{")  # not parsed again: it may be long
     line_by_key: dict[Key, int] = {}
     for document in read_documents(text):
@@ -317,7 +310,6 @@ def _is_kept(obj: Obj, state: State, *, has_cluster: bool) -> bool:
 
 
 def _run_times(state: State) -> Mapping[str, Duration]:
-    """Return by job uid the run time of the finished Workload, divided by the Job's rounds of parallel pods."""
     run_time_by_uid: dict[str, Duration] = {}
     for workload in state.of_kind(scheme.WORKLOAD):
         conditions = {each["type"]: each for each in (workload.get("status") or {}).get("conditions") or ()}

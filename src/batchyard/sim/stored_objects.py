@@ -54,12 +54,10 @@ def as_user_manifests(manifests: Sequence[Manifest]) -> Iterator[Manifest]:
 
 
 def _identity_of(kind: str, obj: Obj, name: str | None) -> tuple[str, str, str | None]:
-    """Return (kind, namespace, name) of an object in the namespace of `obj`; the namespace is '' if there is none."""
     return kind, obj["metadata"].get("namespace") or "", name
 
 
 def _user_job_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the spec of a Job without the fields that controllers set; unchanged with `manualSelector`."""
     if spec.get("manualSelector"):
         return dict(spec)
     kept_fields = {name: value for name, value in spec.items() if name not in {"selector", "suspend"}}

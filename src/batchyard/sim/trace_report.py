@@ -190,7 +190,6 @@ class TraceWatch:
     # --- fragmentation ---
 
     def _update_fragmentation(self) -> None:
-        """Update the fragmentation for the nodes that changed since the last update."""
         if not self._changed_nodes:
             return
         for name in self._changed_nodes:
@@ -428,7 +427,7 @@ def _trace_waits(pods: Sequence[TracedPod], watch: TraceWatch) -> TraceWaits:
 
 
 def _waits_in_both(pods: Sequence[TracedPod], watch: TraceWatch) -> list[tuple[Duration, Duration]]:
-    """Return the simulated and the recorded wait of each pod that was placed in both."""
+    """Return (simulated wait, recorded wait) of each pod that was placed in the simulation and in the trace."""
     return [
         (watch.bound_at[pod.name] - EPOCH - pod.created, pod.scheduled - pod.created)
         for pod in pods
@@ -446,7 +445,6 @@ def duration_statistics(durations: Iterable[Duration]) -> DurationStatistics:
 
 
 def _unplaced_reasons(pods: Sequence[TracedPod], watch: TraceWatch) -> list[UnplacedReason]:
-    """Return why pods of the trace were not placed: each reason with its number of pods, most frequent first."""
     message_by_pod = dict(watch.unplaced_messages)
     message_by_pod |= {
         pod.name: pod.unschedulable_message for pod in watch.waiting_pods.values() if pod.namespace == NAMESPACE
@@ -460,7 +458,6 @@ def _unplaced_reasons(pods: Sequence[TracedPod], watch: TraceWatch) -> list[Unpl
 
 
 def _short_reason(message: str) -> str:
-    """Return the reasons in kube-scheduler's unschedulable message, without the numbers of nodes."""
     reasons_text = message.partition(_PREEMPTION_TEXT)[0].partition(_AVAILABLE_TEXT)[2].rstrip(".")
     reason_names = [reason.partition(" ")[2] for reason in reasons_text.split(", ")]
     return ", ".join(sorted(reason_names)) if reasons_text else message or _DELETED_EARLY
@@ -485,7 +482,6 @@ def _usage_rows(model: str, fleet: FleetUsage, length: Duration) -> list[Usage]:
 
 
 def _add_recorded_usage(row: Usage, pods: Sequence[TracedPod], length: Duration) -> Usage:
-    """Return a usage row with the mean and peak that follow from the recorded times of the pods."""
     change_by_time: dict[Duration, int] = {}
     for pod in pods:
         if pod.scheduled is not None:

@@ -181,7 +181,6 @@ def merge_trace(trace: Trace, scenario: Scenario) -> Scenario:
 
 
 def _trace_steps(objects_by_time: Mapping[Duration, Sequence[Obj]], pods: Sequence[TracedPod]) -> list[ScenarioStep]:
-    """Return the steps that create all objects, and delete the pods that were never scheduled."""
     deleted_keys_by_time: dict[Duration, list[Key]] = {}
     for pod in pods:
         if pod.scheduled is None:
@@ -194,7 +193,6 @@ _TraceRows: TypeAlias = list[tuple[str, TraceRow]]
 
 
 def _read_trace_tables(folder: Path, faults: list[FileFault]) -> tuple[_TraceRows, _TraceRows]:
-    """Return the rows of a trace's nodes file and of its pods file, each with its file name and line."""
     rows_by_columns: dict[Sequence[str], _TraceRows] = {}
     for name, text in read_folder(folder, ".csv", faults):
         try:
@@ -236,7 +234,6 @@ def _read_table(name: str, text: str, tables: dict[Sequence[str], _TraceRows], f
 
 
 def _columns_error(field_names: Sequence[str]) -> FieldError:
-    """Return the error for a header that matches neither table, with the missing columns of the more similar table."""
     if not set(field_names) & {*_NODE_COLUMNS, *_POD_COLUMNS}:
         remedy = f"nodes need {', '.join(_NODE_COLUMNS)}; pods need {', '.join(_POD_COLUMNS)}"
         return FieldError("", "the columns are those of neither nodes nor pods", remedy)
@@ -248,7 +245,6 @@ def _columns_error(field_names: Sequence[str]) -> FieldError:
 
 
 def _report_duplicates(rows: Sequence[tuple[str, TraceRow]], column: str, faults: list[FileFault]) -> None:
-    """Add an error for each name that occurs more than once in a column."""
     first_location: dict[str, str] = {}
     for location, row in rows:
         known_location = first_location.setdefault(row[column], location)
@@ -269,7 +265,6 @@ ConvertedT = TypeVar("ConvertedT")
 def _convert_row(
     convert: Callable[[TraceRow], ConvertedT], location: str, row: TraceRow, faults: list[FileFault]
 ) -> ConvertedT | None:
-    """Return `convert(row)`; for an invalid row, add an error with its file and line, and return None."""
     try:
         return convert(row)
     except (ValueError, TypeError) as error:
@@ -283,7 +278,6 @@ def _namespace() -> Obj:
 
 
 def _node_object(row: TraceRow) -> dict[str, Any]:
-    """Return the Node object for a row of the nodes file: ready, with all its capacity allocatable."""
     capacity = {
         "cpu": f"{_whole_number(row, 'cpu_milli')}m",
         "memory": f"{_whole_number(row, 'memory_mib')}Mi",
@@ -328,7 +322,10 @@ def _traced_pod(load: Fraction, row: TraceRow) -> tuple[TracedPod, dict[str, Any
 
 
 def _pod_times(row: TraceRow, load: Fraction) -> tuple[Duration, Duration | None, Duration]:
-    """Return when a traced pod is created, scheduled (or None) and deleted, all shifted by the load factor."""
+    """Return when a traced pod is created, scheduled (or None) and deleted.
+
+    `load` divides the time of creation; the other times move by the same amount.
+    """
     created_at, deleted_at = _whole_number(row, "creation_time") * SECOND, _whole_number(row, "deletion_time") * SECOND
     scheduled_at = _whole_number(row, "scheduled_time") * SECOND if row["scheduled_time"] else None
     if not created_at <= (created_at if scheduled_at is None else scheduled_at) <= deleted_at:
@@ -339,7 +336,7 @@ def _pod_times(row: TraceRow, load: Fraction) -> tuple[Duration, Duration | None
 
 
 def _gpu_request(row: TraceRow) -> int:
-    """Return a traced pod's GPU request in thousandths: a fraction of one GPU, or several whole GPUs."""
+    """Return a traced pod's GPU request in thousandths of a GPU."""
     count, gpu_milli = _whole_number(row, "num_gpu"), _whole_number(row, "gpu_milli")
     if count != 1:
         return count * WHOLE_GPU

@@ -157,12 +157,10 @@ def simulate_start(
 
 
 def _shift_record(start_offset: Duration, record: Record) -> Record:
-    """Return a log record whose time counts from `start_offset` after the former start."""
     return {**record, "time": duration_seconds(round(record["time"] * SECOND) - start_offset)}
 
 
 def _merge_steps(steps: Iterable[ScenarioStep]) -> list[ScenarioStep]:
-    """Return scenario steps in order of time, with steps of the same time merged."""
     step_by_moment: dict[Duration, ScenarioStep] = {}
     for step in steps:
         old = step_by_moment.get(step.at, ScenarioStep(step.at, (), ()))
@@ -180,7 +178,6 @@ def _start_at_moment(start: RunStart, seed: int) -> RunStart:
 
 
 def _timelines(start: RunStart, result: Result, log: Sequence[Record]) -> dict[str, WorkloadTimeline]:
-    """Return by `namespace/name` the timeline of each Workload that was not finished before the common start."""
     timelines: dict[str, _TimelineBuilder] = {}
     if start.state is not None:
         for obj in start.state.of_kind(scheme.WORKLOAD):
@@ -210,8 +207,6 @@ def _timelines(start: RunStart, result: Result, log: Sequence[Record]) -> dict[s
 
 @dataclass(slots=True)
 class _TimelineBuilder:
-    """The timeline of a Workload while it is built from the event log."""
-
     queue: str
     created_at: float = 0.0
     started_at: float | None = None
@@ -226,7 +221,6 @@ class _TimelineBuilder:
         return self.created_at, self.started_at, self.ended_at
 
     def record_event(self, record: Record, at: float) -> None:
-        """Update the timeline after a log record of the Workload."""
         match record["event"]:
             case "Created":
                 self.created_at, self.started_at, self.ended_at, self.exists = max(0.0, at), None, None, True
@@ -303,7 +297,10 @@ SUBJECT_KINDS: Final = (scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET)
 
 
 def workload_of(objects: Mapping[Key, Obj], subject: Key) -> str | None:
-    """Return `namespace/name` of a Workload, or of a job's latest Workload (unfinished first); None if missing."""
+    """Return `namespace/name` of a Workload or of a job's Workload; None if there is none.
+
+    Of several Workloads of a job, the latest unfinished one is returned, or the latest if all are finished.
+    """
     if subject.kind == scheme.WORKLOAD:
         return str(subject) if subject in objects else None
     kind = kind_info(subject.kind).kind
@@ -489,7 +486,6 @@ def _preemption_count(timeline: WorkloadTimeline | None) -> int:
 
 
 def _queue_rows(comparison: Comparison, run_seconds: float) -> list[QueueDifference]:
-    """Return a row for each LocalQueue whose waits the change affects."""
     old, new = (dict(_waits_by_queue(run.timelines, run_seconds)) for run in (comparison.without, comparison.changed))
     no_waits = (0.0, 0)
     rows = []
@@ -503,7 +499,6 @@ def _queue_rows(comparison: Comparison, run_seconds: float) -> list[QueueDiffere
 def _waits_by_queue(
     timelines: Mapping[str, WorkloadTimeline], length: float
 ) -> Iterator[tuple[str, tuple[float, int]]]:
-    """Yield each LocalQueue with its Workloads' mean wait in seconds and its number of pending Workloads."""
     timelines_by_queue: dict[str, list[WorkloadTimeline]] = {}
     for timeline in timelines.values():
         if timeline.queue and timeline.exists:

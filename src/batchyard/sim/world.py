@@ -41,8 +41,6 @@ from batchyard.wiring import PlatformPorts, PlatformSettings, WiredPlatform, bui
 
 @dataclass(slots=True)
 class _WorkloadWaits:
-    """The waits of a Workload for quota, and the number of its preemptions."""
-
     created_at: Instant
     #: The start of the current wait; None: the Workload has quota.
     waiting_since: Instant | None
@@ -115,7 +113,6 @@ class WaitTracker:
         return record if record is not None and record.created_at >= created else _WorkloadWaits(created, created)
 
     def _waits_after_eviction(self, key: Key, at: Instant) -> _WorkloadWaits:
-        """Return the waits of an evicted Workload; one without a record waits from the instant `at` on."""
         return self._waits.setdefault(key, _WorkloadWaits(at, at))
 
 
@@ -153,7 +150,6 @@ def merge_applied(stored_object: Obj, last_applied: Obj, new: Obj) -> dict[str, 
 
 
 def _mapping(value: object) -> Obj:
-    """Return the value if it is a mapping, else an empty mapping."""
     return value if isinstance(value, Mapping) else {}
 
 
@@ -238,7 +234,6 @@ class World:
         return State(self.kernel.now(), self.store.revision, objects, dict(self._last_applied_manifests))
 
     def _load_state(self, state: State) -> None:
-        """Pass the objects of the initial state as watch events to all components that need them."""
         events = state.added_events()
         self.log.recall(state.of_kind(scheme.WORKLOAD))
         self.waits.recall(state.of_kind(scheme.WORKLOAD))
@@ -287,7 +282,6 @@ class World:
         self.missed_faults.append(fault)
 
     def _restart(self) -> None:
-        """Restart the platform once all earlier watch events are delivered, and pass it all stored objects."""
         if not self.client.is_settled():
             self.kernel.call_soon(self._restart)
             return
@@ -325,7 +319,6 @@ class World:
             self._update(stored_object, last_applied or {}, obj)
 
     def _update(self, stored_object: Obj, last_applied: Obj, obj: Obj) -> None:
-        """Change a stored object as a newly applied manifest requires; add a rejected update to `rejected_writes`."""
         new_object = merge_applied(stored_object, last_applied, obj)
         errors = validate_update(new_object, stored_object)
         if errors:
@@ -361,7 +354,6 @@ class World:
             self._record_rejected_pod(record.regarding, record.message)
 
     def _record_rejected_pod(self, key: Key, message: str) -> None:
-        """Record that a pod of a Job, or a bare pod, was rejected; the cause is the message without the pod's name."""
         cause = message.partition(" is forbidden: ")[2] or message
         if cause not in self.rejected_pods and len(self.rejected_pods) >= _REJECTION_CAUSES_MAX:
             cause = "other causes"
@@ -377,7 +369,6 @@ def _raise_stopped(loop: PreemptionLoop) -> None:
 
 
 def _write_faults_for(scenario: Scenario) -> WriteFaults | None:
-    """Return a WriteFaults object if a scenario has faults that conflict with or interrupt writes; else None."""
     return WriteFaults() if any(fault.affects_writes for fault in scenario.faults) else None
 
 
@@ -390,7 +381,6 @@ def undefined_namespaces(steps: Iterable[ScenarioStep]) -> list[str]:
 
 
 def _settings_of(scenario: Scenario, state: State | None) -> PlatformSettings:
-    """Return the platform's settings for a scenario; nodes come from its Cluster, its steps or the state."""
     cluster = scenario.cluster
     autoscaling = {} if cluster is None else cluster["spec"].get("autoscaling") or {}
     return PlatformSettings(
@@ -403,8 +393,6 @@ def _settings_of(scenario: Scenario, state: State | None) -> PlatformSettings:
 
 
 class _StepCallback:
-    """Callback for the event loop that applies one step of the scenario when it is due."""
-
     __slots__ = ("_step", "_world")
 
     def __init__(self, world: World, step: ScenarioStep) -> None:

@@ -294,7 +294,6 @@ def _run_seconds(run: ComparedRun) -> float:
 
 
 def _make_comparison_lines(runs: ComparedRuns) -> list[ComparisonLine]:
-    """Return the chart lines of both runs: waiting Workloads, Workloads with quota, and usage of each resource."""
     a, b = runs.a, runs.b
     lines = [
         _make_line(
@@ -344,7 +343,6 @@ def _section_document(section: Section) -> list[dict[str, Any]]:
 
 
 def _known_values(figures: dict[str, float | None]) -> dict[str, float]:
-    """Return the figures without those that are None; whole numbers become integers."""
     return {name: _round_value(figure) for name, figure in figures.items() if figure is not None}
 
 

@@ -55,7 +55,6 @@ def _sort_size_rows(section: Section) -> Section:
 
 
 def _size_by_workload(runs: ComparedRuns) -> dict[str, str]:
-    """Return the size of each Workload (small, medium, large) by `namespace/name`."""
     requests_by_workload: dict[str, dict[str, int]] = {}
     largest_requests: dict[str, int] = {}
     for workload_record in (*runs.a.workload_records, *runs.b.workload_records):

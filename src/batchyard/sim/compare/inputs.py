@@ -74,7 +74,6 @@ def _work_manifests(manifests: Manifests) -> list[Manifest]:
 
 
 def _forbidden_work_faults(side_manifests: Manifests) -> Iterator[ManifestFault]:
-    """Yield an error for the first job, pod or Workload of a configuration, which a separate load forbids."""
     for manifest in _work_manifests(side_manifests)[:1]:
         problem = "with --trace, a configuration must not contain Jobs, JobSets, Pods or Workloads"
         yield manifest.fault(FieldError("", problem, "move this object to the load of --trace, or omit --trace"))
@@ -92,7 +91,6 @@ def _make_side_scenario(side: Manifests, load: Manifests, faults: list[ManifestF
 def _work_difference(
     a: ComparedConfiguration, b: ComparedConfiguration, work_a: Sequence[Manifest], work_b: Sequence[Manifest]
 ) -> Iterator[FileFault]:
-    """Yield an error for the first difference between the work of both configurations, or if they have no work."""
     unmatched_work = {_describe_object(manifest): manifest for manifest in work_b}
     remedy = "use the same work in both configurations, or pass one load for both with --trace"
     for manifest in work_a:
@@ -122,7 +120,6 @@ def _describe_object(manifest: Manifest) -> str:
 
 
 def _first_difference(a: Any, b: Any, path: str = "") -> str | None:
-    """Return the path of the first field in which two manifests differ; None if they are equal."""
     if a == b:
         return None
     if isinstance(a, Mapping) and isinstance(b, Mapping):
@@ -141,7 +138,6 @@ def _first_difference(a: Any, b: Any, path: str = "") -> str | None:
 def _horizon_difference(
     a: ComparedConfiguration, b: ComparedConfiguration, scenarios: Sequence[Scenario], horizon: Duration | None
 ) -> Iterator[FileFault]:
-    """Yield an error if the scenarios have different horizons and `horizon` is None: runs must be equally long."""
     horizon_a, horizon_b = [scenario.horizon for scenario in scenarios]
     if horizon is None and horizon_a != horizon_b:
         error = FieldError("spec.horizon", "the scenarios have different horizons", "set --until")

@@ -40,7 +40,6 @@ def comparison_page(comparison: ConfigurationComparison) -> str:
 
 
 def _conclusion(comparison: ConfigurationComparison) -> str:
-    """Return in which of the main figures the second configuration is better and worse, as a sentence."""
     (row,) = _overall_section(comparison).rows
     figures = [each for each in _overall_section(comparison).figures if each.name in _CARD_FIGURES]
     titles_by_rating: dict[str, list[str]] = {}
@@ -137,7 +136,6 @@ def _card_html(figure: Figure, row: SectionRow) -> str:
 
 
 def _section_table(comparison: ConfigurationComparison, section: Section) -> str:
-    """Return one comparison table as HTML: both values and the change of each figure, with bars for one figure."""
     bar = next((figure for figure in section.figures if figure.name in _BAR_FIGURES), None)
     header_cells = [
         f'<th rowspan="2">{escape(title)}</th>' for title in (section.row_subject, *([bar.title] if bar else []))
@@ -169,7 +167,6 @@ def _section_table(comparison: ConfigurationComparison, section: Section) -> str
 
 
 def _has_common_value(section: Section, figure: Figure) -> bool:
-    """Return whether a figure has equal values in both runs in every row, so that one column is enough for it."""
     return all(a == b for a, b in (_values_of(row, figure) for row in section.rows))
 
 
@@ -235,7 +232,6 @@ def _plain_table(heads: str, rows: Sequence[str]) -> str:
 
 
 def _bars_html(value_pair: ValuePair, maximum: float) -> str:
-    """Return SVG bars for a figure's values in both runs, scaled to the largest value in the table."""
     bars = []
     for side, value in zip("ab", value_pair, strict=True):
         width_percent = 100 * (value or 0) / maximum if maximum else 0
@@ -262,7 +258,6 @@ def _chart_html(line: ComparisonLine, comparison: ConfigurationComparison) -> st
 
 
 def _path_data(values: Sequence[float], maximum: float) -> str:
-    """Return the SVG path of a chart line: one step for each interval, with a margin at the top."""
     path_steps: list[str] = []
     for index, value in enumerate(values):
         y = _CHART_HEIGHT - (value / maximum if maximum else 0) * (_CHART_HEIGHT - 4)

@@ -24,7 +24,7 @@ _BAR_FIGURES: Final = frozenset({"meanUse", "gotOfDue"})
 
 
 def earlier_totals(text: str) -> dict[str, float]:
-    """Return the totals of a run from its report, or from its JSON output; raise ValueError if there are none."""
+    """Return the totals in `text`, the report or JSON output of a run; raise ValueError if it contains none."""
     match = _EMBEDDED_REPORT.search(text)
     try:
         document = msgspec.json.decode(match[1] if match else text)

@@ -85,8 +85,8 @@ def is_trace(path: Path) -> bool:
 def trace_as_jobs(folder: Path, load: Fraction, sides: Sequence[ComparedConfiguration]) -> list[Obj]:
     """Return a trace as manifests in order of time: its Namespace, its Nodes, and a Job with a queue for each pod.
 
-    Pods arrive `load` times as fast. Raise InvalidScenario if the trace is invalid, or if `sides`, the configurations,
-    lack a LocalQueue for the pods.
+    Pods arrive `load` times as fast. Raise InvalidScenario if the trace is invalid, or if a
+    configuration in `sides` lacks a LocalQueue for the pods.
     """
     queues = set.intersection(*map(_trace_queues, sides))
     trace = read_trace(folder, load)
@@ -99,7 +99,6 @@ def trace_as_jobs(folder: Path, load: Fraction, sides: Sequence[ComparedConfigur
 
 
 def _trace_queues(side: ComparedConfiguration) -> set[str]:
-    """Return the names of a configuration's LocalQueues in the namespace of the traced pods."""
     objects = [each.obj for each in read_manifests(read_sources(side.sources, [])).objects]
     queues = [obj["metadata"] for obj in objects if group_kind(obj) == scheme.LOCAL_QUEUE]
     return {metadata["name"] for metadata in queues if metadata.get("namespace") == NAMESPACE}
@@ -122,7 +121,6 @@ def _trace_objects(trace: Trace, queue_names: set[str]) -> Iterator[Obj]:
 
 
 def _job_of_pod(pod: Obj, traced_pod: TracedPod, queue: str, at: Duration) -> Obj:
-    """Return a traced pod as a Job; if the pod was never scheduled, the Job is deleted when the pod was deleted."""
     annotations: dict[str, Any] = {**pod["metadata"]["annotations"], well_known.SUBMIT_AT: format_duration(at)}
     if traced_pod.scheduled is None:
         annotations[well_known.DELETE_AT] = format_duration(traced_pod.deleted)

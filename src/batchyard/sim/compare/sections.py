@@ -65,7 +65,7 @@ def pair_tables(a: FigureTable, b: FigureTable) -> Section:
 def format_change(figure: Figure, value_pair: ValuePair) -> str:
     """Return a figure's signed change from the first to the second run as text, shares in percentage points.
 
-    Return '' if the change is unknown or 0, or if a figure other than a share rounds to 0.
+    Return '' if the change is unknown or 0, or if the change of a figure other than a share rounds to 0.
     """
     value_change = difference(value_pair)
     if not value_change:

@@ -134,7 +134,7 @@ class ScheduledFault:
     def times(self) -> Iterator[Duration]:
         """Yield the times at which the fault occurs, counted from the start of the run, in ascending order.
 
-        A repeated fault occurs at most once a second and 100,000 times, and not after `until`.
+        A repeated fault occurs at most once a second, at most 100,000 times, and not after `until`.
         """
         if self.at is not None:
             yield self.at

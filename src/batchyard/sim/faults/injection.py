@@ -81,7 +81,6 @@ def _empty_capacity_entries(stockout: fault_kinds.Stockout, cluster: Obj) -> Ite
 
 
 def _zones_of_cluster(cluster: Obj) -> list[str]:
-    """Return the names of all zones that the Cluster or its node pools list."""
     spec = cluster["spec"]
     pools = spec.get("nodePools") or ()
     return sorted({zone: None for rows in (spec, *pools) for zone in rows.get("zones") or ()})
@@ -150,7 +149,6 @@ class FaultInjector:
             self._schedule(fault, enumerate(fault.times()))
 
     def _schedule(self, fault: fault_kinds.ScheduledFault, occurrences: Iterator[tuple[int, Duration]]) -> None:
-        """Schedule the next occurrence of a fault, if any; `occurrences` yields the number and time of each."""
         for number, at in occurrences:
             self._call_at(self._start_time + at, partial(self._run_occurrence, fault, number, occurrences))
             return
@@ -166,7 +164,6 @@ class FaultInjector:
     def _run_occurrence(
         self, fault: fault_kinds.ScheduledFault, number: int, occurrences: Iterator[tuple[int, Duration]]
     ) -> None:
-        """Inject a fault and schedule its next occurrence; a repeated fault ends when all work has ended."""
         is_repeated = fault.at is None
         if is_repeated and self._is_run_over():
             return
@@ -210,7 +207,6 @@ class FaultInjector:
         self._world.log.record_fault({"fault": fault, **{name: value for name, value in fields.items() if value != ""}})
 
     def _log_targets(self, name: str, fault: fault_kinds.ScheduledFault, nodes: Sequence[str]) -> None:
-        """Log the nodes that a fault affects; if a one-time fault affects none, record it as missed."""
         self._log(name, nodes=nodes)
         if not nodes and fault.at is not None:
             self._world.record_missed_fault(fault)
@@ -218,7 +214,6 @@ class FaultInjector:
     # --- machines ---
 
     def _crash_machines(self, action: fault_kinds.Fail, target_order: "_TargetOrder") -> Sequence[str]:
-        """Crash the machines that a `fail` fault targets; return their names."""
         now = self._world.kernel.now()
         target_machines = target_order.sort_targets(_machines_to_crash(action, self._world.client))
         if not action.slice:
@@ -228,7 +223,6 @@ class FaultInjector:
         return _names_of(target_machines)
 
     def _reclaim_machines(self, action: fault_kinds.ReclaimSpot, target_order: "_TargetOrder") -> Sequence[str]:
-        """Send a termination notice to Spot machines of a pool; return the machines' names."""
         now = self._world.kernel.now()
         stop_at = format_time(now + instances.PREEMPTION_NOTICE)
         spot_machines = [obj for obj in _machines_of_pool(action.pool, self._world.client) if _is_spot(obj)]
@@ -238,7 +232,6 @@ class FaultInjector:
         return _names_of(target_machines)
 
     def _drain_node(self, action: fault_kinds.Drain) -> Sequence[str]:
-        """Cordon a node, evict its pods, and schedule its uncordoning; return [name], or [] if it does not exist."""
         client, submit_write = self._world.client, self._world.submit
         node = client.get(Key(scheme.NODE, "", action.node))
         if node is None:
@@ -263,8 +256,6 @@ class FaultInjector:
     def _start_lasting_fault(
         self, faults: list[Any], action: Any, duration: Duration, apply: Callable[[], None]
     ) -> None:
-        """Add a fault to the active `faults` for `duration`; call `apply` after adding and after removing it."""
-
         def end_fault() -> None:
             faults.remove(action)
             apply()
@@ -274,7 +265,6 @@ class FaultInjector:
         self._call_at(self._world.kernel.now() + duration, end_fault)
 
     def _update_shortages(self) -> None:
-        """Write the Cluster object with the effects of all active stockouts and slow boots."""
         cluster = next(iter(self._world.client.list(scheme.CLUSTER)), None)
         if cluster is None:
             return
@@ -286,7 +276,6 @@ class FaultInjector:
         self._world.submit(Update(with_shortages_cluster))
 
     def _update_conflict_rate(self) -> None:
-        """Set the conflict rate of writes to the highest of the base rate and of all active `conflicts` faults."""
         if self._write_faults is not None:
             highest_rate = max((action.percent for action in self._conflicts), default=0) / 100
             self._write_faults.conflict_rate = max(highest_rate, self._write_faults.base_conflict_rate)
@@ -300,7 +289,6 @@ class _TargetOrder:
         self._number = occurrence_number
 
     def sort_targets(self, machines: Iterable[Obj]) -> list[Obj]:
-        """Return machines in the order in which the fault picks them."""
         return sorted(machines, key=self._target_key)
 
     def _target_key(self, instance: Obj) -> tuple[int, str]:
@@ -326,7 +314,6 @@ def _has_ended(job: Obj, end_conditions: Iterable[str]) -> bool:
 
 
 def _machines_to_crash(action: fault_kinds.Fail, reader: Reader) -> Iterator[Obj]:
-    """Return an iterator over the running machines that a `fail` fault may crash."""
     if action.pool or action.slice:
         return _machines_of_pool(action.pool or action.slice, reader)
     if action.node:

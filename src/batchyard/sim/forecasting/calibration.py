@@ -117,7 +117,7 @@ def wait_of(log_wait: float) -> Duration:
 
 
 def tracker_names_for(basis: str, fork_waits: Waits, forks: int) -> tuple[str, ...]:
-    """Return the names of the QuantileTrackers that correct a forecast; () if it is not random (one fork)."""
+    """Return the names of the QuantileTrackers that correct a forecast; () if there is only one fork."""
     if forks < 2:
         return ()
     median_wait = fork_waits[MEDIAN]
@@ -172,8 +172,6 @@ def apply_outcomes(
 
 @dataclass(frozen=True, slots=True)
 class _OutcomeUpdate:
-    """New knowledge about a forecast: how long the Workload has waited, and which quantiles were too early."""
-
     #: The wait of the Workload so far, as the logarithm of seconds plus one.
     log_wait: float
     #: By level with a new result, whether the start is later than the forecast.

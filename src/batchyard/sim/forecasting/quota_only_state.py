@@ -135,7 +135,6 @@ def reduce_to_quota(
 
 
 def _kept_count(queue: str, pending_order: PendingOrder, requested_names: Collection[str]) -> int:
-    """Return how many Workloads of a queue to simulate: up to 150 from the last requested one on; 400 if over 1500."""
     positions = [
         pending_order.positions[name][1]
         for name in requested_names
@@ -154,7 +153,6 @@ def standalone_workload(workload: Obj, runtime: Duration | None) -> Obj:
 
 
 def _queue_order_key(view: WorkloadView) -> tuple[int, int, str]:
-    """Return the sort key of a Workload in its queue: priority, queueing time, uid."""
     return -view.priority, view.queued, view.uid
 
 

@@ -280,7 +280,6 @@ class RunTimeEstimator:
         return history
 
     def _latest_runs(self, group: _GroupKey) -> Sequence[_ObservedRun]:
-        """Return the latest runs in a group of similar Workloads, in the order of their starts."""
         latest_runs = self._latest_runs_by_group.get(group)
         if latest_runs is None:
             latest_runs = self._latest_runs_by_group[group] = nlargest(HISTORY_MAX, self._runs_by_group.get(group, ()))[
@@ -333,7 +332,6 @@ def round_count_of(owner: Obj) -> int:
 
 
 def _run_time_by_cluster(owner: Obj, cluster: Obj | None) -> Duration | None:
-    """Return the run time that the Cluster object states for the pods of a job, by its name or by default."""
     metadata = owner["metadata"]
     named_time = durations.named_runtime(cluster, [f"{metadata.get('namespace') or ''}/{metadata['name']}"])
     return durations.default_runtime(cluster) if named_time is None else named_time
@@ -342,7 +340,6 @@ def _run_time_by_cluster(owner: Obj, cluster: Obj | None) -> Duration | None:
 def _run_time_of_job(
     spec: Mapping[str, object], pod_runtime: Duration | None, default_time: Duration | None
 ) -> Duration | None:
-    """Return the run time of a Job from that of its pods, else from its `sleep` commands, else `default_time`."""
     template: Mapping[str, Mapping[str, Sequence[Obj]]] = spec["template"]  # type: ignore[assignment]
     container = template["spec"]["containers"][0]
     pod_runtime = _first_known(durations.template_runtime(template), pod_runtime)
@@ -367,7 +364,6 @@ def _round_count(spec: Mapping[str, object]) -> int:
 
 
 def _run_time_max(workload: Obj, objects: Mapping[Key, Obj]) -> Duration | None:
-    """Return the maximum run time that a Workload or its job sets; None without a limit."""
     owner = owner_of(workload, objects)
     time_limits = [workload["spec"].get("maximumExecutionTimeSeconds")]
     time_limits += [] if owner is None else [owner["spec"].get("activeDeadlineSeconds")]
@@ -413,8 +409,8 @@ _JOB_KINDS: Final = frozenset({"Job", "JobSet"})
 def with_runtimes(state: State) -> tuple[State, list[str]]:
     """Return the state with run times for its unfinished work, and the sorted names of Workloads that never end.
 
-    If none is stated, a run time is added to the job of each unfinished Workload (to the Workload if it has no job),
-    and to each pod without a job. The names are those of Workloads with quota and an unknown run time.
+    Where no run time is stated, one is added to the job of each unfinished Workload (to the Workload if it has no
+    job), and to each pod without a job. The names are those of Workloads with quota and an unknown run time.
     """
     estimator, unknown_names = RunTimeEstimator(state), list[str]()
     new_objects: dict[Key, Obj] = {}
@@ -436,7 +432,6 @@ def with_runtimes(state: State) -> tuple[State, list[str]]:
 
 
 def _pods_without_job(state: State) -> Iterable[Obj]:
-    """Yield the unfinished pods that belong to no job and have no run time."""
     for pod in state.of_kind(scheme.POD):
         owner = controller_of(pod)
         if is_terminal(pod) or (owner is not None and owner["kind"] in _JOB_KINDS):

@@ -95,7 +95,6 @@ class PreemptionRespectsPriority(Invariant):
     def _borrowing_errors(
         self, preemptor: WorkloadView, queue: ClusterQueueView, victim: WorkloadView, *, fair_sharing: bool
     ) -> Iterator[str]:
-        """Yield an error unless the victim's part of the cohort tree borrows a resource that the preemptor requests."""
         quota = self.states.quota
         preemptor_path, victim_path = quota.path(f"queue/{queue.name}"), quota.path(f"queue/{victim.cluster_queue}")
         if preemptor_path[0] != victim_path[0]:
@@ -308,7 +307,7 @@ class NothingMutated(Invariant):
 
 
 class WatchHasNoGap(Invariant):
-    """Invariant: watch events have consecutive revisions, and old objects equal those of the objects' last events."""
+    """Invariant: watch events have consecutive revisions, and the old object is that of the object's previous event."""
 
     name = "watch_has_no_gap"
 
@@ -390,7 +389,6 @@ class InvariantChecker:
         return self.violations
 
     def _observe(self, batch: Sequence[WatchEvent]) -> None:
-        """Pass watch events to all invariants, and schedule the checks that are due at the end of the instant."""
         kernel = self._world.kernel
         if not self._is_end_scheduled:
             self._is_end_scheduled = True

@@ -54,7 +54,6 @@ class CloudIsNeverOversold(Invariant):
             self.violate(description, *new_machine_keys)
 
     def _beyond_capacity(self, cluster: Obj, machines: Sequence[Obj], new_machines: Sequence[Obj]) -> Iterator[str]:
-        """Yield an error for each capacity entry and reservation that is exceeded and that a new machine uses."""
         for row in cluster["spec"].get("capacity") or ():
             used_count = sum(self._uses_capacity_entry(row, obj) for obj in machines)
             if used_count > row["count"] and any(self._uses_capacity_entry(row, obj) for obj in new_machines):
@@ -65,7 +64,6 @@ class CloudIsNeverOversold(Invariant):
                 yield f"reservation {row['name']} has {row['count']} machines, but {used_count} are in use"
 
     def _beyond_quota(self, cluster: Obj, machines: Sequence[Obj], new_machines: Sequence[Obj]) -> Iterator[str]:
-        """Yield an error for each quota of the cloud project that is exceeded and that a new machine uses."""
         for quota in cluster["spec"].get("quotas") or ():
             name = quota["name"]
             used_amount = sum(self._quota_usage(name, obj, cluster) for obj in machines)
@@ -355,7 +353,6 @@ class IdleNodesAreReleased(Invariant):
 
 
 def _minimum_of_zone(size_bounds: Mapping[str, int], is_slice: bool, nodes_by_zone: Mapping[str, list[str]]) -> int:
-    """Return how many nodes a pool may keep in a zone, even idle, by its `min` and `totalMin`; 0 for TPU slices."""
     node_count = sum(map(len, nodes_by_zone.values()))
     if is_slice:
         return 0

@@ -40,7 +40,6 @@ class NothingHangs(Invariant):
             self._check_pods([pod_view(obj) for obj in pods])
 
     def _check_jobs(self, pods: Sequence[Obj]) -> None:
-        """Check that every Job or JobSet that may run has a waiting pod or an unfinished Job."""
         world = self.world_view.world
         jobs = [obj for kind in (scheme.JOB, scheme.JOB_SET) for obj in world.objects(kind) if not _has_ended(obj)]
         owner_uids = [owner["uid"] for obj in (*pods, *jobs) if (owner := controller_of(obj)) is not None]
@@ -50,10 +49,6 @@ class NothingHangs(Invariant):
                 self.violate(f"job {key_of(job)} may run, but has no waiting pods", key_of(job))
 
     def _check_pods(self, pods: Sequence[PodView]) -> None:
-        """Check that no pod is on a node, each waiting pod has a reason, and no waiting gang would fit the nodes.
-
-        The nodes are the existing ones and those that autoscaling could add to one pool.
-        """
         pods_by_gang: dict[str, list[PodView]] = {}
         for pod in pods:
             if pod.node_name:
@@ -78,7 +73,6 @@ class NothingHangs(Invariant):
                     self.violate(description, *map(_pod_key, gang))
 
     def _check_exclusive_jobs(self, gang: Sequence[PodView], nodes: Sequence["_NodeRoom"]) -> None:
-        """Check that the exclusively placed Jobs of a gang do not wait while each of them could get a free pool."""
         first_pods = [pod for pod in gang if pod.shape.depends_on_pods]
         pools: dict[str, list[_NodeRoom]] = {}
         for node in nodes:
@@ -124,14 +118,11 @@ class NothingHangs(Invariant):
 
 
 class _NodeRoom:
-    """The free resources of a node while pods are placed on it by trial."""
-
     def __init__(self, node: NodeView, free_amounts: dict[str, int]) -> None:
         self.node = node
         self.free = free_amounts
 
     def has_room_for(self, pod: PodView) -> bool:
-        """Return whether a pod fits this node."""
         return not binding_obstacle(pod, self.node) and all(self.free.get(r, 0) >= amount for r, amount in pod.requests)
 
 
@@ -145,7 +136,6 @@ def _rooms_of_nodes(nodes: Sequence[Obj], pods_on_nodes: dict[str, list[PodView]
 
 
 def _gang_fits_nodes(gang: Sequence[PodView], nodes: Sequence[_NodeRoom]) -> bool:
-    """Return whether all pods of a gang fit the nodes, each placed on the first node with room."""
     trial_nodes = [_NodeRoom(node.node, dict(node.free)) for node in nodes]
     for pod in gang:
         node = next((node for node in trial_nodes if node.has_room_for(pod)), None)
@@ -212,7 +202,6 @@ class NothingIsStuck(Invariant):
                     self.violate(description, Key(scheme.WORKLOAD, view.namespace, view.name))
 
     def _waiting_workloads(self) -> dict[str, list[WorkloadView]]:
-        """Return by ClusterQueue, in queue order, the pending Workloads that the scheduler may admit."""
         views_by_queue: dict[str, list[WorkloadView]] = {}
         for view in self.states.workloads.values():
             queue = self.states.queue_of(view)
@@ -240,7 +229,6 @@ class NothingIsStuck(Invariant):
         )
 
     def _has_room(self, view: WorkloadView, queue: ClusterQueueView) -> bool:
-        """Return whether all pod sets of a Workload together fit one flavor's free quota in each resource group."""
         total_requests: dict[str, int] = {}
         for pod_set, count in zip(view.pod_sets, view.counts, strict=True):
             for resource, amount in pod_set.template.requests:

@@ -199,7 +199,6 @@ class ObjectStates:
         return self.queues.get(local_queue.cluster_queue) if local_queue is not None else None
 
     def _update_held_amounts(self, key: str) -> None:
-        """Update the quota that the Workload `key` holds in its cohort tree."""
         if self._quota is None:
             return
         for holders in self._quota.holders.values():

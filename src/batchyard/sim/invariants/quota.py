@@ -76,7 +76,6 @@ class QuotaNeverOversubscribed(Invariant):
         self._known_deficits, self._has_quota_changed = deficits, False
 
     def _available_without(self, victims: Iterable[WorkloadView], node: str, quota_key: object_states.QuotaKey) -> int:
-        """Return the free quota of a ClusterQueue or Cohort as if the victims held no quota."""
         quota = self.states.quota
         removed_amounts = {}
         for view in victims:
@@ -258,7 +257,6 @@ def rebuild_cache(world: World, now: Instant) -> SchedulerCache:
 
 
 def _decision_inputs(index: SchedulerCache) -> dict[str, Any]:
-    """Return everything in a scheduler cache that scheduling decisions depend on, by name."""
     snapshot = index.snapshot
     queues = index.workload_cache.local_queues.items()
     values: dict[str, Any] = {f"local queue {key}": (view.cluster_queue, view.stop_policy) for key, view in queues}
@@ -360,7 +358,6 @@ class JobsCountRight(Invariant):
             yield f"it is complete after {successes} of {spec['completions']} completions"
 
     def _check_counts_grow(self, event: WatchEvent) -> None:
-        """Check that a Job's counts of succeeded and failed pods never decrease."""
         if event.old is None:
             return
         for field in ("succeeded", "failed"):
@@ -406,7 +403,6 @@ class NoJobRunsWithoutAdmission(Invariant):
                     self.violate(f"job {key_of(job)} runs, but its Workload is not admitted", key_of(job))
 
     def _is_admitted(self, job: Obj) -> bool:
-        """Return whether a job has an admitted Workload that is not finished."""
         return any(view.admitted and not view.finished for view in self._workloads(job["metadata"]))
 
     def _workloads(self, job_metadata: Obj) -> list[WorkloadView]:

@@ -19,7 +19,7 @@ class TeamShare:
 
     @property
     def used_of_due(self) -> float | None:
-        """Return the used share divided by the fair share; None if the team has no fair share."""
+        """Return the used fraction divided by the due fraction; None if no quota is due to the team."""
         return self.used / self.due if self.due else None
 
     @property
@@ -59,7 +59,6 @@ def _largest_fraction(integrals: Mapping[str, int], total: Mapping[str, int], du
 
 
 def _total_quota(run: WatchedSimulation) -> dict[str, int]:
-    """Return the nominal quota of all ClusterQueues and Cohorts at the end of a run, by resource."""
     quota_by_resource: dict[str, int] = {}
     for (_, _, resource), curve in run.watch.nominal_quota.items():
         quota_by_resource[resource] = quota_by_resource.get(resource, 0) + curve.value
@@ -69,7 +68,10 @@ def _total_quota(run: WatchedSimulation) -> dict[str, int]:
 def _due_fractions(
     run: WatchedSimulation, total_quota: Mapping[str, int], teams: Mapping[str, TeamUsage]
 ) -> dict[str, float]:
-    """Return the fraction of all quota that each team is due, by the nominal quotas or weights of its ClusterQueues."""
+    """Return the fraction of all quota that each team is due, by the nominal quotas of its ClusterQueues.
+
+    If any team has no nominal quota, the fractions follow the weights of the ClusterQueues instead.
+    """
     teams_by_queue: dict[str, list[str]] = {}
     for name in teams:
         team_records = [record for record in run.workload_records if record.view.namespace == name]

@@ -112,13 +112,11 @@ def _format_number(value: float) -> str:
 
 
 def _format_bytes(byte_count: float) -> str:
-    """Return a number of bytes as a Kubernetes quantity with the largest suitable suffix, rounded: `64Gi`, `1.5Gi`."""
     suffix, size = next((each for each in _BYTE_SUFFIXES if byte_count >= each[1]), ("", 1))
     return f"{_format_number(byte_count / size)}{suffix}"
 
 
 def _format_seconds(seconds: float) -> str:
-    """Return seconds as text, with one decimal below ten: `1h4m30s`, `2.5s`."""
     if seconds < 10:
         return f"{round(seconds, 1):g}s"
     minutes, seconds_part = divmod(round(seconds), 60)

@@ -98,7 +98,6 @@ def conclusion_of(summary: RunSummary) -> list[str]:
 
 
 def _rejection_sentences(result: Result) -> list[str]:
-    """Return a sentence for each of the first five causes of missing Workloads and rejected pods, with their number."""
     sentences = [
         f"{_names_text(jobs, 'job')} {select_verb(len(jobs), 'has', 'have')} no Workload, because"
         f" {kind_info(key.kind).kind} {key.name} does not exist: add it to the files."
@@ -115,13 +114,11 @@ def _rejection_sentences(result: Result) -> list[str]:
 
 
 def _names_text(keys: Sequence[Key], noun: str) -> str:
-    """Return the number of objects and the first names: `2 jobs (a/x, a/y)`."""
     names = [*map(str, keys[:_NAMES_SHOWN_MAX]), *(["..."] if len(keys) > _NAMES_SHOWN_MAX else [])]
     return f"{count_with_noun(len(keys), noun)} ({', '.join(names)})"
 
 
 def _loss_sentences(summary: RunSummary) -> list[str]:
-    """Return a sentence on lost work and on what interrupted it, as a list; [] if no work was lost or interrupted."""
     figures = summary.figures
     has_machines = "lostHours" in figures
     lost_seconds = (figures["lostHours"] or 0) * HOUR / SECOND if has_machines else figures["evictedWork"]
@@ -173,7 +170,6 @@ def _wait_sentence(figures: Figures) -> str:
 
 
 def _usage_sentences(summary: RunSummary) -> list[str]:
-    """Return sentences on the usage of quota and of nodes, in the most used resource, and on fairness."""
     sentences = []
     for name, noun in (("quotaByFlavor", "quota"), ("machines", "node capacity")):
         table = next((table for table in summary.tables if table.name == name), None)
@@ -221,7 +217,6 @@ def _table_document(table: FigureTable) -> list[dict[str, Any]]:
 
 
 def _row_document(figures: Sequence[Figure], row: Figures) -> dict[str, float]:
-    """Return the known figures of a row; durations have the suffix `Seconds`, machine hours stay hours."""
     document = {}
     for figure in figures:
         value = row.get(figure.name)
@@ -287,7 +282,6 @@ def _by_resource(curves: Mapping[tuple[str, str], Curve], run: WatchedSimulation
 def _share_series(
     title: str, totals: Mapping[str, Curve], used: Mapping[str, Curve], run: WatchedSimulation
 ) -> list[dict[str, Any]]:
-    """Return a series for each resource: the share of the total that is used. Resources without a total are omitted."""
     series = []
     for resource, total in totals.items():
         total_means = total.means(run.result.now, INTERVAL_COUNT)

@@ -105,7 +105,6 @@ class RunWatch:
                 self._on_quota(event, now)
 
     def _queue_of(self, namespace: str, name: str) -> str | None:
-        """Return the ClusterQueue of a LocalQueue from the scheduler cache of the current platform process."""
         return self._world.platform.index.cluster_queue_of(namespace, name)
 
     def _on_quota(self, event: WatchEvent, now: Instant) -> None:

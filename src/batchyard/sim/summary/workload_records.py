@@ -118,7 +118,6 @@ class WorkloadRecords:
         self._record_wait(workload_record, view.active and not view.quota_reserved and not is_over, now)
 
     def _record_quota(self, workload_record: WorkloadRecord, has_quota: bool, now: Instant) -> None:
-        """Record that a Workload holds its admitted quota from now on; without `has_quota`, that it holds none."""
         if has_quota and workload_record.reserved_since is None:
             workload_record.reserved_since = now
             workload_record.first_start = now if workload_record.first_start is None else workload_record.first_start
