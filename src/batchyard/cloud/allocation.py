@@ -97,7 +97,7 @@ def demand_of(key: CapacityKey, pool: Obj | None, catalog: Catalog) -> MachineDe
 def validation_refusal(key: CapacityKey, pool: Obj, catalog: Catalog) -> AllocationRefusal | None:
     """Return GCE's error for a machine request that can never succeed; None if the request is valid.
 
-    The machine type is unknown, or the machine cannot have the accelerators of its pool.
+    A request is invalid if the machine type is unknown or cannot have the accelerators of the node pool.
     """
     if key.machine_type not in catalog.machines:
         message = f"Invalid value for field 'machineType': '{key.machine_type}'. There is no such machine type."
@@ -209,12 +209,10 @@ def _quota_usage(quota_name: str, demand: MachineDemand) -> int:
 
 
 def _capacity_rows(demand: MachineDemand, cluster: Obj) -> Iterator[Mapping[str, Any]]:
-    """Return the rows of the Cluster's spec.capacity that limit a machine; without such a row capacity is unlimited."""
     return (row for row in cluster["spec"].get("capacity") or () if _capacity_row_applies_to(row, demand))
 
 
 def _capacity_row_applies_to(row: Mapping[str, Any], demand: MachineDemand) -> bool:
-    """Return whether a row of the Cluster's spec.capacity limits a machine; no row limits reserved machines."""
     if demand.reservation is not None or (row["machineType"], row["zone"]) != (demand.machine.name, demand.zone):
         return False
     return row.get("provisioning") in {None, demand.provisioning}
@@ -285,7 +283,7 @@ class CapacityIndex:
         return self._record_request_phase(instance, is_deleted) or has_released or is_newly_pending
 
     def _count_machine(self, name: str, capacity_key: CapacityKey | None) -> bool:
-        """Count an Instance's machine under a capacity key (None: not in use); return whether its old key is freed."""
+        """Count a machine under its new capacity key (None: not in use); return whether it left an earlier key."""
         previous_key = self._key_by_instance.get(name)
         if previous_key == capacity_key:
             return False
@@ -300,7 +298,6 @@ class CapacityIndex:
         return previous_key is not None
 
     def _record_request_phase(self, instance: Obj, is_deleted: bool) -> bool:
-        """Record the phase of an Instance under its ResizeRequest; return whether the Instance was created by one."""
         request = annotation(instance, well_known.RESIZE_REQUEST_UID)
         if request is None:
             return False
@@ -314,7 +311,6 @@ class CapacityIndex:
         return True
 
     def _observe_resize_request(self, event: WatchEvent) -> bool:
-        """Record an open ResizeRequest, or drop it once it has ended; return whether it is newly open."""
         name, request_state = event.key.name, (event.obj.get("status") or {}).get("state") or ""
         is_new_request = name not in self._open_requests
         if event.type is not EventType.DELETED and request_state in _OPEN_STATES:
@@ -331,7 +327,6 @@ def capacity_key_of(instance: Obj) -> CapacityKey:
 
 
 def _uses_capacity(instance: Obj) -> bool:
-    """Return whether an Instance uses cloud capacity; a crashed Instance that is being deleted does not."""
     phase = phase_of(instance)
     return phase in _IN_USE_PHASES and not (phase == CRASHED and is_being_deleted(instance))
 
@@ -374,7 +369,6 @@ class Allocation:
                 self._serve_instances(pending_request.instances)
 
     def _pending_requests(self) -> Iterator[MachineRequest]:
-        """Yield each machine request that can be decided now; the Instances of a TPU slice form one request."""
         instances_by_slice_pool: dict[str, list[Obj]] = {}
         for name, pool_name in self._index.pending_instances.items():
             pool, instance = self._find_pool(pool_name), self._reader.get(Key(scheme.INSTANCE, "", name))
@@ -393,7 +387,6 @@ class Allocation:
                 yield MachineRequest(_sort_key(request), (), request)
 
     def _is_slice_growing(self, pool_name: str, pending_count: int) -> bool:
-        """Return whether more Instances of a TPU slice (the pool `pool_name`) will still be created."""
         pool = self._find_pool(pool_name)
         host_count = 1 if pool is None else pool_properties.slice_host_count(pool, self._catalog)
         if pool is None or pending_count + self._index.machine_count_in_pool(pool_name) >= host_count:
@@ -406,7 +399,6 @@ class Allocation:
     # --- Instances ---
 
     def _serve_instances(self, instances: Sequence[Obj]) -> None:
-        """Allocate machines to all of these Instances, or set all of them to Failed."""
         capacity_key = capacity_key_of(instances[0])
         pool = self._find_pool(capacity_key.pool)
         assert pool is not None, "_pending_requests yields only Instances with a pool"
@@ -438,7 +430,6 @@ class Allocation:
             self.writes.append(UpdateStatus(with_phase(instance, FAILED, self._now, error=error)))
 
     def _retry_after_refusal(self, refusal: AllocationRefusal) -> None:
-        """Bring the next allocation pass forward to the time at which the refusal ends, if known."""
         if refusal.retry_at is not None:
             self.retry_at = min(refusal.retry_at, self.retry_at or refusal.retry_at)
 
@@ -461,10 +452,6 @@ class Allocation:
             self._set_request_state(request, SUCCEEDED, None)
 
     def _create_missing_instances(self, request: Obj, count: int) -> None:
-        """Create the `count` missing Instances of a ResizeRequest if all fit now.
-
-        Otherwise let it wait for capacity, or set it to FAILED on a permanent error.
-        """
         spec = request["spec"]
         pool = self._find_pool(spec["pool"])
         if pool is None or spec["zone"] not in pool_properties.zones_of(pool, self._cluster):
@@ -489,13 +476,11 @@ class Allocation:
         self._set_request_state(request, ACCEPTED, None)
 
     def _refusal_of_instance(self, instance_name: str) -> AllocationRefusal | None:
-        """Return the allocation error in the status of a failed Instance; None if there is none."""
         instance = self._reader.get(Key(scheme.INSTANCE, "", instance_name))
         error = None if instance is None else instance["status"].get("error")
         return None if error is None else AllocationRefusal(error["code"], error["message"])
 
     def _set_request_state(self, request: Obj, state: str, error: AllocationRefusal | None) -> None:
-        """Write the state and the Provisioned condition into a ResizeRequest's status, if they changed."""
         old_status = request.get("status") or {}
         conditions = with_condition(
             old_status.get("conditions") or [],
@@ -513,7 +498,6 @@ class Allocation:
 
 
 def _needs_machine(instance: Obj, pool: Obj) -> bool:
-    """Return whether an Instance needs a machine: it is new, or failed in a pool without autoscaling."""
     phase = phase_of(instance)
     return not is_being_deleted(instance) and (
         not phase or (phase == FAILED and not pool_properties.is_autoscaled(pool))
@@ -521,13 +505,11 @@ def _needs_machine(instance: Obj, pool: Obj) -> bool:
 
 
 def _sort_key(obj: Obj) -> tuple[int, Instant, str]:
-    """Return the sort key of an Instance or ResizeRequest: Instances of a ResizeRequest first, then by age and name."""
     metadata = obj["metadata"]
     return (0 if "resizeRequest" in obj["spec"] else 1, parse_time(metadata["creationTimestamp"]), metadata["name"])
 
 
 def _status_error(refusal: AllocationRefusal) -> dict[str, str]:
-    """Format an allocation refusal as the `error` field of an object's status."""
     return {"code": refusal.code, "message": refusal.message}
 
 

@@ -112,7 +112,6 @@ def run_duration_fault(seconds_text: str, provisioning: str) -> str:
 
 
 def _label_error(required_labels: Mapping[str, str]) -> str:
-    """Return the error of an invalid placement group or TPU topology in a pod's required node labels; '' if valid."""
     group = required_labels.get(well_known.PLACEMENT_GROUP)
     if group and len(group) > _GROUP_NAME_LENGTH_MAX:
         return f'placement group name "{group}" is invalid, should be at most {_GROUP_NAME_LENGTH_MAX} characters long'
@@ -143,7 +142,6 @@ def _required_labels(pod: PodView) -> dict[str, str]:
 
 
 def _separation_taints(tolerations: tuple[Toleration, ...], required_labels: Mapping[str, str]) -> list[Taint]:
-    """Return the taints that keep other pods off a new pool: one for each tolerated key with a required label."""
     separation_taints: dict[Taint, None] = {}
     for toleration in tolerations:
         value = required_labels.get(toleration.key)
@@ -157,7 +155,6 @@ def _separation_taints(tolerations: tuple[Toleration, ...], required_labels: Map
 
 
 def _requested_accelerators(pod: PodView) -> tuple[str, int]:
-    """Return the accelerator resource that a pod requests, and its amount; '' and 0 without one."""
     for resource, amount in pod.requests:
         if resource in {well_known.GPU, well_known.TPU}:
             return resource, amount
@@ -170,7 +167,6 @@ def _tolerates_spot(toleration: Toleration) -> bool:
 
 
 def _provisioning_model(labels: Mapping[str, str]) -> str:
-    """Return the provisioning model (spot, flex-start or standard) that the required node labels name."""
     if labels.get(well_known.SPOT) == "true" or labels.get(well_known.PROVISIONING) == "spot":
         return "spot"
     is_flex_start = labels.get(well_known.FLEX_START) == "true" or labels.get(well_known.PROVISIONING) == "flex-start"
@@ -217,7 +213,6 @@ def node_pool_of(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _unknown_type_errors(spec: Mapping[str, Any], catalog: Catalog) -> Iterator[FieldError]:
-    """Yield an error for each machine type in a Cluster's spec that is not in the catalog."""
     machine_type_fields = [
         (f"spec.{list_field}[{index}].machineType", row["machineType"])
         for list_field in ("nodePools", "reservations", "capacity")
@@ -237,7 +232,6 @@ def _unknown_machine_errors(machine_type_fields: Sequence[tuple[str, str]], cata
 
 
 def _unknown_name_errors(spec: Mapping[str, Any], catalog: Catalog) -> Iterator[FieldError]:
-    """Yield an error for each limit, quota and machine duration in a Cluster's spec that has an unknown name."""
     machines = catalog.machines.values()
     accelerator_types = [machine.accelerator.type for machine in machines if machine.accelerator is not None]
     accelerators = list(dict.fromkeys([*accelerator_types, *catalog.attachable]))
@@ -260,7 +254,6 @@ def _unknown_name_errors(spec: Mapping[str, Any], catalog: Catalog) -> Iterator[
 def _unknown_value_errors(
     names: Sequence[str], known_names: Sequence[str], path_format: str, noun: str
 ) -> Iterator[FieldError]:
-    """Yield an error for each unknown name; `path_format` is the field path, formatted with the index of the name."""
     for index, name in enumerate(names):
         if name not in known_names:
             close_matches = get_close_matches(name, known_names, 1)
@@ -270,7 +263,6 @@ def _unknown_value_errors(
 
 
 def _node_pool_errors(cluster: Obj, catalog: Catalog) -> Iterator[FieldError]:
-    """Yield the errors of the Cluster's node pools; pools of an unknown machine type are skipped."""
     for index, row in enumerate(cluster["spec"].get("nodePools") or ()):
         if row["machineType"] in catalog.machines:
             errors = _pool_errors(node_pool_of(row), cluster, catalog)
@@ -300,7 +292,6 @@ def _pool_errors(pool: Obj, cluster: Obj, catalog: Catalog) -> Iterator[FieldErr
 
 
 def _label_errors(pool: Obj, cluster: Obj) -> Iterator[FieldError]:
-    """Yield an error for each system label in a node pool's spec whose value differs from what its nodes get."""
     system_labels = {key: value for key, value in (pool["spec"].get("labels") or {}).items() if is_system_label(key)}
     pool_without_labels = {**pool, "spec": {**pool["spec"], "labels": {}}}
     zones = zones_of(pool, cluster) if system_labels else ()

@@ -61,7 +61,7 @@ class ClusterPoolsController:
 
 
 def _apply_row(row: Mapping[str, Any], cluster: Obj, reader: Reader, result: ReconcileResult) -> bool:
-    """Add the write and Event for a changed row; return False if a NodePool of that name is still being deleted."""
+    """Add the changes for a row to `result`; return False if a NodePool of that name is still being deleted."""
     pool, name = node_pool_of(row), row["name"]
     stored_pool = reader.get(_pool_key(name))
     if stored_pool is None:
@@ -84,7 +84,6 @@ def _cluster_event(cluster: Obj, reason: str, message: str, event_type: str = "N
 
 
 def _applied_hashes(cluster: Obj) -> dict[str, str]:
-    """Return the hashes of the applied rows by name; a malformed annotation counts as none."""
     try:
         hashes = json.loads(annotation(cluster, well_known.APPLIED_NODE_POOLS) or "{}")
     except ValueError:

@@ -51,15 +51,12 @@ class InstanceController:
 
 
 def _delete_node_writes(node: meta.Obj | None) -> list[Write]:
-    """Return the write that deletes a machine's Node; empty if it is missing or belongs to no cloud node pool."""
     is_of_node_pool = node is not None and meta.label(node, well_known.NODE_POOL) is not None
     return [Delete(meta.Key(scheme.NODE, "", node["metadata"]["name"]))] if node is not None and is_of_node_pool else []
 
 
 @dataclass(frozen=True, slots=True)
 class _Machine:
-    """A machine during one reconcile: its Instance, Node, node pool and Cluster."""
-
     instance: meta.Obj
     node: meta.Obj | None
     pool: meta.Obj | None
@@ -67,7 +64,6 @@ class _Machine:
     seed: int
 
     def step(self, now: Instant) -> ReconcileResult:
-        """Return the writes that move the machine to its next phase, or the time at which that is due."""
         if instances.is_being_deleted(self.instance):
             return self._shut_down(now)
         instance_phase, stop_at = instances.phase_of(self.instance), instances.stops_at(self.instance)
@@ -91,7 +87,6 @@ class _Machine:
         )
 
     def _register(self, now: Instant, stop_at: Instant | None) -> ReconcileResult:
-        """Create the Node of a machine and set its Instance to Running, once boot and registration are over."""
         due_at = (
             instances.phase_start(self.instance) + self._draw_duration("boot") + self._draw_duration("registration")
         )
@@ -108,12 +103,10 @@ class _Machine:
         return ReconcileResult(writes)
 
     def _reservation_end(self) -> Instant | None:
-        """Return when the machine's reservation ends and reclaims the machine; None if it has no reservation or end."""
         reservation = self._reservation()
         return None if reservation is None else instances.reservation_end(self.cluster, reservation)
 
     def _reservation_start(self) -> Instant:
-        """Return when the machine's reservation starts (0 without one); the Node must not become ready earlier."""
         reservation = self._reservation()
         return 0 if reservation is None else instances.reservation_start(self.cluster, reservation)
 
@@ -122,7 +115,6 @@ class _Machine:
         return None if reservation_name is None else instances.find_reservation(self.cluster, reservation_name)
 
     def _run(self, now: Instant, stop_at: Instant | None) -> ReconcileResult:
-        """Set the Node to ready after its setup, and the Instance to Stopping 30 seconds before the machine stops."""
         notice_at = None if stop_at is None else stop_at - instances.PREEMPTION_NOTICE
         if notice_at is not None and notice_at <= now:
             return ReconcileResult([UpdateStatus(instances.with_phase(self.instance, instances.STOPPING, now))])
@@ -142,7 +134,6 @@ class _Machine:
         return ReconcileResult([UpdateStatus(with_ready_condition(node, now))], [event], notice_at)
 
     def _shut_down(self, now: Instant) -> ReconcileResult:
-        """Wait until a deleted Instance has shut down; then delete its Node and remove its finalizer."""
         power_off_time = self._power_off_time()
         if power_off_time > now:
             return ReconcileResult(requeue_at=power_off_time)
@@ -155,7 +146,6 @@ class _Machine:
         return ReconcileResult([*_delete_node_writes(self.node), UpdateStatus(stopped_instance), finalizer_removal])
 
     def _power_off_time(self) -> Instant:
-        """Return when the machine of a deleted Instance is off; only a running machine needs time for its shutdown."""
         deleted_at, stop_at = (
             parse_time(self.instance["metadata"]["deletionTimestamp"]),
             instances.stops_at(self.instance),
@@ -175,7 +165,6 @@ class _Machine:
 
 
 def _earliest_instant(instant_a: Instant | None, instant_b: Instant | None) -> Instant | None:
-    """Return the earlier of two instants, where None means never."""
     if instant_a is None or instant_b is None:
         return instant_b if instant_a is None else instant_a
     return min(instant_a, instant_b)
@@ -222,7 +211,6 @@ class NodePoolController:
         return ReconcileResult(writes, requeue_at=pool_plan.requeue_at)
 
     def _status_writes(self, pool_plan: PoolPlan, instance_count: int) -> list[Write]:
-        """Return the write of the node pool's status (machines, ready nodes, conditions); empty if it is unchanged."""
         old_status = pool_plan.pool.get("status") or {}
         counts = {"instances": instance_count, "ready": self._members.ready_count(pool_plan.pool["metadata"]["name"])}
         status = {**old_status, **counts, **({"conditions": pool_plan.conditions} if pool_plan.conditions else {})}
@@ -230,7 +218,6 @@ class NodePoolController:
 
 
 def _remove_finalizer_writes(pool: meta.Obj | None) -> list[Write]:
-    """Return the write that removes the finalizer of a node pool; empty if the pool is missing or has none."""
     if pool is None:
         return []
     pool_without_finalizer = meta.without_finalizer(pool, well_known.NODE_POOL_FINALIZER)

@@ -97,7 +97,6 @@ class PoolMembers:
 
 
 def _plan_relevant_fields(member: PoolMember | None) -> tuple[bool, Instant | None, str] | None:
-    """Return the fields of an Instance whose change requires a reconcile of its node pool; None without an Instance."""
     if member is None:
         return None
     return member.is_being_deleted, member.stops_at, member.phase if member.phase in {CRASHED, FAILED} else ""
@@ -210,7 +209,6 @@ def _keep_machine_count(plan: PoolPlan, members: Sequence[PoolMember]) -> None:
 
 
 def _create_initial_machines(plan: PoolPlan, members: Mapping[str, PoolMember]) -> None:
-    """Plan the initial machines of an autoscaled node pool, and set its Initialized condition."""
     desired_count = plan.pool["spec"].get("nodeCount", 0)
     for zone in zones_of(plan.pool, plan.cluster):
         plan.request_machines(zone, desired_count - sum(member.zone == zone for member in members.values()))
@@ -218,7 +216,6 @@ def _create_initial_machines(plan: PoolPlan, members: Mapping[str, PoolMember]) 
 
 
 def _deletion_order(members: list[PoolMember]) -> list[PoolMember]:
-    """Sort Instances in the order of deletion: failed ones first, then the newest."""
     members_newest_first = members[::-1]
     return sorted(members_newest_first, key=lambda member: member.phase != FAILED)
 
@@ -247,7 +244,6 @@ def plan_slice(plan: PoolPlan, members: Mapping[str, PoolMember], reader: Reader
 
 
 def _repair_slice(plan: PoolPlan, hosts: list[PoolMember], crashed_at: Instant, reader: Reader) -> None:
-    """Mark all machines of a broken TPU slice as crashed since the first crash; delete them after the repair time."""
     repair_due_at = plan.repair_at(crashed_at)
     if repair_due_at > plan.now:
         plan.requeue_by(repair_due_at)
@@ -260,14 +256,13 @@ def _repair_slice(plan: PoolPlan, hosts: list[PoolMember], crashed_at: Instant, 
 
 
 def _partial_slice_start(hosts: list[PoolMember]) -> Instant | None:
-    """Return since when a TPU slice is partly allocated: one machine allocated, another failed. None if it is not."""
+    """Return the last allocation time in a TPU slice with allocated and failed machines; None for other slices."""
     failed_hosts = [host for host in hosts if host.phase == FAILED]
     allocation_times = [host.phase_start for host in hosts if host.phase not in {"", FAILED}]
     return max(allocation_times) if failed_hosts and allocation_times else None
 
 
 def _delete_partial_slice(plan: PoolPlan, hosts: list[PoolMember], deletion_due_at: Instant) -> None:
-    """Delete a TPU slice if it is still partly allocated at `deletion_due_at`."""
     if deletion_due_at > plan.now:
         plan.requeue_by(deletion_due_at)
     else:
@@ -279,7 +274,6 @@ def _stop_hosts_together(plan: PoolPlan, hosts: list[PoolMember], stop_at: Insta
 
 
 def _request_missing_machines(plan: PoolPlan, hosts: list[PoolMember]) -> None:
-    """Create the missing machines of a TPU slice; once all are created, update the node pool's conditions."""
     if requests_own_slice(plan.pool, plan.host_count) and len(hosts) < plan.host_count:
         plan.request_machines(zones_of(plan.pool, plan.cluster)[0], plan.host_count - len(hosts))
     elif is_autoscaled(plan.pool) and not plan.has_condition(INITIALIZED):
@@ -291,8 +285,8 @@ def _request_missing_machines(plan: PoolPlan, hosts: list[PoolMember]) -> None:
 def requests_own_slice(pool: Obj, host_count: int) -> bool:
     """Return whether the node pool controller, not the autoscaler, creates the machines of a pool's TPU slice now.
 
-    It does so without autoscaling and for an autoscaled pool's initial machines, unless nodeCount is 0, and after a
-    crash.
+    For an autoscaled pool, these are only the initial machines, if nodeCount is above 0, and the replacement of a
+    crashed slice. For another pool, there are none if nodeCount is 0.
     """
     if is_autoscaled(pool) and is_true(pool, INITIALIZED):
         return is_true(pool, RECREATING)

@@ -91,7 +91,6 @@ def conditions_of(node: Obj) -> dict[str, Condition]:
 def _condition(
     kind: str, status_reason_message: tuple[str, str, str], old: Condition | None, now: Instant
 ) -> dict[str, Any]:
-    """Return a node condition with this status, reason and message; unchanged times are copied from `old`."""
     status, reason, message = status_reason_message
     transition_time = old["lastTransitionTime"] if old is not None and old["status"] == status else format_time(now)
     heartbeat = {} if old is None or "lastHeartbeatTime" not in old else {"lastHeartbeatTime": old["lastHeartbeatTime"]}
@@ -100,7 +99,6 @@ def _condition(
 
 
 def _with_conditions(node: Obj, conditions: Mapping[str, Condition]) -> Obj:
-    """Return the node with these conditions; the same object if all statuses, reasons and messages are unchanged."""
     if {k: _status_reason_message(c) for k, c in conditions.items()} == {
         k: _status_reason_message(c) for k, c in conditions_of(node).items()
     }:
@@ -169,7 +167,6 @@ def with_taints(node: Obj, no_execute_key_to_set: str | None, now: Instant) -> O
 
 
 def _no_schedule_keys(node: Obj) -> Iterable[str]:
-    """Yield the keys of the NoSchedule taints that a node's conditions and `unschedulable` require."""
     for condition in (node.get("status") or {}).get("conditions") or ():
         key = _TAINT_KEY_BY_CONDITION.get((condition["type"], condition["status"]))
         if key is not None:
@@ -232,7 +229,6 @@ def _drain_refusal(pod: Obj, options: DrainOptions) -> str | None:
 
 
 def _is_skipped_by_drain(pod: Obj) -> bool:
-    """Return whether a drain skips a pod: a mirror pod, or a pod of a DaemonSet unless its phase is terminal."""
     if annotation(pod, "kubernetes.io/config.mirror") is not None:
         return True
     return _is_daemonset_pod(pod) and not is_terminal(pod)

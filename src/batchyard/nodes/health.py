@@ -72,8 +72,6 @@ class _NodeRecord(NamedTuple):
 
 
 class _Zone:
-    """The ready and unready nodes of a zone, with its disruption state."""
-
     __slots__ = ("ready_count", "state", "taint_interval", "tainted_at", "unready_nodes")
 
     def __init__(self) -> None:
@@ -87,7 +85,6 @@ class _Zone:
         self.tainted_at = at if self.tainted_at is None else max(at, self.tainted_at)
 
     def update_state(self) -> bool:
-        """Update the zone's disruption state and interval between taints; return whether one of them changed."""
         old_state = (self.state, self.taint_interval)
         self.state = zone_state(self.ready_count, len(self.unready_nodes))
         self.taint_interval = eviction_interval(self.state, self.ready_count + len(self.unready_nodes))
@@ -133,7 +130,10 @@ class Zones:
         return are_all_zones_down(zone.state for zone in self._zones.values() if zone.ready_count or zone.unready_nodes)
 
     def next_taint_time(self, name: str) -> Instant | None:
-        """Return when a node may get its NoExecute taint (0: at once); None if it is unknown or must get none now."""
+        """Return when a node may get its NoExecute taint (0: at once).
+
+        None if the node is unknown, or if no node of its zone may get the taint now.
+        """
         node = self._nodes.get(name)
         zone = None if node is None else self._zones[node.zone]
         if zone is None or zone.taint_interval is None:
@@ -244,7 +244,10 @@ class NodeHealth:
         self._zones = Zones()
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the key of a changed Node or Lease's node; also of all unready nodes if a zone's state changed."""
+        """Return the key of the node whose Node or Lease changed.
+
+        If the change affects the state or taint rate of a zone, also return the keys of all unready nodes.
+        """
         key, new = event.key, None if event.type is _DELETED else event.obj
         if key.kind == scheme.POD:
             self._pods.observe(key, event.old, new)
@@ -274,7 +277,6 @@ class NodeHealth:
         return taint_result
 
     def _update_taints(self, node: Obj, now: Instant) -> ReconcileResult:
-        """Update a node's taints; if its NoExecute taint is not due yet, reconcile again when it is."""
         key, due_at = self._no_execute_key_to_set(node, now)
         tainted_node = conditions.with_taints(node, key, now)
         writes: list[Write] = [Update(tainted_node)] if tainted_node is not node else []
@@ -298,7 +300,6 @@ class NodeHealth:
         return key, None
 
     def _set_pods_unready(self, node: str, reader: Reader, now: Instant, reconcile_result: ReconcileResult) -> None:
-        """Add to the result the writes and Events that set the Ready condition of a lost node's pods to False."""
         for key in self._pods.pod_keys_on(node):
             pod = reader.get(key)
             if pod is not None and pods.is_ready(pod):

@@ -156,7 +156,6 @@ def _is_out_of_service(node: Obj) -> bool:
 
 
 def _remove_pod(pod: Obj, disruption: pods.Disruption | None, now: Instant) -> ReconcileResult:
-    """Return the next write that removes a pod: set its phase to Failed, then delete it."""
     failed_pod = pods.with_failed_phase(pod, disruption, now)
     if failed_pod is not pod:
         return ReconcileResult([UpdateStatus(failed_pod)])

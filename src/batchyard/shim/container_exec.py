@@ -134,7 +134,6 @@ def _read_first_id(pid: int, name: str) -> int:
 
 
 def _execute_command(argv: Sequence[str], container: RunningContainer, stdout: int, stderr: int) -> NoReturn:
-    """In a forked child: run `argv` as the container's user, with the pipes `stdout` and `stderr`."""
     try:
         os.setsid()
         for source, target in ((os.open("/dev/null", os.O_RDONLY), 0), (stdout, 1), (stderr, 2)):

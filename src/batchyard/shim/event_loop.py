@@ -114,7 +114,6 @@ def run_child(node: int, name: str, task: Callable[[], None]) -> NoReturn:
 
 
 def _release_inherited_resources() -> None:
-    """Release the terminal, standard streams and signal handlers inherited from the parent process."""
     os.setsid()
     dev_null_fd = os.open("/dev/null", os.O_RDWR)
     for fd in range(3):
@@ -128,7 +127,6 @@ def _release_inherited_resources() -> None:
 
 
 def _format_failure(failure: BaseException) -> str:
-    """Format an exception with the file names and line numbers of its traceback, on one line."""
     traceback_locations, traceback = [], failure.__traceback__
     while traceback is not None:
         traceback_locations.append(f"{os.path.basename(traceback.tb_frame.f_code.co_filename)}:{traceback.tb_lineno}")

@@ -78,7 +78,6 @@ class PlatformWatchdog:
             self._check_event_loop()
 
     def _check_event_loop(self) -> None:
-        """If the server's event loop is blocked, log this and answer clients; kill a server that cannot shut down."""
         last_progress_at, request_started_at, length = WATCHDOG_LAYOUT.unpack_from(self._memory)
         cpu_wait_seconds = self._read_cpu_wait_seconds()
         if last_progress_at != self._last_progress:
@@ -112,7 +111,6 @@ class PlatformWatchdog:
         self._terminating_since = self._terminating_since or monotonic()
 
     def _dump_stacks(self) -> str:
-        """Make the server write the stack traces of its threads, by SIGUSR2, and return them (at most 1 MiB)."""
         with suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGUSR2)
         select.select([self._alive_pipe], [], [], _STACK_DUMP_SECONDS)
@@ -130,7 +128,6 @@ class PlatformWatchdog:
         sys.stderr.flush()
 
     def _answer_clients(self, blocked_seconds: float) -> None:
-        """Accept and answer at most one HTTP client per listening socket, while the server's event loop is blocked."""
         awaited_files: list[int | socket.socket] = [self._alive_pipe, *self.listeners]
         if not select.select(awaited_files, [], [], _CHECK_INTERVAL_SECONDS)[0]:
             return

@@ -58,7 +58,6 @@ def _needs_bind_mount(source: str) -> bool:
 
 
 def _bind_checked_source(volume: str, path: str, target: str, source_name: str) -> None:
-    """Bind-mount `path` of a volume, or of the machine, at `target`, after a check that it stays in the volume."""
     volume_root, real_path = os.path.realpath(volume), path if volume == "/" else os.path.realpath(path)
     if volume != "/" and real_path != volume_root and not real_path.startswith(f"{volume_root}/"):
         raise ValueError(
@@ -109,8 +108,6 @@ class LaunchedProcess(NamedTuple):
 
 
 class _ChildStreams(NamedTuple):
-    """The child's ends of a container's standard stream pipes or of its terminal, as descriptors."""
-
     stdin: int
     stdout: int
     stderr: int
@@ -238,13 +235,11 @@ def container_environment(run: ShimRun) -> dict[str, str]:
 
 
 def _image_account(run: ShimRun) -> users.ImageAccount:
-    """Return the Unix account that runs an unpacked image's container, according to the image's /etc/passwd."""
     metadata = rootfs_store.read_image_metadata(run.node, run.spec["image"]["unpacked"])
     return users.resolve_account(run.spec["user"] or "", metadata.get("passwd") or "", metadata.get("group") or "")
 
 
 def _create_run_files(run: ShimRun) -> None:
-    """Create a container's own files: writable directories, the termination-message file and the pipe for stdin."""
     os.mkdir("root", 0o755, dir_fd=run.folder)
     for name, mode in bubblewrap.WRITABLE_FOLDERS.items():
         os.mkdir(f"root/{name}", dir_fd=run.folder)
@@ -257,7 +252,6 @@ def _create_run_files(run: ShimRun) -> None:
 
 
 def _open_streams(run: ShimRun) -> tuple[dict[str, int], _ChildStreams]:
-    """Open the pipes or the terminal between shim and container; return the shim's ends by name, and the child's."""
     status_reader, status_writer = os.pipe2(os.O_CLOEXEC)
     if run.spec["tty"]:
         terminal_master, terminal_slave = os.openpty()
@@ -274,7 +268,6 @@ def _open_streams(run: ShimRun) -> tuple[dict[str, int], _ChildStreams]:
 
 
 def _execute_in_child(run: ShimRun, features: Features, group: CgroupPaths, child_streams: _ChildStreams) -> NoReturn:
-    """In the forked child: become bubblewrap or the command's subreaper; report a failure on the status pipe."""
     try:
         run.close_lock()
         for source, target in ((child_streams.stdin, 0), (child_streams.stdout, 1), (child_streams.stderr, 2)):
@@ -317,7 +310,7 @@ def apply_limits(limits: Mapping[str, Any], group: CgroupPaths) -> None:
 
 
 def _execute_bubblewrap(run: ShimRun, program: str, features: Features, child_streams: _ChildStreams) -> NoReturn:
-    """Prepare the container and execute bubblewrap, which is opened before this process loses access to its path."""
+    """Prepare the container and execute bubblewrap, opened first because its path later becomes inaccessible."""
     executable_fd = os.open(program, os.O_RDONLY)
     variables, user, seccomp_program = (
         container_environment(run),
@@ -346,7 +339,6 @@ def _execute_bubblewrap(run: ShimRun, program: str, features: Features, child_st
 
 
 def _create_memory_file(content: bytes, name: str) -> int:
-    """Write `content` to a file in memory that executed programs inherit; return its descriptor."""
     fd = os.memfd_create(name, 0)
     os.write(fd, content)
     os.lseek(fd, 0, os.SEEK_SET)
@@ -383,7 +375,6 @@ _SpecViewAndPaths: TypeAlias = tuple[dict[str, Any], bubblewrap.ContainerView, b
 
 
 def _prepare_view(run: ShimRun, spec: dict[str, Any]) -> _SpecViewAndPaths:
-    """Prepare a container's files, owned by the user that runs the node; return spec, visible files and paths."""
     paths = _container_paths(run)
     spec = spec | {"mounts": resolve_mounts(spec["mounts"], paths.pod, f"{paths.run}/root")}
     root = image_kinds.root_filesystem(spec["image"], paths.node)
@@ -392,7 +383,6 @@ def _prepare_view(run: ShimRun, spec: dict[str, Any]) -> _SpecViewAndPaths:
 
 
 def _prepare_view_as_pod_user(run: ShimRun, spec: dict[str, Any], sandbox_pid: int) -> _SpecViewAndPaths:
-    """Become the pod's Unix user and prepare a container's files for it; return spec, visible files and paths."""
     paths = _container_paths(run)
     resolved_mounts = resolve_mounts(spec["mounts"], paths.pod, f"{paths.run}/root")
     pod, namespace_fd = run.path.split("/")[1], _read_sandbox_file(run, "state.json").get("users")
@@ -411,14 +401,12 @@ def _prepare_view_as_pod_user(run: ShimRun, spec: dict[str, Any], sandbox_pid: i
 
 
 def _copy_source(mount: Mapping[str, Any], users: PodUsers) -> str:
-    """Copy the source of a volume mount for the pod's Unix user; return the path of the id-mapped copy."""
     is_of_machine: bool = mount["isOfMachine"]
     is_shared = is_of_machine and not mount["readOnly"]
     return users.copy_mount(mount["source"], is_shared=is_shared, is_of_machine=is_of_machine)
 
 
 def _prepare_engine_container(run: ShimRun, features: Features, group: CgroupPaths) -> engine_container.EngineContainer:
-    """Enter the namespaces of the pod; return the container that podman must run. ValueError without podman."""
     engine, paths = features.container_engine, _container_paths(run)
     if engine is None:
         raise ValueError(
@@ -473,7 +461,6 @@ def _check_root_filesystem(root: str) -> None:
 
 
 def _enter_pod(run: ShimRun, namespaces: int) -> int:
-    """Enter namespaces of a pod's sandbox; return the sandbox's pid. ValueError if the sandbox is not running."""
     with suppress(OSError):
         sandbox_fd = state_dir.open_folder("../../../sandbox", run.folder)
         sandbox_pid = (state_dir.read_json(sandbox_fd, "state.json") or {}).get("pid")
@@ -511,7 +498,6 @@ def _container_ids(run: ShimRun) -> tuple[int, int] | None:
 
 
 def _read_sandbox_file(run: ShimRun, name: str) -> dict[str, Any]:
-    """Return the JSON object in a file of the pod's sandbox directory; empty if the file cannot be read."""
     with suppress(OSError):
         sandbox_fd = state_dir.open_folder("../../../sandbox", run.folder)
         try:

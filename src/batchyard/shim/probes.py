@@ -62,7 +62,6 @@ def check_grpc_health(connection: socket.socket, authority: str, service: str, u
 
 
 def _read_grpc_response(connection: socket.socket) -> bytes:
-    """Read HTTP/2 frames until the gRPC response message is complete; return the message."""
     response_body = b""
     while True:
         payload_length, kind, flags, stream = struct.unpack(">IBBI", b"\0" + _receive_exactly(connection, 9))
@@ -79,7 +78,6 @@ def _read_grpc_response(connection: socket.socket) -> bytes:
 
 
 def _parse_health_status(message: bytes) -> str:
-    """Return the status field of an encoded gRPC HealthCheckResponse."""
     status_number = message[1] if message[:1] == b"\x08" else 0
     return _HEALTH_STATUSES[status_number] if status_number < len(_HEALTH_STATUSES) else str(status_number)
 
@@ -103,7 +101,6 @@ def _encode_message(message: bytes) -> bytes:
 
 
 def _encode_text(value: str) -> bytes:
-    """Encode a string for HPACK (HTTP/2 headers) without compression."""
     data = value.encode()
     if len(data) < 127:
         return bytes([len(data)]) + data
@@ -200,7 +197,7 @@ def _run_grpc_check(host: str, port: int, service: str, timeout: float | None) -
 
 
 def _run_http_check(http_get: Mapping[str, Any], address: str, timeout: float | None) -> ProbeOutcome:
-    """Run an httpGet probe or hook. Redirects to the same host are followed; others succeed with a warning."""
+    """Run an httpGet probe or hook. It follows redirects to the same host; others count as success, with a warning."""
     host, port = http_get.get("host") or address, int(http_get["port"])
     scheme, path = (http_get.get("scheme") or "HTTP").lower(), "/" + (http_get.get("path") or "").removeprefix("/")
     deadline = None if timeout is None else linux.monotonic() + timeout
@@ -231,7 +228,6 @@ def _evaluate_http_response(status_code: int, body: str) -> ProbeOutcome:
 def _send_http_get(
     scheme: str, host: str, port: int, path: str, headers: list[dict[str, str]], deadline: float | None
 ) -> tuple[int, dict[str, str], str]:
-    """Send an HTTP GET request; return status code, headers and body. TimeoutError or OSError on failure."""
     defaults = {"Host": _join_host_port(host, port), "User-Agent": _USER_AGENT, "Accept": "*/*", "Connection": "close"}
     probe_headers = {header["name"].title(): header["value"] for header in headers}
     lines = "".join(f"{name}: {value}\r\n" for name, value in (defaults | probe_headers).items() if value)
@@ -271,7 +267,6 @@ def _open_connection(host: str, port: int, timeout: float | None) -> socket.sock
 
 
 def _is_response_complete(response: bytes) -> bool:
-    """Return whether an HTTP response is complete according to its Content-Length or its status code."""
     response_head, separator, body = response.partition(b"\r\n\r\n")
     for line in response_head.lower().split(b"\r\n")[1:]:
         name, _, value = line.partition(b":")
@@ -291,7 +286,6 @@ def _wrap_tls(connection: socket.socket, host: str) -> socket.socket:
 
 
 def _parse_location(location: str, scheme: str, host: str, port: int) -> tuple[str, str, int, str] | None:
-    """Parse the Location header of an HTTP redirect: scheme, host, port and path; None if it is malformed."""
     if location.startswith("/") and not location.startswith("//"):
         return scheme, host, port, location
     target_scheme, separator, host_and_path = location.partition("://")
@@ -370,7 +364,6 @@ class ProbeWorkers:
     def _run_handler_in_child(
         self, container: RunningContainer, handler: Mapping[str, Any], timeout: float | None, writer: int
     ) -> NoReturn:
-        """In the forked child: run the handler of a probe or hook, and write the outcome to the pipe `writer`."""
         try:
             linux.die_with_parent(signal.SIGKILL)
             linux.reset_signal_handlers()
@@ -477,8 +470,6 @@ class ProbeCallbacks:
 
 
 class _ProbeWorker:
-    """One probe of a container, with its timer and its number of equal results in a row."""
-
     def __init__(
         self,
         kind: str,

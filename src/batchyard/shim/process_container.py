@@ -57,7 +57,6 @@ def run_process_subreaper(command: ProcessCommand, status_fd: int, *, is_enclose
 
 
 def _execute_command(command: ProcessCommand, failure_writer: int) -> NoReturn:
-    """In a forked child: execute the command, or write the reason of a failure to the pipe `failure_writer`."""
     try:
         _prepare_command_process(command)
     except (OSError, ValueError) as failure:
@@ -87,7 +86,6 @@ def _prepare_command_process(command: ProcessCommand) -> None:
 
 
 def _wait_for_command(command_pid: int) -> int:
-    """Reap children until the process `command_pid` has ended; return its exit code."""
     while True:
         pid, status = os.wait()
         if pid == command_pid:

@@ -50,7 +50,7 @@ class ShimRun:
         return True
 
     def announce(self, timeout: float = 0.0) -> bool:
-        """Notify batchyard's server of a changed state; return False if it is still too busy after `timeout` seconds.
+        """Notify batchyard's server of a changed state; return False if the server is busy for `timeout` seconds.
 
         Return True if no server listens, because a server reads the directories when it starts.
         """

@@ -95,8 +95,6 @@ class AttachedClients:
 
 
 class _AttachedClient:
-    """One attached client: a descriptor for stdout and one for stderr, and the data not sent yet."""
-
     def __init__(self, clients: AttachedClients, loop: ShimEventLoop, fds: dict[str, int]) -> None:
         self._clients = clients
         self._loop = loop
@@ -106,7 +104,6 @@ class _AttachedClient:
             os.set_blocking(fd, False)
 
     def send_output(self, name: str, data: bytes) -> None:
-        """Write data of stdout or stderr (`name`) to the client; keep the part that the client does not accept yet."""
         if name in self._fds:
             self._pending[name] = self._pending.get(name, b"") + data
             self._send_pending_data(name)
@@ -176,7 +173,7 @@ class StateReporter:
         self.report_state(warnings=self._warnings)
 
     def write_state(self, **changed_fields: object) -> None:
-        """Write changed fields of the container's state; on failure retry every second while its directory exists."""
+        """Write changed fields of the container's state; on failure, retry every second until its directory is gone."""
         while not self._run.write_state(**changed_fields) and not self._run.is_gone():
             signal.sigtimedwait([], 1.0)
 
@@ -295,7 +292,6 @@ class ContainerShim:
             self._loop.when_readable(oom_fd, partial(self._check_oom, oom_fd, _OOM_POLLS))
 
     def _check_oom(self, oom_fd: int, polls_left: int) -> None:
-        """After a cgroup v1 out-of-memory event, kill the container if Linux killed a process; else poll again."""
         with suppress(BlockingIOError):
             os.eventfd_read(oom_fd)
         if cgroups.count_oom_kills(self._group):
@@ -317,7 +313,6 @@ class ContainerShim:
                 self._loop.when_readable(fd, partial(self._forward_output, fd, name))
 
     def _forward_output(self, fd: int, name: str) -> None:
-        """Read stdout or stderr of the container, and write the data to its log and to attached clients."""
         try:
             data = os.read(fd, _OUTPUT_READ_BYTES)
         except BlockingIOError:
@@ -333,14 +328,12 @@ class ContainerShim:
             self._close_pipe(fd)
 
     def _close_pipe(self, fd: int) -> None:
-        """Close an output or status pipe that was read to its end."""
         self._loop.unregister(fd)
         os.close(fd)
         self._open_pipe_count -= 1
         self._stop_if_ended()
 
     def _read_status(self, status_fd: int) -> None:
-        """Read JSON lines from the status pipe: the command's pid, its exit code, or why it could not be started."""
         data = os.read(status_fd, 4096)
         if not data:
             self._close_pipe(status_fd)
@@ -359,7 +352,6 @@ class ContainerShim:
         self._is_oom = status_line.get("oom", self._is_oom)
 
     def _await_command_start(self, interval: float) -> None:
-        """Poll, at growing intervals (in seconds), until bubblewrap has executed the container's command."""
         if self._has_no_children or self._first_pid is None or self._exit_code is not None:
             return
         in_bubblewrap = launch.runs_in_bubblewrap(self._run, self._features)
@@ -369,7 +361,6 @@ class ContainerShim:
             self._loop.call_later(interval, partial(self._await_command_start, interval * 1.5))
 
     def _report_started(self, first_pid: int) -> None:
-        """Report that the container runs (first process `first_pid`), and start its postStart hook or its probes."""
         container = launch.describe_container(self._run, self._features, first_pid, self._group)
         attempt = partial(self._probe_workers.start, container)
         hooks = self._run.spec["hooks"]
@@ -393,7 +384,6 @@ class ContainerShim:
         self._check_stop_request()
 
     def _handle_hook_outcome(self, outcome: ProbeOutcome) -> None:
-        """Start the probes if the postStart hook succeeded; otherwise report that the hook failed."""
         if outcome.result in {"success", "warning"} and self._health:
             self._report_health()
             self._health.start_probes()
@@ -409,7 +399,6 @@ class ContainerShim:
             self._reporter.report_state(started=self._health.started, ready=self._health.ready)
 
     def _reap_children(self) -> None:
-        """Reap ended child processes, including adopted orphans; finish when no child is left."""
         try:
             while (reaped := os.waitpid(-1, os.WNOHANG))[0]:
                 if reaped[0] == self._launched_process.pid:
@@ -421,7 +410,6 @@ class ContainerShim:
             self._stop_if_ended()
 
     def _kill_descendants(self) -> None:
-        """After the end of the command, kill its probes, its hooks and all other descendants of the shim."""
         self._probe_workers.kill_attempts()
         for pid in stop.descendants_of(os.getpid()):
             with suppress(ProcessLookupError):
@@ -432,20 +420,17 @@ class ContainerShim:
             self._loop.stop()
 
     def _check_stop_request(self) -> None:
-        """If the kubelet has requested a stop, start the container's termination, or change its grace period."""
         stop_request = self._run.read_stop_request()
         if stop_request and self._health and self._termination and self._exit_code is None:
             self._health.stop_for_termination()
             self._termination.request_stop(stop_request, self._reporter.warn)
 
     def _stop_if_folder_removed(self) -> None:
-        """Check periodically whether the container's directory was removed; if so, kill the container."""
         if self._run.is_gone() and self._termination:
             self._termination.kill()
         self._loop.call_later(_FOLDER_CHECK_SECONDS, self._stop_if_folder_removed)
 
     def _report_end(self) -> None:
-        """Remove the ended container's control group and files, and report its end."""
         for stream in self._outputs.values():
             stream.end()
         final_state = self._final_state()
@@ -456,7 +441,6 @@ class ContainerShim:
             launch.remove_engine_container(self._run, self._features)
 
     def _final_state(self) -> dict[str, object]:
-        """Return the state fields of the ended container: exit code, reason, message and start time."""
         started_at = self._run.state.get("startedAt")
         if self._exit_code is None and not os.WIFSIGNALED(self._wait_status) and started_at is None:
             log_text = self._log.truncate().decode(errors="replace")

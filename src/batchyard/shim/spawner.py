@@ -58,8 +58,6 @@ def host_exec_session(node: int, features: Features, connection: socket.socket) 
 
 
 class _ExecSession:
-    """One exec command in a running container, with the connection to the client that requested it."""
-
     def __init__(
         self, run: ShimRun, features: Features, request: dict[str, Any], fds: list[int], connection: socket.socket
     ) -> None:
@@ -117,7 +115,6 @@ class _ExecSession:
         *,
         is_enclosed: bool,
     ) -> int:
-        """Fork the subreaper, which starts the exec command as its child; return the pipe with its status lines."""
         status_reader, status_writer = os.pipe2(os.O_CLOEXEC)
         self._subreaper = os.fork()
         if self._subreaper == 0:
@@ -139,7 +136,6 @@ class _ExecSession:
         return status_reader
 
     def _read_status(self, status_fd: int) -> None:
-        """Read status lines about the exec command; send its exit code or error to the client."""
         data = os.read(status_fd, 4096)
         self._status_data += data
         *lines, self._status_data = self._status_data.split(b"\n")
@@ -157,7 +153,6 @@ class _ExecSession:
             self._end_command()
 
     def _end_command(self) -> None:
-        """Kill the exec command, because the client has disconnected or the container has ended."""
         with suppress(ProcessLookupError):
             os.kill(self._subreaper, signal.SIGTERM)
         self._reap_subreaper()
@@ -173,7 +168,6 @@ class _ExecSession:
 
 
 def _read_first_pid(run: ShimRun) -> int:
-    """Return the pid of the first process of a container or sandbox. ValueError if it is not running."""
     state = state_dir.read_json(run.folder, "state.json") or {}
     if state.get("phase") not in {"Running", "Ready"} or not state_dir.is_locked(run.folder):
         raise ValueError(error_texts.format_not_running_error(state.get("phase", "")))
@@ -182,7 +176,6 @@ def _read_first_pid(run: ShimRun) -> int:
 
 
 def _send_sockets(node: int, path: str, connection: socket.socket) -> None:
-    """Send the client an IPv4 and an IPv6 socket in the network of the container or sandbox at `path`."""
     container_exec.enter_network(_read_first_pid(ShimRun(node, path)))
     socket_type = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
     with socket.socket(socket.AF_INET, socket_type) as ipv4, socket.socket(socket.AF_INET6, socket_type) as ipv6:
@@ -190,7 +183,6 @@ def _send_sockets(node: int, path: str, connection: socket.socket) -> None:
 
 
 def _send_reply(connection: socket.socket, fds: list[int], **reply: object) -> None:
-    """Send a JSON message and descriptors to the client; do nothing if the client has disconnected."""
     with suppress(OSError):
         socket.send_fds(connection, [json.dumps(reply).encode()], fds)
 
@@ -248,7 +240,6 @@ def supervise_sandbox(run: ShimRun, features: Features) -> None:
 
 
 def _wait_for_stop(run: ShimRun) -> None:
-    """Wait until the kubelet requests to stop the sandbox, or the sandbox's directory is removed."""
     loop = ShimEventLoop()
 
     def stop_if_requested() -> None:
@@ -267,7 +258,6 @@ def _wait_for_stop(run: ShimRun) -> None:
 
 
 def _measure_volumes(run: ShimRun, loop: ShimEventLoop, interval: float) -> None:
-    """Measure the pod's volumes periodically, until one is over its limit; report this volume, which evicts the pod."""
     start_time = linux.monotonic()
     pod = os.path.dirname(os.readlink(f"/proc/self/fd/{run.folder}"))
     for limit in run.spec["limited"]:
@@ -280,7 +270,6 @@ def _measure_volumes(run: ShimRun, loop: ShimEventLoop, interval: float) -> None
 
 
 def _end_container_runs(run: ShimRun) -> None:
-    """Kill the pod's running containers, and wait up to 10 seconds until their shims have ended."""
     deadline = linux.monotonic() + _SHIM_END_TIMEOUT_SECONDS
     pod_fd = state_dir.open_folder(os.path.dirname(run.path), run.node)
     while (supervised_paths := image_pull.supervised_runs(pod_fd)) and linux.monotonic() < deadline:
@@ -304,14 +293,12 @@ def _report_state(run: ShimRun, **changed_fields: object) -> None:
 
 
 def _pod_group(run: ShimRun, features: Features) -> CgroupPaths:
-    """Return the directories of a pod's control group by controller; empty if control groups are not available."""
     base_group = features.cgroups.base_group if features.cgroups else {}
     pod = run.path.split("/")[1]
     return {name: f"{path}/{image_pull.pod_group_prefix(run.node)}{pod}" for name, path in base_group.items()}
 
 
 def _create_shared_resources(run: ShimRun, features: Features, group: CgroupPaths) -> None:
-    """Create what the pod's containers share: /etc files, control group, namespaces, and volumes in memory."""
     for name, content in _sandbox_etc_files(run.spec).items():
         with open(os.open(name, os.O_WRONLY | os.O_CREAT, 0o644, dir_fd=run.folder), "w", encoding="utf-8") as file:
             file.write(content)
@@ -329,7 +316,6 @@ def _create_shared_resources(run: ShimRun, features: Features, group: CgroupPath
 
 
 def _sandbox_etc_files(spec: dict[str, Any]) -> dict[str, str]:
-    """Return the contents of the files hosts, hostname and resolv.conf of a pod's containers, by file name."""
     dns_servers, search_domains = spec["resolvers"], spec["searches"]
     lines = [f"search {' '.join(search_domains)}"] if search_domains else []
     lines += [f"nameserver {resolver}" for resolver in dns_servers]
@@ -338,7 +324,6 @@ def _sandbox_etc_files(spec: dict[str, Any]) -> dict[str, str]:
 
 
 def _read_etc(name: str) -> str:
-    """Return the content of a file in the machine's /etc; '' if it cannot be read."""
     try:
         with open(f"/etc/{name}", encoding="utf-8") as file:
             return file.read()
@@ -347,7 +332,6 @@ def _read_etc(name: str) -> str:
 
 
 def _mount_volumes(run: ShimRun) -> None:
-    """Mount the pod's emptyDir volumes with medium Memory (tmpfs) in this process's mount namespace."""
     pod = os.path.dirname(os.readlink(f"/proc/self/fd/{run.folder}"))
     for volume in run.spec["tmpfs"]:
         tmpfs_options = f"mode=1777,size={volume['bytes']}" if volume["bytes"] is not None else "mode=1777"
@@ -423,13 +407,11 @@ class Spawner:
         self._loop.run()
 
     def _watch_node_folder(self) -> None:
-        """Check periodically whether the node directory was removed; if so, stop the spawner."""
         if state_dir.is_removed(self._node):
             self._loop.stop()
         self._loop.call_later(_FOLDER_CHECK_SECONDS, self._watch_node_folder)
 
     def _receive_request(self) -> None:
-        """Receive the path of a requested start; fork a shim, or forward an image pull to the image helper process."""
         path = self._requests.recv(4096).decode(errors="replace")
         if self._features.image_helper and image_pull.is_image_pull(path):
             self._features.image_helper.send(path.encode())
@@ -437,7 +419,6 @@ class Spawner:
             self._fork_shim(path)
 
     def _fork_shim(self, path: str) -> None:
-        """Fork a shim for the container, sandbox or image pull at `path`; retry later if fork fails."""
         try:
             shim_pid = os.fork()
         except OSError as failure:
@@ -450,7 +431,6 @@ class Spawner:
         self._shim_paths[shim_pid] = path
 
     def _accept_session(self) -> None:
-        """Accept a client that requests an exec session, and fork a process that hosts the session."""
         client_connection, _ = self._sessions.accept()
         with client_connection:
             try:
@@ -464,20 +444,17 @@ class Spawner:
                 event_loop.run_child(self._node, "exec session", host_session_task)
 
     def _clean_up_after_run(self, path: str) -> None:
-        """Remove what an ended shim may have left: the podman container and control groups of the start at `path`."""
         engine = self._features.container_engine
         if engine and image_pull.may_have_left_container(self._node, path):
             self._run_in_child(path, partial(engine.remove_containers, engine.container_name(path)))
         image_pull.remove_groups_of_run(self._node, self._features, path)
 
     def _run_in_child(self, name: str, task: Callable[[], None]) -> None:
-        """Run a slow cleanup task in a forked child, which logs a failure as that of `name`."""
         if os.fork() == 0:
             self._close_inherited_fds()
             event_loop.run_child(self._node, name, task)
 
     def _close_inherited_fds(self) -> None:
-        """In a forked child: close the spawner's lock and sockets."""
         os.close(self._lock)
         self._requests.close()
         self._sessions.close()

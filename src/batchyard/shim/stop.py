@@ -149,7 +149,6 @@ class ContainerTermination:
         self._send_stop_signal()
 
     def _kill_when_due(self) -> None:
-        """Kill the container if its grace period has ended; otherwise check again when it ends."""
         remaining_microseconds = max(self._kill_at, self._kill_not_before) - linux.now()
         if remaining_microseconds <= 0:
             self.kill()

@@ -250,7 +250,6 @@ def accelerator_from(row: Mapping[str, Any]) -> Accelerator:
 
 
 def _parse_prices(row: Mapping[str, Any], price_fractions: Mapping[str, Any]) -> Prices:
-    """Parse the prices in a catalog row; a missing price is zero, unless it is derived from the on-demand price."""
     return _update_prices(Prices(0, 0, 0, 0), row, price_fractions)
 
 

@@ -90,7 +90,6 @@ def interpolate_reserved(pairs: Sequence[tuple[int, int]], amount: int) -> int:
 
 
 def _disk_bytes(machine: MachineType, node_system: NodeSystem) -> int:
-    """Return a node's bytes of ephemeral storage: on local SSDs if the machine has any, otherwise on the boot disk."""
     if machine.local_ssds:
         return machine.local_ssds * LOCAL_SSD_BYTES - node_system.local_ssd_overhead.get(machine.local_ssds, 0)
     disk_bytes = node_system.boot_disk_gib * GIB
@@ -105,7 +104,7 @@ def _reserved_disk_bytes(machine: MachineType, node_system: NodeSystem) -> int:
 
 
 def _reserved_by_brackets(amount: int, brackets: Sequence[tuple[int, int]]) -> int:
-    """Return the part of an amount that GKE reserves; brackets are pairs of a start and the rate above it (1/10000)."""
+    """Return the part of an amount that GKE reserves; brackets are pairs of a start and the rate per 10,000 from it."""
     bracket_ends = [start for start, _ in brackets[1:]]
     reserved_amount = 0
     for (start, rate), end in zip(brackets, [*bracket_ends, max(amount, bracket_ends[-1])], strict=True):
@@ -201,14 +200,12 @@ def with_ready_condition(node: Obj, now: Instant) -> dict[str, Any]:
 
 
 def _node_identity(name: str, now: Instant) -> dict[str, str]:
-    """Return the bootID, machineID and systemUUID of a Node's status.nodeInfo, which clients require."""
     machine_uuid = uid_for(0, "machine", name)
     boot_id = uid_for(0, "boot", name, str(now))
     return {"bootID": boot_id, "machineID": machine_uuid.replace("-", ""), "systemUUID": machine_uuid}
 
 
 def _node_labels(pool: Obj, zone: str, machine: MachineType, catalog: Catalog) -> dict[str, str]:
-    """Return all labels of a pool's Node except the hostname; system labels override the pool's own labels."""
     region = zone.rpartition("-")[0]
     name = pool["metadata"]["name"]
     system_labels = {
@@ -268,7 +265,6 @@ def _accelerator_labels(pool: Obj, machine: MachineType) -> dict[str, str]:
 
 
 def _node_taints(pool: Obj, machine: MachineType) -> Sequence[Mapping[str, str]]:
-    """Return a Node's taints: the pool's own, and GKE's unless the pool has one with the same key and effect."""
     taints: list[Mapping[str, str]] = list(pool["spec"].get("taints") or ())
     system_taints = []
     if machine.accelerator is not None:
@@ -284,7 +280,6 @@ def _format_quantities(amounts: Resources) -> dict[str, str]:
 
 
 def _node_condition(kind: str, is_true: bool, reason_and_message: tuple[str, str], now: Instant) -> dict[str, str]:
-    """Return a Node condition whose heartbeat and transition times are `now`."""
     time_text, (reason, message) = format_time(now), reason_and_message
     return {
         "type": kind,

@@ -67,7 +67,7 @@ _ACCELERATOR_RESOURCES: Final = (well_known.GPU, well_known.TPU)
 
 
 class Rate(NamedTuple):
-    """A machine's hourly price in micro-dollars, its pool, provisioning model, and accelerator resource or ''."""
+    """A machine's pool, provisioning model, hourly price (micro-dollars) and accelerator resource ('' for none)."""
 
     pool: str
     provisioning: str
@@ -104,9 +104,10 @@ def instance_rate(instance: Obj, get: Callable[[Key], Obj | None], cluster: Obj 
 
 
 def node_rate(node: Obj, cluster: Obj | None) -> Rate:
-    """Return the hourly rate of a Node without an Instance: from its price annotation, machine type or the Cluster.
+    """Return the hourly rate of a Node without an Instance.
 
-    The Cluster's `spec.local` prices Nodes of unknown machine type. Without any of these the price is 0.
+    The price is that of the Node's price annotation, or else of its machine type. If the machine type is unknown, it is
+    the price in the Cluster's `spec.local`, or 0.
     """
     provisioning = "spot" if label(node, well_known.SPOT) == "true" else "standard"
     catalog = machine_types.builtin_catalog() if cluster is None else machine_types.catalog_of(cluster)
@@ -125,7 +126,6 @@ def node_rate(node: Obj, cluster: Obj | None) -> Rate:
 
 
 def _parse_dollars(text: str | None) -> machine_types.MicroDollars | None:
-    """Parse a price in dollars to micro-dollars; None if it is invalid or missing."""
     try:
         return None if text is None else max(0, meta.parse_quantity(text) // 1000)
     except ValueError:

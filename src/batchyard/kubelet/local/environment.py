@@ -82,7 +82,6 @@ def field_value_for_file(pod: Obj, path: str) -> str:
 
 
 def _split_field_path(path: str) -> tuple[str, str | None]:
-    """Split a field path such as `metadata.labels['x']` into field and key; the key is None without brackets."""
     field, bracket, remainder = path.partition("['")
     return (field, remainder.removesuffix("']")) if field and bracket and path.endswith("']") else (path, None)
 
@@ -99,7 +98,7 @@ def _metadata_entry(metadata: Mapping[str, Any], path: str, field: str, key: str
 def _host_addresses(node: Obj | None) -> list[str]:
     """Return a node's first IP address, and its first of the other IP family, if any; internal addresses come first.
 
-    InputError if the node has no IP address.
+    Raises InputError if the node has no IP address.
     """
     node_addresses: Sequence[Mapping[str, str]] = ((node or {}).get("status") or {}).get("addresses") or ()
     addresses = [a["address"] for kind in ("InternalIP", "ExternalIP") for a in node_addresses if a["type"] == kind]
@@ -352,7 +351,6 @@ def _environment_variables(pod_fields: PodFields, container: Mapping[str, Any], 
 
 
 def _variables_from_object(env_from: Mapping[str, Any], namespace: str, reader: Reader) -> dict[str, str]:
-    """Return the variables of a container's `envFrom` entry: all data of a ConfigMap or Secret, with the prefix."""
     entry = next(((field, env_from[field]) for field in ("configMapRef", "secretRef") if env_from.get(field)), None)
     if entry is None:
         return {}
@@ -365,7 +363,6 @@ def _variables_from_object(env_from: Mapping[str, Any], namespace: str, reader: 
 def _value_from_source(
     pod_fields: PodFields, container: Mapping[str, Any], value_from: Mapping[str, Any], reader: Reader
 ) -> str | None:
-    """Return the value of a variable defined by its field `valueFrom`; None if the variable stays unset."""
     if value_from.get("fieldRef"):
         return field_value_for_variable(pod_fields, value_from["fieldRef"]["fieldPath"])
     if value_from.get("resourceFieldRef"):
@@ -396,7 +393,6 @@ def _value_from_key(field: str, reference: Mapping[str, Any], namespace: str, re
 def _find_config_data(
     field: str, reference: Mapping[str, Any], namespace: str, reader: Reader
 ) -> local_errors.ConfigData | None:
-    """Return the data of a referenced ConfigMap or Secret; None if it is optional and missing, otherwise InputError."""
     find_object, _, not_found_message = _REFERENCE_KINDS[field]
     name: str = reference.get("name") or ""
     config_data = find_object(reader, namespace, name)

@@ -245,7 +245,6 @@ def registry_credentials(pod: Obj, reader: Reader) -> dict[str, Any]:
 
 
 def _parse_pull_secret(text: str) -> dict[str, Any]:
-    """Return the registry credentials in a pull Secret's data, by host; empty if the data is malformed."""
     try:
         document = json.loads(text or "{}")
         entries_by_host = document.get("auths", document) if isinstance(document, dict) else {}

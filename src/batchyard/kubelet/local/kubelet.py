@@ -89,7 +89,6 @@ def _run_warnings(run: Obj | None) -> list[Mapping[str, Any]]:
 
 
 def _sandbox_events(key: Key, state: pod_actions.PodState, actions: pod_actions.PodActions) -> Iterator[EventRecord]:
-    """Yield the Events for a pod sandbox that was lost, or could not be created, and is replaced."""
     sandbox = state.sandbox
     if not actions.creates_sandbox or sandbox is None:
         return
@@ -228,7 +227,6 @@ class LocalKubelet:
         return (key,) if is_local and _is_relevant_pod_change(event) else ()
 
     def _index_run(self, event: WatchEvent) -> Key:
-        """Index a changed Run object and collect its new warnings; return the key of its pod."""
         pod = pod_of(event.obj)
         key = Key(scheme.POD, pod["namespace"], pod["name"])
         run_counts = self._run_counts_by_pod.setdefault(key, {})
@@ -353,7 +351,6 @@ class LocalKubelet:
     def _refresh_volumes(
         self, pod_state: pod_actions.PodState, reader: Reader, desired_runs: "_DesiredRuns", now: Instant
     ) -> Instant | None:
-        """Add the update of a running pod's volume files to `desired_runs`, if due; return when the next one is due."""
         sandbox, volume_interval = pod_state.sandbox, refresh_interval(pod_state.pod)
         if sandbox is None or sandbox.phase != READY or volume_interval is None or not pod_state.live_containers():
             return None
@@ -366,7 +363,6 @@ class LocalKubelet:
         return now + volume_interval
 
     def _other_pods_on_node(self, key: Key, reader: Reader) -> Sequence[Obj]:
-        """Return this node's live pods other than `key`."""
         pods = [reader.get(other_key) for other_key in self._pods.pod_keys_on(self._node) if other_key != key]
         return [pod for pod in pods if pod is not None and not is_terminal(pod)]
 
@@ -380,8 +376,6 @@ class LocalKubelet:
 
 
 class _DesiredRuns(NamedTuple):
-    """The Run objects that one reconciliation of a pod changes, and the problems that prevent container starts."""
-
     writes: list[Write]
     #: Why containers cannot be started, by container name.
     problems: dict[str, StartProblem]
@@ -405,7 +399,6 @@ def _delete_outdated_runs(start: pod_actions.ContainerStart, request: Obj) -> It
 
 
 def _clean_up_runs(runs: Sequence[Obj], now: Instant) -> Iterator[Write]:
-    """Yield the next writes for a deleted pod: stop its containers, then its sandbox, then delete its Run objects."""
     live_runs = [run for run in map(run_of, runs) if run.is_alive]
     container_runs = [run for run in live_runs if run.container] or live_runs
     stop_request = StopRequest(now, pod_actions.GRACE_MIN)
@@ -415,7 +408,7 @@ def _clean_up_runs(runs: Sequence[Obj], now: Instant) -> Iterator[Write]:
 
 
 def _is_own_stop_request(event: WatchEvent) -> bool:
-    """Return whether a change of a Run object left the status unchanged: then the kubelet itself wrote it."""
+    """Return whether a change left a Run object's status as it was, as only the kubelet's own changes do."""
     return event.type is EventType.MODIFIED and event.old is not None and event.obj["status"] is event.old["status"]
 
 

@@ -80,8 +80,8 @@ def hosts_file(
 ) -> str:
     """Return the text of a pod's /etc/hosts.
 
-    `names` are the pod's own names for its address (empty for no entry). `machine_hosts` is the machine's own file, for
-    a pod on the host network, and None for other pods.
+    `names` are the pod's own names for `address`; if `address` is empty, the pod has no entry. `machine_hosts` is the
+    text of the machine's own file for a pod on the host network, and None for other pods.
     """
     lines = ["\t".join([alias["ip"], *(alias.get("hostnames") or ())]) + "\n" for alias in host_aliases]
     alias_entries = "".join(["\n# Entries added by HostAliases.\n", *lines]) if lines else ""
@@ -152,7 +152,6 @@ def resolve_address(name: str, domain: str, reader: Reader) -> Sequence[str] | N
 
 
 def _service_pods(service: Obj, reader: Reader) -> Iterator[Obj]:
-    """Yield the pods that a Service's DNS name resolves to."""
     spec = service["spec"]
     selector = spec.get("selector")
     if not selector:
@@ -179,7 +178,6 @@ def _pod_ip(pod: Obj) -> str:
 
 
 def _parse_dashed_address(text: str) -> Sequence[str] | None:
-    """Parse the IP address in a DNS label such as `10-77-0-5`; None if it is invalid."""
     try:
         return [str(IPv4Address(text.replace("-", ".")))]
     except AddressValueError:

@@ -114,7 +114,6 @@ def _with_heartbeat(node: Obj, now: Instant) -> Obj:
 
 
 def _renew_lease(lease: Obj | None, node: Obj, now: Instant) -> Obj:
-    """Return the node's Lease with the renewal time `now`; the same object if it was renewed recently."""
     if lease is None or not health.is_lease_of(lease, node):
         return with_path(health.new_lease(node, now), ("spec", "renewTime"), format_micro_time(now))
     renewed_at = lease["spec"].get("renewTime")

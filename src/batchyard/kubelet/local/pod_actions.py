@@ -239,13 +239,11 @@ def plan_pod_stop(pod_state: PodState, termination: PodTermination, now: Instant
 
 
 def _termination_start(pod_state: PodState, termination: PodTermination, now: Instant) -> Instant:
-    """Return when the first container of a pod was stopped for this termination; `now` if none was stopped yet."""
     last_runs = (container.last_run for container in pod_state.containers)
     return min((run.stop.at for run in last_runs if run and run.stop and run.stop.at >= termination.since), default=now)
 
 
 def _stop_requests(containers: Sequence[PodContainer], stop: StopRequest, grace: int) -> Iterator[ContainerStop]:
-    """Yield the stops of live containers without a stop request, or with one that ends in over `grace` seconds."""
     for container in containers:
         run = container.last_run
         assert run is not None, f"container {container.name} is alive but has no run"
@@ -309,10 +307,6 @@ def stop_actions(pod_state: PodState, termination: PodTermination, now: Instant)
 
 
 def _actions_without_sandbox(pod_state: PodState, sandbox: ObservedRun | None, now: Instant) -> PodActions:
-    """Return the actions for a pod without a live sandbox: stop its containers, then create a sandbox.
-
-    The pod ends instead if its restart policy forbids a restart or its containers have succeeded.
-    """
     if pod_state.live_containers():
         return stop_actions(pod_state, graceful_termination(pod_state.pod, sandbox.ended_at if sandbox else 0), now)
     if _has_finished_without_sandbox(pod_state):
@@ -325,7 +319,6 @@ def _actions_without_sandbox(pod_state: PodState, sandbox: ObservedRun | None, n
 
 
 def _has_finished_without_sandbox(pod_state: PodState) -> bool:
-    """Return whether a pod without sandbox must not start again: policy Never, or OnFailure and it succeeded."""
     if pod_state.restart_policy == "Never":
         return any(container.runs for container in pod_state.containers)
     last_runs = [container.last_run for container in pod_state.containers_with_role(ContainerRole.MAIN)]
@@ -372,7 +365,6 @@ def _startable_containers(pod_state: PodState) -> Sequence[PodContainer]:
 
 
 def _start_actions(pod_state: PodState, now: Instant) -> PodActions:
-    """Return the container starts and restarts that are due, and the stops after failed probes or hooks."""
     policy = pod_state.restart_policy
     container_starts: list[ContainerStart] = []
     container_stops: list[ContainerStop] = []
@@ -401,7 +393,6 @@ def _start_actions(pod_state: PodState, now: Instant) -> PodActions:
 
 
 def _restarts_in_row(run: ObservedRun) -> int:
-    """Return the number of consecutive restarts up to this ended container start; 0 if the container ran long."""
     run_time = run.ended_at - run.started_at if run.started_at else 0
     return 0 if run_time > _BACKOFF_RESET_RUN_TIME else run.restarts_in_row
 
@@ -417,7 +408,6 @@ def _will_restart(role: ContainerRole, run: ObservedRun, restart_policy: str) ->
 def _stop_requests_after_failure(
     container: PodContainer, run: ObservedRun, pod_state: PodState, now: Instant
 ) -> Iterable[ContainerStop]:
-    """Yield the stop of a container if its liveness or startup probe or its postStart hook failed."""
     failure = run.status.get("failed")
     if not failure or run.stop is not None:
         return

@@ -87,7 +87,6 @@ def _without_nulls(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _handlers(fields: Mapping[str, Any], container: Mapping[str, Any], owner: str) -> dict[str, Mapping[str, Any]]:
-    """Return the network handlers of a probe or hook by type, with defaults and with port names resolved."""
     return {
         action: {
             **defaults,
@@ -227,7 +226,6 @@ def build_container_run(
 
 
 def _image_mounts(mapping: ImageMapping) -> list[dict[str, Any]]:
-    """Return the mount of the machine's directory that is the working directory of a mapped image; empty for none."""
     working_directory = mapping.working_dir
     return [{"source": working_directory, "target": working_directory, "readOnly": True}] if working_directory else []
 
@@ -235,7 +233,6 @@ def _image_mounts(mapping: ImageMapping) -> list[dict[str, Any]]:
 def _image_fields(
     pod: Obj, container: Mapping[str, Any], resolved_image: ResolvedImage, default_user: security.ContainerUser
 ) -> dict[str, Any]:
-    """Return the fields of a container's Run spec that depend on its image: image, directory, user, stop signal."""
     mapping, image = resolved_image
     name, working_directory = container.get("image") or "", container.get("workingDir")
     if not mapping.engine:
@@ -258,9 +255,8 @@ def _image_fields(
 def _container_argv(container: Mapping[str, Any], variables: Mapping[str, str], image: Mapping[str, Any]) -> list[str]:
     """Return a container's command line, with the image's command and arguments as defaults.
 
-    The image's arguments apply only with the image's command. If the image has no command, the container's arguments
-    are the command line. ContainerError if the command line is empty. Source: containerd (internal/cri/server:
-    WithProcessArgs).
+    A command of the container replaces both; arguments of the container replace only the image's arguments. Raises
+    ContainerError if the command line is empty. Source: containerd (internal/cri/server: WithProcessArgs).
     """
     argv = command_line(container, variables)
     if not container.get("command"):
@@ -275,7 +271,7 @@ def _container_argv(container: Mapping[str, Any], variables: Mapping[str, str], 
 def _hostname_variable(pod: Obj, cluster_domain: str) -> dict[str, str]:
     """Return the variable HOSTNAME of a pod; empty on the host network, where the machine's hostname is used later.
 
-    ContainerError if the pod's FQDN is too long.
+    Raises ContainerError if the pod's FQDN is too long.
     """
     if pod["spec"].get("hostNetwork"):
         return {}
@@ -288,7 +284,7 @@ def _hostname_variable(pod: Obj, cluster_domain: str) -> dict[str, str]:
 def _resource_amounts(pod: Obj, container: Mapping[str, Any], pids_max: int) -> dict[str, Mapping[str, int | None]]:
     """Return a container's limits of cpu, memory and pids, and its CPU request.
 
-    Unset limits default to the limits of the pod, an unset request to the container's own CPU limit.
+    Unset CPU and memory limits default to the pod's limits, an unset CPU request to the container's own CPU limit.
     """
     resources: Mapping[str, Any] = container.get("resources") or {}
     limits: Mapping[str, Any] = resources.get("limits") or {}
@@ -350,7 +346,6 @@ def find_rejection(pod: Obj, node: Obj, other_pods: Sequence[Obj]) -> KubeletRej
 
 
 def _find_rejections(pod: Obj, node: Obj, other_pods: Sequence[Obj]) -> Iterator[KubeletRejection]:
-    """Yield all reasons for which a node rejects a pod, in the order in which the kubelet checks them."""
     yield from _system_rejections(pod, node)
     view, requested_pod = node_view(node), pod_view(pod)
     node_info = NodeInfo(view)
@@ -424,7 +419,7 @@ class RunRequests:
         return allocation if isinstance(allocation, KubeletRejection) else find_rejection(pod, node, other_pods)
 
     def _allocate_gpus(self, pod: Obj, reader: Reader) -> Allocation | KubeletRejection:
-        """Assign GPUs to a pod's containers; the Run objects of live sandboxes have the current assignments."""
+        """Assign GPUs to a pod's containers; the Run objects of live sandboxes record the GPUs in use."""
         if not any(GPU in amounts for amounts in _resource_lists(pod)):
             return {}
         sandboxes = [run for run in reader.list(RUN) if "gpus" in run["spec"] and runs.run_of(run).is_alive]
@@ -499,13 +494,11 @@ class RunRequests:
         return runs.container_run_request(pod, spec, run_spec.mounts, plans)
 
     def _container_gpus(self, sandbox: runs.ObservedRun, container: str) -> ContainerDevices:
-        """Return the devices for a container's GPUs, which the Run object of the pod's sandbox records."""
         gpu_indices = (sandbox.obj["spec"].get("gpus") or {}).get(container, ())
         return gpu_devices([self._gpus[number] for number in gpu_indices if number in self._gpus])
 
 
 def _resource_lists(pod: Obj) -> Iterator[Mapping[str, Any]]:
-    """Yield the resource limits and the requests of each container of a pod."""
     for container in security.containers_of(pod):
         resources = container.get("resources") or {}
         yield from (resources.get(kind) or {} for kind in ("limits", "requests"))

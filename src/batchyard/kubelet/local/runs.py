@@ -56,13 +56,13 @@ class ObservedRun(NamedTuple):
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the ended container or image pull; KeyError before its end."""
+        """The exit code of the ended container or image pull. Raises KeyError before the end."""
         code: int = self.status["exitCode"]
         return code
 
     @property
     def ended_at(self) -> Instant:
-        """When the container, sandbox or image pull ended; KeyError before its end."""
+        """When the container, sandbox or image pull ended. Raises KeyError before the end."""
         at: Instant = self.status["finishedAt"]
         return at
 

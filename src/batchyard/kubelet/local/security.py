@@ -102,7 +102,6 @@ def _reject_root(pod: Obj, container: Mapping[str, Any], uid: int | None, defaul
 
 
 def _effective_setting(pod: Obj, container: Mapping[str, Any], field: str) -> Any:
-    """Return a security context field of the container, or else of its pod."""
     container_value = (container.get("securityContext") or _NO_FIELDS).get(field)
     return (pod["spec"].get("securityContext") or _NO_FIELDS).get(field) if container_value is None else container_value
 
@@ -189,7 +188,6 @@ def _unsupported_container_fields(spec: Mapping[str, Any], container: Mapping[st
 
 
 def _reject_unknown_runtime_class(name: str, reader: Reader) -> None:
-    """Raise ContainerError if a RuntimeClass does not exist or its handler is not available on this node."""
     if not name:
         return
     runtime_class = reader.get(Key(scheme.RUNTIME_CLASS, "", name))

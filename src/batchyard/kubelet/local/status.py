@@ -108,7 +108,6 @@ def _container_state(run: ObservedRun, waiting_problem: StartProblem | None, pod
 
 
 def _never_started_status(container: PodContainer, pod: Obj, waiting_problem: StartProblem | None) -> dict[str, Any]:
-    """Return the status of a container that has no starts on this node, based on its reported status."""
     reported_status = container.status
     if reported_status and "terminated" in reported_status["state"]:
         return {**reported_status}
@@ -137,7 +136,6 @@ def _base_status(container: PodContainer) -> dict[str, Any]:
 
 
 def _image_fields(run: ObservedRun) -> Mapping[str, str]:
-    """Return the image and imageID of a container's status; empty if files of this machine replace the image."""
     image: Mapping[str, str] = run.obj["spec"].get("image") or {}
     return {"image": image["resolved"], "imageID": image["digest"]} if "engine" in image else {}
 
@@ -245,7 +243,6 @@ def _containers_ready_condition(pod_state: PodState, statuses: Statuses, phase: 
 
 
 def _ready_condition(pod: Obj, containers_ready: PodConditionStatus) -> PodConditionStatus:
-    """Return the Ready condition: true if the containers are ready and all readiness gates are true."""
     gate_types = [gate["conditionType"] for gate in pod["spec"].get("readinessGates") or ()]
     if not containers_ready.is_true or not gate_types:
         return containers_ready
@@ -349,7 +346,6 @@ def _container_statuses(inputs: StatusInputs, roles: Sequence[ContainerRole]) ->
 
 
 def _pod_addresses(inputs: StatusInputs, old_status: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the podIP fields: the sandbox's address, or on the host network the node's; empty if it is unknown now."""
     sandbox = inputs.pod_state.sandbox
     uses_host_network = bool(inputs.pod_state.pod["spec"].get("hostNetwork"))
     lacks_address = sandbox is None or sandbox.phase != READY
@@ -362,7 +358,6 @@ def _pod_addresses(inputs: StatusInputs, old_status: Mapping[str, Any]) -> Mappi
 def _phase_and_reason(
     inputs: StatusInputs, init_statuses: Statuses, main_statuses: Statuses, now: Instant
 ) -> tuple[str, Mapping[str, str]]:
-    """Return a pod's phase, and the status fields `reason` and `message` that a deadline or eviction sets."""
     pod = inputs.pod_state.pod
     if is_terminal(pod):
         return pod["status"]["phase"], {}
@@ -395,14 +390,12 @@ def _compute_phase(inputs: StatusInputs, init_statuses: Statuses, main_statuses:
 
 
 def _exit_code(status: Mapping[str, Any]) -> int | None:
-    """Return the exit code of a container's last end; None if it runs now or has never ended."""
     state = status["state"]
     terminated = state.get("terminated") or ("waiting" in state and status["lastState"].get("terminated")) or None
     return terminated["exitCode"] if terminated else None
 
 
 def _final_statuses(pod_state: PodState, init_statuses: Statuses, main_statuses: Statuses) -> tuple[Statuses, Statuses]:
-    """Return an ended pod's container statuses: each container that may have started becomes `terminated`."""
     if not init_statuses or _has_initialized(pod_state, init_statuses, main_statuses):
         main_statuses = [_as_terminated(status) for status in main_statuses]
     last_started_index = max((number for number, status in enumerate(init_statuses) if _has_started(status)), default=0)

@@ -134,7 +134,6 @@ def _resolve_mount(
 
 
 def _resolve_sub_path(mount: Mapping[str, Any], variables: Mapping[str, str]) -> str:
-    """Return the subPath of a volume mount in normal form. InputError if it is absolute or contains '..'."""
     path: str = mount.get("subPath") or ""
     if mount.get("subPathExpr"):
         path, missing_names = expand_path(mount["subPathExpr"], variables)
@@ -242,7 +241,6 @@ def limited_volumes(plans: Mapping[str, VolumePlan]) -> list[dict[str, Any]]:
 def _projected_files(
     projected_sources: Iterable[Mapping[str, Any]], pod: Obj, sources: VolumeSources, mode: int
 ) -> dict[str, VolumeFile]:
-    """Return a projected volume's files by path. One InputError reports the errors of all its sources."""
     files: dict[str, VolumeFile] = {}
     error_messages: list[str] = []
     for projected_source in projected_sources:
@@ -266,7 +264,6 @@ def _projected_source_files(
 
 
 def _raise_errors(error_messages: Sequence[str]) -> None:
-    """Raise one InputError for several messages, formatted as a Go error list; do nothing without messages."""
     distinct_messages = list(dict.fromkeys(error_messages))
     if distinct_messages:
         raise errors.InputError(
@@ -294,7 +291,6 @@ def _secret_files(source: Mapping[str, Any], pod: Obj, sources: VolumeSources, m
 def _entry_files(
     source: Mapping[str, Any], config: errors.ConfigData | None, mode: int, error_text: str
 ) -> dict[str, VolumeFile]:
-    """Return ConfigMap or Secret data as files: the keys in `items`, or all. InputError if a required key is absent."""
     contents_by_key: Mapping[str, bytes] = config.file_contents if config is not None else {}
     if not source.get("items"):
         return {key: VolumeFile(content, mode) for key, content in sorted(contents_by_key.items())}
@@ -308,7 +304,6 @@ def _entry_files(
 
 
 def _downward_files(source: Mapping[str, Any], pod: Obj, sources: VolumeSources, mode: int) -> dict[str, VolumeFile]:
-    """Return a downwardAPI volume's files by path. One InputError reports the errors of all its items."""
     pod_fields = pod_fields_of(pod, (), sources.reader)
     files: dict[str, VolumeFile] = {}
     error_messages: list[str] = []
@@ -349,7 +344,6 @@ _PROJECTED_SOURCE_TYPES: Final = "configMap, secret, downwardAPI and serviceAcco
 
 
 def _validate_path(path: str) -> str:
-    """Return the path of a volume's file in normal form. InputError if the path is invalid."""
     components = path.split("/")
     if not path:
         raise errors.InputError('invalid path: must not be empty: ""')

@@ -105,7 +105,6 @@ def lost_line(now: Instant) -> containers.LogLine:
 
 
 def _stop_reason_text(pod: Obj) -> str:
-    """Return why a pod was stopped, according to its status; empty if unknown."""
     status = pod.get("status") or {}
     disruption = find_condition(pod, DISRUPTION_TARGET) or {}
     message = status.get("message") or status.get("reason") or disruption.get("message") or disruption.get("reason")
@@ -279,7 +278,6 @@ class SimulatedLog:
             self._finish_if_ended(run)
 
     def _finish_if_ended(self, run: SimulatedRun) -> None:
-        """If the container has ended, add the last log lines and close the log."""
         if run.end_state is None:
             return
         end_line = last_line(self._pod, run.end_state, self._plan, previous=self._previous)
@@ -288,7 +286,6 @@ class SimulatedLog:
         self.close()
 
     def _add_checkpoint_lines(self, end_time: Instant) -> None:
-        """Add the log lines of checkpoints up to `end_time` that the log does not have yet."""
         if end_time > self._reported_until:
             self._lines += checkpoint_lines(
                 self._start_time, self._plan.checkpoint_every, self._reported_until, end_time
@@ -307,7 +304,6 @@ class SimulatedLog:
 
 
 def _is_plain_init_container(pod: Obj, container: str) -> bool:
-    """Return whether a container is an init container and not a sidecar."""
     init_containers = pod["spec"].get("initContainers") or ()
     return any(
         init_container["name"] == container and init_container.get("restartPolicy") != "Always"

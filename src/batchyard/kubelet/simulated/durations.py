@@ -75,7 +75,6 @@ def run_plan_of(pod: meta.Obj, reader: Reader, default: Duration | None = None) 
 
 
 def _cluster_runtime(pod_and_jobs: Sequence[meta.Obj], reader: Reader, default: Duration | None) -> Duration:
-    """Return the run time in the Cluster object for a pod, its Job or its JobSet; otherwise the default."""
     cluster = next(iter(reader.list(scheme.CLUSTER)), None)
     runtime = named_runtime(cluster, [_namespaced_name(obj) for obj in pod_and_jobs])
     if runtime is None:
@@ -117,7 +116,6 @@ def _sleeping_time(image: str, command: tuple[str, ...], args: tuple[str, ...]) 
 
 
 def _exit_codes(obj: meta.Obj) -> Iterable[int]:
-    """Yield the exit code in an object's annotation, or nothing if the annotation is missing or invalid."""
     text = meta.annotation(obj, well_known.EXIT_CODE)
     exit_code = None if text is None else meta.parse_integer(text)
     if exit_code is not None and 0 <= exit_code <= 255:
@@ -132,7 +130,7 @@ def _parse_go_duration(text: str) -> Duration | None:
 
 
 def _sleep_duration(args: Sequence[str]) -> Duration | None:
-    """Return the total duration of GNU sleep's arguments, such as `1m 30`; None if one is invalid."""
+    """Return the total duration of GNU sleep's arguments, such as `1m 30`; None if one is invalid or there are none."""
     total_sleep_time = 0
     for arg in args:
         if arg in {"inf", "infinity"}:
@@ -146,7 +144,6 @@ def _sleep_duration(args: Sequence[str]) -> Duration | None:
 
 
 def _find_script(args: Sequence[str]) -> str | None:
-    """Return the script in a shell's arguments (after `-c` or an option such as `-ec`), or None."""
     for index, arg in enumerate(args):
         if not arg.startswith("-"):
             return None
@@ -174,12 +171,10 @@ def _script_duration(script: str) -> Duration | None:
 
 
 def _command_duration(command: Sequence[str]) -> Duration | None:
-    """Return the duration of a simple command if it is `sleep`; None for any other command."""
     return _sleep_duration(command[1:]) if command[0] == "sleep" else None
 
 
 def _split_script(script: str) -> list[str] | None:
-    """Split a shell script into words and operators; None if quotes are unbalanced or it has a here-document."""
     lines = [line for line in script.replace("\\\n", " ").splitlines() if not line.lstrip().startswith("#")]
     lexer = shlex.shlex("\n".join(lines), posix=True, punctuation_chars=_SHELL_PUNCTUATION)
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
@@ -191,7 +186,7 @@ def _split_script(script: str) -> list[str] | None:
 
 
 def _remove_comment_words(words: Sequence[str]) -> list[str] | None:
-    """Return a script's words without comments; None if one contains `sleep`, since its `#` may have been quoted."""
+    """Return a script's words without comments; None if a comment contains `sleep`, as its `#` may be quoted."""
     kept_words: list[str] = []
     is_comment = False
     for word in words:
@@ -204,7 +199,7 @@ def _remove_comment_words(words: Sequence[str]) -> list[str] | None:
 
 
 def _split_commands(words: Sequence[str]) -> Iterable[tuple[str, list[str], str]]:
-    """Yield each command of a script with the operators before and after it; the script's ends count as newlines."""
+    """Yield each command of a script with the operators before and after it; start and end count as newlines."""
     previous_operator: str = "\n"
     command: list[str] = []
     for word in (*words, "\n"):
@@ -288,7 +283,6 @@ def resume_from_checkpoint(
 
 
 def _work_after_run(pod: meta.Obj, new_pod: meta.Obj, interval: Duration) -> Duration:
-    """Return the checkpointed work of `pod` after its change to `new_pod`; 0 if it succeeded and starts again."""
     start_time, work_before_run = pods.running_since(pod), pods.resumed_work(pod)
     if start_time is None or pods.running_since(new_pod) == start_time:
         return work_before_run
@@ -324,7 +318,6 @@ def _larger_resumed_work(pod: meta.Obj, own_work: pods.ResumedWork | None, reade
 
 
 def _occupied_work_keys(pod: meta.Obj, reader: Reader) -> dict[str, None]:
-    """Return the keys under which other live or succeeded pods of the same Job record their checkpoints."""
     owner = meta.controller_of(pod)
     owned_objects = () if owner is None else reader.owned_by(owner["uid"], pod["metadata"].get("namespace", ""))
     return {
@@ -335,7 +328,6 @@ def _occupied_work_keys(pod: meta.Obj, reader: Reader) -> dict[str, None]:
 
 
 def _work_owner(pod: meta.Obj, reader: Reader) -> meta.Obj | None:
-    """Return a pod's topmost Job or JobSet, where its checkpointed work is recorded; None if the pod has none."""
     owners = list(meta.controlling_jobs(pod, reader.get))
     owner = meta.controller_of(pod)
     if owner is None or not owners or owners[0]["metadata"]["uid"] != owner["uid"]:
@@ -344,7 +336,6 @@ def _work_owner(pod: meta.Obj, reader: Reader) -> meta.Obj | None:
 
 
 def _record_work(job: meta.Obj, work_key: str, work: Duration) -> list[Write]:
-    """Return the write that raises the work recorded under `work_key` on a job to `work`, if it is less."""
     return (
         _update_if_changed(job, pods.with_saved_work(job, work_key, work))
         if pods.saved_work(job, work_key) < work

@@ -139,7 +139,6 @@ def status_after(sim_pod: SimulatedPod, pod_event: PodEvent, now: Instant) -> Ma
 
 
 def _arrival_events(sim_pod: SimulatedPod, now: Instant) -> Iterable[PodEvent]:
-    """Return what happens next to a bound pod that its kubelet has not accepted: acceptance, rejection or deletion."""
     pod, machine = sim_pod.pod, sim_pod.machine
     deleted_at = pods.deleted_at(pod)
     if deleted_at is not None:
@@ -150,7 +149,6 @@ def _arrival_events(sim_pod: SimulatedPod, now: Instant) -> Iterable[PodEvent]:
 
 
 def _run_events(sim_pod: SimulatedPod, run: pod_status.SimulatedRunState) -> Iterable[PodEvent]:
-    """Return the next event that a pod's containers cause themselves: they start, exit, or are found lost."""
     if "running" in run.state:
         started_at = parse_time(run.state["running"]["startedAt"])
         if started_at < sim_pod.machine.booted_at:
@@ -166,7 +164,7 @@ def _run_events(sim_pod: SimulatedPod, run: pod_status.SimulatedRunState) -> Ite
 
 
 def _end_events(sim_pod: SimulatedPod, run: pod_status.SimulatedRunState) -> Iterable[PodEvent]:
-    """Return how and when deletion, shutdown or deadline will end a pod.
+    """Return one event for each reason (deletion, shutdown, deadline) that will end a pod.
 
     Running containers exit after the stop time or the grace period, whichever is shorter.
     """
@@ -175,7 +173,6 @@ def _end_events(sim_pod: SimulatedPod, run: pod_status.SimulatedRunState) -> Ite
 
 
 def _end_requests(sim_pod: SimulatedPod) -> Iterable[tuple[Instant, Duration, PodEventKind]]:
-    """Yield the reasons to end a pod (deletion, shutdown, deadline), with the request's time and the grace period."""
     pod, deleted_at = sim_pod.pod, pods.deleted_at(sim_pod.pod)
     if deleted_at is not None:
         yield deleted_at, (pod["metadata"].get("deletionGracePeriodSeconds") or 0) * SECOND, PodEventKind.DELETE
@@ -191,7 +188,6 @@ def _end_requests(sim_pod: SimulatedPod) -> Iterable[tuple[Instant, Duration, Po
 
 
 def _restart_delay(run: pod_status.SimulatedRunState) -> Duration:
-    """Return the restart delay of ended containers: 0 for the first restart and after a long run."""
     terminated_state = run.last_state["terminated"]
     run_time = parse_time(terminated_state["finishedAt"]) - parse_time(terminated_state["startedAt"])
     if not run.restart_count or run_time > _BACKOFF_RESET_RUN_TIME:
@@ -210,7 +206,6 @@ def _running_status(sim_pod: SimulatedPod, run: pod_status.SimulatedRunState, no
 def _status_after_exit(
     sim_pod: SimulatedPod, run: pod_status.SimulatedRunState, at: Instant, now: Instant
 ) -> Mapping[str, Any]:
-    """Return a pod's status after its containers exited: restarted, in CrashLoopBackOff, or the final status."""
     exit_code = sim_pod.plan.exit_code
     terminated_state = pod_status.exited_state(exit_code, run.state["running"]["startedAt"], at)
     restart_policy = sim_pod.pod["spec"].get("restartPolicy", "Always")
@@ -232,13 +227,11 @@ def _backoff_state(pod: Obj, backoff: Duration) -> Mapping[str, Mapping[str, Any
 
 
 def _format_go_duration(duration: Duration) -> str:
-    """Format whole seconds as Go does: 40s, 1m20s, 5m0s."""
     minutes, seconds = divmod(duration // SECOND, 60)
     return f"{minutes}m{seconds}s" if minutes else f"{seconds}s"
 
 
 def _status_after_loss(sim_pod: SimulatedPod, run: pod_status.SimulatedRunState, now: Instant) -> Mapping[str, Any]:
-    """Return a pod's status after its machine crashed and came back without the pod's containers."""
     if sim_pod.pod["spec"].get("restartPolicy", "Always") == "Never" or pods.is_terminating(sim_pod.pod):
         return _status(sim_pod, FAILED, run._replace(state=pod_status.lost_state(_LOST_MESSAGE)), now)
     restarted_run = pod_status.SimulatedRunState({}, pod_status.lost_state(_RESTART_TEXT), run.restart_count + 1)
@@ -246,7 +239,6 @@ def _status_after_loss(sim_pod: SimulatedPod, run: pod_status.SimulatedRunState,
 
 
 def _rejected_status(sim_pod: SimulatedPod, now: Instant) -> Mapping[str, Any]:
-    """Return the status of a pod that the kubelet rejects because its node is shutting down."""
     return {
         **(sim_pod.pod.get("status") or {}),
         "phase": FAILED,
@@ -260,7 +252,6 @@ def _rejected_status(sim_pod: SimulatedPod, now: Instant) -> Mapping[str, Any]:
 def _shutdown_status(
     sim_pod: SimulatedPod, run: pod_status.SimulatedRunState, pod_event: PodEvent, now: Instant
 ) -> Mapping[str, Any]:
-    """Return the status of a pod that was ended by its node's shutdown, with the condition DisruptionTarget."""
     stopped_pod = with_status(sim_pod.pod, _stopped_status(sim_pod, run, pod_event, now))
     status: Mapping[str, Any] = pods.with_disruption(stopped_pod, pods.DISRUPTION_BY_KUBELET, now)["status"]
     return {**status, "reason": "Terminated", "message": pods.DISRUPTION_BY_KUBELET.message}
@@ -269,7 +260,6 @@ def _shutdown_status(
 def _stopped_status(
     sim_pod: SimulatedPod, run: pod_status.SimulatedRunState, pod_event: PodEvent, now: Instant
 ) -> Mapping[str, Any]:
-    """Return the Failed status of a pod whose containers were stopped, or killed after the grace period."""
     return _status(sim_pod, FAILED, run._replace(state=_final_container_state(sim_pod, run, pod_event)), now)
 
 
@@ -323,9 +313,9 @@ class SimulatedKubelets:
         return (key,) if self._is_simulated(event.obj) and _is_relevant_pod_change(event) else ()
 
     def _is_simulated(self, pod: Obj) -> bool:
-        """Return whether this controller advances a pod: on a simulated node, or ungated in a cluster without nodes.
+        """Return whether this controller simulates a pod: on a simulated node, or ungated in a cluster without nodes.
 
-        It also releases deleted pods that a checkpoint finalizer keeps.
+        Also return True for pods that a checkpoint finalizer keeps, since this controller removes the finalizer.
         """
         node = bound_node(pod)
         if node and node == self._local_node:
@@ -374,7 +364,6 @@ class SimulatedKubelets:
 
 
 def _record_work_before_crash(pod: Obj, reader: Reader) -> list[Write]:
-    """Return the write that records the checkpointed work of a pod after its machine crashed; empty if none is due."""
     instance = reader.get(Key(scheme.INSTANCE, "", bound_node(pod)))
     if instance is None or phase_of(instance) != CRASHED or running_since(pod) is None:
         return []
@@ -383,7 +372,6 @@ def _record_work_before_crash(pod: Obj, reader: Reader) -> list[Write]:
 
 
 def _is_relevant_pod_change(event: WatchEvent) -> bool:
-    """Return whether a pod is new, is waiting for its deletion, or changed its spec or deletion time."""
     pod, old = event.obj, event.old
     if event.type is _DELETED:
         return False
@@ -394,7 +382,6 @@ def _is_relevant_pod_change(event: WatchEvent) -> bool:
 
 
 def _is_relevant_machine_change(event: WatchEvent) -> bool:
-    """Return whether a Node or Instance is new or changed in a way that affects its pods; not if it was deleted."""
     if event.type is _DELETED or event.old is None:
         return event.type is not _DELETED
     if event.key.kind == scheme.NODE:
@@ -403,13 +390,11 @@ def _is_relevant_machine_change(event: WatchEvent) -> bool:
 
 
 def _machine_state(instance: Obj) -> tuple[Any, Any, bool]:
-    """Return the fields of a machine's Instance that affect its pods: phase, stop time and deletion."""
     status: Mapping[str, Any] = instance.get("status") or {}
     return status.get("phase"), status.get("stopAt"), "deletionTimestamp" in instance["metadata"]
 
 
 def _problem_events(key: Key, event_kind: PodEventKind, new_pod: Obj) -> list[EventRecord]:
-    """Return the Kubernetes Events about a problem of a pod, such as its deadline; empty without a problem."""
     if event_kind is PodEventKind.EXPIRE:
         return [EventRecord(key, "Normal", "DeadlineExceeded", DEADLINE_MESSAGE)]
     if event_kind is PodEventKind.REJECT:
@@ -425,7 +410,6 @@ def _problem_events(key: Key, event_kind: PodEventKind, new_pod: Obj) -> list[Ev
 
 
 def _full_container_name(pod: Obj) -> str:
-    """Format the name of a pod's first container with the pod's name and uid, as messages of the kubelet do."""
     metadata = pod["metadata"]
     container = pod["spec"]["containers"][0]["name"]
     return f"{container} in pod {metadata['name']}_{metadata.get('namespace') or ''}({metadata['uid']})"

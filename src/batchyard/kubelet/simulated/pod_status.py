@@ -181,7 +181,6 @@ def qos_class(spec: Mapping[str, Any]) -> str:
 
 
 def _conditions(pod: Obj, phase: str, run: SimulatedRunState, now: Instant) -> list[Mapping[str, Any]]:
-    """Return a simulated pod's conditions: those of other controllers, then the kubelet's own."""
     old = {c["type"]: c for c in (pod.get("status") or {}).get("conditions") or ()}
     is_creating = "waiting" in run.state and not run.last_state
     is_running, unready_reason = "running" in run.state, _unready_reason(pod, phase, run)
@@ -221,7 +220,6 @@ def _initialized_condition(pod: Obj, phase: str, is_creating: bool) -> tuple[boo
 
 
 def _format_names(containers: Iterable[Mapping[str, Any]]) -> str:
-    """Format the containers' names as Go prints a list, such as `[a b]`."""
     return f"[{' '.join(c['name'] for c in containers)}]"
 
 
@@ -267,7 +265,6 @@ def _pod_ip(pod: Obj, machine: NodeMachine) -> str:
 
 
 def _parse_amounts(container: Mapping[str, Any], kind: str) -> Mapping[str, int]:
-    """Return a container's CPU and memory requests or limits (`kind`), which determine the pod's QoS class."""
     quantities: Mapping[str, Any] = (container.get("resources") or {}).get(kind) or {}
     parsed_amounts: Sequence[tuple[str, int]] = [
         (name, meta.parse_quantity(quantities[name])) for name in _QOS_RESOURCES if name in quantities
@@ -341,12 +338,10 @@ class NodeAgents:
 
 
 def _is_readiness_change(event: WatchEvent) -> bool:
-    """Return whether a Node is new or its readiness has changed."""
     return event.old is None or conditions.readiness(event.obj) != conditions.readiness(event.old)
 
 
 def _updated_lease(node: Obj, lease: Obj | None, instance: Obj | None, now: Instant) -> Obj:
-    """Return a node's Lease: its renewal stops if the machine has crashed and resumes when the machine runs."""
     old_lease = health.new_lease(node, now) if lease is None else lease
     phase, has_heartbeats = _machine_phase(instance), health.has_heartbeats(old_lease)
     if instance is not None and phase == "Crashed" and has_heartbeats:
@@ -355,7 +350,6 @@ def _updated_lease(node: Obj, lease: Obj | None, instance: Obj | None, now: Inst
 
 
 def _with_readiness(node: Obj, instance: Obj | None, now: Instant) -> Obj:
-    """Return the Node with the Ready condition that its kubelet reports; the same object if it is unchanged."""
     readiness = conditions.readiness(node)
     if instance is not None and shutdown_notice_time(instance) is not None:
         return conditions.with_shutdown(node, now) if readiness == "True" else node
@@ -366,7 +360,6 @@ def _with_readiness(node: Obj, instance: Obj | None, now: Instant) -> Obj:
 
 
 def _machine_phase(instance: Obj | None) -> str:
-    """Return the phase of a machine's Instance; Running if there is no Instance."""
     return "Running" if instance is None else (instance.get("status") or {}).get("phase") or ""
 
 

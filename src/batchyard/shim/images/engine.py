@@ -123,7 +123,6 @@ def find_program(name: str) -> str | None:
 
 
 def _parse_image(image: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an image's id, names and configuration from the output of podman's or docker's `image inspect`."""
     image_config = image.get("Config") or {}
     repo_tags, repo_digests = image.get("RepoTags") or (), image.get("RepoDigests") or ()
     hex_digest = image["Id"].removeprefix("sha256:")
@@ -213,7 +212,6 @@ def run_engine_subreaper(container: EngineContainer, status_fd: int) -> NoReturn
 
 
 def _start_engine_command(container: EngineContainer) -> int:
-    """Fork `podman run` for a container, with this process's standard streams; return the pid of podman."""
     engine = container.engine
     engine_pid = os.fork()
     if engine_pid == 0:
@@ -229,7 +227,6 @@ def _start_engine_command(container: EngineContainer) -> int:
 
 
 def _wait_for_command(container: EngineContainer, engine_pid: int, exit_codes: dict[int, int]) -> int | None:
-    """Wait until a podman container executes its command; return the pid of its first process, or None on failure."""
     deadline = linux.monotonic() + _START_SECONDS
     while linux.monotonic() < deadline:
         _reap_exited_children(exit_codes)
@@ -262,13 +259,11 @@ def _is_command_executed(pid: int) -> bool:
 
 
 def _wait_for_process(process_fd: int) -> None:
-    """Wait until the process of a pidfd has ended, and close the pidfd."""
     select.select([process_fd], [], [])
     os.close(process_fd)
 
 
 def _reap_children(exit_codes: dict[int, int]) -> None:
-    """Reap this process's children after a container has ended, until none is left or a time limit is reached."""
     deadline = linux.monotonic() + _CLEANUP_SECONDS
     while _reap_exited_children(exit_codes) and linux.monotonic() < deadline:
         select.select([], [], [], _POLL_SECONDS)
@@ -285,7 +280,6 @@ def _reap_exited_children(exit_codes: dict[int, int]) -> bool:
 
 
 def _read_exit_status(container: EngineContainer, reaped_exit_code: int | None) -> tuple[int, bool]:
-    """Return a container's exit code, and whether it was OOM-killed; `reaped_exit_code` is from waitpid, if known."""
     output_format = "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}}"
     fields = container.engine.run_command(
         "container", "inspect", "--format", output_format, container.name

@@ -57,7 +57,7 @@ def find_engines(
     *,
     may_run: bool,
 ) -> EngineSearchResult:
-    """Detect this machine's usable container engines; `may_run`: podman may run containers, not only pull images."""
+    """Detect this machine's usable container engines. If `may_run` is False, podman may only pull images."""
     engines, failures, run_failure = [], [], ""
     for kind in (PODMAN, DOCKER):
         path = None if kind in disabled_names else find_program(kind)
@@ -93,7 +93,6 @@ def _detect_podman(path: str, environment: Mapping[str, str], node: int) -> Cont
 
 
 def _detect_docker(path: str, environment: Mapping[str, str], node: int) -> ContainerEngine | EngineFailure:
-    """Return docker if its daemon answers at the endpoint of the user's docker context; otherwise why it does not."""
     docker_environment = dict(environment)
     if "DOCKER_HOST" not in docker_environment:
         argv = [path, "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"]
@@ -113,14 +112,12 @@ def _detect_docker(path: str, environment: Mapping[str, str], node: int) -> Cont
 
 
 def _write_podman_settings(node: int) -> str:
-    """Write a podman configuration file (containers.conf) to the node directory; return its path."""
     with open(os.open("containers.conf", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600, dir_fd=node), "w") as file:
         file.write(_PODMAN_SETTINGS)
     return os.readlink(f"/proc/self/fd/{node}") + "/containers.conf"
 
 
 def _find_working_runtime(node: int, engine: ContainerEngine, node_cgroups: Cgroups | None) -> ContainerEngine | str:
-    """Return podman with the first OCI runtime that can run a trial container; otherwise the reason, as text."""
     if node_cgroups is not None and cgroups.engine_group_name(node_cgroups.base_group) is None:
         return "the control group of this process has different names for different controllers (cgroup v1)"
     node_path, first_failure = os.readlink(f"/proc/self/fd/{node}"), ""
@@ -222,7 +219,6 @@ def write_env_file(environment: Mapping[str, str]) -> tuple[int, list[str]]:
 
 
 def _stream_options(spec: Mapping[str, Any]) -> list[str]:
-    """Return podman's options for stdin, stdout and stderr: those of the shim, or a terminal that podman forwards."""
     stdin_options = ["--interactive"] if spec["stdin"] else []
     if spec["tty"]:
         return ["--tty", "--log-driver", "none", *stdin_options]
@@ -230,7 +226,6 @@ def _stream_options(spec: Mapping[str, Any]) -> list[str]:
 
 
 def _namespace_options(spec: Mapping[str, Any], sandbox_pid: int) -> list[str]:
-    """Return podman's options that let a container join the namespaces of its pod's sandbox."""
     ns_options = [option for name in ("ipc", "uts") for option in (f"--{name}", f"ns:/proc/{sandbox_pid}/ns/{name}")]
     return [*ns_options, "--network", f"ns:/proc/{sandbox_pid}/ns/net" if spec["network"] == "pod" else "host"]
 
@@ -246,13 +241,11 @@ def _limit_options(spec: Mapping[str, Any], group: CgroupPaths) -> list[str]:
 
 
 def _user_options(spec: Mapping[str, Any]) -> list[str]:
-    """Return podman's options for a container's user (if not the image's own) and supplementary groups."""
     group_options = [option for group in spec.get("groups") or () for option in ("--group-add", str(group))]
     return [*(["--user", spec["user"]] if spec["user"] else []), *group_options]
 
 
 def _mount_options(spec: Mapping[str, Any], paths: EngineContainerPaths) -> list[str]:
-    """Return podman's options that mount volumes, /etc files, termination-message file and working directory."""
     termination_path = spec["terminationMessagePath"]
     mount_fields = [(mount["source"], mount["target"], mount["readOnly"]) for mount in spec["mounts"]]
     targets = {target for _, target, _ in mount_fields}
@@ -270,6 +263,5 @@ def _mount_options(spec: Mapping[str, Any], paths: EngineContainerPaths) -> list
 
 
 def _format_mount(source: str, target: str, is_read_only: bool) -> str:
-    """Format a bind mount as the value of podman's option `--mount` (comma-separated, quoted if needed)."""
     fields = ["type=bind", f"source={source}", f"target={target}", *(["readonly=true"] if is_read_only else [])]
     return ",".join('"' + field.replace('"', '""') + '"' if set(field) & {",", '"'} else field for field in fields)

@@ -49,7 +49,6 @@ def program_links() -> dict[str, str]:
 
 
 def _venv_folders(venv: str | None) -> list[str]:
-    """Return the directories that containers need for a Python virtual environment and do not see anyway."""
     if not venv:
         return []
     folders = [venv]
@@ -61,7 +60,6 @@ def _venv_folders(venv: str | None) -> list[str]:
 
 
 def _read_interpreter_home(venv: str) -> str:
-    """Return the directory of a virtual environment's base interpreter, from pyvenv.cfg; '' if unknown."""
     try:
         with open(f"{venv}/pyvenv.cfg", encoding="utf-8") as file:
             for line in file:

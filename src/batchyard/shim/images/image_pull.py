@@ -77,7 +77,6 @@ def _export_container(engine: ContainerEngine, name: str, target: str) -> dict[s
 
 
 def _execute_export_command(engine: ContainerEngine, name: str, stdout: int, stderr: int) -> None:
-    """In a forked child: execute the engine's command that exports container `name` as a tar archive to `stdout`."""
     try:
         linux.die_with_parent(signal.SIGKILL)
         os.setsid()
@@ -161,7 +160,6 @@ def _run_pull(run: ShimRun, engine: ContainerEngine) -> CommandResult:
 
 
 def _unpack_if_needed(run: ShimRun, engine: ContainerEngine, image: Mapping[str, Any]) -> dict[str, str]:
-    """Unpack an image into the store, once, if its engine cannot run containers; return the image's new fields."""
     if engine.runs_containers:
         return {}
     name = rootfs_store.store_name(image["id"])
@@ -210,27 +208,23 @@ class _FileLock:
 
 
 def _format_seconds(seconds: float) -> str:
-    """Format seconds, rounded to milliseconds, as Go formats a duration (`350ms`, `1.5s`)."""
     milliseconds = round(seconds * 1000)
     return f"{milliseconds}ms" if milliseconds < 1000 else f"{milliseconds / 1000:g}s"
 
 
 def _cancel_pull_if_stopped(run: ShimRun) -> None:
-    """Raise _PullCancelled if the kubelet has requested to stop the image pull or has removed its directory."""
     if run.is_gone() or run.read_stop_request():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # only once: the cleanup must not be interrupted
         raise _PullCancelled
 
 
 def _report_event(run: ShimRun, event_type: str, reason: str, message: str) -> None:
-    """Add a message of an Event type (Normal or Warning) to the pull's state; the kubelet records it as an Event."""
     previous_warnings = run.state.get("warnings") or []
     warning = {"n": len(previous_warnings) + 1, "type": event_type, "reason": reason, "message": message}
     _report_state(run, phase="Running", startedAt=linux.now(), warnings=[*previous_warnings, warning])
 
 
 def _complete_pull(run: ShimRun, engine: ContainerEngine, engine_image: Mapping[str, Any], message: str) -> None:
-    """Unpack the image if needed, and report `message` and the metadata of `engine_image` as the pull's result."""
     unpacking_fields = _unpack_if_needed(run, engine, engine_image)
     _report_event(run, "Normal", "Pulled", message)
     image = {
@@ -390,7 +384,6 @@ def start_image_helper(
 
 
 def _receive_result(connection: socket.socket) -> dict[str, Any]:
-    """Return the result of the detection that the image helper sends, or the reason why there is none."""
     try:
         result: dict[str, Any] = json.loads(connection.recv(_RESULT_BYTES))
     except TimeoutError:
@@ -403,7 +396,6 @@ def _receive_result(connection: socket.socket) -> dict[str, Any]:
 
 
 def _serve_requests(node: int, connection: socket.socket, detect_engines: Callable[..., EngineSearchResult]) -> None:
-    """In the image helper process: detect engines, then fork a shim per pull request until the spawner ends."""
     kept_fds = sorted({node, connection.fileno()})
     for lower, upper in zip([2, *kept_fds], [*kept_fds, os.sysconf("SC_OPEN_MAX")], strict=True):
         os.closerange(lower + 1, upper)

@@ -121,7 +121,6 @@ def collect_garbage(node: int, bytes_max: float) -> None:
 
 
 def _try_remove_image(roots_fd: int, name: str) -> bool:
-    """Remove an unpacked image from the store; return False if a container uses it."""
     with suppress(FileNotFoundError):
         lock_fd = os.open(f"{name}/lock", os.O_RDWR, dir_fd=roots_fd)
         try:

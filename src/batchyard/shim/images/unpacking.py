@@ -45,7 +45,6 @@ def unpack(archive_fd: int, target: str) -> dict[str, Any]:
 
 
 def _unpack_in_child(archive_fd: int, target: str, result_writer: int) -> None:
-    """In a forked child: unpack the archive into `target`, and write the result to the pipe `result_writer`."""
     try:
         linux.die_with_parent(signal.SIGKILL)
         if os.geteuid() != 0:
@@ -63,7 +62,6 @@ def _unpack_in_child(archive_fd: int, target: str, result_writer: int) -> None:
 
 
 def _write_members(archive_fd: int) -> int:
-    """Write all members of a tar archive below /; return the total size of the written files in bytes."""
     total_bytes, folder_times = 0, []
     with open(archive_fd, "rb") as file, tarfile.open(fileobj=file, mode="r|", bufsize=_COPY_CHUNK_BYTES) as tar:
         for member in _iterate_members(tar):
@@ -95,7 +93,6 @@ def _make_folder(path: str, member: tarfile.TarInfo) -> None:
 
 
 def _write_member(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
-    """Write one member of a tar archive (a file, a link or a FIFO) to `path`."""
     if member.issym():
         os.symlink(member.linkname, path)
     elif member.islnk():
@@ -112,7 +109,6 @@ def _write_member(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) 
 
 
 def _read_text(path: str) -> str:
-    """Return at most 1 MiB of a file's text; empty if the file cannot be read."""
     with suppress(OSError), open(path, "rb") as file:
         return file.read(_ACCOUNT_FILE_BYTES_MAX).decode(errors="replace")
     return ""
@@ -132,8 +128,8 @@ def add_mount_points(
 ) -> dict[str, str]:
     """Add missing mount points to read-only directories, by overlay mounts; return the source path by mount point.
 
-    A needed path is a path in the container, and whether it is a directory. The overlays are mounted below `run_root`,
-    in a new mount namespace, so that no other process sees them.
+    Each item of `needed_paths` is a path in the container, and whether a directory is needed there. The overlays are
+    mounted below `run_root`, in a new mount namespace, so that no other process sees them.
     """
     sources_by_mount_point = dict(folders)
     missing_by_folder: dict[str, list[tuple[str, bool]]] = {}
@@ -227,7 +223,6 @@ def unshare_mounts() -> None:
 
 
 def _escape_path(path: str) -> str:
-    """Escape the special characters of a path in overlayfs mount options."""
     return path.replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")
 
 

@@ -133,7 +133,6 @@ def bubblewrap_options(
 
 
 def _user_options(user: Mapping[str, int] | None) -> list[str]:
-    """Return bubblewrap's options that run the container as `user`; None: as the user that starts bubblewrap."""
     return [*USER_NAMESPACE_OPTIONS, "--uid", str(user["uid"]), "--gid", str(user["gid"])] if user else []
 
 
@@ -163,7 +162,6 @@ def lacks_working_directory(spec: Mapping[str, Any], folder_sources: Mapping[str
 
 
 def _root_options(view: ContainerView, paths: ContainerPaths) -> list[str]:
-    """Return bubblewrap's options for the root filesystem: an unpacked image, or the machine's directories."""
     if "/" in view.folder_sources:
         return ["--bind", view.folder_sources["/"], "/"]
     run_root = f"{paths.run}/root"
@@ -174,13 +172,11 @@ def _root_options(view: ContainerView, paths: ContainerPaths) -> list[str]:
 
 
 def _device_options(devices: Sequence[str]) -> list[str]:
-    """Return bubblewrap's options for /proc, /sys, the standard devices, and the container's assigned devices."""
     device_options = [option for device in devices for option in ("--dev-bind", device, device)]
     return ["--proc", "/proc", "--ro-bind", "/sys", "/sys", "--dev", "/dev", *device_options]
 
 
 def _etc_options(paths: ContainerPaths, view: ContainerView) -> list[str]:
-    """Return bubblewrap's options that mount the pod's hosts, hostname and resolv.conf in /etc."""
     etc_paths = {f"{paths.sandbox}/{name}": view.resolve_path(f"/etc/{name}") for name in state_dir.SANDBOX_FILES}
     return [option for file, target in etc_paths.items() for option in ("--bind", file, target)]
 
@@ -199,7 +195,6 @@ def _termination_log_options(path: str, paths: ContainerPaths, view: ContainerVi
 
 
 def _working_directory_options(spec: Mapping[str, Any], paths: ContainerPaths, view: ContainerView) -> list[str]:
-    """Return bubblewrap's options that create the working directory, if it is missing, and change to it."""
     working_directory = spec["workingDir"] or "/"
     if view.lacks_working_directory:
         bind_options = ["--bind", f"{paths.run}/root/folder", view.resolve_path(working_directory)]

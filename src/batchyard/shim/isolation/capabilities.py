@@ -216,7 +216,6 @@ def _drop_unusable_engines(node: int, engine_search: EngineSearchResult, *, has_
 
 
 def _can_mount_overlayfs(node: int) -> bool:
-    """Return whether a writable overlay can be mounted over a directory, as containers of images need."""
     path = os.readlink(f"/proc/self/fd/{node}") + "/layers"
     state_dir.remove_tree(node, "layers")
     os.makedirs(f"{path}/lower")
@@ -260,7 +259,6 @@ def _make_user_namespace() -> None:
 
 
 def _write_to_overlay(lower_folder: str, run_folder: str) -> None:
-    """Mount a writable overlay of the directory `lower_folder` in a new mount namespace, and write a file to it."""
     os.close(os.open(f"{unpacking.mount_writable_overlay(lower_folder, run_folder)}/file", os.O_WRONLY | os.O_CREAT))
 
 
@@ -292,7 +290,6 @@ def _read_bubblewrap_version(bubblewrap_path: str, *, is_tried: bool) -> str | N
 
 
 def _can_map_users(node: int, bubblewrap_path: str) -> bool:
-    """Return whether an id-mapped user of a pod can run bubblewrap and write to the pod's directory."""
     os.makedirs(os.readlink(f"/proc/self/fd/{node}") + f"/{_USER_MAPPING_TRIAL_FOLDER}", 0o700, exist_ok=True)
     can_map_users = succeeds_in_child(partial(_execute_as_pod_user, node, bubblewrap_path))
     state_dir.remove_tree(node, _USER_MAPPING_TRIAL_FOLDER)
@@ -300,7 +297,6 @@ def _can_map_users(node: int, bubblewrap_path: str) -> bool:
 
 
 def _execute_as_pod_user(node: int, bubblewrap_path: str) -> None:
-    """In a forked child: become the user of a trial pod, write to the pod's directory, and execute bubblewrap."""
     trial_folder = os.readlink(f"/proc/self/fd/{node}") + f"/{_USER_MAPPING_TRIAL_FOLDER}"
     executable_fd, null_fd = os.open(bubblewrap_path, os.O_RDONLY), os.open("/dev/null", os.O_RDWR)
     pod_users = PodUsers("", create_pod_user_namespace(""), trial_folder)

@@ -132,7 +132,7 @@ def watch_for_oom(group: CgroupPaths) -> int | None:
 def remove_group(group: CgroupPaths, *, has_namesakes: bool = False) -> None:
     """Kill all processes in a control group and its child groups, and remove these groups; give up after 10 seconds.
 
-    `has_namesakes`: a container runtime has also created groups of that name for controllers that are not used here.
+    `has_namesakes` is whether a container runtime has created groups of that name for other controllers, too.
     """
     deadline = linux.monotonic() + _REMOVAL_TIMEOUT_SECONDS
     for path in dict.fromkeys((_groups_of_all_controllers(group) if has_namesakes else group).values()):
@@ -147,13 +147,11 @@ def find_leftover_groups(base: CgroupPaths, prefix: str) -> dict[str, CgroupPath
 
 
 def _groups_of_all_controllers(group: CgroupPaths) -> CgroupPaths:
-    """Return the directories of a control group in all mounted v1 hierarchies, by controller."""
     name = engine_group_name(group)
     return {key: f"{mount_point}{name}" for key, (_, mount_point) in _read_cgroup_mounts().items()} if name else group
 
 
 def _try_remove_cgroup(path: str) -> bool:
-    """Kill the processes of a control group and remove its directory; return whether it is gone."""
     for name in _list_folders(path):
         _try_remove_cgroup(f"{path}/{name}")
     for pid in _read_file(f"{path}/cgroup.procs").split():
@@ -186,18 +184,15 @@ def _read_cgroup_mounts() -> dict[str, tuple[str, str]]:
 
 
 def _group_path(mount: tuple[str, str], group: str) -> str:
-    """Return the directory of the control group `group` below a cgroup mount (root group, mount point)."""
     mount_root, mount_point = mount
     return f"{mount_point}/{group.removeprefix(mount_root).strip('/')}".rstrip("/")
 
 
 def _choose_deeper_group(group: str, memory_group: str) -> str:
-    """Return the memory controller's group if it is below a controller's `group`, so that both have the same name."""
     return memory_group if memory_group.startswith(f"{group.rstrip('/')}/") else group
 
 
 def _find_unified_hierarchy(mount_point: str, path: str) -> Cgroups | None:
-    """Return the nearest v2 group (own or ancestor) that can have child groups with memory limits; None for none."""
     while True:
         if _can_create_child_groups(path):
             _write_each_value(f"{path}/cgroup.subtree_control", [f"+{name}" for name in _CONTROLLERS])
@@ -211,7 +206,6 @@ def _find_unified_hierarchy(mount_point: str, path: str) -> Cgroups | None:
 
 
 def _can_create_child_groups(path: str) -> bool:
-    """Return whether this process can create a child group of a control group and join it."""
     trial_path = f"{path}/batchyard-trial-{os.getpid()}"
     try:
         os.makedirs(trial_path)

@@ -135,7 +135,6 @@ class _MountTree:
             os.close(make_directories(self._open_mount(outer), self._relative_path(target, outer), _FOLDER_MODE))
 
     def outermost_mounts(self) -> list[dict[str, Any]]:
-        """Return the outermost volume mounts, which contain the attached ones, as rows of a container's spec."""
         return [
             {"source": self._stage_paths[index], "target": volume_mount.target, "readOnly": False}
             if index in self._stage_paths
@@ -148,7 +147,6 @@ class _MountTree:
         return target.removeprefix(self._mounts[outer_index].target)
 
     def _open_mount(self, index: int) -> int:
-        """Return a descriptor of mount number `index`; an outermost mount is first attached in the run's folder."""
         if index not in self._mount_fds:
             if not self._mount_fds:
                 unpacking.unshare_mounts()
@@ -224,7 +222,6 @@ def attach_nested_mounts(spec: Mapping[str, Any], resolve_path: Callable[[str], 
 
 
 def _check_mount_point(target: str) -> None:
-    """Raise ValueError if a mount point is /, is /proc, or lies in /proc."""
     if target == "/":
         raise ValueError("a volume cannot be mounted at /: use another mountPath")
     if image_kinds.is_within(target, "/proc"):

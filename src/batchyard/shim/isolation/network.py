@@ -94,7 +94,6 @@ class Netlink:
         return int(struct.unpack_from("=4xi", response)[0])
 
     def _send_request(self, kind: int, flags: int, body: bytes) -> bytes:
-        """Send an rtnetlink request; return the response, empty for an acknowledgement. OSError if it is refused."""
         ack_flag = 0 if kind == _GETLINK else _ACK
         self._socket.send(struct.pack("=IHHII", 16 + len(body), kind, _REQUEST | ack_flag | flags, 1, 0) + body)
         response = self._socket.recv(65536)
@@ -108,7 +107,6 @@ class Netlink:
 
 
 def _link_header(is_up: bool = False) -> bytes:
-    """Return the header (struct ifinfomsg) of an rtnetlink request about an interface that an attribute names."""
     return struct.pack("=BxHiII", socket.AF_UNSPEC, 0, 0, _INTERFACE_UP if is_up else 0, _INTERFACE_UP if is_up else 0)
 
 
@@ -177,7 +175,6 @@ def start_switch(node: int) -> SwitchConnection | None:
 
 
 def _run_switch(listener: socket.socket) -> NoReturn:
-    """In a forked child: hold the pods' network and bridge until the last client disconnects, then exit."""
     try:
         os.setsid()
         os.closerange(3, listener.fileno())
@@ -212,7 +209,6 @@ class _Switch:
         self._loop.when_readable(client_connection.fileno(), partial(self._handle_request, client_connection))
 
     def _handle_request(self, connection: socket.socket) -> None:
-        """Send the client a socket in the pods' network if it requests one; handle the end of the connection."""
         try:
             request = connection.recv(16)
             if request in _SOCKET_TYPES:

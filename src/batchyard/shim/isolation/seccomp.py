@@ -82,7 +82,6 @@ def build_bpf_program(spans: Sequence[SyscallSpan], architecture: int, foreign_b
 
 
 def _search_steps(spans: Sequence[SyscallSpan]) -> list[_Instruction]:
-    """Return BPF instructions that find the range of the system call by binary search, and return its action."""
     if len(spans) == 1:
         return _decision_steps(spans[0])
     middle_index = len(spans) // 2
@@ -108,7 +107,6 @@ _JUMP_FAIL, _JUMP_PASS = 300, 301
 
 
 def _comparison_steps(comparison: ArgumentComparison) -> list[_Instruction]:
-    """Return BPF instructions that compare a 64-bit argument: first its high half, then its low half."""
     low_half, high = comparison.value & _WORD_MASK, comparison.value >> 32 & _WORD_MASK
     argument_offset = _ARGUMENTS_OFFSET + 8 * comparison.argument
     load_high, load_low = _Instruction(_LOAD, argument_offset + 4), _Instruction(_LOAD, argument_offset)
@@ -158,7 +156,6 @@ def _resolve_jumps(tests: list[_Instruction]) -> list[_Instruction]:
 
 
 def _is_test_start(test_steps: list[_Instruction], index: int) -> bool:
-    """Return whether the BPF instruction at `index` begins a test: it loads the high half of an argument."""
     return test_steps[index].code == _LOAD and (test_steps[index].value - _ARGUMENTS_OFFSET) % 8 == 4
 
 
@@ -421,7 +418,6 @@ _SYSCALL_ARGUMENTS_MAX: Final = 6
 
 
 def _parse_profile(document: Mapping[str, Any]) -> SeccompProfile:
-    """Parse the JSON document of a seccomp profile. ValueError, KeyError or TypeError if it is malformed."""
     default_action = _parse_action(document["defaultAction"], document.get("defaultErrnoRet"))
     rules = []
     for syscall_rule in document.get("syscalls") or ():

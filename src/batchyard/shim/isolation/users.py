@@ -86,7 +86,7 @@ class PodUsers:
         linux.become_user_of(self._namespace, 0, 0)
 
     def _copy_mapped_mount(self, source: str, is_shared: bool, is_of_machine: bool) -> int:
-        """Return a detached copy of a mount whose owners are mapped to the pod's user.
+        """Return the descriptor of a detached copy of a mount, with owners mapped to the pod's user.
 
         If the filesystem does not support that, the copy is not mapped, and the pod's user becomes the owner of the
         pod's own files.
@@ -100,7 +100,7 @@ class PodUsers:
         return copied_mount_fd
 
     def _create_shared_namespace(self) -> int:
-        """Return a user namespace that maps root to the pod's Unix user, and each other user to itself."""
+        """Return a descriptor of a user namespace that maps root to the pod's user, and the lower ids to themselves."""
         last_id = _last_mapped_id()
         return linux.make_user_namespace(*_format_id_maps((0, self.id, 1), (1, 1, min(self.id, last_id + 1) - 1)))
 
@@ -143,7 +143,7 @@ def _has_id_range(first_id: int, id_count: int) -> bool:
 
 
 def _upper_id_range() -> tuple[int, int]:
-    """Return the third quarter of the largest range of mapped ids (first id, count). OSError if that is empty."""
+    """Return the third quarter of the largest range of mapped ids (first id, count). Raises OSError if it is empty."""
     range_start, end = max(_read_id_ranges(), key=lambda extent: extent[1] - extent[0], default=(0, 0))
     id_count = (end - range_start) // 4
     if id_count < 1:
@@ -185,7 +185,6 @@ def _find_account(user: str, passwd: str) -> ImageAccount:
 
 
 def _parse_account_entries(text: str, fields_min: int) -> Iterator[list[str]]:
-    """Yield the valid lines of a passwd or group file as lists of fields: with enough fields and numeric ids."""
     for line in text.splitlines():
         entry = line.split(":")
         if len(entry) >= fields_min and all(value.isdigit() for value in entry[2 : 4 if fields_min > 3 else 3]):
