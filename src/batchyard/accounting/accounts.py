@@ -154,7 +154,6 @@ def _statement_lines(
     cents_by_row: Mapping[_StatementRow, int],
     line_by_row: Mapping[_StatementRow, _StatementRow],
 ) -> list[StatementLine]:
-    """Return statement lines; `line_by_row` maps each account row to the line where its time and cents are summed."""
     accounts_by_line: dict[_StatementRow, CostAccount] = {}
     cents_by_line: dict[_StatementRow, int] = {}
     for row, line in line_by_row.items():

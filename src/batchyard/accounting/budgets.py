@@ -188,15 +188,15 @@ def budget_amount_text(budget: Obj, amount: int) -> str:
 
 
 def _with_annotations(metadata: Obj, annotations: Obj) -> dict[str, Any]:
-    """Return object metadata with its annotations replaced; without `annotations` if there are none."""
     other_fields = {k: v for k, v in metadata.items() if k != "annotations"}
     return other_fields | ({"annotations": annotations} if annotations else {})
 
 
 def with_stop_policy(queue: Obj, evaluations: Iterable[BudgetEvaluation]) -> Obj:
-    """Return a LocalQueue with the stopPolicy that Budgets require, or with its previous stopPolicy restored.
+    """Return a LocalQueue with the strictest of its own stopPolicy and those that Budgets require.
 
-    The previous stopPolicy is kept in an annotation. If nothing changes, the same object is returned.
+    An annotation keeps the queue's own stopPolicy, which is restored when no Budget requires another. If nothing
+    changes, the same object is returned.
     """
     metadata, current_policy = queue["metadata"], queue["spec"].get("stopPolicy") or "None"
     hold_evaluations = [each for each in evaluations if each.stop_policy != "None" and each.covers(metadata["name"])]
@@ -216,7 +216,10 @@ def with_stop_policy(queue: Obj, evaluations: Iterable[BudgetEvaluation]) -> Obj
 
 
 def with_priority_boost(workload: Obj, evaluations: Iterable[BudgetEvaluation]) -> Obj:
-    """Return a Workload with the priority boost annotation that Budgets require; unchanged if it is up to date."""
+    """Return a Workload with the priority boost annotation that Budgets require, or without it if they require none.
+
+    If nothing changes, the same object is returned.
+    """
     metadata = workload["metadata"]
     queue_name = workload["spec"].get("queueName", "")
     priority_boost_value = min((each.priority_boost for each in evaluations if each.covers(queue_name)), default=0)
@@ -244,13 +247,11 @@ def thresholds_of(budget: Obj) -> list[Mapping[str, Any]]:
 
 
 def _forecast_usage(budget_use: BudgetUse, period: BudgetPeriod, end: Instant, now: Instant) -> int:
-    """Return the usage to expect from `now` until `end`, at the average rate of the past day within the period."""
     elapsed_time: Duration = min(DAY, now - period.begin)
     return budget_use.recent_amount * (end - now) // elapsed_time if elapsed_time else 0
 
 
 def _month_begin(instant: Instant) -> Instant:
-    """Return the first instant of the UTC month that contains an instant."""
     return parse_time(f"{format_time(instant)[:7]}-01T00:00:00Z")
 
 
@@ -264,8 +265,6 @@ _BUDGET_BATCH_KIND: Final = "Budgets"
 
 
 class _UsageSpan(NamedTuple):
-    """The usage of a namespace, by LocalQueue, in a time span that starts at `begin`."""
-
     begin: Instant
     #: The usage by LocalQueue and by whether the pods still run.
     usage: Mapping[tuple[str, bool], RecordedAmount]
@@ -311,7 +310,6 @@ class Budgets:
         return namespace_keys if self._budgets.get(namespace) or annotation(obj, annotation_name) is not None else ()
 
     def _may_need_reconcile(self, event: WatchEvent) -> bool:
-        """Return whether a Workload event may change the namespace's costs or require a changed priority boost."""
         namespace = event.key.namespace
         if event.old is None or annotation(event.obj, well_known.PRIORITY_BOOST) is not None:
             return self._is_demoting_by_namespace.get(namespace, False) or namespace not in self._requeued_namespaces
@@ -350,7 +348,6 @@ class Budgets:
     def _apply_actions(
         self, namespace: str, evaluations: Sequence[BudgetEvaluation], reader: Reader, reconcile_result: ReconcileResult
     ) -> None:
-        """Add to the result the writes that set stopPolicies and priority boosts as the namespace's Budgets require."""
         for queue in reader.list(scheme.LOCAL_QUEUE, namespace):
             updated_object = with_stop_policy(queue, evaluations)
             if updated_object is not queue:
@@ -389,7 +386,6 @@ class Budgets:
         return BudgetUse(spent_amount, running_amount, recent_amount, total_hourly_rate, committed_amount)
 
     def _usage_spans(self, namespace: str, reader: Reader, ledger: CostLedger, now: Instant) -> Sequence[_UsageSpan]:
-        """Return a namespace's usage by time span: from CostRecords and, for the hour not closed yet, the ledger."""
         closed_objects = {
             key_of(obj): obj for obj in reader.list(scheme.COST_RECORD, namespace) if not is_checkpoint(obj)
         }
@@ -417,10 +413,6 @@ def _sum_by_queue(amounts_by_account: Mapping[AccountKey, RecordedAmount]) -> di
 
 
 def _latest_workload_end(workload: Obj | None, period: BudgetPeriod, now: Instant) -> Instant:
-    """Return the latest time at which a Workload stops within the period.
-
-    If neither the end of the period nor that of the Workload's execution is known, return one hour from now.
-    """
     end = now + HOUR if period.end is None else period.end
     admitted_condition = None if workload is None else find_condition(workload, "Admitted")
     seconds_max: int | None = None if workload is None else workload["spec"].get("maximumExecutionTimeSeconds")
@@ -431,7 +423,6 @@ def _latest_workload_end(workload: Obj | None, period: BudgetPeriod, now: Instan
 
 
 def _affects_costs(event: WatchEvent) -> bool:
-    """Return whether a Workload was created or deleted, or became or ceased to be Admitted or Finished."""
     if event.old is None or event.type is EventType.DELETED:
         return True
     old_conditions, new_conditions = (
@@ -441,7 +432,6 @@ def _affects_costs(event: WatchEvent) -> bool:
 
 
 def _threshold_events(budget: Obj, result: BudgetEvaluation, period: BudgetPeriod, use: BudgetUse) -> list[EventRecord]:
-    """Return a warning Event for each threshold that a Budget has reached since its last status."""
     unit = "dollars" if is_in_dollars(budget) else "accelerator hours"
     return [
         EventRecord(
@@ -456,7 +446,6 @@ def _threshold_events(budget: Obj, result: BudgetEvaluation, period: BudgetPerio
 
 
 def _stop_policy_event(old_queue: Obj, new_queue: Obj) -> EventRecord:
-    """Return the Event about a LocalQueue whose stopPolicy a Budget has set or has restored."""
     budget_names = annotation(new_queue, well_known.HELD_BY)
     if budget_names is not None:
         return EventRecord(

@@ -79,7 +79,6 @@ def _new_ledger(reader: Reader, last_checkpoint: records.ParsedCostRecord | None
 def _restore_ledger(
     ledger: CostLedger, last_checkpoint: records.ParsedCostRecord, existing_objects: Iterable[Obj]
 ) -> None:
-    """Add the objects that existed at the checkpoint to the cost ledger, and restore its accounts."""
     objects_by_key = {key_of(obj): obj for obj in existing_objects}
     for key, obj in _in_observation_order(objects_by_key):
         ledger.observe([_added_event(key, obj)], last_checkpoint.through)
@@ -103,7 +102,10 @@ def _restore_ledger(
 
 
 def _object_at(obj: Obj, at_time: Instant) -> Obj | None:
-    """Return an Instance, Node or pod as it was at this time; None if it did not exist yet or had ended."""
+    """Return None for an Instance or pod that started after `at_time`, and for a pod that ended by then.
+
+    A pod that ended later is returned as Running. If the time of its end is not recorded, None is returned.
+    """
     kind = key_of(obj).kind
     started_at = (
         records.billed_from(obj) if kind == scheme.INSTANCE else records.bound_at(obj) if kind == scheme.POD else None
@@ -119,7 +121,7 @@ def _object_at(obj: Obj, at_time: Instant) -> Obj | None:
 def _with_change_times(
     changes: Iterable[WatchEvent], last_checkpoint: records.ParsedCostRecord | None, now: Instant
 ) -> Sequence[tuple[WatchEvent, Instant]]:
-    """Return each change with an estimate of its time: the latest timestamp seen in the changed objects so far."""
+    """Date each change with the latest timestamp in the objects changed so far, because stored changes have no time."""
     timed_changes, latest_time = [], 0 if last_checkpoint is None else last_checkpoint.through
     for change in changes:
         latest_time = min(now, max(latest_time, _latest_timestamp(change.obj)))
@@ -128,7 +130,6 @@ def _with_change_times(
 
 
 def _latest_timestamp(obj: Obj) -> Instant:
-    """Return the latest timestamp in an object's metadata, conditions and container statuses; 0 if none."""
     status = obj.get("status") or {}
     timestamps = [obj["metadata"].get("creationTimestamp"), *(status.get(field) for field in ("since", "stoppedAt"))]
     timestamps += [condition.get("lastTransitionTime") for condition in status.get("conditions") or ()]
@@ -137,8 +138,6 @@ def _latest_timestamp(obj: Obj) -> Instant:
 
 
 def _in_observation_order(objects: Mapping[Key, Obj]) -> Sequence[tuple[Key, Obj]]:
-    """Return objects in the order that the cost ledger needs: cloud Instances, Nodes, then pods by binding time."""
-
     def sort_key(item: tuple[Key, Obj]) -> tuple[int, Instant, Key]:
         key, obj = item
         return LEDGER_KINDS.index(key.kind), (records.bound_at(obj) or 0) if key.kind == scheme.POD else 0, key
@@ -188,7 +187,6 @@ def retention_writes(reader: Reader, now: Instant) -> list[Write]:
 
 
 def _record_merge_writes(reader: Reader, key: Key, date_text: str, merged_objects: Sequence[Obj]) -> Iterator[Write]:
-    """Yield the write that creates a merged CostRecord or, if it exists, those that delete the merged records."""
     merged_record = reader.get(key)
     if merged_record is not None:
         yield from (Delete(key_of(obj)) for obj in merged_objects)
@@ -199,12 +197,10 @@ def _record_merge_writes(reader: Reader, key: Key, date_text: str, merged_object
 
 
 def _begin_of(date_text: str) -> Instant:
-    """Return the first instant of a day (2026-11-22) or a month (2026-11)."""
     return parse_time(f"{date_text}-01T00:00:00Z" if date_text.count("-") == 1 else f"{date_text}T00:00:00Z")
 
 
 def _end_of(date_text: str) -> Instant:
-    """Return the end of a day (2026-11-22) or a month (2026-11): the first instant of the next one."""
     period_begin = _begin_of(date_text)
     if date_text.count("-") > 1:
         return period_begin + DAY
@@ -291,7 +287,6 @@ class CostController:
         return CostTotals(accounts, reclassified_usage)
 
     def _drop_written_records(self, reader: Reader) -> None:
-        """Drop the unwritten CostRecords that are stored now, have no usable Namespace, or failed too often."""
         for record_key, obj in list(self.unwritten_records.items()):
             stored_object = reader.get(record_key)
             is_written = stored_object is not None and stored_object["spec"] == obj["spec"]
@@ -316,7 +311,6 @@ class CostController:
         return self.ledger
 
     def _close_ended_hours(self, now: Instant) -> None:
-        """Close the hours of the cost ledger that ended before `now`, and queue their CostRecords for writing."""
         ledger = self.ledger
         while ledger is not None and now >= ledger.period_start + HOUR:
             period_start = ledger.period_start
@@ -339,7 +333,6 @@ class CostController:
                     )
 
     def _open_hour_records(self, ledger: CostLedger, reader: Reader, now: Instant) -> dict[Key, Obj]:
-        """Return the CostRecords of the open hour that changed, and the ledger's checkpoint record."""
         ledger.limit_workload_names()
         lines, reclassified_usage = _recorded_amounts(ledger.accounts_until_now(now), ledger.reclassified_usage)
         hour_span, name = (
@@ -361,7 +354,6 @@ class CostController:
 
 
 def _add_to_sums(account_sums: dict[AccountKey, CostAccount], accounts: Mapping[AccountKey, CostAccount]) -> None:
-    """Add cost accounts to `account_sums`, which has one account per AccountKey without its Workload and flavor."""
     for account_key, account in accounts.items():
         account_sums.setdefault(account_key._replace(flavor="", workload=""), CostAccount()).add(account)
 
@@ -369,7 +361,6 @@ def _add_to_sums(account_sums: dict[AccountKey, CostAccount], accounts: Mapping[
 def _recorded_amounts(
     accounts: Mapping[AccountKey, CostAccount], reclassified_usage: Mapping[tuple[Instant, AccountKey], CostAccount]
 ) -> tuple[dict[AccountKey, records.RecordedAmount], dict[tuple[Instant, AccountKey], records.RecordedAmount]]:
-    """Return charges and corrections of closed hours for CostRecords, which name a limited number of Workloads."""
     accounts_by_hour: dict[Instant, dict[AccountKey, CostAccount]] = {}
     for (hour, account_key), account in reclassified_usage.items():
         accounts_by_hour.setdefault(hour, {})[account_key] = account
@@ -382,7 +373,6 @@ def _recorded_amounts(
 
 
 def _can_create_in(reader: Reader, namespace: str) -> bool:
-    """Return whether the Namespace exists and is not terminating, so that objects can be created in it."""
     namespace_object = reader.get(Key(scheme.NAMESPACE, "", namespace))
     return namespace_object is not None and "deletionTimestamp" not in namespace_object["metadata"]
 
@@ -393,7 +383,6 @@ def _record_write(reader: Reader, key: Key, obj: Mapping[str, Any]) -> Write:
 
 
 def _has_same_content(stored_record: Obj | None, record: Obj) -> bool:
-    """Return whether a stored CostRecord equals a new one, apart from the time it covers and its revision."""
     if stored_record is None:
         return False
     old_spec, new_spec = (

@@ -45,8 +45,6 @@ BY_TEAM: Final = LedgerDetail()
 
 @dataclass(slots=True)
 class _Machine:
-    """A billed machine: its price, its node, and the pods that are charged for it."""
-
     rate: Rate
     #: The time up to which unused shares are charged, and the time at which billing began.
     charged_until: Instant
@@ -60,14 +58,11 @@ class _Machine:
 
     @property
     def accelerators(self) -> int:
-        """The number of allocatable accelerators of the machine's node; 0 while it has no node."""
         return 0 if self.node is None else self.node.allocatable.get(self.rate.device, 0)
 
 
 @dataclass(slots=True)
 class _ChargedPod:
-    """A pod that is charged for a share of a billed machine, with its charges in the open hour."""
-
     owner: records.PodOwner
     machine: _Machine
     machine_parts: int
@@ -82,22 +77,18 @@ class _ChargedPod:
     charges: CostAccount = field(default_factory=CostAccount)
 
     def record_run(self, run_start: Instant | None, now: Instant) -> None:
-        """Record when the current run of the pod's containers began (None: stopped).
-
-        If the previous run has ended, add its saved work.
-        """
+        """Record the start of the current run (None: no container runs), and add the saved work of the previous run."""
         if run_start != self.running_since:
             self.saved_work += kept_work(self.running_since, self.interval, now)
             self.running_since = run_start
 
     def account_key(self, use: str) -> AccountKey:
-        """Return the cost account key for the pod's time with this use: running, done or lost."""
         machine_rate, owner = self.machine.rate, self.owner
         flavor, *queue_names = owner[1:]
         return AccountKey(machine_rate.pool, machine_rate.provisioning, owner.team, use, flavor, *queue_names)
 
     def charge(self, end: Instant) -> None:
-        """Charge the pod for its share of the machine up to `end`; refund it if `end` is before the last charge."""
+        """Charge the pod up to `end`; if it is already charged beyond `end`, refund the difference."""
         _charge_account(self.charges, end - self.charged_until, self.machine_parts, self.machine)
         self.charged_until = end
 
@@ -251,7 +242,6 @@ class CostLedger:
         self._end_pod(observed_pod.uid, end_time, succeeded=observed_pod.phase == "Succeeded")
 
     def _add_bare_node(self, node: Obj, now: Instant) -> _Machine | None:
-        """Start billing a Node that has no Instance and no NodePool of batchyard; return None for other Nodes."""
         name, pool = node["metadata"]["name"], label(node, well_known.NODE_POOL) or ""
         has_node_pool = pool and self._reader.get(Key(scheme.NODE_POOL, "", pool)) is not None
         if has_node_pool or self._reader.get(Key(scheme.INSTANCE, "", name)) is not None:
@@ -261,7 +251,6 @@ class CostLedger:
         return machine
 
     def _apply_new_prices(self, now: Instant) -> None:
-        """Charge all machines at the old prices up to `now`, then use the current prices of the Cluster object."""
         cluster = self._cluster()
         for name, machine in self._machines.items():
             self._charge_unused(machine, now)
@@ -270,7 +259,6 @@ class CostLedger:
             machine.rate = self._current_rate(name, machine, cluster)
 
     def _current_rate(self, name: str, machine: _Machine, cluster: Obj | None) -> Rate:
-        """Return the current price of a machine; its old price if its Instance, Node or NodePool is gone."""
         if machine.has_no_instance:
             node = self._reader.get(Key(scheme.NODE, "", name))
             return machine.rate if node is None else node_rate(node, cluster)
@@ -283,7 +271,7 @@ class CostLedger:
         return clusters[0] if clusters else None
 
     def _limit_to_open_period(self, recorded_time: Instant | None, now: Instant) -> Instant:
-        """Return `recorded_time`, but at least `period_start` and at most `now`; return `now` if it is None."""
+        """Limit a time to the open period, because records of closed hours never change; without a time, use `now`."""
         return now if recorded_time is None else max(self.period_start, min(recorded_time, now))
 
     def _remove_machine(self, name: str, end_time: Instant) -> None:
@@ -341,7 +329,7 @@ class CostLedger:
         self._ended_by_team.setdefault(team, {}).setdefault(queue, CostAccount()).add(account)
 
     def _charge_unused(self, machine: _Machine, now: Instant) -> None:
-        """Charge a machine's free share as idle or booting up to `now`; refund it if the last charge was later."""
+        """Charge the free share up to `now`; if it is already charged beyond `now`, refund the difference."""
         duration, machine.charged_until = now - machine.charged_until, now
         self.charged_until = max(self.charged_until, now)
         unused_share = WHOLE_MACHINE - machine.occupied_parts
@@ -358,7 +346,10 @@ class CostLedger:
 def _reclassify_usage(
     reclassified_usage: _ReclassifiedUsage, pod: _ChargedPod, saved_time: int, period_start: Instant
 ) -> None:
-    """Reclassify an ended pod's running time in closed hours: the first `saved_time` as done, the rest as lost."""
+    """Move the pod's running time in closed hours to done (the first `saved_time`) or lost (the rest).
+
+    `saved_time` is in microseconds times parts of a machine, and counts from the time when the pod was bound.
+    """
     span_begin = max(pod.bound_time, period_start - RECLASSIFIED_AGE_MAX)
     saved_time -= (span_begin - pod.bound_time) * pod.machine_parts
     while span_begin < period_start:
@@ -373,7 +364,6 @@ def _reclassify_usage(
 
 
 def _charge_account(account: CostAccount, charged_duration: Duration, machine_parts: int, machine: _Machine) -> None:
-    """Add to an account the time and cost of `machine_parts` of a machine for this duration."""
     machine_part_time = charged_duration * machine_parts
     account.time += machine_part_time
     account.accelerators += machine_part_time * machine.accelerators
@@ -381,7 +371,6 @@ def _charge_account(account: CostAccount, charged_duration: Duration, machine_pa
 
 
 def _machine_share(pod: PodView, machine: _Machine) -> int:
-    """Return the share of a machine that a pod's resource requests take, in parts of WHOLE_MACHINE."""
     if machine.node is None:
         return 0
     requests, allocatable = dict(pod.requests), machine.node.allocatable

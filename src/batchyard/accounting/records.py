@@ -256,7 +256,6 @@ def _namespace_spec(spec_by_namespace: dict[str, dict[str, Any]], account_key: A
 def _machine_totals(
     lines: Mapping[AccountKey, RecordedAmount], unpriced_pools: frozenset[tuple[str, str]]
 ) -> list[Obj]:
-    """Return the `machines` field of a CostRecord: the total cost of each node pool's machines."""
     amounts_by_pool: dict[tuple[str, str], RecordedAmount] = {}
     for account_key, amount in lines.items():
         amounts_by_pool[account_key[:2]] = amounts_by_pool.get(account_key[:2], RecordedAmount()).plus(amount)
@@ -506,7 +505,6 @@ def _report_row_document(row: CostReportRow, total_cents: int) -> dict[str, Any]
 def _add_unaccounted_cost(
     lines: Mapping[AccountKey, RecordedAmount], chosen_records: Iterable[ParsedCostRecord]
 ) -> dict[AccountKey, RecordedAmount]:
-    """Return CostRecord lines plus lines for the machine cost that is in no namespace's record."""
     unaccounted_amounts: dict[tuple[str, str], RecordedAmount] = {}
     for each in chosen_records:
         for pool, amount in each.machines.items():
@@ -527,7 +525,6 @@ def _add_unaccounted_cost(
 
 
 def _row_name(key: AccountKey, dimension: str) -> str:
-    """Return the name of the report row for an account, by the report's dimension such as team or queue."""
     if dimension == "pool":
         return key.pool if key.provisioning == "standard" else f"{key.pool} ({key.provisioning})"
     if dimension == "use":
@@ -544,7 +541,6 @@ def _row_name(key: AccountKey, dimension: str) -> str:
 
 
 def _make_report_rows(cells: Mapping[tuple[str, str], RecordedAmount]) -> list[CostReportRow]:
-    """Return report rows whose cents add up to the total, the most expensive first; unused and unrecorded time last."""
     cents = round_preserving_sum({cell: amount.microdollars for cell, amount in cells.items()}, _MICRODOLLARS_PER_CENT)
     cents_by_use_by_row: dict[str, dict[str, int]] = {}
     for (name, use), amount in cents.items():

@@ -82,7 +82,8 @@ class NodeAutoProvisioner:
     def explain_no_new_pool(self, pod: PodView, scale_up: ScaleUp) -> str:
         """Return why no new node pool helps a pod.
 
-        The text names an unsatisfiable requirement, or each reason with the number of node groups that it concerns.
+        The text names an unsatisfiable requirement, or the reasons, each with the number of node groups that it
+        concerns. If no new node pool is possible, the text says only that.
         """
         requirements = self.requirements(pod)
         if isinstance(requirements, cluster_objects.UnsatisfiableRequirements):
@@ -115,7 +116,6 @@ class NodeAutoProvisioner:
         return cluster_objects.UnsatisfiableRequirements(fault) if fault else requirements
 
     def _accelerator_types(self, requirements: cluster_objects.NodeRequirements) -> list[str]:
-        """Return the accelerator types that a pod's requirements and the Cluster's resource limits allow."""
         if requirements.accelerator:
             return [requirements.accelerator] if requirements.accelerator in self._limited_resources else []
         return [accelerator for accelerator in self._limited_resources if accelerator not in {"cpu", "memory"}]
@@ -123,23 +123,17 @@ class NodeAutoProvisioner:
     # --- candidates ---
 
     def _growable_pool_groups(self, requirements: cluster_objects.NodeRequirements, scale_up: ScaleUp) -> _PoolGroups:
-        """Yield, for each node pool that could be created, its node groups that may grow."""
         for groups in self._possible_pool_groups(requirements, scale_up):
             open_groups = [group for group in groups if self._can_grow(group, scale_up)]
             if open_groups:
                 yield open_groups
 
     def _possible_pool_groups(self, requirements: cluster_objects.NodeRequirements, scale_up: ScaleUp) -> _PoolGroups:
-        """Yield the node groups of each pool that could be created, also of spot pools if the pods tolerate spot."""
         yield from self._pool_groups_of_model(requirements, scale_up)
         if requirements.tolerates_spot and requirements.provisioning == "standard" and not requirements.reservation:
             yield from self._pool_groups_of_model(requirements._replace(provisioning="spot"), scale_up)
 
     def _pool_groups_of_model(self, requirements: cluster_objects.NodeRequirements, scale_up: ScaleUp) -> _PoolGroups:
-        """Yield the node groups of each pool that could be created with the required provisioning model.
-
-        A pool with a placement group, reservation or TPU slice has only one zone.
-        """
         for machine, devices in self._suitable_machines(requirements):
             spec = self._pool_spec(requirements, machine, devices)
             if spec is None:
@@ -155,9 +149,9 @@ class NodeAutoProvisioner:
         return not scale_up.fleet.obstacle(group, scale_up.limits, scale_up.loop_context.now)
 
     def _suitable_machines(self, requirements: cluster_objects.NodeRequirements) -> list[tuple[MachineType, int]]:
-        """Return the machine types that satisfy the requirements, each with the number of accelerators to attach.
+        """Return each suitable machine type with the number of GPUs to attach; built-in accelerators are not counted.
 
-        If GPUs are required, only machine types with the smallest sufficient number of GPUs are returned.
+        Of the types with enough GPUs, only those with the fewest GPUs are returned.
         """
         reserved_machine_types = [row["machineType"] for row in self._find_reservations(requirements)]
         reserved_machines = [m for m in self._catalog.machines.values() if m.name in reserved_machine_types]
@@ -182,7 +176,6 @@ class NodeAutoProvisioner:
         return [row["zone"] for row in self._find_reservations(requirements)] or zones
 
     def _find_reservations(self, requirements: cluster_objects.NodeRequirements) -> Sequence[Mapping[str, Any]]:
-        """Return the Cluster's reservation that the requirements name, as a list; empty if there is none."""
         reservations: Sequence[Mapping[str, Any]] = self._cluster["spec"].get("reservations") or ()
         return [row for row in reservations if row["name"] == requirements.reservation]
 
@@ -191,7 +184,6 @@ class NodeAutoProvisioner:
     def _pool_spec(
         self, requirements: cluster_objects.NodeRequirements, machine: MachineType, device_count: int
     ) -> PoolSpec | None:
-        """Return the NodePool spec for machines of this type; None if the TPU topology is impossible with them."""
         pool_size_max = POOL_SIZE_MAX
         spec: PoolSpec = {"machineType": machine.name, "provisioning": requirements.provisioning, "nodeCount": 0}
         if device_count:
@@ -219,7 +211,7 @@ class NodeAutoProvisioner:
     def _pool_name(
         self, requirements: cluster_objects.NodeRequirements, machine: MachineType, spec: PoolSpec, scale_up: ScaleUp
     ) -> str:
-        """Return the name of the new node pool; '' if an equal pool exists or is planned already."""
+        """Return '' if a pool with an equal spec exists or is planned; only TPU slices may have several such pools."""
         used_pool_names = {group.pool for group in scale_up.fleet.groups}
         group_name = requirements.placement_group
         if group_name:
@@ -261,7 +253,6 @@ def shorten_machine_type(machine_type: str) -> str:
 
 
 def _is_allowed(machine: MachineType, requirements: cluster_objects.NodeRequirements) -> bool:
-    """Return whether a pod's requirements allow a machine type (by name, family or default)."""
     if requirements.machine_type:
         return machine.name == requirements.machine_type
     if not machine.is_auto_provisionable:
@@ -276,7 +267,6 @@ def _is_allowed(machine: MachineType, requirements: cluster_objects.NodeRequirem
 def _has_devices(
     machine: MachineType, requirements: cluster_objects.NodeRequirements, accelerator_types: Sequence[str]
 ) -> bool:
-    """Return whether a machine type has the required accelerators: enough GPUs, or exactly the TPU chips."""
     accelerator = machine.accelerator
     if accelerator is None or accelerator.resource != requirements.resource:
         return False
@@ -292,7 +282,6 @@ def _has_devices(
 def _scale_up_options(
     groups: Sequence[NodeGroup], pods: Sequence[PodView], other_pods: Sequence[PodView], scale_up: ScaleUp
 ) -> list[ScaleUpOption]:
-    """Return the possible scale-ups of a new node pool: one for each set of zones whose nodes fit the same pods."""
     pods_by_kind = group_pods_by_kind(pods, scale_up.nodes)
     scale_up_options = []
     for fitting_kinds, similar_groups in scale_up.group_by_fitting_kinds(groups, pods_by_kind).items():
@@ -307,6 +296,5 @@ def _scale_up_options(
 
 
 def _option_sort_key(option: ScaleUpOption, scale_up: ScaleUp) -> tuple[int, int, int]:
-    """Return a new pool's sort key: fewest unplaced pods, lowest price, most machines with known capacity."""
     known_count = sum(scale_up.fleet.known_room(group, scale_up.loop_context.cluster) for group in option.groups)
     return len(option.unplaced_pods), option.group.price * len(option.nodes), -min(known_count, len(option.nodes))

@@ -47,7 +47,7 @@ class UpcomingCluster:
                 self._book_capacity(key, request)
 
     def _book_capacity(self, key: Key, request: Obj) -> None:
-        """Place the pods of a ProvisioningRequest that do not exist yet on free capacity in the node snapshot."""
+        """Reserve free capacity for the pods of a ProvisioningRequest, less one for each bound pod that consumes it."""
         pods = requested_pods(request, self._reader)
         if pods is None:
             return

@@ -185,7 +185,6 @@ class ScaleDown:
     # --- unneeded nodes ---
 
     def _sort_key(self, removal_candidate: RemovalCandidate) -> tuple[bool, bool, str]:
-        """Return the sort key of a removal candidate: nodes already tainted as unneeded first, then empty nodes."""
         node = self._nodes.get(removal_candidate.name)
         return removal_candidate.unneeded_since is None, node is not None and bool(node.pods), removal_candidate.name
 
@@ -199,7 +198,7 @@ class ScaleDown:
         )
 
     def _move_pods(self, node: NodeInfo, pods: Sequence[PodView]) -> bool:
-        """Move these pods to other nodes and remove their node from the snapshot.
+        """Move the pods to other nodes, and let the node receive no more pods.
 
         If a pod fits no other node, undo the moves and return False.
         """
@@ -219,14 +218,13 @@ class ScaleDown:
         return True
 
     def _find_node_name_for(self, pod: PodView) -> str:
-        """Return the name of the best node that the pod fits, scored by resources only; '' if none."""
         node_shortlist = self._nodes.candidate_cache.candidates_for(pod.shape, AutoscalingProfile.BALANCED)
         return node_shortlist.best_node(PodFilters(pod, self._nodes).accepts_node)
 
     # --- removal ---
 
     def _is_removal_due(self, candidate: RemovalCandidate) -> bool:
-        """Return whether a node has been unneeded for long enough to remove it; otherwise requeue the scan."""
+        """If the removal is not due yet, also requeue the scan for the time when it is."""
         unneeded_since = self._loop_context.now if candidate.unneeded_since is None else candidate.unneeded_since
         wait = (
             self._loop_context.settings.scale_down_delays.unneeded_time
@@ -239,7 +237,10 @@ class ScaleDown:
         return True
 
     def _remove_due_candidates(self, due_candidates: Sequence[RemovalCandidate], draining_count: int) -> None:
-        """Remove all complete TPU slices; then empty nodes, then other nodes, up to the parallel limits."""
+        """Remove all complete TPU slices, then empty nodes, then other nodes.
+
+        The parallel limits apply only to nodes outside slices, but removed nodes of slices count toward them too.
+        """
         removal_max = node_groups.PARALLEL_REMOVALS_MAX - draining_count
         drain_max = node_groups.PARALLEL_DRAINS_MAX - draining_count
         slices: dict[node_groups.NodeGroup, list[RemovalCandidate]] = {}
@@ -320,7 +321,6 @@ class AutoscalerLoop:
     # --- decisions ---
 
     def _recent_pods_wait_end(self, pods: Iterable[PodView]) -> Instant | None:
-        """Return until when the scan must wait for further pods of recent gangs; None if it need not wait."""
         delays: list[tuple[Instant, Duration]] = [(pod.created, node_groups.RECENT_POD_WAIT) for pod in pods]
         delays = [min(delays)] if delays else []
         accelerated_pod_times = [
@@ -346,7 +346,6 @@ class AutoscalerLoop:
         return scale_down.choose_removals(last_scale_up_time, self._draining_count())
 
     def _removal_candidates(self, fleet: NodeGroupsState) -> list[RemovalCandidate]:
-        """Return the nodes of autoscaled pools that scale-down may remove: not new, reserved, exempt or draining."""
         removal_candidates = []
         for name, record in self._index.node_records.items():
             if record.is_upcoming or record.is_scale_down_disabled or record.draining_since is not None:
@@ -358,10 +357,7 @@ class AutoscalerLoop:
         return removal_candidates
 
     def _is_for_resize_request(self, node_record: NodeRecord) -> bool:
-        """Return whether a node is still reserved for the ProvisioningRequest that created it.
-
-        If the end of the reservation is known, requeue the scan for that time.
-        """
+        """If the end of the node's reservation is known, also requeue the scan for that time."""
         resize_request = node_record.view.labels.get(well_known.NODE_PROVISIONING_REQUEST)
         key = self._index.request_by_resize_request.get(resize_request or "")
         if key is None:
@@ -383,7 +379,6 @@ class AutoscalerLoop:
         return PodDrainability.MOVES if obj is None else pod_drainability(obj, self._now, is_guarded=is_guarded)
 
     def _draining_count(self) -> int:
-        """Return the number of nodes that are being drained and whose machines are not being deleted yet."""
         machines = [self._index.machines.get(name) for name in self._index.draining_nodes]
         return sum(machine is not None and not machine.is_being_deleted for machine in machines)
 
@@ -405,14 +400,12 @@ class AutoscalerLoop:
         self._delete_unused_pools(scale_up)
 
     def _request_machines(self, scale_up: ScaleUp) -> None:
-        """Create the planned node pools, and an Instance for each planned machine."""
         self.outcome.writes += [Create(pool) for pool in scale_up.pools]
         for group, count in scale_up.increases.items():
             instance = new_instance(group.pool, group.name.zone, self._loop_context.cluster)
             self.outcome.writes += [Create(instance)] * count
 
     def _record_pod_events(self, scale_up: ScaleUp) -> None:
-        """Emit an Event for each pod: scale-up triggered, or why not; then requeue for the end of the first backoff."""
         for uid, groups in scale_up.groups_by_pod.items():
             message = f"pod triggered scale-up: {scale_up.format_increase(groups)}"
             self._record_pod_event(uid, "TriggeredScaleUp", message)
@@ -432,7 +425,6 @@ class AutoscalerLoop:
         self.outcome.events.append(EventRecord(key, "Normal", reason, message))
 
     def _update_node_taints(self, decisions: ScaleDownDecisions) -> None:
-        """Add or remove the taints DeletionCandidate (unneeded) and ToBeDeleted (to remove) of nodes."""
         node_records_by_name = self._index.node_records
         candidate_nodes = [name for name, record in node_records_by_name.items() if record.unneeded_since is not None]
         for name in dict.fromkeys([*decisions.unneeded_nodes, *candidate_nodes]):
@@ -450,7 +442,6 @@ class AutoscalerLoop:
                 self.outcome.writes.append(Update(taint_unneeded(node, self._now)))
 
     def _delete_unused_pools(self, scale_up: ScaleUp) -> None:
-        """Delete auto-provisioned node pools that have no machines, and for which none is planned or requested."""
         growing_pools = {group.name.pool for group in scale_up.increases}
         for name, groups in self._index.groups.items():
             machines: Sequence[str] = [m for group in groups for m in self._index.machines.machines_of(group.name)]
@@ -509,7 +500,6 @@ def _pods_on(name: str, index: ScalingIndex, reader: Reader) -> list[Obj]:
 
 
 def _evict_pods(pods: Sequence[Obj], reader: Reader, now: Instant, reconcile_result: ReconcileResult) -> bool:
-    """Evict the pods whose PodDisruptionBudgets allow it; return whether any eviction was refused."""
     budgets: dict[Key, Obj] = {}
     eviction_writes = ReconcileResult()
     is_eviction_refused = False

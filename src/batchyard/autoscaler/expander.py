@@ -64,14 +64,12 @@ def best_option(options: Sequence[ScaleUpOption], settings: node_groups.ScalingS
 
 
 def _unused_fraction(option: ScaleUpOption) -> float:
-    """Return the unused fraction of the new nodes' CPU plus that of their memory."""
     pods, node_count = option.pods, len(option.nodes)
     cpu, memory = option.group.machine.cpu_milli * node_count, option.group.machine.memory_bytes * node_count
     return (cpu - sum(pod.shape.cpu for pod in pods)) / cpu + (memory - sum(p.shape.memory for p in pods)) / memory
 
 
 def _relative_cost(option: ScaleUpOption) -> float:
-    """Return the price of the new nodes relative to the price of what the pods request; new pools cost more."""
     node_price = option.group.price * len(option.nodes) + _STABILIZING_PRICE
     request_price = sum(map(_pod_request_price, option.pods)) + _STABILIZING_PRICE
     return node_price / request_price * (_NEW_POOL_COST_FACTOR if option.is_new_pool else 1)
@@ -83,7 +81,6 @@ def _pod_request_price(pod: PodView) -> float:
 
 
 def _priority_rank(option: ScaleUpOption, priorities: Sequence[str]) -> int:
-    """Return the index of the first pattern that matches the scale-up's pool; the number of patterns if none does."""
     name = option.group.name.pool
     return next((rank for rank, pattern in enumerate(priorities) if matches_anywhere(pattern, name)), len(priorities))
 
@@ -269,7 +266,10 @@ class NodeGroupsState:
         return max(0, min(group.size.maximum - self.size(group), pool_room))
 
     def missing_count(self, group: node_groups.NodeGroup) -> int:
-        """Return the number of missing machines of a node group that is a partly requested TPU slice; otherwise 0."""
+        """Return how many machines a partly requested TPU slice lacks; 0 for all other node groups.
+
+        It is also 0 if the group is queued or not autoscaled, or if some of its machines are terminating.
+        """
         size = self.size(group)
         is_incomplete = 0 < size < group.hosts and not self._terminating_counts.get(group.name)
         return group.hosts - size if is_incomplete and group.is_autoscaled and group.provisioning != "queued" else 0
@@ -329,18 +329,15 @@ class NodeGroupsState:
         return sum(increases.values()) == count
 
     def _total(self, value_per_machine: Callable[[node_groups.NodeGroup], int]) -> int:
-        """Return the sum over all machines of the value that `value_per_machine` returns for their node group."""
         return sum(self.size(group) * value_per_machine(group) for group in self.groups.values())
 
 
 def _quota_usage(quota: str, group: node_groups.NodeGroup) -> int:
-    """Return how much one machine of a node group uses of a quota: of cpus, an accelerator or a machine type."""
     resources = group.counted_resources
     return resources["cpu"] if quota == "cpus" else int(quota == group.machine.name) or resources.get(quota, 0)
 
 
 def _capacity_row_applies_to(row: Mapping[str, object], group: node_groups.NodeGroup) -> bool:
-    """Return whether a row of the Cluster's spec.capacity limits the machines of a node group."""
     if group.reservation_name is not None or (row["machineType"], row["zone"]) != (group.machine.name, group.name.zone):
         return False
     return row.get("provisioning") in {None, group.provisioning}

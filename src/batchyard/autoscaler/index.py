@@ -305,7 +305,7 @@ def _node_record(node: Obj) -> NodeRecord:
 
 
 def _parse_taint_time(seconds_text: str | None) -> Instant | None:
-    """Parse the time in a taint's value, in seconds; None without taint, 0 (long ago) if invalid."""
+    """Return the time in a taint's value; None without the taint, and 0 (long ago) if the value is invalid."""
     if seconds_text is None:
         return None
     return int(seconds_text) * SECOND if seconds_text.isdecimal() else 0
@@ -378,7 +378,6 @@ class FailedMachines:
         self.machines.update({each.name: each for each in deleted_machines})
 
     def _back_off_group(self, group: node_groups.NodeGroup, failure: expander.ScaleUpFailure) -> None:
-        """Put a node group into backoff and record an Event, unless it is in backoff already."""
         key = expander.backoff_key(group)
         old_backoff = self.backoffs.get(key)
         self.backoffs[key] = expander.backoff_after_failure(old_backoff, failure, self._now)
@@ -386,7 +385,6 @@ class FailedMachines:
             self._record_failure_event(group, failure)
 
     def _machines_to_delete(self, group: node_groups.NodeGroup, machine: MachineRecord) -> Sequence[MachineRecord]:
-        """Return the machines to delete if this machine failed: itself, or those of its TPU slice that still exist."""
         if group.hosts == 1:
             return (machine,)
         return [each for each in self._index.machines.machines_of(group.name).values() if not each.is_being_deleted]
@@ -404,7 +402,6 @@ class FailedMachines:
         return expander.ScaleUpFailure(code, error.get("message") or "", available_at)
 
     def _reservation_start(self, name: str | None) -> Instant | None:
-        """Return the start time of the reservation with this name; None if there is none."""
         cluster = self._loop_context.cluster
         reservation = None if name is None else find_reservation(cluster, name)
         return None if reservation is None else reservation_start(cluster, reservation)
@@ -416,7 +413,6 @@ class FailedMachines:
         self.events.append(EventRecord(Key(scheme.NODE_POOL, "", group.name.pool), "Warning", reason, message))
 
     def _backoff_writes(self) -> list[Write]:
-        """Return the write that stores the backoffs in their ConfigMap; empty if no backoff has changed."""
         if self.backoffs == self._index.backoffs:
             return []
         text, config_map = expander.serialize_backoffs(self.backoffs, self._now), self._reader.get(BACKOFFS_CONFIG_MAP)

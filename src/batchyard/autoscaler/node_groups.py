@@ -204,7 +204,7 @@ class NodeGroup:
 
 
 def groups_of(pool: Obj, cluster: Obj) -> list[NodeGroup]:
-    """Return the node groups of a NodePool in the order of its zones; only the first for a multi-host TPU slice."""
+    """Return a NodePool's node groups in the order of its zones; a multi-host TPU slice uses only the first zone."""
     catalog = catalog_of(cluster)
     machine, host_count = machine_of(pool, catalog), slice_host_count(pool, catalog)
     zones: Sequence[str] = zones_of(pool, cluster)[:1] if host_count > 1 else zones_of(pool, cluster)
@@ -229,7 +229,7 @@ def groups_of(pool: Obj, cluster: Obj) -> list[NodeGroup]:
 
 
 def _size_bounds(spec: Mapping[str, Any], hosts: int, size_max: int) -> tuple[SizeBounds, SizeBounds]:
-    """Return the size bounds of each node group of a pool, and of all its groups together."""
+    """Return the bounds of each node group, then those of all groups of the pool together."""
     autoscaling = spec.get("autoscaling") or {}
     if hosts > 1:
         slice_bounds = SizeBounds(hosts if autoscaling.get("min") or autoscaling.get("totalMin") else 0, hosts)
@@ -239,7 +239,6 @@ def _size_bounds(spec: Mapping[str, Any], hosts: int, size_max: int) -> tuple[Si
 
 
 def _node_group_size_max(pool: Obj, machine: MachineType, catalog: Catalog) -> int:
-    """Return the maximum number of machines of a node group; compact placement reduces it."""
     compact_size_max = catalog.family(machine).placement_max if pool["spec"].get("placementGroup") else 0
     return compact_size_max or POOL_SIZE_MAX
 

@@ -384,7 +384,6 @@ def choose_scale_up(
 
 
 def _option_in_group(group: NodeGroup, pods: Sequence[PodView], scale_up: ScaleUp) -> ScaleUpOption | GroupRefusal:
-    """Return a scale-up that places all pods on new nodes of one node group, or why that is impossible."""
     fleet, limits = scale_up.fleet, scale_up.limits
     obstacle = fleet.obstacle(group, limits, scale_up.loop_context.now)
     if obstacle in (IN_BACKOFF, FULL):
@@ -407,16 +406,11 @@ def _option_in_group(group: NodeGroup, pods: Sequence[PodView], scale_up: ScaleU
 
 
 def _is_guaranteed(option: ScaleUpOption, scale_up: ScaleUp) -> bool:
-    """Return whether the machines of a scale-up fit the capacity in the Cluster's spec."""
     guaranteed_count = max(scale_up.fleet.known_room(group, scale_up.loop_context.cluster) for group in option.groups)
     return guaranteed_count >= len(option.nodes)
 
 
 def _condition_for_refusals(refusals: Mapping[NodeGroup, GroupRefusal]) -> ConditionText:
-    """Return the Failed condition for the first refusal cause in the order of `_REASON_AND_MESSAGE_BY_CAUSE`.
-
-    Its message lists the node pools with this cause.
-    """
     for cause, (reason, message_prefix) in _REASON_AND_MESSAGE_BY_CAUSE.items():
         pools = {group.name.pool: refusal.details for group, refusal in refusals.items() if refusal.cause == cause}
         if pools:

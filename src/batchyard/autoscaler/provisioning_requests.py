@@ -116,7 +116,6 @@ def result_condition(resize_request: Obj | None) -> request_pods.ConditionText |
 
 
 def _last_attempt_condition(status: Mapping[str, Any]) -> request_pods.ConditionText | None:
-    """Return the condition for the cloud's last failed attempt, which the cloud will repeat; None without one."""
     condition = find_condition(status, request_pods.PROVISIONED)
     if condition is None or condition["status"] == "True" or not condition.get("message"):
         return None
@@ -192,15 +191,12 @@ class QueuedRequest:
     # --- pending ---
 
     def _initialize(self) -> ReconcileResult:
-        """Set the first condition of a new ProvisioningRequest, and delete an old ResizeRequest of the same name."""
+        """Also delete the ResizeRequest of an earlier ProvisioningRequest with the same name."""
         deletions = [] if self._resize_request is None else [Delete(resize_request_key(self._key))]
         return ReconcileResult([*deletions, *self._set_condition(request_pods.NOT_ACCEPTED).writes])
 
     def _request_machines(self) -> ReconcileResult:
-        """Choose a node group for the ProvisioningRequest and create its ResizeRequest.
-
-        Set the condition Accepted once the ResizeRequest exists.
-        """
+        """Create the ResizeRequest; a later call, which finds it, sets the condition Accepted."""
         if request_pods.transition_time(self._request, request_pods.ACCEPTED) == self._now:
             return ReconcileResult(requeue_at=self._next_scan_time())
         missing_names = [key.name for key in template_keys(self._request) if self._reader.get(key) is None]
@@ -235,7 +231,6 @@ class QueuedRequest:
             return request_pods.choose_scale_up(pods, upcoming_cluster.scale_up, provisioner)
 
     def _accept_request(self, resize_request: Obj) -> ReconcileResult:
-        """Set the condition Accepted with details of the node group; if the group is gone, delete the ResizeRequest."""
         spec = resize_request["spec"]
         groups = self._index.groups.get(spec["pool"], ())
         group = next((group for group in groups if group.name.zone == spec["zone"]), None)
@@ -252,7 +247,6 @@ class QueuedRequest:
         return self._now < request_pods.creation_time(self._request) + request_pods.RETRY_TIME
 
     def _set_retry_condition(self, condition: request_pods.ConditionText) -> ReconcileResult:
-        """Set the condition, and requeue at the next scan unless the ProvisioningRequest is too old for a retry."""
         outcome = self._set_condition(condition)
         if self._may_retry():
             outcome.requeue_at = self._next_scan_time()
@@ -266,12 +260,10 @@ class QueuedRequest:
     def _set_condition_after(
         self, condition_type: str, wait: Duration, condition: request_pods.ConditionText
     ) -> ReconcileResult:
-        """Set `condition` once `wait` has passed since the condition `condition_type` changed; requeue until then."""
         due_at = (request_pods.transition_time(self._request, condition_type) or self._now) + wait
         return self._set_condition(condition) if due_at <= self._now else ReconcileResult(requeue_at=due_at)
 
     def _delete_after_retention(self, condition_type: str) -> ReconcileResult:
-        """Delete the ProvisioningRequest 7 days after its final condition; requeue until then."""
         finished_at = request_pods.transition_time(self._request, condition_type) or self._now
         due_at = finished_at + request_pods.RETENTION_TIME
         return ReconcileResult([Delete(self._key)]) if due_at <= self._now else ReconcileResult(requeue_at=due_at)
@@ -279,7 +271,6 @@ class QueuedRequest:
     def _clean_up_resize_request(
         self, state: request_pods.ProvisioningRequestState, outcome: ReconcileResult
     ) -> ReconcileResult:
-        """Add to `outcome` the deletion of the ResizeRequest if it is no longer needed, or a requeue for that time."""
         if self._resize_request is None or state in _OPEN_STATES:
             return outcome
         provisioned_at = request_pods.transition_time(self._request, request_pods.PROVISIONED)
@@ -346,7 +337,6 @@ class CapacityRequest:
         return ReconcileResult([Delete(self._key)]) if due_at <= self._now else ReconcileResult(requeue_at=due_at)
 
     def _update_booking(self) -> ReconcileResult:
-        """Set BookingExpired once pods consume all of the booked capacity, or after ten minutes; requeue until then."""
         due_at = (
             request_pods.transition_time(self._request, request_pods.PROVISIONED) or self._now
         ) + request_pods.BOOKING_TIME
@@ -360,10 +350,6 @@ class CapacityRequest:
         )
 
     def _provision_capacity(self) -> ReconcileResult:
-        """If an attempt is due, look for the capacity or add nodes for it, and write the result as conditions.
-
-        A request that is older than EXPIRY_TIME, or lacks a pod template, gets the condition Failed instead.
-        """
         expires_at = request_pods.creation_time(self._request) + request_pods.EXPIRY_TIME
         if expires_at <= self._now:
             return self._set_condition(request_pods.EXPIRED)
@@ -392,7 +378,7 @@ class CapacityRequest:
         )
 
     def _attempt_provisioning(self, pods: Sequence[PodView]) -> tuple[request_pods.ConditionText, list[Write]]:
-        """Return the condition that results from one attempt, and the writes that create machines for all pods."""
+        """Call this only within `nodes.what_if()`, because the attempt places pods in the node snapshot."""
         failures = FailedMachines(self._index, self._reader, self._loop_context)
         upcoming_cluster = UpcomingCluster(self._index, self._reader, self._loop_context, failures)
         upcoming_cluster.prepare()
@@ -481,7 +467,6 @@ class ProvisioningRequests:
         return ReconcileResult()
 
     def _consumed_request_keys(self, event: WatchEvent) -> Iterable[Key]:
-        """Return the key of the ProvisioningRequest whose capacity a bound pod consumes; nothing if there is none."""
         if event.type is EventType.DELETED or not event.obj["spec"].get("nodeName"):
             return ()
         request_name = request_pods.consumed_request_name(event.obj)

@@ -104,11 +104,9 @@ class PodPlacements:
 def _place_with_retries(
     pods: Sequence[PodView], place_all_once: Callable[[Sequence[PodView]], Sequence[PodView]]
 ) -> Sequence[PodView]:
-    """Place pods, and return the pods that do not fit.
+    """Repeat while a pass places pods and leaves a pod with affinity, which may fit beside the placed pods.
 
-    Retry while each pass places some pods, and a pod that was not placed has affinity to other pods.
-
-    `place_all_once` tries each pod once and returns the pods that did not fit.
+    `place_all_once` tries each pod once. It and this function return the pods that did not fit.
     """
     unplaced_pods = pods
     while unplaced_pods:
@@ -124,7 +122,6 @@ def _sort_key(pod: PodView) -> tuple[int, int, str]:
 
 
 def _is_repelled_by_anti_affinity(pod: PodView, nodes: ClusterSnapshot) -> bool:
-    """Return whether the anti-affinity of existing pods selects this pod."""
     anti_affinity_term_list = nodes.placed_pods.anti_affinity_terms
     return any(term.selects(pod.namespace, pod.labels, nodes.namespaces) for term in anti_affinity_term_list)
 
@@ -169,9 +166,9 @@ def in_decreasing_request_order(pods: Sequence[PodView], template: NodeView) -> 
 
 
 class _Packing:
-    """One binpacking of pods onto new nodes. Equivalent pods continue at their last node, since earlier ones are full.
+    """One binpacking of pods onto new nodes.
 
-    Pods with inter-pod rules have separate kinds and search all nodes.
+    Pods of one kind start at the node of the previous one, because earlier nodes are full for them.
     """
 
     def __init__(self, group: NodeGroup, node_count_max: int, nodes: ClusterSnapshot) -> None:
@@ -182,7 +179,6 @@ class _Packing:
         self.pods_by_node: list[list[PodView]] = []
 
     def pack(self, pods: Sequence[PodView]) -> Sequence[PodView]:
-        """Place pods on new nodes; retry pods with affinity to other pods. Return the pods that do not fit."""
         return _place_with_retries(pods, lambda unplaced_pods: [pod for pod in unplaced_pods if not self._place(pod)])
 
     def _place(self, pod: PodView) -> bool:
@@ -200,7 +196,7 @@ class _Packing:
         return False
 
     def _add_node(self) -> bool:
-        """Add a new node and return True; return False at the limit, or if the last new node is still empty."""
+        """Return False at the limit, or if the last new node is empty: a pod that does not fit there fits no other."""
         if len(self.pods_by_node) >= self._count_max or (self.pods_by_node and not self.pods_by_node[-1]):
             return False
         self._nodes.set_node(self._group.node(_simulated_node_name(self._group, len(self.pods_by_node))))
@@ -213,13 +209,11 @@ def _simulated_node_name(group: NodeGroup, index: int) -> str:
 
 
 def _misfit_reasons(pod: PodView, node_name: str, nodes: ClusterSnapshot) -> tuple[str, ...]:
-    """Return the reasons why a pod does not fit a node of the snapshot; empty if it fits or the node is missing."""
     node = nodes.get(node_name)
     return () if node is None else filter_failure_reasons(pod, node, nodes)
 
 
 def _requested_fraction(pod: PodView, template: NodeView) -> float:
-    """Return the sum over all resources of the fraction of a node's allocatable amount that the pod requests."""
     total = template.allocatable
     return sum(amount / total[name] for name, amount in pod.requests if name != PODS and total.get(name))
 
@@ -240,7 +234,7 @@ def spread_nodes(groups: Sequence[NodeGroup], count: int, fleet: NodeGroupsState
 
 
 def _spread_by_capacity(increases: dict[NodeGroup, int], count: int, fleet: NodeGroupsState, cluster: Obj) -> None:
-    """Give the new nodes to the first zone with known capacity for all, or else to zones by capacity, largest first."""
+    """Add the new nodes to `increases`: all in the first zone with known capacity for them, or else by capacity."""
     capacity_by_group = {group: min(fleet.room(group), fleet.known_room(group, cluster)) for group in increases}
     sufficient_groups = [group for group in increases if capacity_by_group[group] >= count]
     for group in sufficient_groups[:1] or sorted(increases, key=lambda group: -capacity_by_group[group]):
@@ -251,7 +245,6 @@ def _spread_by_capacity(increases: dict[NodeGroup, int], count: int, fleet: Node
 
 
 def _spread_evenly(increase_by_group: dict[NodeGroup, int], node_count: int, fleet: NodeGroupsState) -> None:
-    """Give the new nodes one by one to the smallest node group that may grow."""
     for _ in range(node_count):
         growable_groups = [group for group in increase_by_group if increase_by_group[group] < fleet.room(group)]
         if not growable_groups or not _remaining_pool_size(growable_groups[0], increase_by_group, fleet):
@@ -422,7 +415,6 @@ class ScaleUp:
         return ScaleUpOption(groups, node_pods, [*packing_estimate.unplaced_pods, *other_pods])
 
     def _grow(self, groups: Sequence[NodeGroup], node_count: int) -> None:
-        """Add `node_count` nodes without pods, distributed over the node groups of a pool."""
         if node_count <= 0:
             return
         growable_groups = [group for group in groups if self._may_grow(group)]
@@ -438,7 +430,6 @@ class ScaleUp:
     # --- one gang, or pods without a gang ---
 
     def _find_nodes(self, draft: ScaleUpDraft, unit: PendingUnit) -> Sequence[PodView]:
-        """Find nodes for as many of the pods as possible, existing nodes first; return the pods without a node."""
         pod_placements = PodPlacements(self.nodes)
         unplaced_pods: Sequence[PodView] = pod_placements.place_all(unit.pods)
         draft.node_by_pod.update(pod_placements.node_by_pod)
@@ -450,7 +441,6 @@ class ScaleUp:
         return unplaced_pods
 
     def _choose_option(self, unplaced_pods: Sequence[PodView], unit: PendingUnit) -> ScaleUpOption | None:
-        """Return the best scale-up for pods without a node; for a gang, preferably one with room for all of them."""
         pods_by_kind = group_pods_by_kind(unplaced_pods, self.nodes)
         options = [option for groups in self.fleet.pools() for option in self._options(groups, pods_by_kind)]
         if self._new_pools and (not options or (unit.is_gang and all(option.unplaced_pods for option in options))):
@@ -461,7 +451,6 @@ class ScaleUp:
         return best_option(complete_options or options, self.loop_context.settings) if options else None
 
     def _is_promising(self, option: ScaleUpOption) -> bool:
-        """Return whether all new nodes of a scale-up will probably appear: no recent failure, or known capacity."""
         if not any(self.fleet.has_failed(group, self.loop_context.now) for group in option.groups):
             return True
         return self.fleet.has_known_capacity_for(option.groups, len(option.nodes), self.loop_context.cluster)
@@ -469,7 +458,6 @@ class ScaleUp:
     def _options(
         self, groups: Sequence[NodeGroup], pods_by_kind: Mapping[PodKind, Sequence[PodView]]
     ) -> list[ScaleUpOption]:
-        """Return the possible scale-ups of a pool's node groups; groups that fit the same pods share one."""
         scale_up_options = []
         growable_groups = list(filter(self._may_grow, groups))
         for fitting_kinds, similar_groups in self.group_by_fitting_kinds(growable_groups, pods_by_kind).items():
@@ -483,13 +471,12 @@ class ScaleUp:
         return scale_up_options
 
     def _may_grow(self, group: NodeGroup) -> bool:
-        """Return whether a node group may grow for pods; groups of queued pools grow only for ProvisioningRequests."""
+        """Groups of queued pools grow only for ProvisioningRequests."""
         if not group.is_autoscaled or group.provisioning == "queued":
             return False
         return not self.fleet.obstacle(group, self.limits, self.loop_context.now)
 
     def _add_option(self, option: ScaleUpOption, draft: ScaleUpDraft) -> Sequence[PodView]:
-        """Add the new nodes of a scale-up to the draft; return the pods that still have no node."""
         if option.is_new_pool:
             draft.pools.append(option.group.pool)
             zone_groups = groups_of(option.group.pool, self.loop_context.cluster)
@@ -525,7 +512,7 @@ class ScaleUp:
         self._known_failures.clear()
 
     def _undo_draft(self, draft: ScaleUpDraft) -> None:
-        """Take the machines of a rejected draft out of the group sizes and the cluster limits."""
+        """Restore the node groups and cluster limits; the end of `what_if()` restores the node snapshot."""
         for group, count in draft.increases.items():
             self.fleet.grow(group, -count)
             self.limits.take(group.counted_resources, -count)
@@ -539,7 +526,6 @@ class ScaleUp:
             self.refusal_by_pod.update(dict.fromkeys([pod.uid for pod in pods], reasons[kind]))
 
     def _explain_refusal(self, pod: PodView, kind: PodKind, unit: PendingUnit) -> str:
-        """Return why no node group grows for a pod: each reason with its number of groups."""
         refusal_reasons: list[str] = []
         for group in self.fleet.groups.values():
             if group.is_autoscaled:
@@ -557,7 +543,6 @@ class ScaleUp:
         return self.fleet.obstacle(group, self.limits, self.loop_context.now)
 
     def _cached_misfit_reasons(self, pod: PodView, kind: PodKind, group: NodeGroup) -> tuple[str, ...]:
-        """Return the reasons why a pod does not fit a node group; cached by kind of pod."""
         if kind is not pod.shape:
             return find_misfit_reasons(pod, group, self.nodes)
         misfit_reasons = self._misfits.get((group, kind))

@@ -214,7 +214,7 @@ def kustomization(resources: list[str], **fields: object) -> Mapping[str, object
 
 
 def _release_manifest_urls(platform: PlatformModel) -> list[str]:
-    """Return the URLs of the manifests of JobSet's and Kueue's releases, JobSet first because Kueue needs its kinds."""
+    """List JobSet first, because Kueue needs its kinds."""
     return [
         _RELEASE_URL.format("jobset", platform.job_set_version or JOB_SET_VERSION),
         _RELEASE_URL.format("kueue", platform.kueue_version or KUEUE_VERSION),

@@ -125,7 +125,6 @@ def _label_errors(google: GoogleSettings) -> Iterator[FieldError]:
 
 
 def _is_label_value(text: str) -> bool:
-    """Return whether a text is a valid label: 1 to 63 lowercase letters of any script, digits, `-` and `_`."""
     has_valid_characters = all(each in "-_" or (each.isalnum() and each == each.lower()) for each in text)
     return 0 < len(text) <= _LABEL_LENGTH_MAX and has_valid_characters
 
@@ -141,7 +140,6 @@ def _disk_errors(platform: PlatformModel, google: GoogleSettings) -> Iterator[Fi
 
 
 def _image_errors(google: GoogleSettings) -> Iterator[FieldError]:
-    """Yield an error for each invalid name, source, repository or location of an image in `spec.google.images`."""
     for index, image in enumerate(google.images):
         path = f"spec.google.images[{index}]"
         if not _IMAGE_PATTERN.fullmatch(image.name):
@@ -169,7 +167,6 @@ def _image_errors(google: GoogleSettings) -> Iterator[FieldError]:
 
 
 def _submission_errors(cluster: Part, google: GoogleSettings) -> Iterator[FieldError]:
-    """Yield an error for each name in `submitReservations` that is not a future reservation created by Terraform."""
     future_names = future_reservations(cluster)
     for index, name in enumerate(google.submitted_reservations):
         if name not in future_names:
@@ -179,7 +176,6 @@ def _submission_errors(cluster: Part, google: GoogleSettings) -> Iterator[FieldE
 
 
 def _network_errors(network: Network) -> Iterator[FieldError]:
-    """Yield an error for each address range that is not a CIDR, that GKE rejects, or that overlaps another range."""
     known_ranges: dict[str, IPv4Network] = {}
     for field, text in _address_ranges(network).items():
         path = f"spec.google.network.{field}"
@@ -226,7 +222,6 @@ def parse_cidr(text: str) -> IPv4Network | None:
 
 
 def _address_space_errors(platform: PlatformModel, network: Network) -> Iterator[FieldError]:
-    """Yield an error for each address range that is too small for the maximum number of machines and their pods."""
     max_pods_by_pool = {row["name"]: row.get("maxPodsPerNode", DEFAULT_PODS_PER_NODE) for row in platform.node_pools}
     node_count = pod_address_count = 0
     for supply in machine_supplies(platform):

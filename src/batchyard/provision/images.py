@@ -133,7 +133,6 @@ def source_archive() -> bytes:
 
 
 def _archive_members() -> Iterator[tuple[str, Path]]:
-    """Yield each file of the operator's source archive: its name in the archive and its path."""
     for name in _ARCHIVED_FILES:
         yield name, _require_path(name, find_file(name))
     yield from _files_below("src/batchyard", Path(__file__).parents[1])

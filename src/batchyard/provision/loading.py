@@ -60,7 +60,6 @@ def platform_of(name: str, spec: model.Part, cluster: model.Part | None) -> mode
 
 
 def _has_weights(spec: model.Part) -> bool:
-    """Return whether any queue, queue class or cohort sets a fair sharing weight, which enables fair sharing."""
     queue_rows = [row for field in ("queueClasses", "queues", "cohorts") for row in spec.get(field) or ()]
     queue_rows += [row for team in spec["teams"] for row in team.get("queues") or ()]
     return any("fairSharing" in row for row in queue_rows)
@@ -154,7 +153,6 @@ def _flavor_quotas(flavor_rows: Sequence[model.Part]) -> Sequence[model.FlavorQu
 
 
 def _monitoring(spec: model.Part, google: model.GoogleSettings | None) -> model.Monitoring:
-    """Return the monitoring settings; the default collector is PodMonitoring with managed Prometheus, else None."""
     row, default_collector = spec["monitoring"], model.MetricsCollector.NONE
     if google is not None and google.managed_prometheus:
         default_collector = model.MetricsCollector.POD_MONITORING
@@ -207,7 +205,6 @@ def _parse_people(row: model.Part) -> model.People:
 
 
 def _queue_of_class(path: str, team: model.Part, queue_row: model.Part, class_row: model.Part) -> model.Queue:
-    """Return a team's queue that follows a queue class; fields set by the team override fields of the class."""
     name, namespace = f"{team['name']}-{queue_row['class']}", team.get("namespace", team["name"])
     flavors = _merge_quotas(class_row.get("flavors") or (), queue_row.get("flavors") or ())
     row = {**class_row, **queue_row, "flavors": flavors}
@@ -225,7 +222,6 @@ def _queue_of_class(path: str, team: model.Part, queue_row: model.Part, class_ro
 
 
 def _merge_quotas(class_rows: Sequence[model.Part], team_rows: Sequence[model.Part]) -> Sequence[model.Part]:
-    """Merge the quotas of a queue class and a team; the team's quotas override, and its added flavors come last."""
     merged_rows: dict[str, dict[str, Any]] = {row["name"]: dict(row) for row in class_rows}
     for row in team_rows:
         class_row: Mapping[str, Any] = merged_rows.get(row["name"], _NO_FIELDS)
@@ -234,7 +230,6 @@ def _merge_quotas(class_rows: Sequence[model.Part], team_rows: Sequence[model.Pa
 
 
 def _shared_queues(queue_rows: Sequence[model.Part], teams: Sequence[model.PlatformTeam]) -> Iterator[model.Queue]:
-    """Yield the queues that several teams share; a queue without the field `teams` is shared by all teams."""
     for index, row in enumerate(queue_rows):
         names = row.get("teams")
         sharing_teams = [team for team in teams if names is None or team.name in names]
@@ -311,7 +306,6 @@ def _platform_path(rendered_object: RenderedObject, object_path: str, spec: mode
 
 
 def _sections(rendered_object: RenderedObject, spec: model.Part) -> Iterator[tuple[str, model.Part]]:
-    """Yield path and value of each section that an object is rendered from: a team's queue before its queue class."""
     path = rendered_object.path
     section = _section_at({"spec": spec}, path)
     field = _SPEC_FIELDS.get(rendered_object.obj["kind"])
@@ -324,7 +318,6 @@ def _sections(rendered_object: RenderedObject, spec: model.Part) -> Iterator[tup
 
 
 def _quota_path(obj: Mapping[str, Any], group_match: re.Match[str], row: model.Part) -> str:
-    """Map a ClusterQueue's quota field to its path in a section of the platform file; '' if the section lacks it."""
     group_index, flavor_index, resource_index = (int(number or 0) for number in group_match.groups()[:3])
     flavor_quotas = obj["spec"]["resourceGroups"][group_index]["flavors"][flavor_index]
     name = flavor_quotas["resources"][resource_index]["name"] if group_match[3] else ""
@@ -335,13 +328,11 @@ def _quota_path(obj: Mapping[str, Any], group_match: re.Match[str], row: model.P
 
 
 def _has_field(row: model.Part, path: str) -> bool:
-    """Return whether a section of the platform file has the first field of the path."""
     field_match = _PATH_PATTERN.match(path)
     return field_match is not None and field_match[1] in row
 
 
 def _section_at(value: Any, path: str) -> model.Part:
-    """Return the value at a path of the platform file such as `spec.teams[0].queues[1]`; empty if it is no mapping."""
     for name, index in _PATH_PATTERN.findall(path):
         value = value[name] if name else value[int(index)]
     section: model.Part = value if isinstance(value, Mapping) else {}
@@ -397,7 +388,6 @@ def read_platform(source: PlatformSource, project: str = "") -> model.PlatformMo
 
 
 def _read_platform(document: Document, project: str) -> tuple[model.PlatformModel | None, Sequence[FieldError]]:
-    """Return the platform in a YAML document (None if it cannot be decoded), and the errors found."""
     if document.faults:
         return None, document.faults
     error = _kind_error(document.value)
@@ -426,7 +416,6 @@ def with_project(platform: model.PlatformModel, project: str) -> model.PlatformM
 
 
 def _kind_error(value: Any) -> FieldError | None:
-    """Return an error if a YAML document is not a mapping or names another kind than Platform; otherwise None."""
     if not isinstance(value, dict):
         return FieldError("", "the document is not a YAML mapping", _EXAMPLE_REMEDY)
     kind = value.get("kind")
@@ -438,7 +427,6 @@ def _kind_error(value: Any) -> FieldError | None:
 
 
 def _decode_cluster(name: str, spec: model.Part | None) -> tuple[Obj | None, Sequence[FieldError]]:
-    """Return the Cluster of `spec.cluster` with defaults (None if it is not set or cannot be decoded), and errors."""
     if spec is None:
         return None, ()
     kind = scheme.kind_info(scheme.CLUSTER)
@@ -449,7 +437,6 @@ def _decode_cluster(name: str, spec: model.Part | None) -> tuple[Obj | None, Seq
 
 
 def _relocate_cluster_error(field_error: FieldError) -> FieldError:
-    """Return an error of the Cluster object with its path in the platform file, below `spec.cluster`."""
     path, remedy = (text.replace("spec.", "spec.cluster.", 1) for text in (field_error.path, field_error.remedy))
     return field_error._replace(path=path, remedy=remedy)
 

@@ -86,14 +86,13 @@ def _prometheus_rule(platform: PlatformModel) -> Mapping[str, Any]:
 
 
 def _kueue_scraping_objects(platform: PlatformModel) -> list[Mapping[str, Any]]:
-    """Return the objects with which the collector scrapes Kueue's metrics, over TLS with a ServiceAccount token."""
     if platform.monitoring.collector is MetricsCollector.SERVICE_MONITOR:
         return [_kueue_service_monitor(platform)]
     return [*_kueue_reader_objects(platform), _kueue_pod_monitoring(platform)]
 
 
 def _kueue_reader_objects(platform: PlatformModel) -> list[Mapping[str, Any]]:
-    """Return a ServiceAccount that may read Kueue's metrics, its token Secret, and RBAC for access to the Secret.
+    """Return the Secret from which a PodMonitoring reads its bearer token, with its ServiceAccount and RBAC.
 
     Source: prometheus-engine, pkg/operator/apis/monitoring/v1/http_types.go (SecretKeySelector).
     """

@@ -49,7 +49,6 @@ def platform_errors(platform: model.PlatformModel, spec: model.Part) -> Iterator
 
 
 def _report_unknown(path: str, name: str, kind_of_object: str, known_names: Iterable[str]) -> Iterator[FieldError]:
-    """Yield an error if `name`, the value of the field at `path`, is not in `known_names`."""
     names = list(known_names)
     if name not in names:
         nearest = find_nearest_name(name, names)
@@ -69,7 +68,6 @@ def _flavor_errors(platform: model.PlatformModel) -> Iterator[FieldError]:
 
 
 def _reference_errors(platform: model.PlatformModel, spec: model.Part) -> Iterator[FieldError]:
-    """Yield an error for each unknown queue class, flavor or team that a queue, queue class or cohort names."""
     class_names = [row["name"] for row in spec.get("queueClasses") or ()]
     for index, row in enumerate(spec.get("queueClasses") or ()):
         flavor_rows = row["flavors"]
@@ -98,7 +96,7 @@ def _flavor_name_errors(
 
 
 def _resource_errors(spec: model.Part) -> Iterator[FieldError]:
-    """Yield an error for each resource name that is probably misspelled; Kueue accepts a quota for any name."""
+    """Report only names that are probably misspelled, because Kueue accepts a quota for any resource name."""
     sections = [
         (f"spec.{section}[{index}]", row)
         for section in _SECTIONS_WITH_QUOTAS
@@ -125,7 +123,6 @@ def _queue_errors(queue: model.Queue, platform: model.PlatformModel) -> Iterator
 
 
 def _resource_group_errors(queue: model.Queue) -> Iterator[FieldError]:
-    """Yield an error for flavors of a queue that share some of their resources but not all."""
     first_by_resource: dict[str, tuple[str, frozenset[str]]] = {}
     for index, flavor in enumerate(queue.flavors):
         resources = frozenset(flavor.resources)
@@ -142,7 +139,6 @@ def _resource_group_errors(queue: model.Queue) -> Iterator[FieldError]:
 
 
 def _duplicate_errors(platform: model.PlatformModel) -> Iterator[FieldError]:
-    """Yield an error for each duplicate ClusterQueue, LocalQueue in a namespace, or namespace of two teams."""
     queue_names: set[str] = set()
     local_queue_keys: set[tuple[str, str]] = set()
     for queue in platform.queues:
@@ -203,7 +199,7 @@ def _priority_errors(platform: model.PlatformModel, spec: model.Part) -> Iterato
 
 
 def _team_errors(platform: model.PlatformModel) -> Iterator[FieldError]:
-    """Yield an error for each reserved namespace (`destroy` would delete it) and each member that means all users."""
+    """Reserved namespaces are errors, because `destroy` would delete them."""
     reserved_names = _RESERVED_NAMESPACES | ({MONITORING} if platform.monitoring.stack is not None else frozenset())
     for team in platform.teams:
         if team.namespace in reserved_names or team.namespace.startswith(_KUBERNETES_PREFIX):
@@ -217,7 +213,6 @@ def _team_errors(platform: model.PlatformModel) -> Iterator[FieldError]:
 
 
 def _engine_errors(platform: model.PlatformModel) -> Iterator[FieldError]:
-    """Yield an error for each invalid version of Kueue or JobSet, setting of Kueue, and image reference."""
     for field, version in (("kueue", platform.kueue_version), ("jobSet", platform.job_set_version)):
         if version and not _RELEASE_VERSION_PATTERN.fullmatch(version):
             problem = f"{format_value(version)} is not a release version"
@@ -230,7 +225,6 @@ def _engine_errors(platform: model.PlatformModel) -> Iterator[FieldError]:
 
 
 def _configured_images(platform: model.PlatformModel) -> Iterator[tuple[str, str]]:
-    """Yield the field path and the reference of each image that the platform file can set; '' if it is not set."""
     yield "spec.operator.image", platform.operator.image
     stack = platform.monitoring.stack
     if stack is not None:

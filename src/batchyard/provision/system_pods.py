@@ -91,7 +91,6 @@ def pool_bounds(pool: Part, cluster: Part) -> tuple[int, int]:
 
 
 def _auto_provisioned_supplies(platform: PlatformModel, catalog: Catalog) -> Iterator[MachineSupply]:
-    """Yield the machines that auto-provisioning can create within its limits and the flavors' accelerator quota."""
     limits = _accelerator_limits(platform)
     quota_by_type: dict[tuple[str, str], int] = {}
     for flavor in platform.flavors:
@@ -122,7 +121,6 @@ def _accelerator_of(flavor: PlatformFlavor) -> str | None:
 
 
 def _accelerator_quota(flavor: PlatformFlavor, platform: PlatformModel) -> int:
-    """Return the sum of the nominal accelerator quotas that all queues and cohorts have of a flavor."""
     resource = next(_RESOURCE_BY_LABEL[key] for key in _RESOURCE_BY_LABEL if key in flavor.node_labels)
     quota_rows = [row for queue in platform.queues for row in queue.flavors] + [
         row for cohort in platform.cohorts for row in cohort.flavors
@@ -132,7 +130,7 @@ def _accelerator_quota(flavor: PlatformFlavor, platform: PlatformModel) -> int:
 
 
 def _cheapest_machine(accelerator: str, provisioning: str, catalog: Catalog) -> MachineType | None:
-    """Return the cheapest of the machine types with the fewest chips of an accelerator; None if no type has it."""
+    """Prefer the machine type with the fewest chips; of several, the cheapest."""
     candidates = [
         machine
         for machine in catalog.machines.values()
@@ -177,13 +175,12 @@ class SystemPod(NamedTuple):
 
 @dataclass(slots=True)
 class _FreeNode:
-    """The resources of a node that no pod has taken yet: CPU in millicores, memory in bytes."""
+    """The free resources of a node: CPU in millicores, memory in bytes."""
 
     cpu: int
     memory: int
 
     def try_place(self, pod: "_PodRequests") -> bool:
-        """Subtract a pod's requests from the free resources and return True; return False if the pod does not fit."""
         if pod.cpu > self.cpu or pod.memory > self.memory:
             return False
         self.cpu -= pod.cpu
@@ -227,13 +224,11 @@ def system_pod_errors(platform: PlatformModel) -> Iterator[FieldError]:
 
 
 def _provisions_nodes(cluster: Part) -> bool:
-    """Return whether node auto-provisioning can create nodes for unschedulable system pods."""
     limits = ((cluster["spec"].get("autoscaling") or {}).get("autoProvisioning") or {}).get("limits") or ()
     return {row["resource"] for row in limits} >= _AUTO_PROVISIONED_RESOURCES
 
 
 def _free_nodes(platform: PlatformModel, cluster: Part, count_max: int) -> list[_FreeNode]:
-    """Return the free resources of each untainted node beside GKE's DaemonSets; at most `count_max` nodes per pool."""
     overhead = _parse_requests(_DAEMON_SET_REQUESTS)
     nodes = []
     for pool, node in _untainted_pools(platform, cluster):
@@ -244,7 +239,6 @@ def _free_nodes(platform: PlatformModel, cluster: Part, count_max: int) -> list[
 
 
 def _untainted_pools(platform: PlatformModel, cluster: Part) -> Iterator[tuple[Part, Part]]:
-    """Yield the node pools that accept pods without tolerations, each with a template Node."""
     for row in platform.node_pools:
         pool = {"metadata": {"name": row["name"]}, "spec": row}
         node = node_template(pool, zones_of(pool, cluster)[0], cluster)
@@ -359,7 +353,6 @@ def required_quotas(platform: PlatformModel) -> Sequence[ComputeQuota]:
 
 
 def _quota_needs(supply: MachineSupply, platform: PlatformModel) -> Iterator[tuple[str, str, int]]:
-    """Yield each Compute Engine quota that one machine uses: region, metric name and amount."""
     machine, is_preemptible, region = supply.machine, supply.provisioning in _PREEMPTIBLE_PROVISIONING, platform.region
     accelerator = machine.accelerator
     if accelerator is not None and accelerator.resource == well_known.GPU:

@@ -23,8 +23,6 @@ def dump_yaml(document: Mapping[str, Any]) -> str:
 
 
 class _PlatformYamlDumper(yaml.SafeDumper):
-    """A YAML dumper that writes no aliases for repeated values and indents list items."""
-
     def ignore_aliases(self, _data: object) -> bool:
         return True
 

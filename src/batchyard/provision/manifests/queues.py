@@ -75,7 +75,6 @@ def _labels(node: Obj) -> Mapping[str, str]:
 
 
 def _template_nodes(platform: model.PlatformModel) -> Mapping[str, Obj]:
-    """Return a template Node for each node pool, by the pool's name."""
     cluster = platform.cluster
     if cluster is None:
         return {}
@@ -200,7 +199,6 @@ def _queue(queue: model.Queue, platform: model.PlatformModel) -> Iterator[Obj]:
 
 
 def _resource_groups(flavors: Sequence[model.FlavorQuotas]) -> list[Mapping[str, Any]]:
-    """Return the resourceGroups of a ClusterQueue or Cohort; flavors with the same resources form one group."""
     quotas_by_resources: dict[frozenset[str], list[model.FlavorQuotas]] = {}
     for flavor in flavors:
         quotas_by_resources.setdefault(frozenset(flavor.resources), []).append(flavor)
@@ -208,7 +206,7 @@ def _resource_groups(flavors: Sequence[model.FlavorQuotas]) -> list[Mapping[str,
 
 
 def _resource_group(flavors: Sequence[model.FlavorQuotas]) -> Mapping[str, Any]:
-    """Return a resource group of these flavors; all list the resources in the first one's order, as Kueue requires."""
+    """List the resources of all flavors in the order of the first flavor, as Kueue requires."""
     resource_names = list(flavors[0].resources)
     flavor_entries = [
         {"name": each.name, "resources": [{"name": name, **each.resources[name]} for name in resource_names]}
@@ -312,7 +310,6 @@ def _unlabelled_objects(team: model.PlatformTeam, platform: model.PlatformModel)
 
 
 def _service_account(team: model.PlatformTeam, platform: model.PlatformModel) -> Obj:
-    """Return the team's ServiceAccount, on GKE with the annotation of its Google service account."""
     account = obj_of(scheme.SERVICE_ACCOUNT, platform.name, team.identity.name, team.namespace)
     if platform.google is None:
         return account
@@ -345,7 +342,6 @@ def _limit_objects(team: model.PlatformTeam, platform: model.PlatformModel) -> I
 
 
 def _network_policy(team: model.PlatformTeam, platform: model.PlatformModel) -> Obj:
-    """Return the NetworkPolicy of a team: only pods of its namespace may connect to its pods."""
     spec = {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": {}}]}]}
     return obj_of(scheme.NETWORK_POLICY, platform.name, "from-own-namespace", team.namespace, spec=spec)
 

@@ -53,7 +53,7 @@ class HttpServer:
 
 
 def namespace_objects(platform: PlatformModel) -> list[Obj]:
-    """Return the monitoring namespace, and a NetworkPolicy that allows ingress only from its pods."""
+    """Return the monitoring namespace, and a NetworkPolicy that allows ingress only from pods of this namespace."""
     namespace = obj_of(scheme.NAMESPACE, platform.name, NAMESPACE)
     namespace["metadata"]["labels"] = {**labels_of(platform.name), **_RESTRICTED_LABELS}
     own_namespace_peer: Part = {"from": [{"podSelector": {}}]}
@@ -263,7 +263,6 @@ def _configuration_files(platform: PlatformModel) -> Mapping[str, str]:
 
 
 def _scrape_jobs(platform: PlatformModel) -> list[Part]:
-    """Return Prometheus' scrape jobs: for the engine's pods, and with Kueue also for kube-state-metrics."""
     if platform.engine is PlatformEngine.KUEUE:
         exporter_job = _scrape_job(
             KUBE_STATE_METRICS_NAME, NAMESPACE, {NAME_LABEL: KUBE_STATE_METRICS_NAME}, METRICS_PORT
@@ -288,7 +287,6 @@ def _scrape_jobs(platform: PlatformModel) -> list[Part]:
 
 
 def _scrape_job(name: str, namespace: str, pod_labels: Mapping[str, str], port: int) -> dict[str, Any]:
-    """Return a scrape job of Prometheus for running pods with these labels, at this port."""
     filters = [
         _keep_only(f"__meta_kubernetes_pod_label_{key.translate(_LABEL_CHARACTERS)}", pod_labels[key])
         for key in pod_labels
@@ -312,7 +310,10 @@ def _keep_only(label: str, value: str) -> Part:
 
 
 def prometheus_access_objects(platform: PlatformModel) -> list[Obj]:
-    """Return the RBAC objects with which the stack's Prometheus lists the engine's pods, and reads Kueue's metrics."""
+    """Return the RBAC objects with which the stack's Prometheus lists the engine's pods, and reads Kueue's metrics.
+
+    Those for Kueue's metrics are included only if Kueue is the engine.
+    """
     objects = _pod_list_rbac(platform, ENGINE_NAMESPACES[platform.engine])
     if platform.engine is PlatformEngine.KUEUE:
         name, role = f"{platform.name}-{PROMETHEUS_NAME}-kueue", role_ref("ClusterRole", _KUEUE_READER_ROLE)
@@ -322,7 +323,6 @@ def prometheus_access_objects(platform: PlatformModel) -> list[Obj]:
 
 
 def _pod_list_rbac(platform: PlatformModel, namespace: str) -> list[Obj]:
-    """Return a Role and RoleBinding that let Prometheus list the pods of one namespace."""
     name = f"{platform.name}-{PROMETHEUS_NAME}"
     rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
     role, subjects = role_ref("Role", name), subjects_of(PROMETHEUS_NAME)
@@ -379,7 +379,6 @@ def _dashboard_map_name(name: str) -> str:
 
 
 def _provisioning_file(kind: str) -> str:
-    """Return Grafana's provisioning file in the folder `kind`, changed to use the stack's Prometheus and dashboards."""
     (text,) = read_folder(f"{_GRAFANA_FILES}/provisioning/{kind}", ".yml").values()
     document: dict[str, Any] = yaml.load(text, Loader=yaml.CSafeLoader)
     for source in document.get("datasources", ()):

@@ -178,7 +178,6 @@ def apply_step(connection: ClusterConnection, part: ManifestPart) -> PlatformSte
 
 
 def _describe_kind_counts(part: ManifestPart) -> str:
-    """Return the number of objects of each kind in a part of the manifests as text: `: 2 ClusterQueue, 1 Cohort`."""
     kinds = [obj["kind"] for obj in part.objects]
     counts_text = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
     return f": {counts_text}" if counts_text else ""

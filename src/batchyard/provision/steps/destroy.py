@@ -53,8 +53,6 @@ _PRUNE_PURPOSE: Final = "find objects that an earlier version of the file define
 
 
 class _ObjectKey(NamedTuple):
-    """The kind of an object, and its name or NAMESPACE/NAME."""
-
     kind: str
     name: str
 
@@ -131,8 +129,6 @@ def _list_workloads_command(connection: ClusterConnection) -> model.StepCommand:
 
 
 def _obsolete_objects_parser(manifest_parts: Sequence[ManifestPart], remedy_note: str) -> model.ResultParser:
-    """Return a parser that accepts kubectl's output if it has no obsolete objects, and else describes them by kind."""
-
     def parse(output: model.CommandOutput) -> model.ProbeResult:
         if output.code:
             return probe_parsers.failure_result(output)
@@ -143,8 +139,6 @@ def _obsolete_objects_parser(manifest_parts: Sequence[ManifestPart], remedy_note
 
 
 def _delete_input(manifest_parts: Sequence[ManifestPart]) -> model.InputFromProbes:
-    """Return a function that computes kubectl's input: a List of the obsolete objects to delete."""
-
     def compute_input(command_outputs: Sequence[model.CommandOutput]) -> str:
         obsolete_objects = [obj for output in command_outputs for obj in _obsolete_objects(output, manifest_parts)]
         object_references = [
@@ -161,10 +155,7 @@ def _name_fields(metadata: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def _obsolete_objects(output: model.CommandOutput, manifest_parts: Sequence[ManifestPart]) -> Iterator[Obj]:
-    """Yield the listed objects that the platform file no longer defines.
-
-    Objects that are being deleted, or whose namespace is itself obsolete, are left out.
-    """
+    """Leave out objects that are being deleted, and objects that the deletion of their namespace removes."""
     defined_keys = {_key(obj) for part in manifest_parts for obj in part.objects}
     objects = [
         obj for obj in probe_parsers.items_of(output.document() or {"items": []}) if _key(obj) not in defined_keys
@@ -181,7 +172,6 @@ def _key(obj: Mapping[str, Any]) -> _ObjectKey:
 
 
 def _describe_objects(objects: Sequence[Obj]) -> str:
-    """Describe objects by kind, such as `Namespace team-a with all its objects, ClusterQueue cq-team-a-lp`."""
     names_by_kind: dict[str, list[str]] = {}
     for obj in objects:
         names_by_kind.setdefault(obj["kind"], []).append(probe_parsers.name_of(obj))
@@ -196,7 +186,6 @@ def _describe_kind(kind: str, names: Sequence[str]) -> str:
 
 
 def _describe_deletion(output: model.CommandOutput, stdin_text: str) -> str:
-    """Describe the objects to delete, and the admitted Workloads in the namespaces and ClusterQueues among them."""
     objects = json.loads(stdin_text)["items"]
     description = f" {_describe_objects(objects)}. This deletes these objects."
     if output.code:
@@ -277,7 +266,6 @@ def creation_steps(
 def _cluster_steps(
     platform: PlatformModel, manifest_parts: Sequence[ManifestPart], connection: ClusterConnection
 ) -> Iterator[model.PlatformStep]:
-    """Yield the steps that apply the manifests to the cluster and wait until the queues are Active."""
     flavors = [part.first_of_kind("ResourceFlavor") for part in manifest_parts]
     flavor = next((each for each in flavors if each), None)
     for part in manifest_parts:
@@ -290,7 +278,6 @@ def _cluster_steps(
 
 
 def _final_check_steps(platform: PlatformModel, connection: ClusterConnection) -> Iterator[model.PlatformStep]:
-    """Yield the step that checks whether a Job would be accepted; none if the platform has no LocalQueue."""
     local_queues = [row for queue in platform.queues for row in queue.local_queues]
     if local_queues:
         yield cluster.check_job_step(connection, local_queues[0].namespace, local_queues[0].name)
@@ -299,17 +286,13 @@ def _final_check_steps(platform: PlatformModel, connection: ClusterConnection) -
 def _steps_unless_embedded(
     platform: PlatformModel, steps: Iterator[model.PlatformStep], connection: ClusterConnection
 ) -> Iterator[model.PlatformStep]:
-    """Return the steps that install the engine; with the engine batchyard, an embedded platform skips them.
-
-    A cluster of `batchyard up` is embedded: it has its own engine.
-    """
+    """Skip the steps that install batchyard's operator on a cluster of `batchyard up`, which has its own engine."""
     if platform.engine is PlatformEngine.KUEUE:
         return steps
     return (replace(step, only_if=cluster.not_embedded_probe(connection)) for step in steps)
 
 
 def _confirm_first(steps: Sequence[model.PlatformStep], consent: model.Consent) -> list[model.PlatformStep]:
-    """Return the steps, with a question for consent before the first step that has commands."""
     first_change_index = next(index for index, step in enumerate(steps) if step.commands)
     return [replace(step, consent=consent) if index == first_change_index else step for index, step in enumerate(steps)]
 
@@ -361,7 +344,7 @@ def _google_destroy_steps(
     manifest_parts: Sequence[ManifestPart],
     protection_step: model.PlatformStep,
 ) -> list[model.PlatformStep]:
-    """Return the steps of `destroy` on GKE: Workloads end first, as Terraform does not know their nodes and disks."""
+    """The Workloads end before Terraform runs, because Terraform does not know their nodes and disks."""
     google_settings = platform.google
     assert google_settings is not None, "the caller checks that the platform is on GKE"
     cluster_exists_probe = model.Probe(
@@ -406,12 +389,10 @@ def _google_destroy_steps(
 
 
 def _confirmation_step(question: str) -> model.PlatformStep:
-    """Return a step that only asks for confirmation, each time that `destroy` runs."""
     return model.PlatformStep("confirm", "ask for confirmation", consent=model.Consent(question, destroys=True))
 
 
 def _permanent_pools(platform: PlatformModel) -> list[str]:
-    """Return the names of the node pools that never scale to zero."""
     return [pool["name"] for pool in platform.node_pools if _minimum_node_count(pool)]
 
 
@@ -428,20 +409,18 @@ def _queue_names(platform: PlatformModel) -> list[str]:
 
 
 def _team_namespaces(platform: PlatformModel) -> list[str]:
-    """Return the namespaces whose jobs and pods end before the engine, which must still remove finalizers.
+    """Return the namespaces whose pods must end before the engine, which removes their finalizers.
 
-    The namespace of the monitoring stack is deleted as a whole: until then its Deployments recreate deleted pods.
+    The monitoring namespace is left out: its Deployments would recreate deleted pods.
     """
     return [team.namespace for team in platform.teams]
 
 
 def _deleted_namespaces(manifest_parts: Sequence[ManifestPart]) -> list[str]:
-    """Return the namespaces in the manifests, except the engine's, which hold objects of users or of monitoring."""
     return [name for part in manifest_parts if part.path != ENGINE_FOLDER for name in part.names_of_kind("Namespace")]
 
 
 def _describe_loss(platform: PlatformModel, manifest_parts: Sequence[ManifestPart]) -> str:
-    """Describe the ClusterQueues and namespaces that `destroy` deletes, for the question to the user."""
     loss_text = count_with_noun(len(platform.queues), "ClusterQueue")
     names = _deleted_namespaces(manifest_parts)
     return f"{loss_text}, and everything in the namespaces {', '.join(names)}" if names else loss_text
@@ -499,7 +478,6 @@ def _bucket_query(name: str) -> model.StepCommand:
 
 
 def _compute_leftovers(google_spec: GoogleSettings) -> Iterator[model.Leftover]:
-    """Yield the disks and reservations of Compute Engine that `destroy` keeps."""
     project, columns = f"--project={google_spec.project}", "--format=value(name,zone)"
     yield model.Leftover(
         "disks",

@@ -316,7 +316,6 @@ def image_steps(
 
 
 def _image_step(recipe: ImageRecipe) -> model.PlatformStep:
-    """Return a step that builds or copies an image with podman or docker, unless its repository has the image."""
     login_command = model.command("gcloud", "auth", "configure-docker", recipe.registry, "--quiet")
     script = "\n".join([_ENGINE_SCRIPT, *recipe.lines])
     return model.PlatformStep(
@@ -416,7 +415,6 @@ def parse_protection(command_output: model.CommandOutput) -> model.ProbeResult:
 
 
 def _resources(module: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return all resources of a module in `terraform show -json`, including those of child modules."""
     resources = list(module.get("resources", ()))
     for child in module.get("child_modules", ()):
         resources += _resources(child)

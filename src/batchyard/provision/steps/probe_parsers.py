@@ -120,7 +120,6 @@ def version_at_least(field: Sequence[str], minimum: tuple[int, ...]) -> ResultPa
 
 
 def _compare_version(text: str, minimum: tuple[int, ...]) -> ProbeResult:
-    """Return success if the version that begins a text is at least `minimum`; a suffix of the version is ignored."""
     match = re.match(r"v?(\d+(?:\.\d+)*)", text)
     if match is None:
         return ProbeResult(False, "the program reports no version")
@@ -207,7 +206,6 @@ def name_of(obj: Mapping[str, Any]) -> str:
 
 
 def _unmet_reason(obj: Mapping[str, Any], type_name: str) -> str:
-    """Return why the condition `type_name` of an object is not True; '' if it is True."""
     for condition in obj.get("status", {}).get("conditions", ()):
         if condition["type"] == type_name:
             is_satisfied = condition["status"] == "True"

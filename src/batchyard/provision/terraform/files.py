@@ -162,16 +162,17 @@ def cloud_build_files(platform: PlatformModel, google: GoogleSettings, bucket: s
 
 
 def destroy_targets(google: GoogleSettings) -> list[str]:
-    """Return the `-target` arguments of `terraform destroy` that keep the image repositories; empty to delete them.
+    """Return the `-target` arguments of `terraform destroy` that keep the image repositories.
 
-    These arguments also keep Google's APIs enabled, because the repositories need them.
+    The list is empty unless `keepRepository` is set. The arguments also keep Google's APIs enabled, because the
+    repositories need them.
     """
     kept_modules = ("registry", "services")
     return [f"-target=module.{name}" for name in MODULES if name not in kept_modules] if google.keep_repository else []
 
 
 def _image_build_step(recipe: ImageRecipe) -> str:
-    """Return the Cloud Build step that builds an image; `$` is doubled, as Cloud Build substitutes a single `$`."""
+    """`$` is doubled, because Cloud Build substitutes a single `$`."""
     lines = "\n".join(f"        {line}".replace("$", "$$") for line in recipe.lines)
     return _IMAGE_TEMPLATE.format(name=recipe.short_name, docker=_DOCKER_IMAGE, reference=recipe.reference, lines=lines)
 
@@ -249,7 +250,6 @@ def _backend(platform: PlatformModel, google: GoogleSettings, bucket: str, prefi
 
 
 def _variables_file(platform: PlatformModel, google: GoogleSettings, cluster: Part) -> str:
-    """Return the text of the variables file terraform.tfvars, one paragraph per subject."""
     paragraphs = [
         _VARIABLES_HEADER.format(name=platform.name),
         pools.format_assignments(_location_variables(platform, google, cluster)),
@@ -293,7 +293,7 @@ def _network_variables(google: GoogleSettings) -> dict[str, pools.Value]:
 
 
 def _webhook_ports(platform: PlatformModel) -> dict[str, pools.Value]:
-    """Return the Terraform variable `webhook_ports`: ports that the control plane needs a firewall rule for."""
+    """Without a firewall rule, GKE's control plane cannot reach Kueue's webhook port."""
     return {"webhook_ports": [KUEUE_WEBHOOK_PORT]} if platform.engine is PlatformEngine.KUEUE else {}
 
 

@@ -39,10 +39,7 @@ def format_assignments(value_by_name: Mapping[str, Value], depth: int = 0) -> st
 
 
 def _group_by_width(lines: Sequence[tuple[str, str]]) -> Iterator[tuple[int, list[tuple[str, str]]]]:
-    """Yield groups of adjacent one-line HCL assignments with the width of the longest name.
-
-    An assignment over several lines is a group of its own.
-    """
+    """Align adjacent one-line assignments, as `terraform fmt` does; a longer assignment is a group of its own."""
     for is_long, group in groupby(lines, key=lambda line: "\n" in line[1]):
         names_and_values = list(group)
         if is_long:
@@ -52,7 +49,6 @@ def _group_by_width(lines: Sequence[tuple[str, str]]) -> Iterator[tuple[int, lis
 
 
 def _format_value(value: Value, depth: int) -> str:
-    """Format a value as HCL, over several lines if it does not fit on one."""
     one_line = _format_on_one_line(value)
     if not isinstance(value, (Mapping, Sequence)) or isinstance(value, str) or not value:
         return one_line
@@ -88,7 +84,6 @@ def hcl_string(text: str) -> str:
 
 
 def _format_name(name: str) -> str:
-    """Format the name of an HCL assignment; a name that is not an identifier (such as a.b or a/b) is quoted."""
     plain_name = name.replace("_", "a").replace("-", "a")
     return name if plain_name.isascii() and plain_name.isalnum() and plain_name[0].isalpha() else hcl_string(name)
 
@@ -141,7 +136,6 @@ def future_reservations(cluster: Part, submitted_names: Collection[str] = ()) ->
 
 
 def _non_tpu_reservations(cluster: Part) -> Iterator[tuple[Part, MachineType]]:
-    """Yield each reservation of the Cluster that is not for TPUs, with its machine type."""
     for reservation in cluster["spec"].get("reservations") or ():
         machine = catalog_of(cluster).machine(reservation["machineType"])
         if not _has_tpu_chips(machine):
@@ -174,7 +168,7 @@ def _pool_row(pool: Part, cluster: Part) -> Mapping[str, Value]:
 
 
 def _pool_zones(pool: Part, cluster: Part, catalog: Catalog) -> Sequence[str]:
-    """Return a node pool's zones for Terraform: empty for the zones of the cluster; one zone for compact placement."""
+    """Return () if the pool uses all zones of the cluster; compact placement needs a single zone."""
     pool_zones: Sequence[str] = pool.get("zones") or ()
     zones: Sequence[str] = pool_zones or cluster["spec"]["zones"]
     if _has_compact_placement(pool, catalog) and len(zones) > 1:
@@ -187,17 +181,13 @@ def _has_compact_placement(pool: Part, catalog: Catalog) -> bool:
 
 
 def _accelerator_fields(accelerator: Accelerator | None) -> dict[str, Value]:
-    """Return the Terraform field `accelerator` of a machine with GPUs, attached or built in; empty without GPUs."""
     if accelerator is None or accelerator.resource == well_known.TPU:
         return {}
     return {"accelerator": {"type": accelerator.type, "count": accelerator.count}}
 
 
 def _autoscaling_fields(pool: Part) -> dict[str, Value]:
-    """Return the Terraform field `autoscaling` of a node pool; empty if its size is fixed.
-
-    Without a locationPolicy, Spot, flex-start and queued machines use any zone, as in GKE.
-    """
+    """Without a locationPolicy, Spot, flex-start and queued machines use any zone, as in GKE."""
     pool_bounds = pool.get("autoscaling")
     if pool_bounds is None:
         return {}
@@ -217,10 +207,6 @@ def _limit_fields(pool: Part) -> dict[str, Value]:
 
 
 def _placement_fields(pool: Part, machine: MachineType, catalog: Catalog) -> dict[str, Value]:
-    """Return the Terraform field of a pool's placement: a TPU topology, or compact placement; empty without either.
-
-    The TPU topology of a single machine is left out if it is the default of the machine type.
-    """
     topology = pool.get("tpuTopology")
     if topology and (slice_host_count({"spec": pool}, catalog) > 1 or machine.topology != topology):
         return {"tpu_topology": topology}
@@ -237,7 +223,7 @@ def needs_hyperdisk(machine: MachineType) -> bool:
 
 
 def _taint_fields(taints: Sequence[Mapping[str, Any]]) -> dict[str, Value]:
-    """Return the Terraform field `taints` of a node pool; GKE itself adds taints of GPUs, TPUs and queued machines."""
+    """GKE itself adds the taints of GPUs, TPUs and queued machines."""
     taint_rows = [
         {"key": taint["key"], "value": taint.get("value", ""), "effect": _GKE_EFFECTS[taint["effect"]]}
         for taint in taints
