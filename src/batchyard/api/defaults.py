@@ -171,7 +171,7 @@ def pod_defaults(pod: Obj) -> Obj:
 
 
 def _host_network_containers(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the container fields of a Pod on the host network; missing host ports become the container ports."""
+    """Return the container fields of a Pod on the host network; unset host ports (missing or 0) are container ports."""
     return {field: [_with_host_ports(each) for each in spec[field]] for field in _CONTAINER_FIELDS if spec.get(field)}
 
 
@@ -179,7 +179,10 @@ def _with_host_ports(container: Mapping[str, Any]) -> Mapping[str, Any]:
     ports = container.get("ports") or ()
     if all(port.get("hostPort") for port in ports):
         return container
-    return {**container, "ports": [{"hostPort": port["containerPort"], **port} for port in ports]}
+    return {
+        **container,
+        "ports": [port if port.get("hostPort") else {**port, "hostPort": port["containerPort"]} for port in ports],
+    }
 
 
 def _container_with_default_requests(container: Mapping[str, Any]) -> Mapping[str, Any]:
