@@ -173,7 +173,10 @@ def _with_host_ports(container: Mapping[str, Any]) -> Mapping[str, Any]:
     ports = container.get("ports") or ()
     if all(port.get("hostPort") for port in ports):
         return container
-    return {**container, "ports": [{"hostPort": port["containerPort"], **port} for port in ports]}
+    return {
+        **container,
+        "ports": [port if port.get("hostPort") else {**port, "hostPort": port["containerPort"]} for port in ports],
+    }
 
 
 def _container_with_default_requests(container: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -32,15 +32,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias
 
-from batchyard.api.errors import (
-    ApiError,
-    Conflict,
-    Forbidden,
-    InvalidObject,
-    NamespaceTerminating,
-    NotFound,
-    TemporarilyForbidden,
-)
+from batchyard.api.errors import ApiError, Conflict, Forbidden, InvalidObject, NotFound, TemporarilyForbidden
 from batchyard.api.meta import Key, key_of
 from batchyard.base import invariant
 from batchyard.base.instant import MILLISECOND, MINUTE, SECOND, Duration, Instant, exponential_backoff
@@ -410,7 +402,7 @@ def _rejection_events(queue: ControllerQueue, writes: _OutstandingWrites) -> Seq
     error, rejected_write = writes.error, writes.rejected_write
     if rejected_write is None or writes.outcome.event_if_rejected is not None or not queue.failures.get(writes.key):
         return ()
-    if not isinstance(error, TemporarilyForbidden | InvalidObject) or isinstance(error, NamespaceTerminating):
+    if not isinstance(error, TemporarilyForbidden | InvalidObject):
         return ()
     written_key = rejected_write.key if isinstance(rejected_write, Delete) else key_of(rejected_write.obj)
     regarding_key = written_key if writes.outcome.independent else writes.key

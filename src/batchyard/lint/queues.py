@@ -405,7 +405,7 @@ def borrowing_ignored(config: Configuration) -> Iterator[RuleResult]:
 
 
 def reclaim_without_cohort(config: Configuration) -> Iterator[RuleResult]:
-    """Report each ClusterQueue that sets reclaimWithinCohort but whose cohort has no other quota to reclaim."""
+    """Report each ClusterQueue that sets reclaimWithinCohort but has no other queue in its cohort."""
     for manifest, view in config.queue_versions:
         if view.preemption.reclaim_within_cohort != "Never" and not _has_cohort_neighbors(config, view):
             reason = f"no other queue is in cohort {view.cohort}" if view.cohort else "the queue is in no cohort"
@@ -496,12 +496,13 @@ def _queue_and_pod_priority(job: LintedJob, priority_classes: Mapping[str, Obj])
 
 
 def _has_cohort_neighbors(config: Configuration, view: ClusterQueueView) -> bool:
-    if not view.cohort:
+    """Return whether the cohort tree of a ClusterQueue has other ClusterQueues, or Cohorts with quota of their own."""
+    cohorts = config.snapshot.cohorts
+    if view.cohort not in cohorts:
         return False
-    cohort = config.snapshot.cohorts.get(view.cohort)
-    root = cohort.path[0] if cohort else None
-    other_queues = [queue for queue in (config.snapshot.queues_below(root) if root else []) if queue.name != view.name]
-    return bool(other_queues) or bool(root and any(root.subtree_quota))
+    root = cohorts[view.cohort].path[0]
+    has_other_queues = any(queue.name != view.name for queue in config.snapshot.queues_below(root))
+    return has_other_queues or any(any(each.nominal.values()) for each in cohorts.values() if each.path[0] is root)
 
 
 def _first_cohort_member(config: Configuration, cohort: str) -> Manifest | None:

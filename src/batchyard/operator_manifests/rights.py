@@ -28,7 +28,7 @@ def crd_objects(settings: InstallSettings) -> Sequence[Obj]:
     if not settings.definitions:
         return []
     conversion_service = ConversionService(settings.webhook_service, settings.namespace, CONVERT_PATH)
-    conversion = conversion_service if settings.webhooks else None
+    conversion = conversion_service if has_webhooks(settings) else None
     return [definition_of(info, conversion if needs_conversion(info) else None) for info in _installed_kinds(settings)]
 
 

@@ -50,7 +50,10 @@ def managed_namespaces(
 
 @dataclass(frozen=True, slots=True)
 class KueueSettings:
-    """The settings of Kueue's Configuration that affect scheduling decisions, with the defaults of Kueue 0.19."""
+    """The settings of Kueue's Configuration that affect scheduling decisions.
+
+    The defaults are those of Kueue 0.19, which are also those of 0.20.
+    """
 
     policy: SchedulingPolicy = field(default_factory=SchedulingPolicy)
     #: The PodsReady timeout and requeue settings; None disables the timeout.

@@ -169,12 +169,17 @@ def _merge_steps(steps: Iterable[ScenarioStep]) -> list[ScenarioStep]:
 
 
 def _start_at_moment(start: RunStart, seed: int) -> RunStart:
-    """Simulate a scenario until `start.at`; return a start with that state and the later steps, without faults."""
+    """Simulate a scenario until `start.at`; return a start with that state, and with the later steps and faults.
+
+    A stockout, slow boot or drain that lasts at `start.at` does not end later, because its end is not in the state.
+    """
     scenario = start.scenario
     world = World(scenario, seed=seed)
     world.run_until(start.at)
     later_steps = [step._replace(at=step.at - start.at) for step in scenario.steps if step.at > start.at]
-    return RunStart(replace(scenario, steps=later_steps, faults=()), world.state())
+    later_faults = [replace(fault, elapsed=start.at) for fault in scenario.faults]
+    horizon = None if scenario.horizon is None else max(0, scenario.horizon - start.at)
+    return RunStart(replace(scenario, steps=later_steps, faults=later_faults, horizon=horizon), world.state())
 
 
 def _timelines(start: RunStart, result: Result, log: Sequence[Record]) -> dict[str, WorkloadTimeline]:

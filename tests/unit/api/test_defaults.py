@@ -173,9 +173,10 @@ def test_container_requests_default_to_limits() -> None:
 
 def test_host_network_pod_gets_host_ports() -> None:
     ports = [{"containerPort": 80, "protocol": "TCP"}, {"containerPort": 81, "hostPort": 82, "protocol": "TCP"}]
+    ports.append({"containerPort": 83, "hostPort": 0, "protocol": "TCP"})
     container = {"name": "c", "image": "i", "ports": ports}
     done = with_defaults(with_edits(POD, {"spec.hostNetwork": True, "spec.containers": [container]}))
-    assert [port["hostPort"] for port in done["spec"]["containers"][0]["ports"]] == [80, 82]
+    assert [port["hostPort"] for port in done["spec"]["containers"][0]["ports"]] == [80, 82, 83]
 
 
 def test_node_allocatable_defaults_to_capacity() -> None:

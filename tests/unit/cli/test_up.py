@@ -1,6 +1,8 @@
 """Arguments that `up` rejects before it runs anything."""
 
 import fcntl
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -67,6 +69,16 @@ def test_invalid_image_option_is_rejected(tmp_path: Path) -> None:
 def test_local_cluster_rejects_speed_option(tmp_path: Path) -> None:
     reported = output_of_failure("up", "--data-dir", str(tmp_path / "new"), "--cluster", "local", "--speed", "60x")
     assert "--speed must be 1x if this machine is a node" in reported
+
+
+def test_failed_start_of_spawner_is_reported_with_its_log(tmp_path: Path) -> None:
+    (tmp_path / "node" / "spawner").mkdir(parents=True)  # the spawner cannot create its socket
+    up = (sys.executable, "-m", "batchyard", "up", "--data-dir", str(tmp_path), "--cluster", "local", "--port", "0")
+    ended = subprocess.run(up, check=False, stderr=subprocess.PIPE, text=True, timeout=120)
+    assert ended.returncode == 1
+    log = tmp_path / "node" / "spawner.log"
+    assert f"did not start; read the cause in {log}, correct it, and start the platform again" in ended.stderr
+    assert "spawner" in log.read_text("utf-8")
 
 
 def test_speed_above_limit_is_rejected() -> None:

@@ -63,16 +63,21 @@ def test_role_rules_depend_on_enabled_controllers() -> None:
     assert admission | jobset <= role(InstallSettings())
 
 
-def test_manifests_without_webhooks_omit_webhook_objects_and_rules() -> None:
-    result = by_name(manifests(InstallSettings(webhooks=False)))
+@pytest.mark.parametrize("settings", [InstallSettings(webhooks=False), InstallSettings(controllers=("provisioning",))])
+def test_definitions_without_webhooks_have_one_version_and_no_conversion(settings: InstallSettings) -> None:
+    result = by_name(manifests(settings))
     assert not [name for name in result if "Webhook" in name or "webhooks" in name]
+    specs = [obj["spec"] for name, obj in result.items() if name.startswith("CustomResource")]
+    assert {len(spec["versions"]) for spec in specs} == {1}
+    assert not [spec for spec in specs if "conversion" in spec]
+
+
+def test_manifests_without_webhooks_omit_webhook_objects_and_rules() -> None:
     assert role(InstallSettings(webhooks=False), "Role") == {
         ("coordination.k8s.io", "leases", "create", ""),
         ("coordination.k8s.io", "leases", "get", NAME),
         ("coordination.k8s.io", "leases", "update", NAME),
     }
-    versions = {len(obj["spec"]["versions"]) for name, obj in result.items() if name.startswith("CustomResource")}
-    assert versions == {1}
 
 
 def test_operator_pods_meet_restricted_pod_security_standard() -> None:

@@ -1,5 +1,6 @@
 """The effects of a change: start times, preemptions, waits and costs."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,29 @@ def test_scenario_document_changes_policy_of_run() -> None:
     change, _ = read_change([msgspec.json.encode(policy).decode()], (), RunStart(scenario))
     assert (scenario.fair_sharing, change.kueue is not None and change.kueue.policy.fair_sharing) == (True, False)
     assert compare(RunStart(scenario, at=5 * SECOND), change).changed.result.counts.pending == 0
+
+
+FAIR_SHARING = {
+    "apiVersion": "config.kueue.x-k8s.io/v1beta2",
+    "kind": "Configuration",
+    "fairSharing": {"preemptionStrategies": ["LessThanInitialShare"]},
+}
+
+
+def test_change_of_settings_keeps_later_faults() -> None:
+    scenario, _ = read_scenario([str(EXAMPLES / "hotswap")])
+    (fault,) = scenario.faults
+    result = difference(RunStart(scenario, at=600 * SECOND), FAIR_SHARING).comparison
+    logged_faults = [[each for each in run.log if "fault" in each] for run in (result.without, result.changed)]
+    assert fault.at == 900 * SECOND
+    assert [[each["time"] for each in records] for records in logged_faults] == [[300], [300]]
+
+
+def test_change_of_settings_keeps_end_of_scenario() -> None:
+    scenario = replace(scenario_of(THERE), horizon=50 * SECOND)
+    found = difference(RunStart(scenario, at=10 * SECOND), FAIR_SHARING)
+    assert found.comparison.changed.result.now - found.comparison.without.result.now == 0
+    assert found.comparison.changed.timelines["team/b"].ended_at is None
 
 
 def test_drained_node_changes_nodes_in_report() -> None:

@@ -115,12 +115,13 @@ def service_errors(service: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def _service_address_errors(spec: Mapping[str, Any]) -> Iterator[FieldError]:
-    address_by_path = [("spec.clusterIP", spec.get("clusterIP"))]
-    for field in ("clusterIPs", "externalIPs"):
-        address_by_path += [(f"spec.{field}[{i}]", address) for i, address in enumerate(spec.get(field) or ())]
-    for path, address in address_by_path:
+    cluster_ips = [("spec.clusterIP", spec.get("clusterIP"))]
+    cluster_ips += [(f"spec.clusterIPs[{i}]", address) for i, address in enumerate(spec.get("clusterIPs") or ())]
+    for path, address in cluster_ips:
         if address and address != "None":
             yield from ip_errors(address, path)
+    for i, address in enumerate(spec.get("externalIPs") or ()):
+        yield from ip_errors(address, f"spec.externalIPs[{i}]")
 
 
 def service_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:

@@ -20,6 +20,7 @@ from batchyard.cli.kueue_configuration import read_supported_configuration
 from batchyard.cloud.cluster_objects import catalog_errors
 from batchyard.scheduling.kueue_configuration import parse_kueue_settings
 from batchyard.server.forecasting.service import ForecastFunctions
+from batchyard.server.local_node.spawner_client import SpawnerError
 from batchyard.server.logging import logs
 from batchyard.server.logging.logs import LogSettings
 from batchyard.server.platform.cluster_option import ClusterConflictError
@@ -97,7 +98,7 @@ def run(options: PlatformOptions, cluster: Obj | None, speed: float, report_read
     forecast_functions = ForecastFunctions(answers.forecast_of, answers.samples_of, answers.warnings_for)
     try:
         uvloop.run(serve_platform(options, cluster, speed, report_ready, forecast_functions))
-    except (JournalError, PortError, CredentialsError, ClusterConflictError) as error:
+    except (JournalError, PortError, CredentialsError, ClusterConflictError, SpawnerError) as error:
         output.fail(f"batchyard: {error}")
     except OSError as error:
         message = f"{error.filename or options.folder}: {error.strerror}"

@@ -148,11 +148,12 @@ class ForkedWork:
         self._schedule_fork()
 
     def close(self) -> None:
-        """Kill the child processes, and start no more. Queued functions that are not urgent are rejected with 429."""
+        """Kill the child processes, and start no more. Queued functions are rejected with 429."""
         self._is_ending = True
         for child in self._children:
             child.kill()
-        for queued_work in self._queue.clear():
+        while len(self._queue):
+            _, queued_work = self._queue.take()
             self._post(partial(queued_work.on_end, too_many_requests()))
 
     def _schedule_fork(self) -> None:

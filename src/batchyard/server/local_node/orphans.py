@@ -55,10 +55,12 @@ class OrphanedPods:
             return
         with suppress(ProcessLookupError):
             spawner_pidfd = os.pidfd_open(int(lock_path.read_text("ascii")))
-            if is_locked(lock_path):  # the pid still belongs to the spawner
-                signal.pidfd_send_signal(spawner_pidfd, signal.SIGTERM)
-                select.select([spawner_pidfd], [], [], _SHIM_TIMEOUT)
-            os.close(spawner_pidfd)
+            try:
+                if is_locked(lock_path):  # the pid still belongs to the spawner
+                    signal.pidfd_send_signal(spawner_pidfd, signal.SIGTERM)
+                    select.select([spawner_pidfd], [], [], _SHIM_TIMEOUT)
+            finally:
+                os.close(spawner_pidfd)
 
     def _running_runs(self) -> Sequence[Obj]:
         if self._folders is None:

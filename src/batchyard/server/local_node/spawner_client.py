@@ -22,7 +22,7 @@ _SPAWNER_MODULE: Final = "batchyard.shim.spawner"
 
 
 class SpawnerError(Exception):
-    """The spawner, the process that starts containers, could not be started. The message names its log file."""
+    """The spawner, the process that starts containers, could not be started. The message contains the remedy."""
 
 
 class SpawnerClient:
@@ -88,7 +88,8 @@ class SpawnerClient:
             except subprocess.TimeoutExpired:
                 continue
             break
-        raise SpawnerError(f"the spawner process did not become ready; see {self._node / 'spawner.log'}")
+        remedy = f"read the cause in {self._node / 'spawner.log'}, correct it, and start the platform again"
+        raise SpawnerError(f"the spawner, the process that starts containers, did not start; {remedy}")
 
     def _process_exit(self) -> None:
         self._loop.remove_reader(self._pidfd)

@@ -72,7 +72,8 @@ class SpanExport:
         try:
             async with asyncio.timeout(_CLOSE_TIMEOUT), aiohttp.ClientSession() as session:
                 while self._batch or self._queued_spans:
-                    await self._post_spans(session, self._batch or self._take_batch())
+                    spans = self._batch or self._take_batch()
+                    self._count_rejected_spans(len(spans), await self._post_spans(session, spans))
                     self._batch = ()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             self._count_lost_spans(len(self._batch) + len(self._queued_spans), error)
@@ -98,8 +99,7 @@ class SpanExport:
             try:
                 status_code = await self._post_spans(http_session, spans)
                 if status_code not in _RETRIED_CODES:
-                    if status_code >= 400:
-                        self._count_lost_spans(len(spans), f"HTTP status {status_code}")
+                    self._count_rejected_spans(len(spans), status_code)
                     return
                 last_error = f"HTTP status {status_code}"
             except TimeoutError:
@@ -115,6 +115,10 @@ class SpanExport:
         headers = {"content-type": "application/json"}
         async with http_session.post(self._url, data=encoded_spans, headers=headers, timeout=_SEND_TIMEOUT) as response:
             return response.status
+
+    def _count_rejected_spans(self, count: int, status_code: int) -> None:
+        if status_code >= 400:
+            self._count_lost_spans(count, f"HTTP status {status_code}")
 
     def _count_lost_spans(self, count: int, reason: object) -> None:
         self.lost_count += count

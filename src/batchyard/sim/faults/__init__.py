@@ -120,6 +120,8 @@ class ScheduledFault:
     mean_interval: Duration = 0
     until: Duration | None = None
     seed: int = 0
+    #: How long before the start of the run the times begin to count; occurrences up to the start are omitted.
+    elapsed: Duration | None = None
 
     @property
     def affects_writes(self) -> bool:
@@ -131,11 +133,18 @@ class ScheduledFault:
         action_text = _SEED_TEXTS[type(self.action)].format(*astuple(self.action))
         return draw_integer(self.seed, purpose, action_text, *names)
 
-    def times(self) -> Iterator[Duration]:
-        """Yield the times at which the fault occurs, counted from the start of the run, in ascending order.
+    def occurrences(self) -> Iterator[tuple[int, Duration]]:
+        """Yield the number and the time of each occurrence, counted from the start of the run, in ascending order.
 
         A repeated fault occurs at most once a second, at most 100,000 times, and not after `until`.
         """
+        for number, at in enumerate(self._times()):
+            if self.elapsed is None:
+                yield number, at
+            elif at > self.elapsed:
+                yield number, at - self.elapsed
+
+    def _times(self) -> Iterator[Duration]:
         if self.at is not None:
             yield self.at
             return

@@ -146,7 +146,7 @@ class FaultInjector:
         #: The Cluster without the active shortages and the Cluster with them, as last written.
         self._written_clusters: tuple[Obj, Obj] | None = None
         for fault in faults:
-            self._schedule(fault, enumerate(fault.times()))
+            self._schedule(fault, fault.occurrences())
 
     def _schedule(self, fault: fault_kinds.ScheduledFault, occurrences: Iterator[tuple[int, Duration]]) -> None:
         for number, at in occurrences:

@@ -1,5 +1,6 @@
 """Validation of Pod fields that are written to files or used as paths, as strict as in Kubernetes."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -172,9 +173,16 @@ def test_valid_pod_fields_are_accepted() -> None:
     assert problems(spec, readinessProbe=probe, lifecycle={"preStop": {"sleep": {"seconds": 1}}}) == []
 
 
-@pytest.mark.parametrize("field", ["clusterIP", "externalIPs"])
-def test_invalid_service_address_is_rejected(field: str) -> None:
-    wrong = "10.0.0.1\n6.6.6.6 bank.example"
-    spec = {"ports": [{"port": 1}], field: wrong if field == "clusterIP" else [wrong]}
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"clusterIP": "10.0.0.1\n6.6.6.6 bank.example"},
+        {"externalIPs": ["10.0.0.1\n6.6.6.6 bank.example"]},
+        {"externalIPs": ["None"]},
+        {"externalIPs": [""]},
+    ],
+)
+def test_invalid_service_address_is_rejected(fields: Mapping[str, Any]) -> None:
+    spec = {"ports": [{"port": 1}], **fields}
     result = validate({"apiVersion": "v1", "kind": "Service", "metadata": make.metadata("s", "team"), "spec": spec})
     assert [fault.problem.endswith(NO_IP) for fault in result] == [True]

@@ -99,6 +99,21 @@ def test_undelivered_spans_are_counted_as_lost_and_logged(caplog: pytest.LogCapt
     assert "1 trace spans are lost" in caplog.text
 
 
+def test_spans_that_collector_rejects_at_close_are_lost(caplog: pytest.LogCaptureFixture) -> None:
+    exports = []
+
+    async def act(export: SpanExport, collector: Collector) -> None:
+        collector.codes = [503]
+        export.emit(SPAN)
+        exports.append(export)
+
+    with caplog.at_level(logging.WARNING):
+        assert with_collector(act).taken == []
+    assert exports[0].lost_count == 1
+    assert "1 trace spans are lost" in caplog.text
+    assert "HTTP status 503" in caplog.text
+
+
 def test_pending_spans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spans, "_BATCH_INTERVAL", 60)
     monkeypatch.setattr(spans, "QUEUED_SPANS_MAX", 600)  # more than are sent at once

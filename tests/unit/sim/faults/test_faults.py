@@ -1,5 +1,7 @@
 """Faults as scenarios define them: their times, their actions and their errors."""
 
+from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -7,7 +9,7 @@ import pytest
 
 from batchyard.api.errors import FieldError
 from batchyard.api.manifests import read_manifests
-from batchyard.base.instant import HOUR, MINUTE
+from batchyard.base.instant import HOUR, MINUTE, Duration
 from batchyard.sim.faults import (
     Action,
     Conflicts,
@@ -34,6 +36,10 @@ def read_one(**given: Any) -> ScheduledFault:
     return fault
 
 
+def occurrence_times(fault: ScheduledFault) -> Iterator[Duration]:
+    return (at for _, at in fault.occurrences())
+
+
 @pytest.mark.parametrize(
     ("given", "action"),
     [
@@ -50,16 +56,16 @@ def read_one(**given: Any) -> ScheduledFault:
 def test_fault_is_read_with_its_action_and_time(given: dict[str, Any], action: Action) -> None:
     fault = read_one(at="10m", **given)
     assert fault.action == action
-    assert list(fault.times()) == [10 * MINUTE]
+    assert list(fault.occurrences()) == [(0, 10 * MINUTE)]
 
 
 def test_random_faults_have_given_mean_and_depend_only_on_seed() -> None:
     fault = read_one(every={"mean": "2h", "seed": 7}, fail={"pool": "p"})
-    times = list(islice(fault.times(), 2000))
+    times = list(islice(occurrence_times(fault), 2000))
     assert times == sorted(times)
     assert 1.8 * HOUR < times[-1] / len(times) < 2.2 * HOUR
-    assert times == list(islice(read_one(every={"mean": "2h", "seed": 7}, fail={"pool": "p"}).times(), 2000))
-    assert times != list(islice(read_one(every={"mean": "2h", "seed": 8}, fail={"pool": "p"}).times(), 2000))
+    assert times == list(islice(occurrence_times(read_one(every={"mean": "2h", "seed": 7}, fail={"pool": "p"})), 2000))
+    assert times != list(islice(occurrence_times(read_one(every={"mean": "2h", "seed": 8}, fail={"pool": "p"})), 2000))
 
 
 @pytest.mark.parametrize(
@@ -80,9 +86,19 @@ def test_random_draws_of_recorded_runs_stay_the_same(action: Action, drawn: int)
     assert ScheduledFault(action, seed=7).draw("fault", "0") == drawn
 
 
+def test_run_that_starts_later_gets_only_later_occurrences() -> None:
+    fault = read_one(every={"mean": "1h", "until": "10h"}, restart=True)
+    later = [(number, at - 5 * HOUR) for number, at in fault.occurrences() if at > 5 * HOUR]
+    assert later
+    assert list(replace(fault, elapsed=5 * HOUR).occurrences()) == later
+    once = read_one(at="10m", restart=True)
+    assert list(replace(once, elapsed=4 * MINUTE).occurrences()) == [(0, 6 * MINUTE)]
+    assert not list(replace(once, elapsed=10 * MINUTE).occurrences())
+
+
 def test_random_faults_end_at_until() -> None:
     fault = read_one(every={"mean": "1h", "until": "10h"}, restart=True)
-    times = list(fault.times())
+    times = list(occurrence_times(fault))
     assert 0 < len(times) < 40
     assert times[-1] <= 10 * HOUR
 
