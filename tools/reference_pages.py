@@ -53,7 +53,11 @@ _NAMES: Final[Mapping[str, tuple[str, str]]] = {
 }
 #: The environment variables that commands read beside those of their options.
 _ENVIRONMENT: Final = (
-    ("BATCHYARD_NODE_WITHOUT", "up --cluster local", "what pods of this machine do without, such as `user-namespaces`"),
+    (
+        "BATCHYARD_NODE_WITHOUT",
+        "up --cluster local",
+        "what pods of this machine do without, names separated by commas, such as `userns,podman`",
+    ),
 )
 
 

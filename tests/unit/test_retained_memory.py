@@ -48,7 +48,7 @@ class Platform:
         self._platform = build_platform(ports, PlatformSettings(with_api=True, is_endless=True))
         index = self._platform.index
         self._history = PlatformHistory(
-            self.kernel.now, index.cluster_queue_of, HistoryLimits(workloads=20, node_intervals=20)
+            self.kernel.now, index.cluster_queue_of, HistoryLimits(workloads=20, pod_binding_intervals=20)
         )
         self.client.subscribe(self._history.observe)
         self._jobs = 0

@@ -61,7 +61,7 @@ class HistoryLimits(NamedTuple):
     """
 
     workloads: int
-    node_intervals: int
+    pod_binding_intervals: int
 
 
 #: The limits for a long-running process; RUN_LIMITS are for a simulation.
@@ -125,7 +125,7 @@ class WorkloadHistory:
 
 
 @dataclass(slots=True)
-class NodeInterval:
+class PodBindingInterval:
     """The interval during which a pod was bound to a node; `end` is None while the pod is bound."""
 
     pod: str
@@ -158,8 +158,8 @@ class PlatformHistory:
         self.workload_histories: dict[str, WorkloadHistory] = {}
         self._ended_workloads: OrderedDict[str, None] = OrderedDict()
         #: The current node intervals by pod uid; `_ended_intervals` has the ended ones.
-        self._current_intervals: dict[str, NodeInterval] = {}
-        self._ended_intervals: deque[NodeInterval] = deque(maxlen=limits.node_intervals)
+        self._current_intervals: dict[str, PodBindingInterval] = {}
+        self._ended_intervals: deque[PodBindingInterval] = deque(maxlen=limits.pod_binding_intervals)
         #: The totals for the charts of the overview, and what they are counted from.
         self.usage = usage_history.UsageHistory(self.began)
         self._pending_uids: set[str] = set()
@@ -176,7 +176,7 @@ class PlatformHistory:
             elif event.key.kind == scheme.NODE:
                 self._record_node_event(event)
 
-    def node_intervals(self) -> Iterable[NodeInterval]:
+    def pod_binding_intervals(self) -> Iterable[PodBindingInterval]:
         """Yield the intervals of all pods on nodes: first the ended, then the current ones."""
         yield from self._ended_intervals
         yield from self._current_intervals.values()
@@ -320,7 +320,7 @@ class PlatformHistory:
                 start = self._now() if start is None else start
                 requests = pod_view(obj).requests
                 self.usage.add(self._now(), usage_history.REQUESTED, requests)
-                self._current_intervals[uid] = NodeInterval(
+                self._current_intervals[uid] = PodBindingInterval(
                     event.key.name, event.key.namespace, workload, node, start, requests=requests
                 )
         elif event.type is EventType.DELETED or pod_view(obj).is_terminal:

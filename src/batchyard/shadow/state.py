@@ -227,7 +227,10 @@ class SchedulerModel:
         return None if local_queue is None else local_queue.cluster_queue
 
     def tree_of_queue(self, name: str) -> str | None:
-        """Return the name of a ClusterQueue's cohort tree; None for an unknown ClusterQueue."""
+        """Return the id of a ClusterQueue's cohort tree (`cohort/ROOT`, or `queue/NAME` without a cohort).
+
+        None for an unknown ClusterQueue.
+        """
         cluster_queue = self.index.snapshot.queues.get(name)
         return None if cluster_queue is None else cluster_queue.node.tree
 

@@ -73,7 +73,7 @@ def test_history_derives_earlier_marks_from_conditions() -> None:
 
 
 def test_history_drops_oldest_deleted_workloads_over_limit() -> None:
-    observed = ObservedHistory(HistoryLimits(workloads=2, node_intervals=2))
+    observed = ObservedHistory(HistoryLimits(workloads=2, pod_binding_intervals=2))
     for number in range(5):
         obj = make.workload(f"w{number}")
         observed.observe(number, obj, None)
@@ -87,10 +87,10 @@ def test_pod_stay_on_node_ends_when_pod_succeeds() -> None:
     bound: Obj = {**pod, "spec": {**pod["spec"], "nodeName": "n"}}
     ended: Obj = {**bound, "status": {"phase": "Succeeded"}}
     observed.observe(0, pod, None, kind=scheme.POD)
-    assert list(observed.history.node_intervals()) == []
+    assert list(observed.history.pod_binding_intervals()) == []
     observed.observe(3, bound, pod, kind=scheme.POD)
     observed.observe(8, ended, bound, kind=scheme.POD)
     observed.observe(9, ended, ended, deleted=True, kind=scheme.POD)
-    assert [(stay.node, stay.start, stay.end) for stay in observed.history.node_intervals()] == [
+    assert [(stay.node, stay.start, stay.end) for stay in observed.history.pod_binding_intervals()] == [
         ("n", make.at(3), make.at(8))
     ]

@@ -226,7 +226,7 @@ class SchemaCompiler:
 
 @dataclass(frozen=True, slots=True)
 class _Completion:
-    """Validates those objects of a type that have unknown, null, missing or changed fields, and adds default values."""
+    """Completes the validation of objects of a type: collects their violations, or adds their default values."""
 
     type_name: str
     visitors: Mapping[str, VisitorOrType]
@@ -252,6 +252,10 @@ class _Completion:
         return string_or_boolean_violation(visitor, value)
 
     def complete_object(self, value: Mapping[str, Any], changed_fields: Mapping[str, Any]) -> Any:
+        """Return the object with default values, or its violations.
+
+        `changed_fields` are the results of the fields' visitors that differ from the fields' values.
+        """
         flaws, new = SchemaViolations(), {**value, **changed_fields}
         for name, result in changed_fields.items():
             if result is _REMOVED_VALUE:

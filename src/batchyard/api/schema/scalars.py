@@ -187,7 +187,10 @@ def _parse_base64(text: str) -> bytes:
     try:
         return binascii.a2b_base64(text.replace("\n", ""), strict_mode=True)
     except ValueError as wrong:
-        raise ValueError(f"the value is not base64 ({wrong}); encode it, or use stringData for plain text") from None
+        raise ValueError(
+            f"the value is not base64 ({wrong}); "
+            "encode it, or put plain text into stringData (Secret) or data (ConfigMap)"
+        ) from None
 
 
 _PARSER_BY_TYPE: Final[Mapping[str, tuple[tuple[type, ...], Callable[[Any], object]]]] = {

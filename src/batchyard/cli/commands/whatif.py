@@ -243,8 +243,8 @@ def whatif(
         raise typer.BadParameter("PATH and --state are two starting states: remove one of them")
     if at and not paths:
         raise typer.BadParameter(
-            "--at needs the manifests of a scenario (PATH), because a state starts at its own time; "
-            "remove --at, or add PATH"
+            "--at applies only to a scenario (PATH), because a change to the state of a cluster takes effect at the "
+            "time of that state; remove --at, or add PATH"
         )
 
     source = ClusterTarget(

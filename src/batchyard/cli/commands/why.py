@@ -365,8 +365,8 @@ def _resolve_key(world: "World", subject: Subject) -> Key:
     if same_named:
         namespaces = sorted(metadata.get("namespace", "") for metadata in same_named)
         output.fail(
-            f"batchyard: {subject.served_kind.singular} {subject.name} is in {', '.join(namespaces)}: use --namespace"
-            f" {namespaces[0]}"
+            f"batchyard: {subject.served_kind.singular} {subject.name} exists in several namespaces"
+            f" ({', '.join(namespaces)}): select one with --namespace, such as --namespace {namespaces[0]}"
         )
     existing_names = [NamespacedName(metadata.get("namespace", ""), metadata["name"]) for metadata in all_metadata]
     subject_name = NamespacedName(subject.namespace, subject.name)

@@ -204,7 +204,7 @@ def _spans_by_flavor(histories: Iterable[WorkloadHistory]) -> list[_Span]:
 def _spans_by_node(inputs: ViewInputs, access: NamespaceAccess) -> list[_Span]:
     """Return the timeline's bars by node; pods of a Workload that start at the same time on a node share a bar."""
     span_ends: dict[tuple[str, str, Instant], Instant | None] = {}
-    for interval in inputs.history.node_intervals():
+    for interval in inputs.history.pod_binding_intervals():
         if not interval.workload or not access.may_list(scheme.POD, interval.namespace):
             continue
         key = (interval.node, interval.workload, interval.start)

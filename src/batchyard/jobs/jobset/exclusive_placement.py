@@ -204,9 +204,10 @@ def misplaced_followers(leader: meta.Obj, node: meta.Obj | None, job_objects: It
 
 
 def with_disruption_target(pod: meta.Obj, now: Instant) -> meta.Obj:
-    """Return the pod with the condition DisruptionTarget=True, which a Job's podFailurePolicy may ignore.
+    """Return the pod with DisruptionTarget=True and the reason ExclusivePlacementViolation.
 
-    The same object is returned if the condition is already True.
+    A Job's podFailurePolicy can ignore the failure of such a pod. The same object is returned if the condition is
+    already True.
     """
     if meta.is_true(pod, "DisruptionTarget"):
         return pod

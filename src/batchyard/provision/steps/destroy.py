@@ -191,7 +191,7 @@ def _describe_deletion(output: model.CommandOutput, stdin_text: str) -> str:
     if output.code:
         return (
             description
-            if probe_parsers.is_gone(output)
+            if probe_parsers.is_not_found_error(output)
             else f"{description} The running Workloads are unknown: {output.main_error}."
         )
     workloads = probe_parsers.items_of(output.document() or {"items": []})

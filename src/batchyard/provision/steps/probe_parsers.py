@@ -45,14 +45,14 @@ def prints_anything(empty_description: str) -> ResultParser:
 NOT_FOUND_ERRORS: Final = ("doesn't have a resource type", "no matches for kind", "not found", "NotFound")
 
 
-def is_gone(output: CommandOutput) -> bool:
+def is_not_found_error(output: CommandOutput) -> bool:
     """Return whether kubectl failed because the object or its kind does not exist."""
     return bool(output.code) and any(text in output.stderr for text in NOT_FOUND_ERRORS)
 
 
 def failure_result(output: CommandOutput) -> ProbeResult:
     """Return the probe result of a failed kubectl command: success if the object or its kind does not exist."""
-    return ProbeResult(True) if is_gone(output) else ProbeResult(False, output.main_error)
+    return ProbeResult(True) if is_not_found_error(output) else ProbeResult(False, output.main_error)
 
 
 def prints_nothing(description: str, ignored_prefixes: tuple[str, ...] = ()) -> ResultParser:

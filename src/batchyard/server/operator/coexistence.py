@@ -91,7 +91,10 @@ async def watch_for_conflict(sender: RequestSender, groups: Sequence[str], own_s
 
 
 def conflicting_write(event: WatchEvent, groups: Sequence[str], now: Instant) -> str:
-    """Return why these controller groups must stop, if a competing controller made this change; else ''."""
+    """Return why these controller groups must stop: a competing controller made this change; '' if none did.
+
+    Changes from 10 minutes before `now` or earlier do not count.
+    """
     for group in groups:
         upstream = _UPSTREAM_CONTROLLERS.get(group)
         if upstream is not None and event.key.kind in upstream.kinds:

@@ -225,7 +225,10 @@ def _can_mount_overlayfs(node: int) -> bool:
 
 
 def disabled_capabilities(variable_name: str) -> list[str]:
-    """Return the names of isolation features that the user disables, from the environment variable `variable_name`."""
+    """Return the names of capabilities, such as `seccomp` or `docker`, that the user disables in this variable.
+
+    Commas or spaces separate the names. Unknown names are returned too.
+    """
     return os.environ.get(variable_name, "").replace(",", " ").split()
 
 

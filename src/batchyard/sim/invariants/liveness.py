@@ -283,7 +283,11 @@ class NothingIsOrphaned(Invariant):
             self._created_uids[event.obj["metadata"]["uid"]] = None
 
     def finish(self) -> None:
-        """Check the owners of all objects, and that machines, nodes, pools and node Leases match."""
+        """Check owners, deletions and machines, unless further events are scheduled.
+
+        No object has a deleted owner or still waits for its deletion. Each machine has its node and its pool, each node
+        of a pool its machine, each node Lease its node, and each auto-provisioned pool a machine.
+        """
         if self.is_at_rest:
             for key, description in [*self._find_orphans(), *self._cloud_orphans()]:
                 self.violate(f"{key.kind} {key} {description}", key)
