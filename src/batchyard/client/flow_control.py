@@ -99,13 +99,6 @@ _IN_FLIGHT_MAX_BY_PRIORITY: Final = {
     WritePriority.QUEUE_STATUS: 2,
     WritePriority.EVENT: 1,
 }
-
-
-#: The writes in flight with which the next decisions are made, for a fast server and for a slow one. A fast server is
-#: kept busy. At a slow one, more writes would only wait, while a later decision takes more Workloads into account: in a
-#: burst of arrivals, early admissions are preempted, and each eviction costs four writes.
-_DECISIONS_IN_FLIGHT: Final = 32
-_DECISIONS_IN_FLIGHT_SLOW: Final = 1
 #: The mean latency from which a server counts as slow.
 _LATENCY_SLOW: Final = 100 * MILLISECOND
 #: The weight of a response in the mean latency.
@@ -138,9 +131,9 @@ class SendQueue:
         self._is_wake_up_scheduled = False
         self._mean_latency = 0.0
 
-    def decisions_in_flight_max(self) -> int:
-        """Return how many of the scheduler's writes may be in flight when it makes the next decisions."""
-        return _DECISIONS_IN_FLIGHT if self._mean_latency < _LATENCY_SLOW else _DECISIONS_IN_FLIGHT_SLOW
+    def is_slow(self) -> bool:
+        """Return whether the server's responses take 0.1 seconds or more on average; recent ones count most."""
+        return self._mean_latency >= _LATENCY_SLOW
 
     @property
     def in_flight(self) -> int:

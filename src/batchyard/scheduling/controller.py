@@ -354,20 +354,23 @@ class Scheduler:
         outcome.requeue_at = min((t for t in due_times if t is not None), default=None)
         return outcome
 
+    def _without_writes_in_flight(self, workloads: Iterable[str]) -> list[str]:
+        return [workload for workload in workloads if workload not in self._in_flight]
+
     def _report_bypassed_workloads(
         self, reader: Reader, now: Instant, outcome: ReconcileResult, count_max: int
     ) -> None:
-        for name in list(self._bypassed)[:count_max]:
+        for name in self._without_writes_in_flight(self._bypassed)[:count_max]:
             reason, obj = self._bypassed.pop(name), reader.get(_workload_key(name))
-            if obj is not None and is_evaluation_awaited(obj) and name not in self._in_flight:
+            if obj is not None and is_evaluation_awaited(obj):
                 self._write(outcome, set_pending(obj, reason, BYPASSED, now))
 
     def _report_pending_reasons(self, reader: Reader, now: Instant, outcome: ReconcileResult, count_max: int) -> None:
-        for name in list(self._reports)[-count_max:]:  # the newest
+        for name in self._without_writes_in_flight(self._reports)[-count_max:]:  # the newest
             why, cycle = self._reports.pop(name)
             key = _workload_key(name)
             reported_workload = _with_pending_reason(reader.get(key), why, now)
-            if reported_workload is not None and name not in self._in_flight:
+            if reported_workload is not None:
                 details = partial(decision_details.pending_details, why, cycle)
                 self._write(outcome, reported_workload, [EventRecord(key, "Warning", why.reason, why.message, details)])
 

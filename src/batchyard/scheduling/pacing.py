@@ -22,6 +22,17 @@ class DecisionPacing(NamedTuple):
 
 
 IN_PROCESS_PACING: Final = DecisionPacing()
+#: The writes in flight keep a fast server busy. At a slow one, more writes would only wait, while a later decision
+#: takes more Workloads into account: in a burst of arrivals, early admissions are preempted, and each eviction costs
+#: four writes.
+_IN_FLIGHT_MAX: Final = 32
+_IN_FLIGHT_MAX_SLOW: Final = 1
+_PENDING_REASONS_MAX: Final = 32
+
+
+def network_pacing(is_slow: Callable[[], bool]) -> DecisionPacing:
+    """Return the limits for an API server over a network; `is_slow` returns whether its responses take long."""
+    return DecisionPacing(lambda: _IN_FLIGHT_MAX_SLOW if is_slow() else _IN_FLIGHT_MAX, _PENDING_REASONS_MAX)
 
 
 class WritesInFlight:

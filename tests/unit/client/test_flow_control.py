@@ -10,6 +10,7 @@ from batchyard.client.flow_control import EVENTS_WAITING_MAX, InFlightLimit, Sen
 from batchyard.client.transport import HttpResponse, RateLimit
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.client import Create, Delete, Update, UpdateStatus, Write
+from batchyard.scheduling.pacing import network_pacing
 
 START = 1_000 * SECOND
 
@@ -157,7 +158,7 @@ def test_decisions_wait_for_writes_of_a_slow_server() -> None:
         for number in range(40):
             server.add(str(number))
         server.run()
-        counts.append(server.queue.decisions_in_flight_max())
+        counts.append(network_pacing(server.queue.is_slow).in_flight_max())
     assert counts == [32, 1, 32]
 
 

@@ -28,7 +28,7 @@ from batchyard.metrics.definitions import metric
 from batchyard.metrics.exposition import Exposition, TextSource
 from batchyard.metrics.registry import gauge_text
 from batchyard.scheduling.controller import CycleObserver
-from batchyard.scheduling.pacing import DecisionPacing
+from batchyard.scheduling.pacing import network_pacing
 from batchyard.scheduling.workload_traces import WorkloadTracer
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.clocks.server import ServerClock
@@ -48,8 +48,6 @@ from batchyard.server.platform.decision_throttle import DecisionThrottle
 from batchyard.server.termination import run_unless_ended
 from batchyard.wiring import PlatformPorts, PlatformSettings, WiredPlatform, build_platform
 
-#: Pending reasons that are written at once.
-_PENDING_REASONS_MAX: Final = 32
 #: The remedy for kinds that the server does not serve.
 _UNSERVED_REMEDY: Final = "--install-crds installs the kinds of queues, JobSets and requests for capacity"
 
@@ -193,7 +191,7 @@ class OperatorProcess:
         platform_ports = PlatformPorts(
             *(self.kernel, self.client, (), (), decision_log, count_loop, throttle),
             cycle_observer=cycle_observer,
-            pacing=DecisionPacing(self.client.outbox.send_queue.decisions_in_flight_max, _PENDING_REASONS_MAX),
+            pacing=network_pacing(self.client.outbox.send_queue.is_slow),
         )
         platform, existing_events = build_platform(platform_ports, self._config.settings), self.client.added_events()
         if self.spans is not None:
