@@ -171,7 +171,7 @@ BOUNDS = {
     "fixes._CYCLE_CORRECTIONS_MAX": "Cohorts in a cycle of Cohorts, for each of which"
     " the removal of `parentName` is tried",
     "node_capacity._ENDED_WORKLOADS_MAX": "Workloads to end so that nodes have room",
-    "node_capacity._OCCUPANTS_CHECKED_MAX": "Workloads on nodes from which those are chosen",
+    "node_capacity._OCCUPANTS_CHECKED_MAX": "Workloads on nodes that are considered for this choice",
     "node_capacity._CONSTRAINTS_TRIED_MAX": "tolerations and selectors tried for other nodes",
     "node_capacity._CONSTRAINTS_SHOWN_MAX": "tolerations and selectors shown for other nodes",
     "node_capacity._SHOWN_MAX": "machines and backoffs shown for which the autoscaler waits",

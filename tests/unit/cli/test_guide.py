@@ -103,7 +103,7 @@ def test_selectable_steps_are_played_steps() -> None:
 def test_unknown_folder_layout_is_reported(batchyard: Batchyard, tmp_path: Path) -> None:
     done = batchyard("guide", "--manifests", tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"{tmp_path}/platform/teams: the folder contains no manifests; give a folder like")
+    assert done.stderr.startswith(f"{tmp_path}/platform/teams: the folder contains no manifests; use a folder like")
 
 
 @pytest.mark.skipif(not REFARCH.is_dir(), reason="the reference architecture is not beside us")

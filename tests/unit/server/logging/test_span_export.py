@@ -96,7 +96,7 @@ def test_undelivered_spans_are_counted_as_lost_and_logged(caplog: pytest.LogCapt
         reported = asyncio.run(lost())
     assert "\nbatchyard_spans_total 1\n" in reported
     assert "\nbatchyard_spans_lost_total 1\n" in reported
-    assert "1 trace spans are lost" in caplog.text
+    assert "1 trace span could not be sent" in caplog.text
 
 
 def test_spans_that_collector_rejects_at_close_are_lost(caplog: pytest.LogCaptureFixture) -> None:
@@ -110,7 +110,7 @@ def test_spans_that_collector_rejects_at_close_are_lost(caplog: pytest.LogCaptur
     with caplog.at_level(logging.WARNING):
         assert with_collector(act).taken == []
     assert exports[0].lost_count == 1
-    assert "1 trace spans are lost" in caplog.text
+    assert "1 trace span could not be sent" in caplog.text
     assert "HTTP status 503" in caplog.text
 
 
