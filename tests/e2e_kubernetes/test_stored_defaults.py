@@ -29,6 +29,8 @@ def test_kubernetes_stores_minimal_object_with_same_defaults(
     created = json.loads(
         cluster.kubectl("create", "-f", "-", "-o", "json", sent=json.dumps({**head, **yaml.safe_load(sent)}))
     )
+    # A LimitRange, for example, would change the pods of later tests.
+    cluster.kubectl("delete", "--wait=false", "-f", "-", sent=json.dumps(created))
     reported = {field: value for field, value in created.items() if field not in head and value}
     kept = {field: value for field, value in yaml.safe_load(stored).items() if value}
     if name == "PriorityClass":
