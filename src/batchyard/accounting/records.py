@@ -186,7 +186,10 @@ def is_checkpoint(obj: Obj) -> bool:
 def reclassify_lines(
     lines: Mapping[AccountKey, RecordedAmount], reclassified_usage: Iterable[tuple[AccountKey, RecordedAmount]]
 ) -> dict[AccountKey, RecordedAmount]:
-    """Return CostRecord lines with the reclassified amounts moved from `running` to `done` or `lost`."""
+    """Return CostRecord lines with the reclassified amounts moved from `running` to `done` or `lost`.
+
+    An amount is moved only as far as the lines contain it as `running`.
+    """
     adjusted_lines = dict(lines)
     for account_key, amount in reclassified_usage:
         running_key = account_key._replace(use=RUNS)

@@ -36,7 +36,10 @@ REPETITIONS_MAX: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """Machines crash: at most `count` of a node, a pool, a pod or a JobSet (`namespace/name`), or all of a slice."""
+    """Machines crash: all of a slice, or at most `count` of a pool, a node, a pod or a JobSet.
+
+    Pods and JobSets are given as `namespace/name`.
+    """
 
     node: str = ""
     pool: str = ""
