@@ -101,7 +101,7 @@ def limit_named_workloads(
 ) -> dict[AccountKey, CostAccount]:
     """Return cost accounts of which only the `named_max` with the most machine time name a Workload.
 
-    All other accounts are merged by queue and flavor.
+    All other accounts are merged with those that differ from them only in the Workload.
     """
     if len(accounts) <= named_max:
         return dict(accounts)

@@ -95,7 +95,7 @@ class GpuHolder(NamedTuple):
 
 
 class GpuState(NamedTuple):
-    """One GPU: its identity, the pod that holds it, and its measured values; a value is None if unknown."""
+    """One GPU: its identity, the pod that holds it, and its measured or simulated values; None for an unknown value."""
 
     number: int
     uuid: str

@@ -157,7 +157,7 @@ class Forecast:
         return tuple(to_log_wait(self.quantile_of_forks(level)) for level in LEVELS)
 
     def sample(self, uid: str) -> ForecastRecord:
-        """Return the forecast as the record that the calibration keeps until the Workload with this uid starts."""
+        """Return the forecast as a record for the calibration; `uid` is the uid of the Workload."""
         fork_waits = self.waits_by_level
         tracker_names = tracker_names_for(self.basis, fork_waits, self.forks)
         return ForecastRecord(

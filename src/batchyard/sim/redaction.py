@@ -77,9 +77,9 @@ _KEPT_ANNOTATION_PREFIXES: Final = (
 
 
 def without_secrets(obj: Obj) -> Obj:
-    """Return an object without managedFields and container environments, also of its last-applied manifest.
+    """Return an object without managedFields and container environments.
 
-    A last-applied manifest that is not JSON becomes `{}`.
+    Environments are also removed from its last-applied manifest, which becomes `{}` if it is not JSON.
     """
     metadata = {field: value for field, value in obj["metadata"].items() if field != "managedFields"}
     annotations = metadata.get("annotations") or {}

@@ -115,7 +115,7 @@ class PossibleFaultTargets(NamedTuple):
 
 
 def find_missing_targets(faults: Sequence[ScheduledFault], targets: PossibleFaultTargets) -> Iterator[FieldError]:
-    """Yield errors for faults whose pool, machine type or zone cannot exist, and for faults that lack a Cluster."""
+    """Yield errors for faults whose pool, machine type or zone is unknown or unsuitable, or that lack a Cluster."""
     for fault in faults:
         path, action = fault.path, fault.action
         if isinstance(action, Conflicts | Restart):

@@ -258,8 +258,9 @@ class World:
     def settle(self) -> None:
         """Flush the batched writes of controllers.
 
-        The scheduler's writes are not flushed while a Workload has a requeue time, or while Workloads preempt each
-        other endlessly at this instant, because a flush would make the scheduler act too early.
+        The scheduler's writes are not flushed while the backoff of a Workload or the reactivation of a cohort tree is
+        still to come, or while Workloads preempt each other endlessly at this instant. A flush would then make the
+        scheduler act too early.
         """
         now = self.kernel.now()
         self.kernel.run(now)

@@ -64,7 +64,7 @@ class QuantileTracker:
 
 @dataclass(frozen=True, slots=True)
 class ForecastRecord:
-    """A forecast that is kept until its Workload starts, to compare it with the actual wait."""
+    """A forecast that is kept to compare it with the actual wait of its Workload."""
 
     workload: str
     uid: str

@@ -148,6 +148,7 @@ class Estimate:
     basis: Basis
     runtime: Duration = 0
     history: "RunHistory | None" = None
+    #: The maximum run time by the manifests; None: unlimited.
     time_max: Duration | None = None
 
     def draw(self, random_fraction: float, age: Duration) -> Duration | None:

@@ -144,7 +144,7 @@ class HotswapRespectsPriority(Invariant):
     name = "hotswap_respects_priority"
 
     def before_batch(self, batch: Sequence[WatchEvent]) -> None:
-        """Check each new preemption by Hotswap in the batch of watch events, with pods as before the batch."""
+        """Check each new preemption by Hotswap in the batch of watch events."""
         for event in batch:
             condition = find_condition(event.obj, "Preempted") if is_new_preemption(event) else None
             if condition is not None and condition["reason"] == HOTSWAP:

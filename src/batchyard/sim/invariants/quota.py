@@ -297,7 +297,7 @@ def _counter_values(queue_counter: QueueCounter, snapshot: Snapshot) -> tuple[An
 
 
 class JobsCountRight(Invariant):
-    """Invariant: a Job counts each ended pod once, and no more succeeded or active pods than its spec allows."""
+    """Invariant: a Job counts no more ended pods than have ended, nor more pods than its spec allows."""
 
     name = "jobs_count_right"
 

@@ -175,7 +175,8 @@ def waits_table(run: WatchedSimulation, name: str, row_subject: str, group_of: G
 def outcome_table(run: WatchedSimulation, name: str, row_subject: str, group_of: Grouping) -> FigureTable:
     """Return a table with one row for each group of Workloads: states at the end, waits, preemptions, evicted work.
 
-    `group_of` returns a Workload's group. The tables named `queue` and `flavor` also contain the utilization of quota.
+    `group_of` returns a Workload's group. The tables named `queue` and `flavor` also contain the utilization of quota,
+    if there is quota.
     """
     quota_use = {"queue": _quota_use(run, 0), "flavor": _quota_use(run, 1)}.get(name, {})
     rows = {
