@@ -50,7 +50,7 @@ class BudgetUse(NamedTuple):
     recent_amount: int = 0
     #: The current usage per hour.
     hourly_rate: int = 0
-    #: The maximum further usage of the running Workloads until the period ends.
+    #: The maximum further usage of the running Workloads until the period ends; without an end, within an hour.
     committed_amount: int = 0
 
 
@@ -136,7 +136,7 @@ def next_threshold_at(budget: Obj, use: BudgetUse, now: Instant) -> Instant | No
 
 
 def status_of(budget: Obj, use: BudgetUse, period: BudgetPeriod, now: Instant) -> dict[str, Any]:
-    """Return the new status of a Budget: used and remaining amounts, conditions, period and forecast."""
+    """Return the new status of a Budget: amounts and conditions, and for a limited period its times and a forecast."""
     limit, evaluation = limit_of(budget), evaluate_budget(budget, use.spent_amount)
     old_status = budget.get("status") or {}
     is_exceeded = use.spent_amount >= limit
@@ -316,7 +316,10 @@ class Budgets:
         return namespace not in self._requeued_namespaces and _affects_costs(event)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Write the status of all Budgets of a namespace; hold its LocalQueues and demote its Workloads if required."""
+        """Return writes of the Budgets' status, the LocalQueues' stopPolicy and the Workloads' boost in a namespace.
+
+        Without a cost ledger, only request a retry after a second.
+        """
         cost_ledger = self._costs.ledger
         if cost_ledger is None:  #  no machine was billed yet, or the process is starting
             return ReconcileResult(requeue_at=now + SECOND)

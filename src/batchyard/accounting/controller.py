@@ -255,7 +255,10 @@ class CostController:
         return (COSTS_BATCH_KEY,)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Write the CostRecords of closed hours that are not stored yet and, when due, those of the open hour."""
+        """Return writes of the CostRecords of closed hours that are not stored yet.
+
+        If there are none, return, when due, writes of the open hour's CostRecords and merges of old CostRecords.
+        """
         self._is_queued = False
         cost_ledger = self.ledger if self.ledger is not None else self._resume_ledger(reader, now)
         self._close_ended_hours(now)
@@ -276,7 +279,10 @@ class CostController:
         return ReconcileResult(writes, independent=True, requeue_at=now + _WRITE_RETRY_DELAY)
 
     def totals(self, now: Instant) -> CostTotals:
-        """Return all charges and reclassified charges since this process started, summed over Workloads and flavors."""
+        """Return the charges and reclassified charges since the hour from which this process resumed.
+
+        They are summed over Workloads and flavors.
+        """
         accounts, reclassified_usage = (
             {key: replace(a) for key, a in totals_by_key.items()} for totals_by_key in self._totals
         )

@@ -125,7 +125,10 @@ class CostLedger:
                 self._apply_new_prices(now)
 
     def accounts_until_now(self, now: Instant) -> dict[AccountKey, CostAccount]:
-        """Return the cost accounts of the open hour up to `now`; the time of pods that have not ended is `running`."""
+        """Charge machines and pods up to `now`; return the cost accounts of the open hour.
+
+        The time of pods that have not ended is `running`.
+        """
         for machine in self._machines.values():
             self._charge_unused(machine, now)
         for pod in self._pods.values():
@@ -156,7 +159,7 @@ class CostLedger:
         self.ended_accounts = records.limit_named_workloads(self.ended_accounts)
 
     def running_accounts(self) -> dict[AccountKey, CostAccount]:
-        """Return the charges in the open hour of pods that have not ended, by account."""
+        """Return the charges so far, in the open hour, of pods that have not ended, by account."""
         accounts: dict[AccountKey, CostAccount] = {}
         for pod in self._pods.values():
             accounts.setdefault(pod.account_key(RUNS), CostAccount()).add(pod.charges)
@@ -178,7 +181,7 @@ class CostLedger:
         return sorted({(rate.pool, rate.provisioning) for rate in unpriced_rates})
 
     def usage_of_team(self, team: str, now: Instant) -> dict[tuple[str, bool], CostAccount]:
-        """Return the charges of a team in the current hour, by LocalQueue and by whether the pods still run."""
+        """Return a team's charges in the open hour up to `now`, by LocalQueue and by whether the pods still run."""
         usage_by_queue: dict[tuple[str, bool], CostAccount] = {}
         for queue, account in self._ended_by_team.get(team, {}).items():
             usage_by_queue[queue, False] = replace(account)

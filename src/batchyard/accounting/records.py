@@ -101,7 +101,7 @@ def limit_named_workloads(
 ) -> dict[AccountKey, CostAccount]:
     """Return cost accounts of which only the `named_max` with the most machine time name a Workload.
 
-    All other accounts are merged by queue and flavor.
+    All other accounts are merged with those that differ from them only in the Workload.
     """
     if len(accounts) <= named_max:
         return dict(accounts)
@@ -186,7 +186,10 @@ def is_checkpoint(obj: Obj) -> bool:
 def reclassify_lines(
     lines: Mapping[AccountKey, RecordedAmount], reclassified_usage: Iterable[tuple[AccountKey, RecordedAmount]]
 ) -> dict[AccountKey, RecordedAmount]:
-    """Return CostRecord lines with the reclassified amounts moved from `running` to `done` or `lost`."""
+    """Return CostRecord lines with the reclassified amounts moved from `running` to `done` or `lost`.
+
+    An amount is moved only as far as the lines contain it as `running`.
+    """
     adjusted_lines = dict(lines)
     for account_key, amount in reclassified_usage:
         running_key = account_key._replace(use=RUNS)

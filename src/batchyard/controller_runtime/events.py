@@ -77,7 +77,10 @@ class EventSeriesWriter:
         self._instances = {name: f"{name}-{host}"[:_INSTANCE_NAME_LENGTH_MAX] for name in EVENT_SERIES_COMPONENTS}
 
     def publish(self, now: Instant, component: str, record: EventRecord) -> None:
-        """Count a record in a recent Event of the same component, object, type and reason, or create a new Event."""
+        """Count a record in a recent Event of the same component, object revision, type and reason.
+
+        If there is none, create a new Event.
+        """
         object_reference = reference_to(self._client, record.regarding)
         key = component, tuple(object_reference.values()), record.type, record.reason
         event_series = self._recent_series.recall(key)

@@ -190,7 +190,7 @@ class ReconcilePacer:
         return self._is_wake_up_scheduled
 
     def may_reconcile(self, now: Instant, retry: Work) -> bool:
-        """Return whether a reconcile may run now; if not, schedule a call of `retry` for when it may."""
+        """Return whether a reconcile may run now; if not, schedule `retry` for when it may, unless one is scheduled."""
         next_turn_at = now if self._throttle is None else self._throttle.next_turn()
         if next_turn_at <= now:
             return True
@@ -200,7 +200,7 @@ class ReconcilePacer:
         return False
 
     def take(self, reconcile: Work) -> None:
-        """Run a reconcile through the throttle, which measures its duration."""
+        """Run a reconcile. A throttle, if there is one, runs it and measures its duration."""
         if self._throttle is None:
             reconcile()
         else:

@@ -89,7 +89,10 @@ class RequestMetrics:
         self._labels: Labels = ()
 
     def count_response(self, request: AuditedRequest) -> None:
-        """Count an answered API request; one with a deferred response is counted later, with its final response."""
+        """Store the labels of an answered API request, and count it, unless its response is deferred.
+
+        The caller must count a deferred response with `count` when its status code is known.
+        """
         self._labels = _request_labels(request)
         if not isinstance(request.response, DeferredResponse):
             self.count(self._labels, request.response.code if isinstance(request.response, Response) else 200)

@@ -107,14 +107,17 @@ class WebhookMetrics:
         self._group = MetricGroup((_WEBHOOKS_TOTAL, _WEBHOOKS_TIME, _WEBHOOKS_IN_FLIGHT))
 
     def expect(self, paths: Iterable[str]) -> None:
-        """Initialize the series of these webhook URL paths to 0, so that the first request shows in a rate."""
+        """Start the in-flight and request counts of these URL paths at 0, so that the first request shows in a rate.
+
+        Request counts start only for the likely status codes, 200 and 500.
+        """
         for path in paths:
             self._group.set(_WEBHOOKS_IN_FLIGHT, (path,), 0)
             for code in _LIKELY_STATUS_CODES:
                 self._group.add(_WEBHOOKS_TOTAL, (path, code), 0)
 
     async def count_response(self, path: str, future: Awaitable[_Answer], code_of: Callable[[_Answer], int]) -> _Answer:
-        """Await the response of a webhook, count it, and return it; an exception is counted with status 500."""
+        """Await the response of a webhook, count it, and return it; an exception is raised and counts as status 500."""
         started_at, status_code = self._clock(), _FAILED_STATUS_CODE
         self._group.add(_WEBHOOKS_IN_FLIGHT, (path,))
         try:

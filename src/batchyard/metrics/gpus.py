@@ -95,7 +95,7 @@ class GpuHolder(NamedTuple):
 
 
 class GpuState(NamedTuple):
-    """One GPU: its identity, the pod that holds it, and its measured values; a value is None if unknown."""
+    """One GPU: its identity, the pod that holds it, and its measured or simulated values; None for an unknown value."""
 
     number: int
     uuid: str
@@ -141,7 +141,7 @@ class SimulatedGpus:
         self._holders: dict[str, list[str]] = {}
 
     def states(self, nodes: Iterable[Obj], pods: Iterable[Obj], now: Instant) -> list[GpuState]:
-        """Return the state of all simulated GPUs at `now`, and update their allocation to pods."""
+        """Return the state of the GPUs of the simulated `nodes` at `now`, and update their allocation to `pods`."""
         pods_by_node: dict[str, dict[str, Obj]] = {}
         for pod in pods:
             if bound_node(pod) and not is_terminal(pod) and _requested_gpu_count(pod):

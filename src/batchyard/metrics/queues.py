@@ -96,7 +96,7 @@ class QueueMetrics:
         self._deleted_cohorts: set[str] = set()
 
     def observe(self, event: WatchEvent) -> None:
-        """Omit the gauges of a Cohort whose object was deleted, until the object or one of its ClusterQueues changes.
+        """Omit the gauges of a Cohort whose object was deleted, until the object or a ClusterQueue below it changes.
 
         Source: ClearCohortMetrics and RecordCohortMetrics in Kueue's pkg/controller/core.
         """

@@ -34,9 +34,9 @@ _DELETED: Final = EventType.DELETED  # a local name, because an enum member is s
 
 
 def cluster_records(event: WatchEvent) -> Iterator[EventFields]:
-    """Return an iterator over the log records for a watch event; empty for objects of other kinds.
+    """Return an iterator over the log records for a watch event.
 
-    The kinds are Node, Pod, Instance (machine), NodePool and ProvisioningRequest.
+    Only events of Nodes, Pods, Instances (machines), NodePools and ProvisioningRequests have records.
     """
     record_converter = _RECORD_CONVERTERS.get(event.key.kind)
     return iter(()) if record_converter is None else record_converter(event)
@@ -128,7 +128,7 @@ class EventLog:
         self._now = now
         self._sink = sink
         self._key_by_uid: dict[str, str] = {}
-        #: The instant of the last record.
+        #: The instant of the last record; before the first record, the start.
         self.last_record_at = start
 
     def recall(self, workloads: Iterable[Obj]) -> None:
@@ -156,7 +156,7 @@ class EventLog:
         self._emit_record("Fault", fault_fields)
 
     def record_end(self, reader: Reader, at: Instant | None = None) -> None:
-        """Emit the last log record, `Final`: the Workloads that are pending and those that have quota.
+        """Emit the last log record, `Final`: the unfinished Workloads without quota and with quota.
 
         `at` is the time of the record; None: now.
         """
@@ -262,7 +262,7 @@ class Admitted(WorkloadEvent):
 
 @dataclass(frozen=True, slots=True)
 class Preempted(WorkloadEvent):
-    """A Workload was preempted by another Workload (`by`), for one of Kueue's reasons."""
+    """A Workload was preempted by another one. `by` is the `namespace/name` of the other, or its uid if unknown."""
 
     reason: str
     by: str
@@ -270,7 +270,7 @@ class Preempted(WorkloadEvent):
 
 @dataclass(frozen=True, slots=True)
 class Evicted(WorkloadEvent):
-    """A Workload was evicted for one of Kueue's reasons, other than preemption."""
+    """A Workload was evicted, but not preempted by another Workload."""
 
     reason: str
 
@@ -290,7 +290,7 @@ class PreemptionLoopFound(Event):
 
 @dataclass(frozen=True, slots=True)
 class RunEnded(Event):
-    """The end of a simulation (`Final` in the log): the Workloads that are pending and those with quota."""
+    """The end of a simulation (`Final` in the log): the unfinished Workloads without quota and with quota."""
 
     pending: tuple[str, ...]
     admitted: tuple[str, ...]

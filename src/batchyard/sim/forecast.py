@@ -2,8 +2,9 @@
 
 A forecast simulates a state in several forks, each with random run times and arrivals. A fork ends when all requested
 Workloads are admitted, or at the horizon. Quantiles of the start times give the interval. A limit of kernel steps
-bounds the number of forks, so that a forecast takes a bounded time and is reproducible. Forks simulate only the front
-of a long queue. Later starts are extrapolated from the rate of the second half of the simulated admissions.
+bounds the length and the number of forks, so that a forecast takes a bounded time and is reproducible. Forks simulate
+only the front of a long queue. Later starts are extrapolated from the rate of the second half of the simulated
+admissions.
 
 A Workload of unknown run time never ends in a fork. The forecasts of Workloads that wait for it name it as a
 dependency.
@@ -103,7 +104,7 @@ class Forecast:
     workload: str
     at: Instant
     basis: Basis
-    #: The further waits in ascending order, one for each fork in which the Workload started.
+    #: The further waits in ascending order, one for each fork in which the Workload started, also by extrapolation.
     waits: Sequence[Duration]
     forks: int
     seed: int
@@ -156,7 +157,7 @@ class Forecast:
         return tuple(to_log_wait(self.quantile_of_forks(level)) for level in LEVELS)
 
     def sample(self, uid: str) -> ForecastRecord:
-        """Return the forecast as the record that the calibration keeps until the Workload with this uid starts."""
+        """Return the forecast as a record for the calibration; `uid` is the uid of the Workload."""
         fork_waits = self.waits_by_level
         tracker_names = tracker_names_for(self.basis, fork_waits, self.forks)
         return ForecastRecord(
@@ -191,7 +192,7 @@ def forecast_workloads(
 
 
 def sample_forecasts(state: State, options: ForecastOptions, count: int = SAMPLE_SIZE) -> list[ForecastRecord]:
-    """Return the forecasts of up to `count` pending Workloads, picked at random but reproducibly."""
+    """Return records of the forecasts of up to `count` pending Workloads, picked at random but reproducibly."""
     pending_by_queue = pending_order_of(state, queues_of(state)).waiting_by_queue
     pending_keys = [view.key for views in pending_by_queue.values() for view in views]
     sampled_names = nsmallest(count, pending_keys, lambda name: draw_integer(state.at, "sample", name))
@@ -426,7 +427,10 @@ class _ImmediateEffects:
 
 
 def dry_run_warnings(old_state: State, new_object: Obj, may_see: Callable[[str], bool]) -> list[str]:
-    """Return warnings about the effects of storing `new_object`; Workload names that `may_see` forbids are hidden."""
+    """Return warnings about the immediate effects of storing `new_object`, for example on admission and preemption.
+
+    Workload names are hidden if `may_see` returns False for their namespace.
+    """
     stored_object = with_metadata(new_object, resourceVersion=str(old_state.revision + 1))
     old_effects = _simulate_instant(old_state)
     objects = {**old_state.objects, key_of(new_object): stored_object}
@@ -570,7 +574,10 @@ class ForecastAnswers:
         return sample_forecasts(self._state(list_kind, at, FORECAST_KINDS), options)
 
     def warnings_for(self, list_kind: KindLister, at: Instant, new_object: Obj, may_see: MaySee) -> Sequence[str]:
-        """Return the dry-run warnings about storing `new_object`; names that `may_see` forbids are hidden."""
+        """Return the dry-run warnings about storing `new_object`.
+
+        Workload names are hidden if `may_see` returns False for their namespace.
+        """
         return dry_run_warnings(self._state(list_kind, at, (*FORECAST_KINDS, scheme.NODE)), new_object, may_see)
 
     def _state(self, list_kind: KindLister, at: Instant, kinds: Sequence[str]) -> State:

@@ -179,7 +179,10 @@ class Guide:
     """A simulation of the guide that is run step by step."""
 
     def __init__(self, folder: Path, steps: Sequence[GuideStep], platform: Path | None = None) -> None:
-        """Read the guide's manifests in `folder`; those in `platform`, if given, replace the guide's platform files."""
+        """Read the guide's manifests in `folder`; those in `platform`, if given, replace the guide's platform files.
+
+        Raise InvalidScenario with all errors.
+        """
         self._steps = steps
         guide_plan = _GuidePlan(folder, platform)
         for step in steps:
@@ -340,7 +343,7 @@ def _rendered_files(platform: Path) -> list[Path]:
 
 
 def cluster_file(folder: Path) -> Path:
-    """Return the path of `cluster.yaml` in a folder; if that does not exist, the path in the installed example."""
+    """Return the path of `cluster.yaml` in a folder; if that does not exist, the path in an installed example."""
     path, examples_path = folder / CLUSTER_FILE, examples_folder()
     return path if path.is_file() or examples_path is None else examples_path / CLUSTER_FILE
 

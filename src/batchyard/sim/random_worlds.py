@@ -107,7 +107,7 @@ def scenario_of(
 ) -> Scenario:
     """Return the scenario of the manifests `objects`; `settings` are further fields of the Scenario's spec.
 
-    Raise InvariantError if a manifest is invalid.
+    Raise InvariantError if a manifest is invalid, and InvalidScenario if the manifests do not form a valid scenario.
     """
     manifests = Manifests()
     config = {"apiVersion": "sim.batchyard.dev/v1alpha1", "kind": "Scenario", "metadata": {"name": "random"}}
@@ -121,7 +121,7 @@ def scenario_of(
 
 
 def random_objects(draws: RandomSource, bounds: WorldBounds) -> tuple[bool, list[ObjectDict]]:
-    """Return whether fair sharing is on, and random manifests, in the order in which a file lists them."""
+    """Return whether fair sharing is on, and random manifests of queues, Workloads, jobs, and later changes."""
     plan = QueueWorldPlan(RandomChoices(draws))
     plan.fair_sharing = plan.rng.draw_bool(35) if bounds.fair_sharing is None else bounds.fair_sharing
     _make_flavors(plan)

@@ -1,10 +1,10 @@
 """Recovery of gangs from lost machines: the time until all pods of a gang run again, the lost work, and run costs.
 
 A gang is the pods of a Workload, or of a JobSet without a queue. A loss begins when the first machine with a pod of the
-gang crashes or is reclaimed. It ends when all pods for which the Workload has quota run again. For a JobSet without a
-queue, it ends when as many pods run as before. Pods that end unfinished in between lose their work since the last
-checkpoint. If other gangs are preempted for the recovery, their losses are listed under the loss that caused them.
-Everything is computed from watch events.
+gang is lost, for example because it crashes or is reclaimed. It ends when all pods for which the Workload has quota run
+again. For a JobSet without a queue, it ends when as many pods run as before. Pods that end unfinished in between lose
+their work since the last checkpoint. If other gangs are preempted for the recovery, their losses are listed under the
+loss that caused them. Everything is computed from watch events.
 """
 
 from collections.abc import Iterable, Sequence
@@ -36,7 +36,7 @@ from batchyard.scheduling.messages import parse_preemptor_uid
 
 @dataclass(slots=True)
 class GangLoss:
-    """The loss of machines by a gang of pods, with the time until all its pods run again."""
+    """The loss of pods by a gang, by machine loss or preemption, with the time until all its pods run again."""
 
     #: `namespace/name` of the Workload, of the JobSet without a queue, or of the single pod.
     gang: str
@@ -49,7 +49,7 @@ class GangLoss:
     victims: list["GangLoss"] = field(default_factory=list)
 
     def document(self, start: Instant) -> dict[str, Any]:
-        """Return the loss as a JSON document, with times in seconds from the start of the simulation."""
+        """Return the loss as a JSON document, with durations and times since `start` in seconds."""
         recovered_at = self.recovered_at
         return {
             "gang": self.gang,

@@ -77,7 +77,10 @@ _KEPT_ANNOTATION_PREFIXES: Final = (
 
 
 def without_secrets(obj: Obj) -> Obj:
-    """Return an object without managedFields; also remove container environments, in the last-applied manifest too."""
+    """Return an object without managedFields and container environments.
+
+    Environments are also removed from its last-applied manifest, which becomes `{}` if it is not JSON.
+    """
     metadata = {field: value for field, value in obj["metadata"].items() if field != "managedFields"}
     annotations = metadata.get("annotations") or {}
     if LAST_APPLIED in annotations:
@@ -124,7 +127,10 @@ class Redaction:
         return "n" + blake2s(name.encode(), key=self._key, digest_size=6).hexdigest()
 
     def redact_object(self, obj: Obj) -> Obj:
-        """Return an object with hashed names and without free texts; a run time is kept as an annotation."""
+        """Return an object with hashed names and without free texts.
+
+        The sleep time of a removed container command is kept as a run time annotation.
+        """
         redacted_object: Obj = self._redact_value("", _annotate_sleeping_time(obj))
         return redacted_object
 

@@ -92,7 +92,7 @@ class WorkloadResult:
     priority: int
     waited: float
     preemptions: int
-    #: Why the Workload is pending; '' if it is not pending, or has not had its turn in its queue yet.
+    #: Why the Workload is pending; '' if it is not pending, or if no reason is known.
     why: str
     obj: Obj
 
@@ -129,7 +129,7 @@ class Result:
     """The result of a simulation: the final objects, how the run ended, waits, costs and events."""
 
     scenario: str
-    #: The length of the run in seconds of virtual time: to the horizon, or to the last event.
+    #: The length of the run in seconds of virtual time.
     duration: float
     ending: RunEnding
     #: All events in order; empty if they were not recorded.

@@ -55,7 +55,7 @@ _EXIT_CODE_MAX: Final = 255
 
 
 def annotation_errors(obj: Obj) -> Iterator[FieldError]:
-    """Yield the errors in batchyard's simulation annotations of an object and of its pod templates."""
+    """Yield the errors in the annotations of an object and its pod templates: run time, exit code, checkpoints."""
     for path, metadata in _metadata_with_paths(obj, ""):
         for name, text in (metadata.get("annotations") or {}).items():
             field_path = f"{path}metadata.annotations[{name}]"
@@ -100,6 +100,7 @@ class PossibleFaultTargets(NamedTuple):
 
     #: All versions of the Cluster: the initial version, and later changes.
     clusters: Sequence[Obj]
+    #: Whether the scenario has manifests of Nodes.
     has_nodes: bool
 
     def pools(self) -> dict[str, Any]:
@@ -114,7 +115,7 @@ class PossibleFaultTargets(NamedTuple):
 
 
 def find_missing_targets(faults: Sequence[ScheduledFault], targets: PossibleFaultTargets) -> Iterator[FieldError]:
-    """Yield an error for each fault whose target cannot exist."""
+    """Yield errors for faults whose pool, machine type or zone is unknown or unsuitable, or that lack a Cluster."""
     for fault in faults:
         path, action = fault.path, fault.action
         if isinstance(action, Conflicts | Restart):
@@ -223,7 +224,7 @@ class Scenario:
     cluster: Obj | None = None
     #: The run time of pods without another run time; None: the default of the Cluster.
     runtime: Duration | None = None
-    #: The number of applied objects by kind.
+    #: The number of applied manifests by kind; Clusters are not counted.
     counts: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -476,7 +477,10 @@ Source: TypeAlias = str | Path | Mapping[str, Any]
 
 
 def read_sources(sources: Iterable[Source], faults: list[FileFault]) -> Iterator[tuple[str, str]]:
-    """Yield the display name and the text of each manifest source; add an error to `faults` for each unreadable one."""
+    """Yield the display name and the text of each file, text and object in `sources`.
+
+    For each unreadable file or folder, and for a folder without manifests, add an error to `faults`.
+    """
     for number, source in enumerate(sources, 1):
         if isinstance(source, Mapping):
             yield f"<object {number}>", msgspec.json.encode(source).decode()
@@ -503,7 +507,7 @@ def read_folder(folder: Path, suffix: str, faults: list[FileFault]) -> list[tupl
 
 
 def is_text(source: str) -> bool:
-    """Return whether a string is manifest text (multi-line YAML, or JSON), not a file name."""
+    """Return whether a string is manifest text (multi-line YAML, or a JSON object), not a file name."""
     return "\n" in source or source.lstrip().startswith("{")
 
 

@@ -81,10 +81,11 @@ def simulate(
 
     Sources are files, folders (all manifests below them), manifest text (multi-line YAML, or JSON), or objects as
     dicts. `until` ends the run (`"2h"`, or seconds). Without it the run ends at the scenario's horizon, or when no
-    more events are scheduled. `events` is called with each event as it happens. With `record=False` the result contains
-    no events, which saves time and memory in large runs.
+    more events are scheduled. With `on_preemption_loop="stop"`, it also ends when Workloads preempt each other
+    endlessly. `events` is called with each event as it happens. With `record=False` the result contains no events,
+    which saves time and memory in large runs.
 
-    Raise InvalidScenario with all errors in the sources.
+    Raise InvalidScenario with all errors in the sources, ValueError for an invalid `until` or `on_preemption_loop`.
 
     >>> result = simulate("examples/first-steps")
     >>> [(workload.owner, workload.status, workload.waited) for workload in result.workloads]
@@ -115,7 +116,7 @@ def read_scenario(sources: Iterable[Source]) -> tuple[Scenario, Sequence[str]]:
 
 
 class Simulation:
-    """A simulation of a scenario that is run in any number of slices, without effect on the result."""
+    """A simulation of a scenario that runs in slices; the number of slices does not affect the result."""
 
     def __init__(self, scenario: Scenario, options: SimulationOptions = SimulationOptions()) -> None:
         self.scenario = scenario

@@ -78,12 +78,12 @@ def state_of_texts(texts: Sequence[tuple[str, str]], source_errors: Iterable[Fil
 
 
 def is_snapshot_text(text: str) -> bool:
-    """Return whether a text is a snapshot: a list that records its time."""
+    """Return whether a text contains the annotation in which a snapshot records its time."""
     return TAKEN_AT_ANNOTATION in text
 
 
 def is_state_text(text: str) -> bool:
-    """Return whether a text is a state, not manifests: a snapshot, or a list of objects from an API server."""
+    """Return whether a text looks like a state: a snapshot, or a list with fields that only an API server sets."""
     if is_snapshot_text(text):
         return True
     return _LIST_KIND_PATTERN.search(text) is not None and all(each.search(text) for each in _SERVER_FIELD_PATTERNS)
@@ -124,7 +124,10 @@ def _missing_namespaces(objects: Mapping[Key, Obj]) -> list[Obj]:
 
 
 def document_of(state: State) -> dict[str, Any]:
-    """Return the state as a `List` document of its objects."""
+    """Return the state as a `List` document of its objects and its configuration.
+
+    Leases, Events and Secrets are left out.
+    """
     item_objects = [state.objects[key] for key in sorted(state.objects) if key.kind not in OMITTED_KINDS]
     item_objects += [] if state.configuration is None else [state.configuration]
     metadata = list_metadata(state.at, state.revision, state.unread_kinds)
@@ -248,16 +251,17 @@ class StatePart(Enum):
 
 
 def manifest_texts(texts: Iterable[tuple[str, str]], part: StatePart = StatePart.ALL) -> Iterator[tuple[str, str]]:
-    """Yield the named texts, with each state converted to manifests; each object keeps the line on which it starts.
+    """Yield the named texts, with each state converted to manifests of the objects in `part`.
 
-    Texts that are not states are unchanged.
+    Each object keeps the line on which it starts. Other texts are unchanged. Raise InvalidScenario with the errors of
+    the first invalid state.
     """
     for name, text in texts:
         yield name, _manifest_text(name, text, part) if is_state_text(text) else text
 
 
 def as_manifests(state: State) -> dict[Key, Obj]:
-    """Return the manifests of the objects of a state by key, without the objects that controllers created."""
+    """Return the manifests of a state's objects by key, without those that batchyard's controllers create again."""
     timed_state, _ = with_runtimes(state)
     has_cluster = bool(state.of_kind(scheme.CLUSTER))
     kept_objects = {

@@ -24,7 +24,10 @@ _INJECTED_KEYS: Final = frozenset(
 
 
 def as_user_manifest(obj: Obj) -> dict[str, Any]:
-    """Return a stored object without the fields of the server and its controllers. A Node keeps its status."""
+    """Return a stored object without its status (except a Node's) and without metadata that the server sets.
+
+    A JobSet, and a Job without `manualSelector`, also lose `suspend` and the pod labels that controllers add.
+    """
     kind = group_kind(obj)
     metadata = {field: obj["metadata"][field] for field in _KEPT_METADATA if obj["metadata"].get(field)}
     all_annotations: Mapping[str, str] = metadata.pop("annotations", None) or {}

@@ -47,7 +47,7 @@ class TracedPodShape(NamedTuple):
 
 
 class FreeNodeResources(NamedTuple):
-    """The free resources of a node."""
+    """The free resources of a node: cpu in thousandths, memory in bytes."""
 
     model: str
     cpu: int
@@ -118,7 +118,7 @@ TraceRow: TypeAlias = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class TracedPod:
-    """A pod of a trace; times count from the start of the trace."""
+    """A pod of a trace; times count from the start of the simulation."""
 
     name: str
     created: Duration

@@ -1,7 +1,7 @@
 """Simulated world: virtual time, an in-memory object store, and the platform's controllers that run on them.
 
-A run applies the scenario's steps, processes all events, and stops at the horizon or when no more events are scheduled.
-Batched writes of controllers are flushed before the end, so that the objects hold the final state.
+A run applies the scenario's steps and processes events, until a given time or until no more events are scheduled.
+At the end, the caller flushes batched writes of controllers with `World.settle`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -184,7 +184,7 @@ class World:
         write_faults: WriteFaults | None = None,
         state: State | None = None,
     ) -> None:
-        """Start a world, empty or from a state at the state's instant; the scenario's steps count from the start."""
+        """Start a world, empty or from a state at the state's instant; times of the scenario count from the start."""
         self.scenario = scenario
         #: The start time of the world.
         self.start = EPOCH if state is None else state.at
@@ -245,7 +245,10 @@ class World:
         return self.kernel.now() - self.start
 
     def run_until(self, end_time: Duration | None) -> None:
-        """Process all events up to and including a time, and set the clock to it; None: until no event is scheduled."""
+        """Process events up to and including `end_time`, counted from the start, and set the clock to it.
+
+        If `end_time` is None, process events until none is scheduled.
+        """
         if end_time is None:
             self.kernel.run()
             return
@@ -255,8 +258,9 @@ class World:
     def settle(self) -> None:
         """Flush the batched writes of controllers.
 
-        The scheduler's writes are not flushed while a Workload has a requeue time, or while Workloads preempt each
-        other endlessly at this instant, because a flush would make the scheduler act too early.
+        The scheduler's writes are not flushed while the backoff of a Workload or the reactivation of a cohort tree is
+        still to come, or while Workloads preempt each other endlessly at this instant. A flush would then make the
+        scheduler act too early.
         """
         now = self.kernel.now()
         self.kernel.run(now)
@@ -266,9 +270,10 @@ class World:
         self.kernel.run(now)
 
     def crash(self) -> None:
-        """Crash the platform and restart it from the stored objects.
+        """Crash the platform, and schedule its restart from the stored objects at the same instant.
 
-        The world needs `write_faults`. If the platform is already down, this call has no effect.
+        The world needs `write_faults`, or a scenario with faults that affect writes. If the platform is already down,
+        this call has no effect.
         """
         assert self._faulty_client is not None, "a world can crash only if created with write_faults=WriteFaults()"
         if self.platform.runner.is_stopped:
@@ -328,7 +333,7 @@ class World:
             self.submit(Update(new_object))
 
     def submit(self, write: Write) -> None:
-        """Submit a write as a user; if the API server rejects it, record it in `rejected_writes`."""
+        """Submit a write as a user; if rejected, record it in `rejected_writes`, and a Pod also in `rejected_pods`."""
 
         def on_result(result: WriteResult) -> None:
             if result.error is None:
@@ -373,7 +378,10 @@ def _write_faults_for(scenario: Scenario) -> WriteFaults | None:
 
 
 def undefined_namespaces(steps: Iterable[ScenarioStep]) -> list[str]:
-    """Return, sorted, the Namespaces that objects of a scenario use without a manifest, except those of the system."""
+    """Return the sorted names of the namespaces of a scenario's objects that have no manifest in the scenario.
+
+    System namespaces are omitted.
+    """
     metadata = [obj["metadata"] for step in steps for obj in step.apply]
     created_names = [obj["metadata"].get("name") for step in steps for obj in step.apply if obj["kind"] == "Namespace"]
     used_names = sorted({each["namespace"]: None for each in metadata if "namespace" in each})

@@ -49,7 +49,7 @@ class WaitChanges:
     longer: Sequence[WaitChange]
     #: The number of Workloads with equal waits.
     equal_count: int
-    #: The number of Workloads in one run only, because the other configuration rejected them.
+    #: The number of Workloads that exist in one run only.
     unmatched_count: int
 
 
@@ -255,7 +255,7 @@ def compare_configurations(
 
 
 def document_of(comparison: ConfigurationComparison) -> dict[str, Any]:
-    """Return the comparison as a JSON document, with times in seconds and costs in dollars.
+    """Return the comparison as a JSON document.
 
     At most ten Workloads with shorter waits are listed, and ten with longer waits.
     """

@@ -39,7 +39,7 @@ class ConfigurationPair(NamedTuple):
 def read_pair(
     a: ComparedConfiguration, b: ComparedConfiguration, load: Sequence[Source] = (), horizon: Duration | None = None
 ) -> ConfigurationPair:
-    """Read both configurations as scenarios, each with the work in `load`; raise InvalidScenario with all errors.
+    """Read both configurations as scenarios, each with the work in `load`; raise InvalidScenario if one is invalid.
 
     Unless `horizon` replaces them, the horizons of both scenarios must be equal.
     """

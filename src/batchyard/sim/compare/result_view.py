@@ -46,7 +46,10 @@ def compare_with_earlier(summary: RunSummary, totals: Mapping[str, float], name:
 
 
 def result_view(summary: RunSummary, comparison: Section | None = None) -> dict[str, Any]:
-    """Return the document of the report's result page; table cells are text, and bars are fractions of 1."""
+    """Return the document of the report's result page, with at most 200 rows in each table.
+
+    The values of cards and table cells are text, the lengths of bars are ratios.
+    """
     run = summary.run
     return {
         "summary": {**summary_document(summary), "pending": []},

@@ -36,7 +36,10 @@ REPETITIONS_MAX: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """Machines crash: those of a node, a pool or a slice, or those that run a pod or JobSet (`namespace/name`)."""
+    """Machines crash: all of a slice, or at most `count` of a pool, a node, a pod or a JobSet.
+
+    Pods and JobSets are given as `namespace/name`.
+    """
 
     node: str = ""
     pool: str = ""
@@ -48,7 +51,7 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class ReclaimSpot:
-    """The cloud reclaims some Spot machines of a pool."""
+    """The cloud reclaims at most `count` Spot machines of a pool."""
 
     pool: str
     count: int = 1
@@ -134,7 +137,7 @@ class ScheduledFault:
         return draw_integer(self.seed, purpose, action_text, *names)
 
     def occurrences(self) -> Iterator[tuple[int, Duration]]:
-        """Yield the number and the time of each occurrence, counted from the start of the run, in ascending order.
+        """Yield the number of each occurrence and its time since the start of the run, in ascending order.
 
         A repeated fault occurs at most once a second, at most 100,000 times, and not after `until`.
         """
@@ -258,7 +261,7 @@ class WriteFaults:
     """Disturbances of the platform's writes: the fraction that conflicts, and a callback to crash the platform."""
 
     def __init__(self, conflict_rate: float = 0.0) -> None:
-        #: The fraction of writes that always conflict, from 0 to 1, regardless of the scenario.
+        #: The minimum of `conflict_rate`, from 0 to 1, which faults of the scenario can exceed.
         self.base_conflict_rate = conflict_rate
         #: The current fraction of writes that conflict, spread evenly over the writes.
         self.conflict_rate = conflict_rate

@@ -1,7 +1,7 @@
 """Fault injection: when a fault is due, the affected objects are changed as a cloud or a user would change them.
 
 Machines crash or get a termination notice in the status of their Instances. The capacity of the cloud is changed in the
-Cluster. Nodes are drained as `kubectl drain` does. Repeated faults end when all work has ended.
+Cluster. Nodes are drained as `kubectl drain` does. Repeated faults end when all work has ended or waits forever.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -56,7 +56,7 @@ def with_shortages(
 
 
 def without_shortages(cluster: Obj, written_without: Obj, written_with: Obj) -> Obj:
-    """Return `cluster` without the injected shortages, but with all other changes since the last write.
+    """Return `cluster` without the injected shortages. Fields that changed since the last write stay as they are.
 
     `written_with` is the Cluster as last written, with the shortages; `written_without` is the same without them.
     """

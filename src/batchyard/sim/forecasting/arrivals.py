@@ -62,7 +62,7 @@ class BlockBootstrap:
 def random_weights(count: int, seed: int, *names: str) -> list[float]:
     """Return random weights for the `count` items of a history, equal within a block and 1 on average.
 
-    Each fork thereby has its own version of the history, and the forks differ as much as the history is uncertain.
+    Each fork (a simulation of a forecast) thereby has its own version of the history.
     """
     block_length = isqrt(count) or 1
     weights = [-log(random_fraction(seed, *names, "weight", str(index))) for index in range(-(-count // block_length))]
@@ -92,7 +92,7 @@ class ArrivalModel:
 
     @property
     def are_arrivals_expected(self) -> bool:
-        """Whether there were enough Workloads lately to expect further ones."""
+        """Whether the history has at least 5 Workloads, not all of them created at the state's instant."""
         return len(self._recent_workloads) >= ARRIVALS_MIN and any(self._gaps)
 
     def steps(self, run_time_of: Callable[[Obj], Duration | None], horizon: Duration, seed: int) -> list[ScenarioStep]:

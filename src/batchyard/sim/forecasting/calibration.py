@@ -58,13 +58,13 @@ class QuantileTracker:
     shifts: tuple[float, ...] = _NO_SHIFTS
     #: The usual error of the medians before corrections.
     error: float = 0.0
-    #: The number of known outcomes.
+    #: The number of known outcomes of forecasts with a median.
     count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ForecastRecord:
-    """A forecast that is kept until its Workload starts, to compare it with the actual wait."""
+    """A forecast that is kept to compare it with the actual wait of its Workload."""
 
     workload: str
     uid: str
@@ -96,7 +96,10 @@ class StartOutcome:
 
 
 def outcome_of(workload: Obj | None, uid: str) -> StartOutcome:
-    """Return whether and when the Workload with a uid started; a deleted Workload can no longer start."""
+    """Return whether and when the Workload with the uid `uid` was admitted, from the object that now has its name.
+
+    A Workload that is deleted, finished or inactive can no longer start.
+    """
     if workload is None or workload["metadata"].get("uid", "") != uid:
         return StartOutcome(is_gone=True)
     condition = find_condition(workload, "Admitted")

@@ -40,7 +40,7 @@ class QueueTrees:
     trees: Mapping[str, str]
 
     def tree_of(self, local_queue: str) -> str | None:
-        """Return the cohort tree of the LocalQueue `namespace/name`; None if the LocalQueue has no ClusterQueue."""
+        """Return the cohort tree of the LocalQueue `namespace/name`; None if it or its ClusterQueue does not exist."""
         return self.trees.get(self.cluster_queues.get(local_queue, ""))
 
 
@@ -49,9 +49,9 @@ class QuotaOnlyState:
     """The queues and unfinished Workloads of a platform's state that a forecast simulates."""
 
     objects: Mapping[Key, Obj]
-    #: The kept unfinished Workloads, by namespace and name.
+    #: The kept unfinished Workloads, by `namespace/name`.
     workloads: Mapping[str, Obj]
-    #: The last kept Workload of each ClusterQueue.
+    #: By ClusterQueue, the `namespace/name` of its last kept pending Workload.
     last_by_queue: Mapping[str, str]
 
 
@@ -145,7 +145,10 @@ def _kept_count(queue: str, pending_order: PendingOrder, requested_names: Collec
 
 
 def standalone_workload(workload: Obj, runtime: Duration | None) -> Obj:
-    """Return a copy of a Workload without an owner, with a run time annotation (None: it never ends)."""
+    """Return a copy of a Workload without its owner, labels and annotations.
+
+    `runtime` becomes its run time annotation; None: no annotation, so that the Workload never ends.
+    """
     metadata = {field: value for field, value in workload["metadata"].items() if field in _KEPT_METADATA}
     if runtime is not None:
         metadata["annotations"] = {well_known.RUNTIME: format_duration(runtime)}

@@ -148,6 +148,7 @@ class Estimate:
     basis: Basis
     runtime: Duration = 0
     history: "RunHistory | None" = None
+    #: The maximum run time by the manifests; None: unlimited.
     time_max: Duration | None = None
 
     def draw(self, random_fraction: float, age: Duration) -> Duration | None:
@@ -309,7 +310,7 @@ def age_of(workload: Obj, now: Instant) -> Duration | None:
 
 
 def explicit_runtime(workload: Obj, objects: Mapping[Key, Obj], cluster: Obj | None) -> Duration | None:
-    """Return the run time that a Workload's manifests or the Cluster object state; None without one."""
+    """Return the run time that a Workload's manifests or the Cluster object state; None if unknown or unlimited."""
     runtime = durations.annotated_runtime(workload)
     owner = owner_of(workload, objects)
     if runtime is not None or owner is None:
@@ -327,7 +328,7 @@ def explicit_runtime(workload: Obj, objects: Mapping[Key, Obj], cluster: Obj | N
 
 
 def round_count_of(owner: Obj) -> int:
-    """Return completions divided by parallelism, rounded up: how often a Job runs its pods; 1 for other owners."""
+    """Return a Job's completions divided by its parallelism, rounded up, at least 1; 1 for other owners."""
     return _round_count(owner["spec"]) if owner["kind"] == "Job" else 1
 
 
@@ -372,7 +373,7 @@ def _run_time_max(workload: Obj, objects: Mapping[Key, Obj]) -> Duration | None:
 
 
 def owner_of(workload: Obj, objects: Mapping[Key, Obj]) -> Obj | None:
-    """Return the Job or JobSet that owns a Workload; None if there is none."""
+    """Return the Job or JobSet in `objects` that owns a Workload; None if there is none."""
     owner = controller_of(workload)
     kind = None if owner is None else _KIND_BY_OWNER.get(owner["kind"])
     if owner is None or kind is None:
@@ -410,7 +411,7 @@ def with_runtimes(state: State) -> tuple[State, list[str]]:
     """Return the state with run times for its unfinished work, and the sorted names of Workloads that never end.
 
     Where no run time is stated, one is added to the job of each unfinished Workload (to the Workload if it has no
-    job), and to each pod without a job. The names are those of Workloads with quota and an unknown run time.
+    job), and to each unfinished pod without a job. The names are those of Workloads with quota and an unknown run time.
     """
     estimator, unknown_names = RunTimeEstimator(state), list[str]()
     new_objects: dict[Key, Obj] = {}

@@ -47,12 +47,12 @@ from batchyard.sim.world import EPOCH, World
 
 
 class PreemptionRespectsPriority(Invariant):
-    """Invariant: the preemption policies of the preemptor's ClusterQueue allow each preemption."""
+    """Invariant: the preemption policies of the preemptor's ClusterQueue allow each preemption, except by Hotswap."""
 
     name = "preemption_respects_priority"
 
     def before_batch(self, batch: Sequence[WatchEvent]) -> None:
-        """Check each new preemption in the batch of watch events, with queues and usage as before the batch."""
+        """Check the new preemptions in the batch of watch events, with queues and usage as before the batch."""
         for event in batch:
             if is_new_preemption(event):
                 self._check_preemption(event)
@@ -144,7 +144,7 @@ class HotswapRespectsPriority(Invariant):
     name = "hotswap_respects_priority"
 
     def before_batch(self, batch: Sequence[WatchEvent]) -> None:
-        """Check each new preemption by Hotswap in the batch of watch events, with pods as before the batch."""
+        """Check each new preemption by Hotswap in the batch of watch events."""
         for event in batch:
             condition = find_condition(event.obj, "Preempted") if is_new_preemption(event) else None
             if condition is not None and condition["reason"] == HOTSWAP:
@@ -221,7 +221,7 @@ class CostsAddUp(Invariant):
             del self._billing_by_machine[name]
 
     def end_instant(self) -> None:
-        """Check that the recorded costs equal the expected cost of all machines so far."""
+        """Check that the ledger and, up to rounding, the cost records equal the cost of all machines so far."""
         now = self.world_view.world.kernel.now()
         for name in self._billing_by_machine:
             self._bill_machine(name, now)
@@ -232,7 +232,7 @@ class CostsAddUp(Invariant):
         self._compare_records(expected_cost, now)
 
     def finish(self) -> None:
-        """Check at the end of the simulation that the recorded costs equal the cost of all machines."""
+        """Check the costs at the end of the simulation as at the end of each instant."""
         self.end_instant()
 
     def _compare_records(self, expected_cost: int, now: Instant) -> None:
@@ -292,7 +292,7 @@ class NothingMutated(Invariant):
             self._delivered_objects[event.key] = event.obj, self._encode(event.obj)
 
     def finish(self) -> None:
-        """Check that no stored object was modified in place."""
+        """Check that no object was modified in place after its latest watch event, unless it was deleted."""
         for key in self._delivered_objects:
             self._compare_object(key)
 

@@ -102,7 +102,7 @@ def _is_in_use(instance: Obj) -> bool:
 
 
 class NodesAreNeverOverfull(Invariant):
-    """Invariant: the requests of the pods on a node never exceed its allocatable resources."""
+    """Invariant: the requests of the unfinished pods on a node do not exceed its allocatable resources."""
 
     name = "nodes_are_never_overfull"
 
@@ -115,7 +115,7 @@ class NodesAreNeverOverfull(Invariant):
         self._has_changed = self._has_changed or event.key.kind in {scheme.POD, scheme.NODE}
 
     def end_instant(self) -> None:
-        """Check that the total requests on each node fit its allocatable resources."""
+        """Check, if a pod or node changed, that the total requests on each node fit its allocatable resources."""
         if not self._has_changed:
             return
         self._has_changed = False
@@ -188,7 +188,7 @@ class PodsSuitTheirNodes(Invariant):
 
 
 def binding_obstacle(pod: PodView, node: NodeView) -> str:
-    """Return why a pod may not run on a node, regardless of other pods; '' if the pod may."""
+    """Return why a pod's nodeSelector and tolerations keep it off a node; '' if they do not."""
     mismatched_keys = [key for key, value in pod.node_selector if node.labels.get(key) != value]
     if mismatched_keys:
         return f"the pod's nodeSelector does not match the node's label {mismatched_keys[0]}"
@@ -222,7 +222,7 @@ class SlicesAreWhole(Invariant):
                 self.violate(f"some machines of slice {pool} still run after one crashed", *map(_machine_key, machines))
 
     def finish(self) -> None:
-        """Check at the end of the simulation that of each slice all machines run, or that none exist."""
+        """Check, if no more events are scheduled, that each slice runs as a whole or has only failed machines left."""
         for pool, hosts, machines in self._slices() if self.is_at_rest else ():
             running_count = sum(phase_of(obj) == RUNNING for obj in machines)
             failed_count = sum(phase_of(obj) == FAILED for obj in machines)
@@ -333,7 +333,7 @@ class IdleNodesAreReleased(Invariant):
     name = "idle_nodes_are_released"
 
     def finish(self) -> None:
-        """Check at the end of the simulation that autoscaled pools have no idle nodes above their minimum."""
+        """Check, if no more events are scheduled, that autoscaled pools have no idle nodes above their minimum."""
         world = self.world_view.world
         pods_on_nodes = pods_by_node(pod_view(obj) for obj in world.objects(scheme.POD))
         for pool in world.objects(scheme.NODE_POOL) if self.is_at_rest else ():

@@ -24,7 +24,7 @@ class ObjectHistory:
         self._lines: dict[Key, list[str]] = {}
 
     def record(self, event: WatchEvent, at: Duration) -> None:
-        """Add a watch event to the history of its object, as a short text."""
+        """Add the changes in a watch event, if any, to the history of its object; `at` counts from the start."""
         change_text = "; ".join(_change_texts(event))
         if change_text:
             lines = self._lines.setdefault(event.key, [])
@@ -88,7 +88,7 @@ class WorldView:
 
 
 class Invariant:
-    """Base class: a property of the platform that must always hold.
+    """Base class of the properties that the platform must have during a simulation or at its end.
 
     An InvariantChecker calls the check methods during a simulation. They do nothing unless a subclass overrides them.
     """

@@ -28,7 +28,7 @@ _END_CONDITIONS = ("Complete", "Completed", "Failed")
 
 
 class NothingHangs(Invariant):
-    """Invariant: at the end, unfinished jobs have waiting pods, and each of these has a reason and fits no node."""
+    """Invariant: at the end, jobs that may run have waiting pods; waiting pods have a reason and fit no node."""
 
     name = "nothing_hangs"
 
@@ -285,8 +285,9 @@ class NothingIsOrphaned(Invariant):
     def finish(self) -> None:
         """Check owners, deletions and machines, unless further events are scheduled.
 
-        No object has a deleted owner or still waits for its deletion. Each machine has its node and its pool, each node
-        of a pool its machine, each node Lease its node, and each auto-provisioned pool a machine.
+        No object has a deleted owner or still waits for its deletion. Each machine has its pool and its node; a failed
+        machine of a pool that is not autoscaled needs no node. Each node of a pool has its machine, each Lease its
+        node, and each auto-provisioned pool a machine.
         """
         if self.is_at_rest:
             for key, description in [*self._find_orphans(), *self._cloud_orphans()]:

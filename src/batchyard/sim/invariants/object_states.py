@@ -35,7 +35,7 @@ class QuotaDefinitionNode:
 
 
 class QuotaDefinition:
-    """All cohort trees as the objects define them, with the Workloads that hold quota; computes quota independently."""
+    """All cohort trees as the objects define them, with the Workloads that hold quota; computes available quota."""
 
     def __init__(
         self, queues: Iterable[workload_views.ClusterQueueView], cohorts: Iterable[workload_views.CohortView]
@@ -63,7 +63,7 @@ class QuotaDefinition:
                 self.nodes.setdefault(node.parent, QuotaDefinitionNode(node.parent))
 
     def is_in_cycle(self, cohort: str) -> bool:
-        """Return whether the chain of a Cohort's parents forms a cycle."""
+        """Return whether the chain of a Cohort's parents leads into a cycle."""
         visited_cohorts: list[str] = []
         while cohort and cohort not in visited_cohorts:
             visited_cohorts.append(cohort)
@@ -194,7 +194,7 @@ class ObjectStates:
         return self._quota
 
     def queue_of(self, workload: workload_views.WorkloadView) -> workload_views.ClusterQueueView | None:
-        """Return the ClusterQueue of a Workload's LocalQueue; None without one."""
+        """Return the ClusterQueue of a Workload's LocalQueue; None if either queue does not exist."""
         local_queue = self.local_queues.get(workload.queue)
         return self.queues.get(local_queue.cluster_queue) if local_queue is not None else None
 

@@ -297,7 +297,7 @@ def _counter_values(queue_counter: QueueCounter, snapshot: Snapshot) -> tuple[An
 
 
 class JobsCountRight(Invariant):
-    """Invariant: a Job counts each ended pod once, and no more succeeded or active pods than its spec allows."""
+    """Invariant: a Job counts no more ended pods than have ended, nor more pods than its spec allows."""
 
     name = "jobs_count_right"
 
@@ -309,7 +309,7 @@ class JobsCountRight(Invariant):
         self._changed_jobs: dict[Key, None] = {}
 
     def check_event(self, event: WatchEvent) -> None:
-        """Record which pods ended and which Jobs changed."""
+        """Record which pods ended and which Jobs changed; check that the counts of a Job do not decrease."""
         if event.key.kind == scheme.JOB:
             self._changed_jobs[event.key] = None
             self._check_counts_grow(event)
@@ -331,7 +331,7 @@ class JobsCountRight(Invariant):
         self._changed_jobs.clear()
 
     def finish(self) -> None:
-        """Check that no ended Job still counts active or terminating pods."""
+        """Check, if no more events are scheduled, that no ended Job still counts active or terminating pods."""
         for job in self.world_view.world.objects(scheme.JOB) if self.is_at_rest else ():
             status, name = job.get("status") or {}, job["metadata"]["name"]
             has_ended = is_true(status, "Complete") or is_true(status, "Failed")

@@ -30,7 +30,7 @@ class BetterDirection(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A column of a comparison table: its name in JSON, its title, its unit, and whether less or more is better."""
+    """A column of a table: its name in JSON, its title, its unit, and whether less or more is better."""
 
     name: str
     title: str
@@ -46,7 +46,10 @@ class Figure:
 
 
 def unit_of(resource: str) -> Unit:
-    """Return the unit in which amounts of a resource are reported: memory in GiB, storage and huge pages in bytes."""
+    """Return the unit in which amounts of a resource are reported.
+
+    This is GiB for memory, bytes for ephemeral storage and huge pages, and a plain number for other resources.
+    """
     if resource == "memory":
         return Unit.GIBIBYTES
     return Unit.BYTES if resource == "ephemeral-storage" or resource.startswith("hugepages-") else Unit.COUNT
@@ -85,7 +88,7 @@ _BYTE_SUFFIXES: Final = (("Ti", 1 << 40), ("Gi", GIBIBYTE), ("Mi", 1 << 20), ("K
 
 
 def format_figure(unit: Unit, value: float | None) -> str:
-    """Return the value of a figure as text with its unit; `-` for None."""
+    """Return the value of a figure as text in the format of its unit; `-` for None."""
     if value is None:
         return NO_VALUE
     match unit:

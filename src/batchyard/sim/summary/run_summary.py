@@ -188,7 +188,7 @@ def _seconds_text(seconds: float | None) -> str:
 
 
 def summary_document(summary: RunSummary) -> dict[str, Any]:
-    """Return a summary as a JSON document: durations in seconds, shares of 1, costs in dollars."""
+    """Return a summary as a JSON document: its conclusion, its tables, and the pending Workloads."""
     result = summary.run.result
     return {
         "conclusion": " ".join(conclusion_of(summary)),
@@ -226,7 +226,7 @@ def _row_document(figures: Sequence[Figure], row: Figures) -> dict[str, float]:
 
 
 def field_name(figure: Figure) -> str:
-    """Return the name of a figure's field in the document of a summary; that of a duration ends with `Seconds`."""
+    """Return the name of a figure's field in the document of a summary; it ends in `Seconds` if that is the unit."""
     return f"{figure.name}Seconds" if figure.unit is Unit.SECONDS else figure.name
 
 

@@ -104,7 +104,7 @@ def team_of(workload_record: WorkloadRecord) -> str:
 
 
 def queue_of(workload_record: WorkloadRecord) -> str:
-    """Return the ClusterQueue of a Workload; `(none)` if its LocalQueue has none."""
+    """Return the ClusterQueue of a Workload; `(none)` if it is unknown."""
     return workload_record.cluster_queue or "(none)"
 
 
@@ -114,13 +114,13 @@ def flavor_of(workload_record: WorkloadRecord) -> str:
 
 
 def priority_of(workload_record: WorkloadRecord) -> str:
-    """Return the priority class of a Workload, or its priority value if it has none."""
+    """Return the priority class of a Workload, or `(priority VALUE)` if it has none."""
     class_ref = workload_record.obj["spec"].get("priorityClassRef") or {}
     return str(class_ref.get("name") or f"(priority {workload_record.view.priority})")
 
 
 def overall_figures(run: WatchedSimulation) -> Figures:
-    """Return the figures of one run that summarize all its Workloads, machines and costs."""
+    """Return the figures of one run that summarize all its Workloads, and its machines and costs if these are known."""
     workload_counts, team_shares = run.result.counts, shares_of(run)
     team_means = [_mean_wait(run, records_of_team) for records_of_team in _group_records(run, team_of).values()]
     finish_times = [record.finished_at for record in run.workload_records if record.finished_at is not None]
@@ -175,7 +175,8 @@ def waits_table(run: WatchedSimulation, name: str, row_subject: str, group_of: G
 def outcome_table(run: WatchedSimulation, name: str, row_subject: str, group_of: Grouping) -> FigureTable:
     """Return a table with one row for each group of Workloads: states at the end, waits, preemptions, evicted work.
 
-    `group_of` returns a Workload's group. The tables named `queue` and `flavor` also contain the utilization of quota.
+    `group_of` returns a Workload's group. The tables named `queue` and `flavor` also contain the utilization of quota,
+    if there is quota.
     """
     quota_use = {"queue": _quota_use(run, 0), "flavor": _quota_use(run, 1)}.get(name, {})
     rows = {
@@ -255,7 +256,8 @@ def queue_quota_table(run: WatchedSimulation) -> FigureTable:
 def quota_figures(run: WatchedSimulation, group_of: Callable[[FlavorResource], str]) -> dict[str, Figures]:
     """Return by group the mean nominal quota, the mean amount in use, and the mean and peak use as shares of the quota.
 
-    `group_of` returns the group of a quota, '' to omit the quota. Groups with neither quota nor use are omitted.
+    `group_of` returns the group of a quota, '' to omit the quota. Amounts are in display units of the resource with
+    which the group's name ends. Groups with neither quota nor use are omitted.
     """
     nominal = sum_curves(run, run.watch.nominal_quota, group_of)
     used = sum_curves(run, run.watch.workload_records.usage_curves, group_of)
@@ -284,7 +286,7 @@ def sum_curves(
 
 
 def machines_table(run: WatchedSimulation) -> FigureTable:
-    """Return the allocatable amounts of nodes and the requests of their pods, by pool and resource."""
+    """Return the mean allocatable amounts of nodes, and the share that pods request, by pool and resource."""
     title = "requests of pods on nodes, by pool"
     return FigureTable("machines", title, "pool", _MACHINE_FIGURES, _machine_figures(run))
 

@@ -131,7 +131,7 @@ class WatchedSimulation:
 
     result: Result
     watch: RunWatch
-    #: Workloads without quota count as waiting until this instant: the end of the run, or of a longer one beside it.
+    #: Workloads without quota count as waiting until this instant: the end of the run, or of a longer compared run.
     waits_until: Instant
 
     @property

@@ -25,6 +25,7 @@ class WorkloadRecord:
 
     #: The latest version of the Workload.
     obj: Obj
+    #: The time of its creation; for an earlier Workload, the start of the simulation.
     created_at: Instant
     cluster_queue: str = ""
     #: The time of the first quota reservation, and the start of the current reservation.
