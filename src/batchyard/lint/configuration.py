@@ -1,7 +1,7 @@
 """The objects of the linted manifests, indexed for the rules: queues, flavors, jobs, and machines for their pods.
 
-If the manifests define an object several times, rules that combine objects use the last definition. Rules on single
-objects check every definition.
+If the manifests define an object several times, rules that combine objects use the last definition. Some rules on
+single objects check every definition.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -83,7 +83,7 @@ class MachineInventory:
 
     @property
     def is_known(self) -> bool:
-        """Whether the manifests contain a Cluster, a NodePool or a Node, so that rules can judge capacity."""
+        """Whether the manifests contain a Cluster or a Node; NodePools count only together with a Cluster."""
         return self.cluster is not None or bool(self.machines)
 
     @property
@@ -223,9 +223,10 @@ NodeMismatches: TypeAlias = Mapping[tuple[str, ...], NodeMismatch | None]
 def find_node_mismatches(
     pod_sets: Sequence[LintedPodSet], context: LintContext
 ) -> list[tuple[LintedPodSet, NodeMismatches]]:
-    """Return each admissible pod set with its NodeMismatch in each combination of its flavors; None where its pods fit.
+    """Return each admissible pod set with its NodeMismatch by flavor combination; None where its pods fit.
 
-    Return [] if the manifests contain no machines.
+    At most 64 combinations of the flavors that the pod set may use are checked. Return [] if the manifests contain no
+    machines.
     """
     if not context.inventory.is_known:
         return []
@@ -381,11 +382,11 @@ class Configuration:
         return kind in self._manifests_by_kind
 
     def latest_versions(self, kind: str) -> list[Manifest]:
-        """Return the last definition of each object of a kind."""
+        """Return the last definition of each object of a kind that has a name."""
         return [manifest for manifest in self.all_versions(kind) if self._is_latest(manifest)]
 
     def is_changed_later(self, manifest: Manifest) -> bool:
-        """Return whether the object of a manifest is defined again for another submission time."""
+        """Return whether the last definition of the manifest's object has another submission time."""
         latest_version = self._latest_manifests.get(key_of(manifest.obj), manifest)
         return annotation(latest_version.obj, well_known.SUBMIT_AT) != annotation(manifest.obj, well_known.SUBMIT_AT)
 
@@ -476,7 +477,7 @@ class Configuration:
 
     @cached_property
     def node_mismatches(self) -> list[tuple[LintedPodSet, NodeMismatches]]:
-        """Each admissible pod set with its NodeMismatch in each combination of its flavors; None where its pods fit."""
+        """The result of `find_node_mismatches` for `pod_sets`."""
         return find_node_mismatches(self.pod_sets, self)
 
     def queues_using(self, flavor: str) -> list[workload.ClusterQueueView]:

@@ -40,7 +40,7 @@ class MachineSupply:
     is_reserved: bool
     minimum: int
     maximum: int
-    #: The hourly price of one machine.
+    #: The hourly price of one machine, in millionths of a dollar.
     price: MicroDollars
 
     @property

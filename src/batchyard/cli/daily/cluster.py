@@ -89,7 +89,7 @@ class ClusterClient:
 
     @property
     def now(self) -> Instant:
-        """The server's time, extrapolated from its last report; before the first `read_time`, this machine's time."""
+        """The server's time, extrapolated from the last reading; this machine's time if `read_time` has read none."""
         instant, speed, read_at = self._time_source
         return instant + round((monotonic_seconds() - read_at) * SECOND * speed)
 
@@ -246,11 +246,11 @@ async def watch_objects(
     transport: HttpTransport,
     informer: Informer,
     on_events: Callable[[Sequence[WatchEvent]], None],
-    on_trouble: Callable[[Informer], None],
+    on_request_end: Callable[[Informer], None],
 ) -> None:
     """List and watch an informer's objects until the task is cancelled; pass their changes to `on_events`.
 
-    `on_trouble` is called after each request, also after a successful one.
+    `on_request_end` is called after each request, whether it succeeded or failed.
     """
 
     def on_lines(lines: Sequence[bytes]) -> None:
@@ -264,11 +264,11 @@ async def watch_objects(
             informer.process_watch_end(await transport.stream(plan.request, on_lines))
         else:
             on_events(informer.process_list_page(await transport.ask(plan.request)))
-        on_trouble(informer)
+        on_request_end(informer)
 
 
 class LogReader:
-    """Passes each line of a pod's timestamped log to `notify` exactly once, even if the log is read again."""
+    """Passes the lines of a pod's timestamped log to `notify`, each line once, even if the log is read again."""
 
     def __init__(self, pod: str, notify: Callable[[str, str], None]) -> None:
         self._pod = pod

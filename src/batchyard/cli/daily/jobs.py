@@ -76,10 +76,10 @@ class JobEntry:
     name: str
     uid: str
     queue: str
-    #: The Job or JobSet; None for other kinds of jobs, whose objects are not read.
+    #: The Job or JobSet; None if it was not read, as for other kinds of jobs.
     job: Obj | None
     workload: Obj | None
-    #: None if the pods may not be read.
+    #: None if the pods were not read.
     pods: JobPods | None
     state: JobState
     since: Instant
@@ -277,7 +277,7 @@ async def read_entries(client: ClusterClient, namespace: str, *, with_pods: bool
 
 
 def forbidden_error(client: ClusterClient, resources: str, namespace: str) -> ClusterRequestError:
-    """Return the error if the user may not list `resources` (such as pods) in a namespace ('' for all namespaces)."""
+    """Return the error for a missing permission to list `resources` (such as pods) in a namespace ('' for all)."""
     scope_text = f"namespace {namespace}" if namespace else "all namespaces"
     remedy = "ask for the verb `list` on these" if namespace else "use -n NS, or ask for the verb `list` on these"
     return ClusterRequestError(f"{client.url}: no permission to list {resources} in {scope_text}: {remedy}")

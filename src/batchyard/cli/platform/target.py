@@ -41,8 +41,8 @@ def requested_connection(platform: PlatformModel, options: ClusterOptions) -> Cl
 def resolve_connection(platform: PlatformModel, options: ClusterOptions, journal: StepJournal) -> ClusterConnection:
     """Return the kubeconfig and context that kubectl gets for the cluster, and record the cluster in the journal.
 
-    The context is fixed, whatever kubectl's current context becomes. Raises TargetError if kubectl has no cluster, or
-    if the platform of this folder was created in another cluster.
+    Except on GKE, the context is fixed, whatever kubectl's current context becomes. Raises TargetError if kubectl has
+    no cluster, or if the platform of this folder was created in another cluster.
     """
     connection = requested_connection(platform, options)
     if platform.google is not None:
