@@ -63,7 +63,7 @@ class MachineGroup:
         return any(labels.items() <= template.labels.items() for template in self.templates)
 
     def total_allocatable(self, resource: str) -> int:
-        """Return the allocatable amount of a resource if the group has its maximum number of machines."""
+        """Return an upper bound of the allocatable amount of a resource, for the maximum number of machines."""
         return self.max_count * max(template.allocatable.get(resource, 0) for template in self.templates)
 
 
@@ -104,7 +104,7 @@ class MachineInventory:
     def max_creatable_amount(self, resource: str, labels: Mapping[str, str]) -> int:
         """Return how much of a resource (cpu in millicores) node auto-provisioning can create for a flavor's labels.
 
-        The amount is the sum of the Cluster's auto-provisioning limits; 0 if node auto-provisioning is disabled.
+        The amount is the sum of the Cluster's auto-provisioning limits that apply; 0 if this feature is disabled.
         """
         if not self.can_create_pools:
             return 0

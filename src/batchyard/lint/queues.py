@@ -219,7 +219,7 @@ def exceeds_quota(config: Configuration) -> Iterator[RuleResult]:
 
 
 def no_matching_flavor(config: Configuration) -> Iterator[RuleResult]:
-    """Report each pod set that may use no flavor of its ClusterQueue because of taints or node selectors."""
+    """Report each pod set that may use no flavor of its ClusterQueue: by taints, node selectors or missing flavors."""
     for pod_set in config.pod_sets:
         rejections = pod_set.assignment.rejections
         if (
@@ -405,7 +405,10 @@ def borrowing_ignored(config: Configuration) -> Iterator[RuleResult]:
 
 
 def reclaim_without_cohort(config: Configuration) -> Iterator[RuleResult]:
-    """Report each ClusterQueue that sets reclaimWithinCohort, but has no cohort with other queues or quota."""
+    """Report each ClusterQueue that sets reclaimWithinCohort, but cannot reclaim anything.
+
+    Its cohort tree has neither another ClusterQueue nor a Cohort with quota of its own.
+    """
     for manifest, view in config.queue_versions:
         if view.preemption.reclaim_within_cohort != "Never" and not _has_cohort_neighbors(config, view):
             reason = f"no other queue is in cohort {view.cohort}" if view.cohort else "the queue is in no cohort"
@@ -415,7 +418,10 @@ def reclaim_without_cohort(config: Configuration) -> Iterator[RuleResult]:
 
 
 def borrowing_without_lender(config: Configuration) -> Iterator[RuleResult]:
-    """Report each borrowingLimit above 0 for a flavor-resource of which only the ClusterQueue itself has quota."""
+    """Report each borrowingLimit above 0 for a flavor-resource of which no other member of the cohort lends quota.
+
+    Flavor-resources of which the ClusterQueue itself has no quota either are not reported.
+    """
     snapshot = config.snapshot
     for name, (manifest, view) in config.queues.items():
         node = snapshot.queues[name].node

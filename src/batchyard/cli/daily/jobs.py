@@ -27,7 +27,7 @@ _FINISHED_POD_PHASES: Final = frozenset({"Succeeded", "Failed"})
 
 
 class JobState(StrEnum):
-    """The state of a job; lists show first the jobs that hold quota, then the pending jobs, then the ended jobs."""
+    """The state of a job; lists of jobs are sorted in the order of these states."""
 
     RUNNING = "Running"
     STARTING = "Starting"
@@ -59,7 +59,7 @@ class JobPods(NamedTuple):
 
 
 class StateSince(NamedTuple):
-    """A state, the time of its last change, and its reason ('' if there is none)."""
+    """A job's state, the instant from which the state's age counts, and its reason ('' if there is none)."""
 
     state: JobState
     since: Instant
@@ -300,7 +300,7 @@ async def find_job(client: ClusterClient, namespace: str, text: str) -> JobEntry
 
 
 async def find_jobs(client: ClusterClient, namespace: str, texts: Sequence[str]) -> Sequence[JobEntry]:
-    """Return the jobs that the user names as for `find_job`, each job once; the namespace is read only once."""
+    """Return the jobs that the user names, each job once; names and errors are as for `find_job`."""
     entries = await read_required_entries(client, namespace)
     named_entries = [await _select_entry(client, namespace, text, entries) for text in texts]
     return list({entry.uid: entry for entry in named_entries}.values())

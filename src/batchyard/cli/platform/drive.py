@@ -417,7 +417,7 @@ def _run_steps(
     steps: Sequence[PlatformStep],
     verb: str,
 ) -> dict[ProgressKind, int]:
-    """Run the steps; return how many ended with each kind of event. The command exits if one is not completed."""
+    """Run the steps; return how many ended with each kind of event. The command exits if the run stops early."""
     lock, journal, display = lock_journal_display
     unknown_steps = sorted(request.settings.skipped_steps - {step.name for step in steps})
     if unknown_steps:

@@ -100,7 +100,7 @@ def read_source(file: str) -> PlatformSource:
 
 
 def read_valid_platform(source: PlatformSource, project: str) -> PlatformModel:
-    """Return the platform in a platform file's text; exit with 1 and print all errors if it is invalid."""
+    """Return the platform in a platform file's text; exit with 1 and print the errors if it is invalid."""
     try:
         return read_platform(source, project)
     except InvalidPlatformError as invalid:

@@ -239,7 +239,7 @@ def webhooks_step(connection: ClusterConnection, flavor: Mapping[str, Any], reme
 def resume_queues_step(
     connection: ClusterConnection, cluster_queues: Sequence[str], stopped_queues: Sequence[str]
 ) -> PlatformStep:
-    """Return a step that resumes the ClusterQueues which an incomplete `destroy` stopped.
+    """Return a step that resumes the ClusterQueues if an incomplete `destroy` has stopped any of them.
 
     Queues in `stopped_queues`, which the platform file itself stops, stay stopped.
     """
