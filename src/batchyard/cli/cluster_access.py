@@ -124,8 +124,8 @@ def access_reader_of_target(target: ClusterTarget) -> Callable[[], Awaitable[Api
 def request_document(target: ClusterTarget, path_in: Callable[[str], str]) -> Mapping[str, Any]:
     """Send a GET request to the cluster and return the JSON document.
 
-    `path_in` maps the default namespace to the URL path. Raises an error of REQUEST_ERRORS on failure: UnreachableError
-    for a status other than 200, or for a local platform that is not running.
+    `path_in` maps the default namespace to the URL path. If the request fails, an error of REQUEST_ERRORS is
+    raised. It is UnreachableError for a status other than 200, or if the local platform does not run.
     """
     if target.uses_kubeconfig:
         url, code, body = request_kubeconfig_cluster(access_reader_of_target(target), path_in)
@@ -176,7 +176,7 @@ TIME_PATHS: Final = (STATUS_REPORT_PATH, DASHBOARD_TIME_PATH)
 
 
 def time_in_document(document: Mapping[str, Any]) -> tuple[Instant, float] | None:
-    """Return the platform's time and speed in a document of `TIME_PATHS`; None if one is missing."""
+    """Return the platform's time and speed in a document of `TIME_PATHS`; None if either is missing."""
     instant, text, speed = document.get("instant"), document.get("time"), document.get("speed")
     if not isinstance(speed, int | float) or not isinstance(text, str):
         return None
@@ -244,7 +244,7 @@ class SourceTexts(NamedTuple):
     file_faults: Sequence[FileFault]
 
     def state(self) -> State | None:
-        """Return the cluster state in the texts; None without a state.
+        """Return the cluster state in `states` and print remarks on it; return None if `states` is empty.
 
         The command exits if the state is invalid, or if there are several states and one of them is a snapshot.
         """
@@ -267,7 +267,10 @@ def read_texts(paths: Sequence[str]) -> SourceTexts:
 
 
 def read_state_file(file: str) -> State:
-    """Return the cluster state (all objects at one time) in a file; the command exits if it cannot be read."""
+    """Return the cluster state (all objects at one time) in a file, and print remarks on the state.
+
+    The command exits if the file cannot be read or is invalid.
+    """
     unread: list[FileFault] = []
     return read_state_texts(list(read_sources([file], unread)), unread)
 
@@ -275,8 +278,8 @@ def read_state_file(file: str) -> State:
 def read_state_texts(texts: Sequence[tuple[str, str]], unread: Sequence[FileFault] = ()) -> State:
     """Return the cluster state that `texts`, given as (name, text) pairs, contain, and print remarks on it.
 
-    `unread` has the faults of files that could not be read. The command exits if there are any, or if a text is
-    invalid.
+    `unread` has the faults of files that could not be read. The command exits if `unread` is not empty, or if a
+    text is invalid.
     """
     try:
         state = state_of_texts(texts, unread)
@@ -320,7 +323,7 @@ def print_unread_kinds(state: State) -> None:
 
 
 def with_explicit_runtimes(state: State, assumption: str = "they run to the end") -> State:
-    """Return the cluster state with a run time for each job; print which running jobs have an unknown run time.
+    """Return the cluster state with a run time for each unfinished job; print which running jobs have no known one.
 
     `assumption` is the end of this message: what the simulation assumes about these jobs.
     """
@@ -384,8 +387,8 @@ def access_reader_of_source(target: ClusterTarget) -> Callable[[], Awaitable[Api
 async def read_snapshot(target: ClusterTarget, handle_page: PageHandler) -> SnapshotResult:
     """Read the objects of SNAPSHOT_KINDS, pass them to `handle_page` page by page, and return the other results.
 
-    The other results include Kueue's Configuration and the kinds that could not be listed. Raises ClusterError if the
-    objects cannot be read, and ListPermissionError if the user may not list required kinds.
+    The other results include Kueue's Configuration and the kinds that could not be listed. Raises an error of
+    SOURCE_ERRORS if the objects cannot be read, and ListPermissionError if the user may not list required kinds.
     """
     read_access = access_reader_of_source(target)
     access = await read_access()

@@ -65,7 +65,7 @@ class HelpCommand(TyperCommand):
     """A command whose help has examples and grouped options."""
 
     def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """Parse the arguments; reword the messages of Typer and Pydantic about malformed values."""
+        """Parse the arguments and return the context; replace Pydantic's texts in errors about malformed values."""
         try:
             return super().make_context(info_name, args, parent, **extra)
         except typer.BadParameter as error:
@@ -86,7 +86,7 @@ class HelpCommand(TyperCommand):
 
 
 class HelpGroup(TyperGroup):
-    """A command with subcommands; its help has examples, and a complete line for each subcommand."""
+    """A command with subcommands; its help has examples and the summaries of the subcommands."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the subcommands, the examples and the options."""

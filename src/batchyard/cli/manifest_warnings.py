@@ -1,4 +1,4 @@
-"""Warnings about manifests on standard error: a line for each, but one line for all deprecated API versions.
+"""Warnings about manifests on standard error: the first ten, and one line for all deprecated API versions.
 
 The option `--verbose` of the commands that read manifests lists everything.
 """

@@ -1,6 +1,6 @@
 """Terminal output of all commands: results on standard output; progress, remarks and errors on standard error.
 
-No other module writes to the terminal. A closed pipe (`| head`) ends the command without an error message.
+A closed pipe (`| head`) ends the command without an error message.
 """
 
 import json

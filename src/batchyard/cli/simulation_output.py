@@ -40,7 +40,7 @@ def format_result(
 ) -> str:
     """Format a run: its summary, pending Workloads, jobs, usage of quota and nodes, losses, costs, and other objects.
 
-    `comparison` holds the totals of an earlier run beside those of this run. ClusterQueues get all columns.
+    `comparison` holds the totals of an earlier run beside those of this run; only the table formats print it.
     """
     if output_format in (Output.JSON, Output.YAML):
         extra_fields = accounting_document(result)

@@ -71,7 +71,10 @@ class QuotaDeclaration(NamedTuple):
 
 
 def quota_above_capacity(config: Configuration) -> Iterator[RuleResult]:
-    """Report each flavor-resource whose usable quota exceeds the capacity of the flavor's machines."""
+    """Report each flavor-resource whose usable quota exceeds the capacity of the flavor's machines.
+
+    Flavors without machines and the resource `pods` are not checked.
+    """
     if not config.inventory.is_known:
         return
     for fr, (flavor, resource) in enumerate(config.snapshot.names):

@@ -1,7 +1,7 @@
 """The objects of the linted manifests, indexed for the rules: queues, flavors, jobs, and machines for their pods.
 
-If the manifests define an object several times, rules that combine objects use the last definition. Rules on single
-objects check every definition.
+If the manifests define an object several times, rules that combine objects use the last definition. Some rules on
+single objects check every definition.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -63,7 +63,7 @@ class MachineGroup:
         return any(labels.items() <= template.labels.items() for template in self.templates)
 
     def total_allocatable(self, resource: str) -> int:
-        """Return the allocatable amount of a resource if the group has its maximum number of machines."""
+        """Return an upper bound of the allocatable amount of a resource, for the maximum number of machines."""
         return self.max_count * max(template.allocatable.get(resource, 0) for template in self.templates)
 
 
@@ -83,7 +83,7 @@ class MachineInventory:
 
     @property
     def is_known(self) -> bool:
-        """Whether the manifests contain a Cluster, a NodePool or a Node, so that rules can judge capacity."""
+        """Whether the manifests contain a Cluster or a Node; NodePools count only together with a Cluster."""
         return self.cluster is not None or bool(self.machines)
 
     @property
@@ -104,7 +104,7 @@ class MachineInventory:
     def max_creatable_amount(self, resource: str, labels: Mapping[str, str]) -> int:
         """Return how much of a resource (cpu in millicores) node auto-provisioning can create for a flavor's labels.
 
-        The amount is the sum of the Cluster's auto-provisioning limits; 0 if node auto-provisioning is disabled.
+        The amount is the sum of the Cluster's auto-provisioning limits that apply; 0 if this feature is disabled.
         """
         if not self.can_create_pools:
             return 0
@@ -223,9 +223,10 @@ NodeMismatches: TypeAlias = Mapping[tuple[str, ...], NodeMismatch | None]
 def find_node_mismatches(
     pod_sets: Sequence[LintedPodSet], context: LintContext
 ) -> list[tuple[LintedPodSet, NodeMismatches]]:
-    """Return each admissible pod set with its NodeMismatch in each combination of its flavors; None where its pods fit.
+    """Return each admissible pod set with its NodeMismatch by flavor combination; None where its pods fit.
 
-    Return [] if the manifests contain no machines.
+    At most 64 combinations of the flavors that the pod set may use are checked. Return [] if the manifests contain no
+    machines.
     """
     if not context.inventory.is_known:
         return []
@@ -381,11 +382,11 @@ class Configuration:
         return kind in self._manifests_by_kind
 
     def latest_versions(self, kind: str) -> list[Manifest]:
-        """Return the last definition of each object of a kind."""
+        """Return the last definition of each object of a kind that has a name."""
         return [manifest for manifest in self.all_versions(kind) if self._is_latest(manifest)]
 
     def is_changed_later(self, manifest: Manifest) -> bool:
-        """Return whether the object of a manifest is defined again for another submission time."""
+        """Return whether the last definition of the manifest's object has another submission time."""
         latest_version = self._latest_manifests.get(key_of(manifest.obj), manifest)
         return annotation(latest_version.obj, well_known.SUBMIT_AT) != annotation(manifest.obj, well_known.SUBMIT_AT)
 
@@ -476,7 +477,7 @@ class Configuration:
 
     @cached_property
     def node_mismatches(self) -> list[tuple[LintedPodSet, NodeMismatches]]:
-        """Each admissible pod set with its NodeMismatch in each combination of its flavors; None where its pods fit."""
+        """The result of `find_node_mismatches` for `pod_sets`."""
         return find_node_mismatches(self.pod_sets, self)
 
     def queues_using(self, flavor: str) -> list[workload.ClusterQueueView]:

@@ -23,7 +23,7 @@ _HARD_EFFECTS: Final = ("NoSchedule", "NoExecute")
 
 
 def unused_flavor(config: Configuration) -> Iterator[RuleResult]:
-    """Report each ResourceFlavor for which no ClusterQueue or Cohort has quota."""
+    """Report each ResourceFlavor that no resource group of a ClusterQueue or Cohort lists."""
     used_flavors = {name: None for _, groups in config.resource_groups for group in groups for name in group.flavors}
     for name, (manifest, _) in config.flavors.items():
         if name not in used_flavors:
@@ -104,9 +104,10 @@ def untolerated_flavor(config: Configuration) -> Iterator[RuleResult]:
 
 
 def undeclared_taint(config: Configuration) -> Iterator[RuleResult]:
-    """Report each taint on all nodes of a flavor that the flavor neither declares nor tolerates.
+    """Report each NoSchedule or NoExecute taint of all nodes of a flavor that it neither declares nor tolerates.
 
     Taints that all eligible pods tolerate are not reported, nor GKE's taints of GPUs, TPUs and queued machines.
+    Flavors without labels, or with auto-provisioned node pools, are not checked.
     """
     for name, (manifest, flavor) in config.flavors.items():
         machine_groups = config.inventory.machines_for(flavor) if flavor.labels else []
@@ -255,7 +256,7 @@ def queue_name_not_a_label(config: Configuration) -> Iterator[RuleResult]:
 
 
 def misplaced_label(config: Configuration) -> Iterator[RuleResult]:
-    """Report each priority class or time limit that is set where Kueue ignores it."""
+    """Report each priority class or time limit of a job that is set only where Kueue ignores it."""
     for job in config.jobs:
         for key in _JOB_LABELS if job.is_job else ():
             if key in (job.obj["metadata"].get("labels") or {}):
@@ -269,7 +270,7 @@ def misplaced_label(config: Configuration) -> Iterator[RuleResult]:
 
 
 def unknown_kueue_key(config: Configuration) -> Iterator[RuleResult]:
-    """Report each label or annotation that starts with `kueue.x-k8s.io/` and that Kueue does not define."""
+    """Report each label or annotation of a job that starts with `kueue.x-k8s.io/` and that Kueue does not define."""
     for job in config.jobs:
         for path, keys in _labels_and_annotations(job):
             for key in keys:
@@ -285,7 +286,7 @@ def unknown_kueue_key(config: Configuration) -> Iterator[RuleResult]:
 
 
 def job_without_queue(config: Configuration) -> Iterator[RuleResult]:
-    """Report each job that names no queue, in a namespace that has LocalQueues but none named `default`."""
+    """Report each job that names no queue in any field, if its namespace has LocalQueues but none named `default`."""
     for job in config.jobs:
         if not job.is_job or job.queue or any(_misplaced_values(job, well_known.QUEUE_NAME)):
             continue

@@ -120,7 +120,7 @@ def strict_fifo_blocking(config: Configuration) -> Iterator[RuleResult]:
 
 
 def tiny_memory_quota(config: Configuration) -> Iterator[RuleResult]:
-    """Report each memory quota below 1 MiB, where a unit such as Gi was probably forgotten."""
+    """Report each memory quota above 0 and below 1 MiB, where a unit such as Gi was probably forgotten."""
     for manifest, groups in config.resource_groups:
         for group_index, group in enumerate(groups):
             for quota in group.quotas:
@@ -219,7 +219,7 @@ def exceeds_quota(config: Configuration) -> Iterator[RuleResult]:
 
 
 def no_matching_flavor(config: Configuration) -> Iterator[RuleResult]:
-    """Report each pod set that may use no flavor of its ClusterQueue because of taints or node selectors."""
+    """Report each pod set that may use no flavor of its ClusterQueue: by taints, node selectors or missing flavors."""
     for pod_set in config.pod_sets:
         rejections = pod_set.assignment.rejections
         if (
@@ -237,7 +237,7 @@ def no_matching_flavor(config: Configuration) -> Iterator[RuleResult]:
 
 
 def asks_for_nothing(config: Configuration) -> Iterator[RuleResult]:
-    """Report each pod set that requests none of the resources that its ClusterQueue has quota for."""
+    """Report each pod set with pods that request none of the resources which its ClusterQueue covers."""
     for pod_set in config.pod_sets:
         covered_resources = [resource for group in pod_set.queue.view.groups for resource in group.resources]
         template = pod_set.job.view.pod_sets[pod_set.index].template
@@ -271,22 +271,22 @@ def beyond_limit_range(config: Configuration) -> Iterator[RuleResult]:
 
 
 def pod_larger_than_node(config: Configuration) -> Iterator[RuleResult]:
-    """Report each pod set whose pods are larger than every node that they may run on."""
+    """Report pod sets whose pods are larger than every node that they may run on, in some or all of their flavors."""
     yield from _report_node_mismatches(config, "pod-larger-than-node")
 
 
 def no_such_node(config: Configuration) -> Iterator[RuleResult]:
-    """Report each pod set whose pods select node labels that no node has."""
+    """Report pod sets whose pods select node labels that no node has, in some or all of their flavors."""
     yield from _report_node_mismatches(config, "no-such-node")
 
 
 def untolerated_taint(config: Configuration) -> Iterator[RuleResult]:
-    """Report each pod set for which every node with the selected labels has a taint that the pods do not tolerate."""
+    """Report pod sets whose pods do not tolerate the taints of the selected nodes, in some or all of their flavors."""
     yield from _report_node_mismatches(config, "untolerated-taint")
 
 
 def too_few_nodes(config: Configuration) -> Iterator[RuleResult]:
-    """Report each job that runs more pods in parallel than all nodes that suit the pods can hold together."""
+    """Report pod sets with more parallel pods than all suitable nodes can hold, in some or all of their flavors."""
     yield from _report_node_mismatches(config, "too-few-nodes")
 
 
@@ -405,7 +405,10 @@ def borrowing_ignored(config: Configuration) -> Iterator[RuleResult]:
 
 
 def reclaim_without_cohort(config: Configuration) -> Iterator[RuleResult]:
-    """Report each ClusterQueue that sets reclaimWithinCohort but has no other queue in its cohort."""
+    """Report each ClusterQueue that sets reclaimWithinCohort, but cannot reclaim anything.
+
+    Its cohort tree has neither another ClusterQueue nor a Cohort with quota of its own.
+    """
     for manifest, view in config.queue_versions:
         if view.preemption.reclaim_within_cohort != "Never" and not _has_cohort_neighbors(config, view):
             reason = f"no other queue is in cohort {view.cohort}" if view.cohort else "the queue is in no cohort"
@@ -415,7 +418,10 @@ def reclaim_without_cohort(config: Configuration) -> Iterator[RuleResult]:
 
 
 def borrowing_without_lender(config: Configuration) -> Iterator[RuleResult]:
-    """Report each borrowingLimit for a flavor-resource of which no other member of the cohort lends quota."""
+    """Report each borrowingLimit above 0 for a flavor-resource of which no other member of the cohort lends quota.
+
+    Flavor-resources of which the ClusterQueue itself has no quota either are not reported.
+    """
     snapshot = config.snapshot
     for name, (manifest, view) in config.queues.items():
         node = snapshot.queues[name].node
@@ -434,7 +440,7 @@ def borrowing_without_lender(config: Configuration) -> Iterator[RuleResult]:
 
 
 def nothing_lent(config: Configuration) -> Iterator[RuleResult]:
-    """Report each Cohort whose members all have a lendingLimit of 0."""
+    """Report each Cohort with several members that lend nothing, because all their quota has a lendingLimit of 0."""
     snapshot = config.snapshot
     for name, cohort in snapshot.cohorts.items():
         child_nodes = list(cohort.children.values())

@@ -65,7 +65,8 @@ def unknown_cluster_queue(config: Configuration) -> Iterator[RuleResult]:
 def unknown_namespace(config: Configuration) -> Iterator[RuleResult]:
     """Report each Namespace that manifests use but do not define, located at the first object in that Namespace.
 
-    If the manifests define no Namespace at all, the Namespaces probably exist on the cluster: the severity is note.
+    System Namespaces and those of a linted cluster state are not reported. If the manifests define no Namespace at all,
+    the Namespaces probably exist on the cluster: the severity is note.
     """
     severity = None if config.has_kind(scheme.NAMESPACE) else Severity.NOTE
     manifests_by_namespace: dict[str, list[Manifest]] = {}
@@ -149,7 +150,7 @@ def unknown_priority_class(config: Configuration) -> Iterator[RuleResult]:
 
 
 def unknown_node_pool(config: Configuration) -> Iterator[RuleResult]:
-    """Report each pod template or ResourceFlavor that selects a node pool which does not exist."""
+    """Report each pod template or ResourceFlavor that selects an unknown node pool, if any node pools are known."""
     pool_names = {machines.name: None for machines in config.inventory.pools}
     if not pool_names:
         return
@@ -163,7 +164,7 @@ def unknown_node_pool(config: Configuration) -> Iterator[RuleResult]:
 
 
 def cohort_cycle(config: Configuration) -> Iterator[RuleResult]:
-    """Report each Cohort that is its own ancestor."""
+    """Report each Cohort whose chain of parents contains a cycle."""
     for name, (manifest, view) in config.cohorts.items():
         if config.snapshot.forest.has_cycle(name):
             problem = f"the parents of Cohort {name} form a cycle: no ClusterQueue below it admits anything"
@@ -172,7 +173,7 @@ def cohort_cycle(config: Configuration) -> Iterator[RuleResult]:
 
 
 def defined_twice(config: Configuration) -> Iterator[RuleResult]:
-    """Report each object that the manifests define more than once with the same submission time."""
+    """Report each repeated definition of an object with the same submission time, except of a Cluster."""
     first_definitions: dict[object, Manifest] = {}
     for manifest in config.manifests:
         if group_kind(manifest.obj) == scheme.CLUSTER or not manifest.obj["metadata"].get("name"):
@@ -237,7 +238,7 @@ _MAX_RUN_ANNOTATION: Final = f"{well_known.PROVISIONING_PREFIX}maxRunDurationSec
 
 
 def grace_beyond_spot(config: Configuration) -> Iterator[RuleResult]:
-    """Report each non-default grace period of pods on Spot machines that is longer than Spot machines allow."""
+    """Report each non-default grace period that Spot machines do not allow, of pods that can run on Spot machines."""
     for pod_set in _pod_sets_on_spot(config):
         spec = pod_set.job.templates[pod_set.index].get("spec") or {}
         grace_seconds = spec.get("terminationGracePeriodSeconds")

@@ -256,7 +256,7 @@ RULES_BY_NAME: Final = {rule.name: rule for rule in RULES}
 
 
 def run_rules(config: Configuration, names: Collection[str] = ()) -> Iterator[LintFinding]:
-    """Run the lint rules in `names` (all rules if empty), in the order of RULES, and yield their findings."""
+    """Run the checks of the lint rules in `names` (of all if empty), in the order of RULES, and yield the findings."""
     for rule in RULES:
         if rule.check is not None and (not names or rule.name in names):
             for result in rule.check(config):

@@ -113,7 +113,10 @@ class LintedPodSet:
 def assign_flavors(
     jobs: Sequence[LintedJob], queue_of: Callable[[LintedJob], ClusterQueue | None], snapshot: Snapshot
 ) -> Iterator[LintedPodSet]:
-    """Yield each pod set of jobs with a known ClusterQueue, with the flavors that its minimum pod count would get."""
+    """Yield each pod set of jobs with a known ClusterQueue, with the flavors that its pods would get.
+
+    The flavors are those for the minimum pod count, or without one, for the full pod count.
+    """
     for job in jobs:
         queue = queue_of(job)
         if queue is None:

@@ -33,7 +33,7 @@ def crd_objects(settings: InstallSettings) -> Sequence[Obj]:
 
 
 def crd_names(settings: InstallSettings, *, only_converted: bool) -> list[str]:
-    """Return the names of the installed CRDs; with `only_converted`, only of those that need conversion."""
+    """Return the names of the CRDs for the selected controllers; with `only_converted`, of those with a conversion."""
     installed_kinds = [info for info in _installed_kinds(settings) if needs_conversion(info) or not only_converted]
     return [f"{info.plural}.{info.group}" for info in installed_kinds]
 
@@ -79,7 +79,7 @@ def cluster_rules(settings: InstallSettings) -> list[Obj]:
 
 
 def controller_rules(groups: Sequence[str]) -> list[Obj]:
-    """Return the RBAC rules that the named controller groups need; resources with the same verbs share a rule."""
+    """Return the RBAC rules for the named controller groups; equal verbs in one API group share a rule."""
     verbs_by_resource: dict[tuple[str, str], dict[str, None]] = {
         ("", "events"): {controller_groups.CREATE: None, controller_groups.PATCH: None}
     }

@@ -76,7 +76,7 @@ _BUCKET_REMEDY: Final = "use 3 to 63 lowercase letters, digits, -, _ and ., a le
 
 
 def google_errors(platform: PlatformModel, google: GoogleSettings) -> Iterator[FieldError]:
-    """Yield an error for each platform field that violates a constraint of Google Cloud."""
+    """Yield the errors of platform fields that violate constraints of Google Cloud."""
     if platform.cluster is None:
         yield FieldError("spec.cluster", "Required value", "describe the GKE cluster to create")
         return

@@ -1,4 +1,4 @@
-"""Data model of a platform.yaml after defaulting: every default is set, and every queue has a unique name.
+"""Data model of a platform.yaml after defaulting, and after merging the queue classes into the teams' queues.
 
 Objects of Kubernetes, Kueue and the cloud inside the model, such as a Cluster or a selector, are plain dicts in the
 storage version of their kinds.
@@ -52,7 +52,7 @@ class Network:
 class JobImage:
     """A container image for Jobs that the platform builds or copies into its repository.
 
-    Exactly one of `copy_from` and `build_from` is set.
+    In a valid platform, exactly one of `copy_from` and `build_from` is set.
     """
 
     #: The image name with its tag: pytorch-mnist:v1.

@@ -215,7 +215,7 @@ CONFIGURATION_FILE: Final = "configuration.yaml"
 
 
 def render(platform: PlatformModel) -> Mapping[str, str]:
-    """Return the text of each file that the platform is rendered to, by path, in the order of the paths."""
+    """Return the text of each rendered text file, sorted by path; the operator's source archive is not included."""
     texts_by_path = {
         f"{ENGINE_FOLDER}/{name}": text for name, text in engine.engine_files(platform, stack_access(platform)).items()
     }

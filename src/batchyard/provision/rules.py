@@ -28,7 +28,7 @@ _CORE_RESOURCES: Final = ("cpu", "memory", "ephemeral-storage", "pods")
 
 
 def platform_errors(platform: model.PlatformModel, spec: model.Part) -> Iterator[FieldError]:
-    """Yield an error for each rule that a platform violates; the structure of its `spec` must be valid."""
+    """Yield the errors of the rules that a platform violates; the structure of its `spec` must be valid."""
     yield from _flavor_errors(platform)
     yield from _reference_errors(platform, spec)
     yield from _resource_errors(spec)

@@ -40,7 +40,7 @@ class MachineSupply:
     is_reserved: bool
     minimum: int
     maximum: int
-    #: The hourly price of one machine.
+    #: The hourly price of one machine, in millionths of a dollar.
     price: MicroDollars
 
     @property
@@ -55,7 +55,7 @@ class MachineSupply:
 
 
 def machine_supplies(platform: PlatformModel) -> Sequence[MachineSupply]:
-    """Return the machines that each node pool can have, then those of auto-provisioning; empty without a cluster."""
+    """Return a MachineSupply for each node pool, then those of auto-provisioning; empty without a cluster."""
     cluster = platform.cluster
     if cluster is None:
         return []

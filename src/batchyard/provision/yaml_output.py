@@ -1,4 +1,4 @@
-"""YAML output of rendered files, reproducible byte for byte, and the labels that all rendered objects have."""
+"""YAML output of rendered files, reproducible byte for byte, and the labels of a platform's objects."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple

@@ -59,7 +59,7 @@ class EtaRequest:
 
 
 def run(request: EtaRequest) -> None:
-    """Print the forecast start times of the requested Workloads; exit with 1 on failure."""
+    """Print the forecast start times of the requested Workloads; the command exits on failure."""
     if request.subject:
         subject = _parse_subject(request)
         documents = [_forecast_on_server(request, subject) or _forecast_locally(request, subject)]

@@ -1,7 +1,7 @@
 """The command `batchyard fault node`: crashes, reclaims or drains a node of a running platform.
 
-A machine failure is written to the status of the machine's Instance, as in simulations. Nodes are drained as by
-`kubectl drain`.
+A machine failure is written to the status of the machine's Instance, as in simulations. A drain evicts
+the same pods as `kubectl drain`, but does not wait for their end.
 """
 
 import http.client
@@ -87,7 +87,10 @@ def break_machine(folder: Path, name: str, *, is_reclaimed: bool) -> None:
 
 
 def drain_node(folder: Path, name: str) -> None:
-    """Cordon a node and evict its pods; exit with 1 if the node does not exist or an eviction is rejected."""
+    """Cordon a node, and evict the pods that `kubectl drain --force --ignore-daemonsets` evicts.
+
+    Exits with 1 if the node does not exist or an eviction is rejected.
+    """
     with _connect_as_owner(folder) as owner:
         if owner.get(f"{_NODES_PATH}/{quote(name)}") is None:
             output.fail(f"batchyard: node {name} not found; `kubectl get nodes` lists the nodes")

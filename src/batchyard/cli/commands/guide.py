@@ -48,10 +48,10 @@ class PlayedGuide(Protocol):
         """The virtual time at which the guide's run began."""
 
     def now(self) -> Instant:
-        """Return the current virtual time of the guide's run."""
+        """Return the virtual time of a simulation, or that of the latest reading of a live platform."""
 
     def objects(self, kind: str) -> Sequence[Obj]:
-        """Return all objects of a kind in the cluster of the guide's run."""
+        """Return all objects of a kind as of `now()`."""
 
 
 def guide_rows(observations: Sequence[GuideObservation], guide: PlayedGuide) -> Mapping[str, str]:
@@ -95,8 +95,12 @@ def run(
     """Simulate the guide; if `live_speed` is set, also run it on a live platform at that speed.
 
     The format `table` prints the story of a simulation, `wide` all tables. `platform_dir` is a rendered platform
-    folder. Exits with 1 in three cases: a row that quota alone decides differs from the guide, a Job of the whole guide
-    is not complete at the end, or a live row differs from the simulation although no Job or reading was late.
+    folder. The command exits with 1 in these cases:
+
+    - The guide cannot be run.
+    - A row that quota alone decides differs from the guide.
+    - `step` is None, and a Job is not complete at the end.
+    - A live row differs from the simulation although no Job or reading was late.
     """
     folder = manifests or examples_folder()
     if folder is None:
@@ -309,7 +313,7 @@ def run_for_platform(
 
 
 def play_on_platform(platform: PlatformModel, output_format: Output) -> None:
-    """Simulate the whole reference architecture guide on a platform, and print all tables."""
+    """Simulate the whole reference architecture guide on a platform, and print the queues, nodes and Jobs."""
     with _render_temporarily(platform) as folder:
         run(None, None, _with_tables(output_format), None, platform_dir=folder)
 

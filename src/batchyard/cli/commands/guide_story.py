@@ -76,8 +76,8 @@ def format_story(
 ) -> str:
     """Return the story of the played steps.
 
-    `preemption_totals` has the number of preemptions up to the end of each step, `initial_nodes` the number of nodes by
-    pool before the first step, and `began` the start of the run.
+    `preemption_totals` has the number of preemptions up to the end of each step. `initial_nodes` has the number of
+    nodes by pool before the first step. `began` is the start of the run.
     """
     parts = [textwrap.fill(_OPENING, _WIDTH)]
     pools, preemptions = initial_nodes, 0
@@ -100,7 +100,7 @@ def format_story(
 
 
 def format_next_steps() -> str:
-    """Return suggestions for what to try after the guide, with the program name that the user typed."""
+    """Return suggestions for what to try after the guide; commands start with this program's path or `batchyard`."""
     program = sys.argv[0] if sys.argv[0].endswith("/batchyard") else "batchyard"
     return _NEXT_STEPS.format(program=program)
 

@@ -103,7 +103,7 @@ class KubectlStream:
             self.end()  # prints kubectl's error and exits
 
     def next_line(self) -> str:
-        """Return the next line of kubectl's output; the command exits if kubectl fails first."""
+        """Return kubectl's next output line, or '' after the last one; the command exits if kubectl fails first."""
         stdout: IO[str] | None = self._process.stdout
         assert stdout is not None, "kubectl is started with pipes"
         line = stdout.readline()
@@ -180,7 +180,7 @@ class Timings:
         self._recorded: list[Timing] = []
 
     def note(self, timing: Timing) -> None:
-        """Record the timing of an event, unless the event was on time."""
+        """Record the timing of an event that was late, by any duration, or did not happen."""
         if timing.lateness > 0 or not timing.is_reached:
             self._recorded.append(timing)
 
@@ -190,7 +190,10 @@ class Timings:
         return [timing for timing in self._recorded if timing.lateness > LATENESS_TOLERANCE or not timing.is_reached]
 
     def speed_for(self, speed: float) -> float:
-        """Return the clock speed at which the same delays would be tolerated; half of `speed` if none was measured."""
+        """Return the highest whole speed that tolerates the same delays, but at least 1.
+
+        Without measured delays, return half of `speed`.
+        """
         max_lateness = max((timing.lateness for timing in self.missed_timings if timing.is_reached), default=0)
         return speed / 2 if max_lateness == 0 else float(max(1, floor(speed * LATENESS_TOLERANCE / max_lateness)))
 
@@ -252,7 +255,10 @@ class GuideMoment(NamedTuple):
 def run_platform_process(
     cluster: Obj | None, speed: float, controllers: Sequence[str] = GROUPS, audit_log: Path | None = None
 ) -> Iterator[StartedPlatform]:
-    """Run a platform in its own process, with a temporary data directory, until the end of the `with` block."""
+    """Run a platform in its own process, with a temporary data directory, until the end of the `with` block.
+
+    The command exits if kubectl is not installed or the start fails.
+    """
     if shutil.which("kubectl") is None:
         output.fail("batchyard: kubectl not found on the PATH; install it, or run the guide without --live")
     with TemporaryDirectory(prefix="batchyard-guide-") as name:
@@ -282,12 +288,12 @@ class LiveGuide:
         self._platform = live_platform
         self._kubectl = Kubectl(live_platform.folder / KUBECONFIG_FILE)
         self._stops_clock = stops_clock
-        #: The moment of the latest reading.
+        #: The moment of the latest reading of the nodes.
         self._last_reading = self._current_moment()
         self.initial_node_counts: Mapping[str, int] = {}
         #: The instant at which the guide began; the times of the steps are relative to it.
         self.start_time: Instant = 0
-        #: The lateness of all Jobs and readings.
+        #: The Jobs and readings that were late.
         self.timings = Timings([])
 
     def play(self, steps: Sequence[GuideStep]) -> Iterator[GuideObservation]:
@@ -306,11 +312,11 @@ class LiveGuide:
             yield GuideObservation(step, now, queues, self._last_reading.now, self.objects(scheme.NODE))
 
     def now(self) -> Instant:
-        """Return the virtual time of the latest reading of objects."""
+        """Return the virtual time of the latest reading of the nodes."""
         return self._last_reading.now
 
     def objects(self, kind: str) -> Sequence[Obj]:
-        """Return all objects of a kind as they were at the latest reading."""
+        """Return all objects of a kind as they were at the latest reading of the nodes."""
         return self._objects_at(self._last_reading, kind)
 
     def _start_instant(self) -> Instant:

@@ -47,7 +47,10 @@ _encode_json = msgspec.json.Encoder().encode
 
 
 def shadow(config: ShadowConfig, output_format: cli_options.ProgressFormat) -> None:
-    """Run shadow mode until a termination signal or for the configured duration; exit with 1 after a divergence."""
+    """Run shadow mode until a termination signal or for the configured duration, and print the divergences.
+
+    Exits with 1 on failure, and at the end of the run if there was a divergence.
+    """
     try:
         write_divergence = _write_text if output_format is cli_options.ProgressFormat.TEXT else _write_json
         comparison_counts = uvloop.run(_run_until_signal(config, write_divergence))

@@ -1,4 +1,4 @@
-"""The command `batchyard page`: prints a link to the dashboard, with a token in it."""
+"""The command `batchyard page`: prints a link to the dashboard, which for https contains a token."""
 
 import webbrowser
 from collections.abc import Sequence

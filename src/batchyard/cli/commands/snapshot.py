@@ -1,7 +1,7 @@
 """The command `batchyard snapshot`: writes the state of a live cluster to a file for `why`, `eta` and `whatif`.
 
 The file is a List in JSON with one object per line, so it is also valid YAML. It is written page by page; an incomplete
-file is removed.
+regular file is removed.
 """
 
 import asyncio

@@ -54,7 +54,7 @@ def fetch_status(platform_process: PlatformProcess, folder: Path) -> dict[str, A
 
 
 def open_owner_connection(platform_process: PlatformProcess, folder: Path) -> http.client.HTTPConnection:
-    """Return an HTTP connection to a platform with the owner's credentials, which reconnects if it was closed.
+    """Return an HTTP connection to a platform; for an https URL, with the owner's client certificate.
 
     Raises KubeconfigError if the credentials cannot be read.
     """

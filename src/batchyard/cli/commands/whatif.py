@@ -64,7 +64,10 @@ class WhatifRequest:
 
 
 def run(request: WhatifRequest) -> None:
-    """Simulate the cluster with and without the change and print the differences; exit with 1 on failure."""
+    """Simulate the cluster with and without the change and print the differences.
+
+    Exits with 1 on failure, and after the output if a write of the change was rejected.
+    """
     run_start = _requested_run_start(request)
     try:
         deleted_keys = [_parse_object_key(text) for text in request.deletions]

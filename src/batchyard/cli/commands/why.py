@@ -245,7 +245,7 @@ _MISSING_SUBRESOURCE_CODES: Final = (404, _FORBIDDEN_CODE)
 
 
 class Subject(NamedTuple):
-    """The object that the user asks about; namespace '' selects the kubeconfig's namespace."""
+    """The object that the user asks about; namespace '' is the kubeconfig's, in a simulation any namespace."""
 
     kind: str
     namespace: str
@@ -253,7 +253,7 @@ class Subject(NamedTuple):
 
     @staticmethod
     def parse(text: str, namespace: str) -> "Subject | None":
-        """Parse `kind/name` as kubectl does; return None if the text is malformed or the kind cannot be explained."""
+        """Parse the text KIND/NAME; return None if the text is malformed or the kind cannot be explained."""
         kind_name, _, name = text.partition("/")
         kind = _kinds_by_name().get(kind_name.lower().partition(".")[0])
         if kind is None or not name or "/" in name:
@@ -277,7 +277,7 @@ class SimulatedQuestion(NamedTuple):
 def explain_in_cluster(subject: Subject, target: ClusterTarget, output_format: Output) -> None:
     """Print the explanation of an object of a live cluster; exit with 1 on failure.
 
-    If the server does not serve `why`, compute the explanation on this machine.
+    If the server does not serve `why` or forbids it, compute the explanation on this machine.
     """
     served_kind = subject.served_kind
     api_version = served_kind.versions[-1] if served_kind.group == "kueue.x-k8s.io" else served_kind.storage_version
@@ -348,7 +348,7 @@ def explain_in_state(subject: Subject, state: "State", output_format: Output) ->
 
 
 def explain_in_world(world: "World", subject: Subject, output_format: Output) -> None:
-    """Print the explanation of an object of a simulated cluster; exit with 1 if the object does not exist."""
+    """Print the explanation of an object of a simulated cluster; exit with 1 unless exactly one object matches."""
     key = _resolve_key(world, subject)
     document = world.platform.explainer.why(key, world.kernel.now())
     assert document is not None, f"{key} exists, so it can be explained"

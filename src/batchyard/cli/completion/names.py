@@ -1,6 +1,6 @@
 """Names of a cluster's objects for completion: at most 200, within one second, and none after any error.
 
-Only kubeconfigs with a client certificate or a token are used. Plugins for credentials may be slow or ask the user.
+The only credentials used are client certificates and tokens, because credential plugins may be slow or ask the user.
 """
 
 import base64
@@ -39,7 +39,7 @@ NAME_KINDS: Final[Mapping[str, tuple[str, bool]]] = {
 
 
 class NameQuery(NamedTuple):
-    """The cluster and namespace of names: a kubeconfig (a path list), context and namespace; '' for each default."""
+    """Where to list names: a kubeconfig (a path list), context and namespace; '' for each default."""
 
     kubeconfig: str = ""
     context: str = ""
@@ -58,7 +58,7 @@ class _TooSlowError(Exception):
 
 
 def list_names(plural: str, query: NameQuery) -> Sequence[str]:
-    """Return at most NAMES_MAX names of a kind's objects, sorted; an empty list if they cannot be read in time."""
+    """Return at most NAMES_MAX names of a kind's objects, sorted; an empty list after an error or a timeout."""
     try:
         with _time_limit():
             return _request_names(plural, query)

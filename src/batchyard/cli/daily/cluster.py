@@ -68,7 +68,7 @@ class _ServerTime(NamedTuple):
 
 
 class PendingList(NamedTuple):
-    """A queue's pending Workloads in scheduling order; without them, the reason in `problem`."""
+    """A queue's pending Workloads in scheduling order; if they cannot be listed, `problem` has the reason."""
 
     items: Sequence[Obj]
     problem: str = ""
@@ -89,7 +89,7 @@ class ClusterClient:
 
     @property
     def now(self) -> Instant:
-        """The server's time, extrapolated from its last report; before the first `read_time`, this machine's time."""
+        """The server's time, extrapolated from the last reading; this machine's time if `read_time` has read none."""
         instant, speed, read_at = self._time_source
         return instant + round((monotonic_seconds() - read_at) * SECOND * speed)
 
@@ -107,7 +107,7 @@ class ClusterClient:
     async def list_objects(
         self, kind: str, namespace: str = "", query: str = "", *, is_required: bool = True
     ) -> Sequence[Obj] | None:
-        """Return a kind's objects in their storage version, for namespace '' of all namespaces; None if forbidden.
+        """Return a kind's objects in a namespace ('' for all), in the kind's storage version; None if forbidden.
 
         `query` holds more URL parameters. If the server does not serve the kind, the list is empty, or with
         `is_required` ClusterRequestError is raised.
@@ -151,7 +151,7 @@ class ClusterClient:
         return await self._request(HttpRequest("GET", path, timeout=timeout_seconds * SECOND))
 
     async def merge_patch(self, path: str, patch: Mapping[str, Any]) -> None:
-        """Apply a JSON merge patch to the object at a path; raise ClusterRequestError if the server rejects it."""
+        """Apply a JSON merge patch to the object at a path; raise ClusterRequestError if the request fails."""
         body = msgspec.json.encode(patch)
         response = await self._request(HttpRequest("PATCH", path, body, content_type=_MERGE_PATCH))
         if not 200 <= response.code < 300:
@@ -160,7 +160,7 @@ class ClusterClient:
     async def delete(self, path: str, uid: str) -> None:
         """Delete the object with this uid after its dependents (foreground); do nothing if the object does not exist.
 
-        Raises ClusterRequestError if the server rejects the deletion.
+        Raises ClusterRequestError if the request fails.
         """
         fields = {"propagationPolicy": "Foreground", "preconditions": {"uid": uid}}
         options = msgspec.json.encode({"apiVersion": "v1", "kind": "DeleteOptions", **fields})
@@ -223,7 +223,7 @@ class ClusterClient:
 
 
 def run_in_cluster(target: ClusterTarget, work: Callable[[ClusterClient], Awaitable[T]]) -> T:
-    """Run the coroutine `work` with a client of the target cluster and return its result; exit with 1 on failure."""
+    """Await `work`, called with a client of the target cluster, and return the result; exit with 1 on failure."""
 
     async def run() -> T:
         read_access = access_reader_of_target(target)
@@ -246,11 +246,11 @@ async def watch_objects(
     transport: HttpTransport,
     informer: Informer,
     on_events: Callable[[Sequence[WatchEvent]], None],
-    on_trouble: Callable[[Informer], None],
+    on_request_end: Callable[[Informer], None],
 ) -> None:
     """List and watch an informer's objects until the task is cancelled; pass their changes to `on_events`.
 
-    `on_trouble` is called after each request, also after a successful one.
+    `on_request_end` is called after each request, whether it succeeded or failed.
     """
 
     def on_lines(lines: Sequence[bytes]) -> None:
@@ -264,11 +264,11 @@ async def watch_objects(
             informer.process_watch_end(await transport.stream(plan.request, on_lines))
         else:
             on_events(informer.process_list_page(await transport.ask(plan.request)))
-        on_trouble(informer)
+        on_request_end(informer)
 
 
 class LogReader:
-    """Passes each line of a pod's timestamped log to `notify` exactly once, even if the log is read again."""
+    """Passes the lines of a pod's timestamped log to `notify`, each at most once, even if the log is read again."""
 
     def __init__(self, pod: str, notify: Callable[[str, str], None]) -> None:
         self._pod = pod

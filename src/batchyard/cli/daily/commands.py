@@ -155,7 +155,7 @@ def _confirm_cancellation(entries: Sequence[JobEntry], *, is_confirmed: bool) ->
 
 
 def describe_state(entry: JobEntry) -> str:
-    """Return a job's state and its pods as text, such as `Running, 2 pods on 1 node`."""
+    """Return a job's state as text, with its pods if it holds quota, such as `Running, 2 pods on 1 node`."""
     if entry.pods is None or not entry.state.holds_quota:
         return str(entry.state)
     return f"{entry.state}, {count_with_noun(entry.pods.ready, 'pod')} on {count_with_noun(entry.pods.nodes, 'node')}"

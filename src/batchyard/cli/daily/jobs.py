@@ -27,7 +27,7 @@ _FINISHED_POD_PHASES: Final = frozenset({"Succeeded", "Failed"})
 
 
 class JobState(StrEnum):
-    """The state of a job; lists show first the jobs that hold quota, then the pending jobs, then the ended jobs."""
+    """The state of a job; lists of jobs are sorted in the order of these states."""
 
     RUNNING = "Running"
     STARTING = "Starting"
@@ -59,7 +59,7 @@ class JobPods(NamedTuple):
 
 
 class StateSince(NamedTuple):
-    """A state, the time of its last change, and its reason ('' if there is none)."""
+    """A job's state, the instant from which the state's age counts, and its reason ('' if there is none)."""
 
     state: JobState
     since: Instant
@@ -76,10 +76,10 @@ class JobEntry:
     name: str
     uid: str
     queue: str
-    #: The Job or JobSet; None for other kinds of jobs, whose objects are not read.
+    #: The Job or JobSet; None if it was not read, as for other kinds of jobs.
     job: Obj | None
     workload: Obj | None
-    #: None if the pods may not be read.
+    #: None if the pods were not read.
     pods: JobPods | None
     state: JobState
     since: Instant
@@ -277,7 +277,7 @@ async def read_entries(client: ClusterClient, namespace: str, *, with_pods: bool
 
 
 def forbidden_error(client: ClusterClient, resources: str, namespace: str) -> ClusterRequestError:
-    """Return the error if the user may not list `resources` (such as pods) in a namespace ('' for all namespaces)."""
+    """Return the error for a missing permission to list `resources` (such as pods) in a namespace ('' for all)."""
     scope_text = f"namespace {namespace}" if namespace else "all namespaces"
     remedy = "ask for the verb `list` on these" if namespace else "use -n NS, or ask for the verb `list` on these"
     return ClusterRequestError(f"{client.url}: no permission to list {resources} in {scope_text}: {remedy}")
@@ -300,7 +300,7 @@ async def find_job(client: ClusterClient, namespace: str, text: str) -> JobEntry
 
 
 async def find_jobs(client: ClusterClient, namespace: str, texts: Sequence[str]) -> Sequence[JobEntry]:
-    """Return the jobs that the user names as for `find_job`, each job once; the namespace is read only once."""
+    """Return the jobs that the user names, each job once; names and errors are as for `find_job`."""
     entries = await read_required_entries(client, namespace)
     named_entries = [await _select_entry(client, namespace, text, entries) for text in texts]
     return list({entry.uid: entry for entry in named_entries}.values())

@@ -168,7 +168,7 @@ def _requests_of(entry: JobEntry | None) -> str:
 
 
 def estimated_line(sources: LineSources, cluster_queue: str) -> Iterator[PendingJob]:
-    """Yield the pending jobs of a ClusterQueue, higher priorities first, then older jobs, as Kueue does by default."""
+    """Yield the pending jobs of a ClusterQueue, by priority and then by queueing time, as Kueue does by default."""
     queued_views = []
     for entry in sources.entries.values():
         view = None if entry.workload is None else workload_view(entry.workload)

@@ -80,7 +80,7 @@ class TopModel:
     sections: Sequence[TopSection]
 
 
-#: The kinds of the view; without permission for a kind, its section says so.
+#: The kinds of objects that the view is computed from.
 _KINDS: Final = (scheme.CLUSTER_QUEUE, scheme.WORKLOAD, scheme.POD, scheme.NODE, scheme.JOB, scheme.JOB_SET)
 _QUEUE_COLUMNS: Final = ("CLUSTERQUEUE", "FLAVOR", "RESOURCE", "USED OF QUOTA", "WAITING", "RUNNING")
 _WAITING_COLUMNS: Final = ("JOB", "NAMESPACE", "QUEUE", "PRIO", "REQUESTS", "WAITS", "REASON")

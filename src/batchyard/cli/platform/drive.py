@@ -151,7 +151,7 @@ class TerminalDisplay:
                 self._write(line, "")
 
     def show_progress(self, line: str, seconds: float) -> None:
-        """Show the last output line and the run time of the running command in the status line."""
+        """After one second, show the last output line and the run time of the running command in the status line."""
         if seconds < 1:
             return
         self._update_status(f"{self._current_line}  {format_seconds(seconds)}  {line}")
@@ -219,7 +219,7 @@ class TerminalConfirmation:
     def confirm(self, question: str, destroys: bool) -> bool:
         """Return whether the user confirms; a step that destroys data needs the platform's name as the answer.
 
-        Without a terminal, the answer is False. Raises KeyboardInterrupt after Ctrl-C.
+        The answer is True with --yes, otherwise False without a terminal. Raises KeyboardInterrupt after Ctrl-C.
         """
         if self.is_confirmed:
             output.report_line(f"{question} (--yes)")
@@ -285,7 +285,10 @@ def render_requested_platform(request: PlatformRequest) -> RenderedPlatform:
 
 
 def run_create(rendered_platform: RenderedPlatform, request: PlatformRequest) -> None:
-    """Create the platform or its missing resources; exit with 1 after a failed step, with 130 after Ctrl-C."""
+    """Create the platform or its missing resources, or print the steps of a dry run.
+
+    Exits with 1 if a step fails or is declined, with 130 after Ctrl-C.
+    """
     for fault in system_pod_errors(rendered_platform.platform):
         output.report_line(f"batchyard: warning: {fault}")
     is_pruning = request.is_pruning or (not request.is_confirmed and (request.is_dry_run or sys.stdin.isatty()))
@@ -307,7 +310,10 @@ def run_create(rendered_platform: RenderedPlatform, request: PlatformRequest) ->
 
 
 def run_destroy(rendered_platform: RenderedPlatform, request: PlatformRequest, *, is_unprotecting: bool) -> None:
-    """Destroy the platform and list the remaining resources; exit with 1 after a failed step, with 130 after Ctrl-C."""
+    """Destroy the platform and list the remaining resources, or print the steps of a dry run.
+
+    Exits with 1 if a step fails or is declined, with 130 after Ctrl-C.
+    """
     if request.is_dry_run:
         connection = requested_connection(rendered_platform.platform, request.cluster)
         _print_dry_run(rendered_platform, request, rendered_platform.destruction_steps(connection, is_unprotecting))
@@ -335,7 +341,10 @@ def run_destroy(rendered_platform: RenderedPlatform, request: PlatformRequest, *
 
 
 def run_status(rendered_platform: RenderedPlatform, request: PlatformRequest) -> None:
-    """Print for each step of `create` whether its result exists; exit with 1 if a required result is missing."""
+    """Print for each step of `create` that has probes whether its result exists, after writing the rendered files.
+
+    Exits with 1 if a required result is missing, or if a step was not probed.
+    """
     display = LineDisplay()
     with _lock_folder(rendered_platform, display) as (lock, journal):
         connection = _find_connection(rendered_platform, request, journal)
@@ -408,7 +417,7 @@ def _run_steps(
     steps: Sequence[PlatformStep],
     verb: str,
 ) -> dict[ProgressKind, int]:
-    """Run the steps; return how many ended with each kind of event. The command exits if one is not completed."""
+    """Run the steps; return how many ended with each kind of event. The command exits if the run stops early."""
     lock, journal, display = lock_journal_display
     unknown_steps = sorted(request.settings.skipped_steps - {step.name for step in steps})
     if unknown_steps:

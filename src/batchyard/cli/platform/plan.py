@@ -46,7 +46,7 @@ class MergedFinding(NamedTuple):
     """A lint finding for several objects: equal findings of one lint rule at the same line of the platform file."""
 
     finding: LintFinding
-    #: The objects that have the finding, as `kind/name`.
+    #: The objects that have the finding, as `KIND/NAME` or `KIND/NAMESPACE/NAME`.
     objects: Sequence[str]
     #: The line in the platform file; 0 if no field causes the finding.
     line: int

@@ -30,7 +30,7 @@ class ProgressKind(StrEnum):
     WAITING = "waiting"
     RETRIED = "retried"
     DONE = "done"
-    #: An optional step failed; the run continues.
+    #: An optional step failed or was declined; the run continues.
     UNMET = "unmet"
     FAILED = "failed"
     #: The user declined the step.
@@ -135,7 +135,10 @@ class StepRunner:
     _probe_outputs: dict[StepCommand, CommandOutput] = field(default_factory=dict)
 
     def run(self, steps: Sequence[PlatformStep]) -> dict[ProgressKind, int]:
-        """Run all steps; return how many ended with each event kind. Raise RunStoppedError if one is not completed."""
+        """Run the steps in order; return how many ended with each event kind.
+
+        Raises RunStoppedError if a required step fails or is declined, or after Ctrl-C.
+        """
         outcome_counts = dict.fromkeys(ProgressKind, 0)
         for number, step in enumerate(steps, 1):
             outcome_counts[self._complete_step(step, number, len(steps))] += 1

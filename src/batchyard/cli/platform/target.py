@@ -41,8 +41,8 @@ def requested_connection(platform: PlatformModel, options: ClusterOptions) -> Cl
 def resolve_connection(platform: PlatformModel, options: ClusterOptions, journal: StepJournal) -> ClusterConnection:
     """Return the kubeconfig and context that kubectl gets for the cluster, and record the cluster in the journal.
 
-    The context is fixed, whatever kubectl's current context becomes. Raises TargetError if kubectl has no cluster, or
-    if the platform of this folder was created in another cluster.
+    Except on GKE, the context is fixed, whatever kubectl's current context becomes. Raises TargetError if kubectl has
+    no cluster, or if the platform of this folder was created in another cluster.
     """
     connection = requested_connection(platform, options)
     if platform.google is not None:
@@ -100,7 +100,7 @@ def read_source(file: str) -> PlatformSource:
 
 
 def read_valid_platform(source: PlatformSource, project: str) -> PlatformModel:
-    """Return the platform in a platform file's text; exit with 1 and print all errors if it is invalid."""
+    """Return the platform in a platform file's text; exit with 1 and print the errors if it is invalid."""
     try:
         return read_platform(source, project)
     except InvalidPlatformError as invalid:

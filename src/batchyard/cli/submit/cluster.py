@@ -45,8 +45,8 @@ class Cluster:
     async def prepare(self, job_request: JobRequest) -> tuple[JobRequest, Sequence[str]]:
         """Return the request with its queue and node selector, and remarks on the chosen values.
 
-        Raises SubmitError if the LocalQueue, priority class or GPU model does not exist, or if no flavor accepts the
-        Job. Checks of objects that the user may not list are skipped.
+        Raises SubmitError if the LocalQueue, priority class or GPU model is missing or ambiguous, or if no flavor
+        accepts the Job. Checks of objects that the user may not list are skipped.
         """
         remarks = []
         queues = await self.client.list_objects(scheme.LOCAL_QUEUE, job_request.namespace)

@@ -87,7 +87,7 @@ class CommandWithArguments(HelpCommand):
 
 
 def command_line(context: typer.Context) -> Sequence[str]:
-    """Return the user's command: the arguments after `--`; raise BadParameter if there are none."""
+    """Return the user's command, as `parse_args` stored it; raise BadParameter if it is empty."""
     argv: Sequence[str] = context.obj
     if not argv:
         raise typer.BadParameter("add the command after --, such as: batchyard submit --queue QUEUE -- python train.py")

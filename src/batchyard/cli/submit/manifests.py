@@ -19,7 +19,7 @@ from batchyard.api import well_known
 from batchyard.api.meta import Obj
 from batchyard.server.platform.data_dir import JOURNAL_FILE
 
-#: The number of archive bytes in one ConfigMap, which may hold at most 1 MiB.
+#: The maximum number of archive bytes in one ConfigMap, which may hold at most 1 MiB.
 PART_SIZE: Final = 900 * 1024
 CHECKPOINT_FOLDER: Final = "/checkpoints"
 CHECKPOINT_ENV: Final = "CHECKPOINT_DIR"

@@ -51,7 +51,7 @@ class JobProgress:
 
     @property
     def is_pending(self) -> bool:
-        """Whether the Job is still pending."""
+        """Whether the Job is neither admitted nor ended."""
         return not self._is_admitted and self.exit_code is None
 
     def process_workload(self, workload: Obj) -> Iterator[ProgressMessage]:

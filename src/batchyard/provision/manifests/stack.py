@@ -89,7 +89,7 @@ def role_ref(kind: str, name: str) -> Mapping[str, str]:
 
 
 def deployment(platform: PlatformModel, server: HttpServer) -> Obj:
-    """Return the Deployment of a server, with the strategy Recreate: two pods never use the same data."""
+    """Return the Deployment of a server, with one replica and the strategy Recreate."""
     labels = {**labels_of(platform.name), NAME_LABEL: server.name}
     metadata: dict[str, Any] = {"labels": labels}
     if server.configuration:

@@ -1,7 +1,7 @@
 """Steps on any Kubernetes cluster: connect, apply the manifests in order, wait, check, and remove everything.
 
-Manifests are applied server-side with one field manager. So a repeated apply changes nothing, or restores fields of the
-platform file that another client changed.
+Each step that waits has a time limit. Manifests are applied server-side with one field manager. So a repeated apply
+changes nothing, or restores fields of the platform file that another client changed.
 """
 
 import json
@@ -37,6 +37,7 @@ KUSTOMIZATION: Final = "kustomization.yaml"
 class ManifestPart(NamedTuple):
     """A top-level file or folder of the rendered manifests, which one step applies, and the objects in it."""
 
+    #: The path in the rendered folder, or the URL of the GPU driver installer, which has no `objects`.
     path: str
     objects: Sequence[Mapping[str, Any]]
     #: Whether the folder is a kustomization, which may reference remote resources.
@@ -186,9 +187,10 @@ def _describe_kind_counts(part: ManifestPart) -> str:
 def install_steps(
     connection: ClusterConnection, engine: ManifestPart, platform: PlatformModel, flavor: Mapping[str, Any] | None
 ) -> Iterator[PlatformStep]:
-    """Yield steps that install the engine (batchyard or Kueue) and wait for its kinds, Deployments and webhooks.
+    """Yield steps that install the engine (batchyard or Kueue) and wait for its Deployments and webhooks.
 
-    The step for the webhooks tries them with the ResourceFlavor `flavor`; it is left out if `flavor` is None.
+    If `engine` contains CRDs, a step also waits for these. The step for the webhooks tries them with the ResourceFlavor
+    `flavor`; it is left out if `flavor` is None.
     """
     yield apply_step(connection, engine)
     if names := engine.names_of_kind("CustomResourceDefinition"):
@@ -226,7 +228,7 @@ def _webhook_remedy(platform: PlatformModel) -> str:
 
 
 def webhooks_step(connection: ClusterConnection, flavor: Mapping[str, Any], remedy: str) -> PlatformStep:
-    """Return a step that waits until a dry-run apply of this ResourceFlavor passes all webhooks of the engine."""
+    """Return a step that waits until a dry-run apply of this ResourceFlavor passes the engine's webhooks."""
     dry_run_command = connection.kubectl(
         "apply", *_SERVER_SIDE, "--dry-run=server", "--filename=-", stdin_text=json.dumps(flavor)
     )
@@ -237,7 +239,7 @@ def webhooks_step(connection: ClusterConnection, flavor: Mapping[str, Any], reme
 def resume_queues_step(
     connection: ClusterConnection, cluster_queues: Sequence[str], stopped_queues: Sequence[str]
 ) -> PlatformStep:
-    """Return a step that resumes the ClusterQueues which an incomplete `destroy` stopped.
+    """Return a step that resumes the ClusterQueues if an incomplete `destroy` has stopped any of them.
 
     Queues in `stopped_queues`, which the platform file itself stops, stay stopped.
     """

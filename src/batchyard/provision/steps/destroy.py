@@ -231,7 +231,7 @@ def creation_steps(
 ) -> list[model.PlatformStep]:
     """Return the steps that create a platform on its cluster, from the rendered `files` (text by path).
 
-    Objects that the file no longer defines are reported, and removed if `is_pruning` is set.
+    Objects that the file no longer defines are reported; with `is_pruning`, they are removed if the user consents.
     """
     manifest_parts = split_manifests(platform, files)
     obsolete_step = (
@@ -434,7 +434,7 @@ _RETAINED_VOLUMES = '{range .items[?(@.spec.persistentVolumeReclaimPolicy=="Reta
 
 
 def leftovers(platform: PlatformModel, connection: ClusterConnection, folder: str) -> Iterator[model.Leftover]:
-    """Yield each resource that `destroy` keeps, with the command that removes it."""
+    """Yield the kinds of resources that `destroy` can leave behind, each with the command that removes them."""
     if platform.google is None:
         yield model.Leftover(
             "volumes",

@@ -161,7 +161,7 @@ def account_steps(project: str) -> list[model.PlatformStep]:
 
 
 def project_steps(project: str) -> list[model.PlatformStep]:
-    """Return steps that enable the APIs which later steps use, and that require a billing account of the project."""
+    """Return steps that enable the APIs in FIRST_APIS, and that require a billing account of the project."""
     return [
         _enable_apis_step(project),
         model.requirement_step(

@@ -1,7 +1,7 @@
 """Data model of the steps that create or destroy a platform: commands, results, probes, consent, and leftovers.
 
-A probe is a read-only command that shows whether a step is done. All commands run in the rendered folder, and their
-paths are relative to it. `cli.platform` runs them.
+A probe is a read-only command that shows whether a step is done. `cli.platform` runs all commands in the
+rendered folder.
 """
 
 import json

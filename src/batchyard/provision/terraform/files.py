@@ -34,7 +34,7 @@ MODULES: Final = (
     "services",
     "teams",
 )
-#: The maximum length of a service account's ID.
+#: The maximum length of the platform's name in a service account's ID.
 _NAME_LENGTH_MAX: Final = 24
 
 _FILE_HEADER: Final = """\
