@@ -1,8 +1,8 @@
 """Pod garbage collection, and the index of pods by node.
 
-The collector deletes pods on missing or out-of-service nodes, terminating pods without a node, and old ended pods. A
-pod is first set to Failed, so that its Job counts it, and then deleted without grace period. A missing node has some
-time to appear. If there are too many ended pods, the oldest are deleted. Source: pkg/controller/podgc.
+The collector deletes pods on missing nodes, and terminating pods on out-of-service nodes or without a node. Such a pod
+is first set to Failed, so that its Job counts it, and then deleted without grace period. A missing node has some time
+to appear. If there are too many ended pods, the oldest are deleted. Source: pkg/controller/podgc.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,8 +1,8 @@
 """Spawner: the process that forks a shim per container, sandbox or image pull, and a host process per exec session.
 
 It is started as `python -I -m batchyard.shim.spawner NODE` and receives the paths of runs as datagrams. It ends on
-SIGTERM or SIGINT, or when the node directory is removed; shims outlive it. The module also contains the shim of pod
-sandboxes and the session host.
+SIGTERM or SIGINT, with its image helper, or when the node directory is removed; shims outlive it. The module also
+contains the shim of pod sandboxes and the session host.
 """
 
 import gc
@@ -223,7 +223,10 @@ _SHIM_END_TIMEOUT_SECONDS = 10.0
 
 
 def supervise_sandbox(run: ShimRun, features: Features) -> None:
-    """Run a pod sandbox as its shim: create what containers share, wait for a stop request, and end containers."""
+    """Run a pod sandbox as its shim: create what containers share, and kill the containers when it is stopped.
+
+    Removing its directory also stops it.
+    """
     run.write_state(keeper=os.getpid(), phase="Starting")
     group = _pod_group(run, features)
     try:

@@ -125,7 +125,7 @@ class ContainerTermination:
         self._kill_not_before = 0
 
     def request_stop(self, stop_request: Mapping[str, Any], warn: Callable[[str, str], None]) -> None:
-        """Start the container's termination by a stop request; a later request only changes the grace period."""
+        """Start the container's termination by a stop request; a later request only changes the time of SIGKILL."""
         self._kill_at = stop_request["at"] + int(stop_request["grace"] * 1e6)
         if not self._has_begun:
             self._has_begun = True

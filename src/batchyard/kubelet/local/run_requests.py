@@ -167,7 +167,7 @@ class ContainerInputs:
     volumes: Mapping[str, pod_volumes.VolumePlan] = field(default_factory=dict)
     #: Devices by container name.
     devices: Mapping[str, ContainerDevices] = field(default_factory=dict)
-    #: The image of the container to create; None for a mapped image.
+    #: The image of the container to create; None to look up its replacement in the node's settings.
     resolved_image: ResolvedImage | None = None
 
 
