@@ -268,7 +268,7 @@ class DisruptionBudgets:
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """Return the key of a changed budget, or the keys of the budgets that select a changed pod.
 
-        Also return the key of a changed pod whose condition DisruptionTarget is True.
+        Also return the key of a changed pod whose condition DisruptionTarget is True and may become stale.
         """
         key, obj = event.key, event.obj
         if key.kind == scheme.POD_DISRUPTION_BUDGET:

@@ -95,7 +95,7 @@ class ByteStream(Protocol):
         """Send bytes; bytes that the process or port does not accept yet are buffered."""
 
     def end_input(self) -> None:
-        """Close the input of the process or port."""
+        """Handle the end of the client's input: close the input of the process or port, or end the session."""
 
     def set_reading(self, *, is_reading: bool) -> None:
         """Resume or pause the delivery of output; while paused, the data stays with the process or port."""
@@ -115,7 +115,7 @@ class Containers(Protocol):
     """Access to the containers of pods through the container runtime."""
 
     def log(self, pod: Obj, container: str, *, previous: bool) -> ContainerLog:
-        """Return a reader of the log of a container's current or last run; with `previous`, of the run before that.
+        """Return a reader of the log of a container's last run or, with `previous`, of its previous run.
 
         The caller has checked in the pod's status that this run exists.
         """
@@ -166,7 +166,7 @@ class ContainerRuntime(Protocol):
         """Return the last known state of a run (container start, sandbox or image pull); None if it does not exist."""
 
     def runs(self, uid: str | None = None) -> Sequence[Obj]:
-        """Return all runs, or those of the pod with a uid; the starts of one container are in order."""
+        """Return all runs, or those of the pod with a uid; the starts of one container are ordered by number."""
 
     def execute_write(self, write: Write) -> Obj:
         """Start (Create), change (Update) or remove (Delete) a run, and return its resulting state."""

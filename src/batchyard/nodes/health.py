@@ -332,7 +332,7 @@ class TaintEviction:
         self._taints: dict[str, Sequence[Taint]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the keys of the pods on a node whose NoExecute taints changed, or of a changed pod on such a node."""
+        """Return the keys of a node's pods if its NoExecute taints changed, or of a changed pod on a tainted node."""
         key, new = event.key, None if event.type is _DELETED else event.obj
         if key.kind == scheme.POD:
             self._pods.observe(key, event.old, new)
@@ -344,7 +344,7 @@ class TaintEviction:
         return self._pods.pod_keys_on(key.name) if list(old_taints) != list(new_taints) else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Set DisruptionTarget of a pod and then delete it once its toleration of its node's taints has ended."""
+        """When a pod's toleration of its node's taints ends, set DisruptionTarget to True, then delete the pod."""
         pod = reader.get(key)
         taints = () if pod is None else self._taints.get(pods.bound_node(pod), ())
         if pod is None or not taints or pods.is_terminating(pod):

@@ -20,7 +20,7 @@ from batchyard.nodes.conditions import has_taint, readiness
 
 
 class PodsByNode:
-    """The keys of pods by node, in the order in which the pods were bound."""
+    """The keys of pods by node, in the order in which their bindings were observed."""
 
     __slots__ = ("_by_node",)
 

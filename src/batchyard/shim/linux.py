@@ -194,7 +194,7 @@ def become_user_of(user_namespace: int, uid: int, gid: int) -> None:
 def leave_session_keyring() -> None:
     """Replace this process's session keyring by a new, empty one.
 
-    Do nothing if the kernel has no keyrings or if the processor is not in `seccomp`.
+    Do nothing if the kernel has no keyrings or if `seccomp` does not support the processor.
     """
     processor = seccomp.find_processor()
     if processor is not None and _LIBC.syscall(processor.call_numbers["keyctl"], _JOIN_SESSION_KEYRING, None) < 0:

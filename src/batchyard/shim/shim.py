@@ -60,7 +60,7 @@ class AttachedClients:
             attachment.close_output(name)
 
     def update_reading(self, name: str) -> None:
-        """Pause reading stdout or stderr (`name`) while data of that output is unsent to a client, else resume it."""
+        """Pause reading stdout or stderr (`name`) while a client has unsent data of that output; else resume it."""
         self._set_reading(name, not any(attachment.has_pending_data(name) for attachment in self._attachments))
 
     def _accept_client(self) -> None:
@@ -173,7 +173,7 @@ class StateReporter:
         self.report_state(warnings=self._warnings)
 
     def write_state(self, **changed_fields: object) -> None:
-        """Write changed fields of the container's state; retry every second while its run exists."""
+        """Write changed fields of the container's state; on failure, retry every second while its directory exists."""
         while not self._run.write_state(**changed_fields) and not self._run.is_gone():
             signal.sigtimedwait([], 1.0)
 

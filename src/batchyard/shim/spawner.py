@@ -378,7 +378,7 @@ class Spawner:
         self._sessions = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def serve(self) -> None:
-        """Clean up after an earlier spawner, then fork a shim per request.
+        """Clean up after an earlier spawner, then serve requests for shims and exec sessions.
 
         Return after SIGTERM or SIGINT, or when the image helper has ended or the node directory was removed.
         """

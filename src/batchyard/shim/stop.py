@@ -98,7 +98,7 @@ def signal_process_group(pid: int, signal_number: int) -> None:
 
 
 def signal_first_process(pid: int, signal_number: int) -> None:
-    """Send a signal only to the first process of a container, as container runtimes do."""
+    """Send a signal to process `pid`, the first of a container, as container runtimes do."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal_number)
 

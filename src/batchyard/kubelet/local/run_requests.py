@@ -127,7 +127,7 @@ def accept_any_profile(_: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """The settings of this machine for all pods, from `spec.local` of the Cluster object."""
+    """The settings of this machine for all pods, mostly from `spec.local` of the Cluster object."""
 
     images: Sequence[ImageMapping] = ()
     #: The machine's directories that pods may mount as hostPath volumes.

@@ -60,7 +60,7 @@ _STATUS_FIELDS: Final = ("containerStatuses", "initContainerStatuses", "ephemera
 
 
 def first_lines(pod: Obj, start_time: Instant, plan: RunPlan, *, previous: bool) -> Sequence[containers.LogLine]:
-    """Return the first log lines of a simulated container: its run time, and the checkpoint from which it resumes."""
+    """Return the first log lines of a simulated container: its run time, and its checkpoint, if it resumes from one."""
     run_time = (
         "until it is stopped" if plan.runtime >= UNLIMITED_RUNTIME else f"for {format_duration(plan.runtime)} in all"
     )
@@ -88,7 +88,7 @@ def checkpoint_lines(
 
 
 def last_line(pod: Obj, terminated_state: Mapping[str, Any], plan: RunPlan, *, previous: bool) -> containers.LogLine:
-    """Return the last log line of an ended container: its exit code, and why it was stopped."""
+    """Return the last log line of an ended container: its exit code, and why it was stopped, if known."""
     exit_code = terminated_state["exitCode"]
     stop_reason = "" if previous else _stop_reason_text(pod)
     if exit_code in _SIGNAL_EXIT_CODES and (stop_reason or exit_code != plan.exit_code):

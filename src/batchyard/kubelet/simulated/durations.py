@@ -98,7 +98,7 @@ def template_runtime(template: Mapping[str, Any]) -> Duration | None:
 
 
 def sleep_time_of_command(image: str, command: tuple[str, ...], args: tuple[str, ...]) -> Duration | None:
-    """Return how long a container sleeps if it only sleeps; None if it does something else or this is uncertain."""
+    """Return the total sleep time of a container's command; None if it does not sleep or the time is uncertain."""
     size = len(image) + sum(map(len, command)) + sum(map(len, args))
     return (_sleeping_time if size <= CACHED_TEXT_LENGTH_MAX else _sleeping_time.__wrapped__)(image, command, args)
 
