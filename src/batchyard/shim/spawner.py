@@ -216,7 +216,8 @@ def _stat_counted_file(name: str, folder_fd: int) -> os.stat_result | None:
 
 _FOLDER_CHECK_SECONDS = 2.0
 _ANNOUNCE_SECONDS = 1.0
-#: Volumes are measured after one second, then every ten seconds as in the kubelet, or less often if that is slow.
+#: Volumes are measured at the start, after one second, and then at doubled intervals up to ten seconds, as in the
+#: kubelet, or less often if measuring is slow.
 _FIRST_MEASURE_SECONDS, _MEASURE_SECONDS, _MEASURE_INTERVAL_FACTOR = 1.0, 10.0, 20.0
 #: How long the sandbox shim waits for the shims of killed containers, in seconds.
 _SHIM_END_TIMEOUT_SECONDS = 10.0

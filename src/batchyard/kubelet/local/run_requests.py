@@ -136,7 +136,7 @@ class NodeSettings:
     default_user: security.ContainerUser = security.ROOT
     #: The maximum number of processes of a container.
     processes_max: int = 32768
-    #: The number and size of a container's log files, as the kubelet's containerLogMaxFiles and containerLogMaxSize.
+    #: The size and number of a container's log files, as the kubelet's containerLogMaxSize and containerLogMaxFiles.
     log_max_bytes: int = 10 * 1024 * 1024
     log_max_files: int = 5
     cluster_domain: str = "cluster.local"
