@@ -76,7 +76,7 @@ class PodGarbageCollector:
         self._missing_since: dict[str, Instant] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the keys of pods to check: terminating, on missing or out-of-service nodes, or ended and surplus."""
+        """Return the keys of pods to check: terminating, on missing or out-of-service nodes, or surplus ended pods."""
         key, new = event.key, None if event.type is _DELETED else event.obj
         if key.kind == scheme.POD:
             self._pods.observe(key, event.old, new)

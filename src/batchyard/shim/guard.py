@@ -191,8 +191,8 @@ def _format_response(status: str, content_type: str, body: bytes, extra_headers:
 def main(arguments: Sequence[str]) -> None:
     """Run the watchdog.
 
-    The arguments are the server's pid, the descriptors of its pipe, shared memory and stack traces, the log format, the
-    certificate file, and the descriptors of its listening sockets.
+    The arguments are the server's pid and the descriptors of its pipe, shared memory and stack traces. After these come
+    the log format, the certificate file, and the descriptors of the server's listening sockets.
     """
     pid, alive_pipe, memory_fd, stacks_fd, log_format, certificate, *listeners = arguments
     watchdog = PlatformWatchdog(int(pid), int(alive_pipe), int(memory_fd), int(stacks_fd))

@@ -193,8 +193,8 @@ _MESSAGE_LOG_LINES = 80
 def read_termination_message(run: ShimRun, log: RotatingLog, exit_code: int) -> str:
     """Return a container's termination message: at most the last 4,096 bytes of the termination-message file.
 
-    If the file is empty, the policy is FallbackToLogsOnError and the container failed, return at most the last 80 lines
-    and 2,048 bytes of its log.
+    If it is empty, the policy is FallbackToLogsOnError, and the container failed: at most the last 80 lines and 2,048
+    bytes of the log.
     """
     text = _read_termination_message_file(run) if run.spec["terminationMessagePath"] else b""
     falls_back_to_log = run.spec["terminationMessagePolicy"] == "FallbackToLogsOnError" and exit_code != 0

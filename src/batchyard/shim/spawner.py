@@ -195,7 +195,7 @@ _DISK_BLOCK_BYTES = 512
 
 
 def measure_disk_usage(path: str) -> int:
-    """Return the disk usage of a directory tree in bytes; 0 if it is missing.
+    """Return the disk usage of a directory's contents in bytes; 0 if the directory is missing.
 
     A file with several hard links is counted once.
     """
