@@ -48,7 +48,7 @@ class ExpectedPods(NamedTuple):
 
 
 class DisruptedPods(NamedTuple):
-    """The evicted pods of a budget that still exist, separated by whether DELETION_TIMEOUT has passed."""
+    """The evicted pods of a budget that are not terminating yet, before and after DELETION_TIMEOUT."""
 
     #: The eviction times of the pods within the timeout, by pod name.
     eviction_times: Mapping[str, str]
@@ -94,7 +94,7 @@ def is_subject_to_budgets(pod: Obj) -> bool:
 
 
 def is_based_on_controllers(spec: Mapping[str, Any]) -> bool:
-    """Return whether a budget's pods are counted by the scale of their controllers, and not by the existing pods."""
+    """Return whether a budget's pods are counted by the scale of their controllers instead of the existing pods."""
     return spec.get("maxUnavailable") is not None or isinstance(spec.get("minAvailable"), str)
 
 
@@ -266,7 +266,10 @@ class DisruptionBudgets:
         self._budgets: dict[str, dict[Key, Obj]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the key of a changed budget; for a pod, the keys of its budgets, and its own if it is disrupted."""
+        """Return the key of a changed budget, or the keys of the budgets that select a changed pod.
+
+        Also return the key of a changed pod whose condition DisruptionTarget is True and may become stale.
+        """
         key, obj = event.key, event.obj
         if key.kind == scheme.POD_DISRUPTION_BUDGET:
             namespace_budgets = self._budgets.setdefault(key.namespace, {})

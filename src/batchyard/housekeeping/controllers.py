@@ -177,7 +177,7 @@ class ServiceAccounts:
         return (meta.Key(scheme.NAMESPACE, "", event.key.namespace),) if is_default_deleted else ()
 
     def reconcile(self, key: meta.Key, reader: client.Reader, now: Instant) -> ReconcileResult:
-        """Create the ServiceAccount `default` of a Namespace if it is missing."""
+        """Create the missing ServiceAccount `default` of a Namespace that is not being deleted."""
         namespace = reader.get(key)
         if namespace is None or "deletionTimestamp" in namespace["metadata"]:
             return ReconcileResult()
@@ -261,7 +261,7 @@ class RootCertificates:
         return (meta.Key(scheme.NAMESPACE, "", event.key.namespace),)
 
     def reconcile(self, key: meta.Key, reader: client.Reader, now: Instant) -> ReconcileResult:
-        """Create the CA certificate ConfigMap of a Namespace, or restore its content."""
+        """Create or restore the CA certificate ConfigMap of a Namespace that is not being deleted."""
         namespace = reader.get(key)
         if namespace is None or "deletionTimestamp" in namespace["metadata"]:
             return ReconcileResult()
@@ -298,7 +298,7 @@ class TtlAfterFinished:
         self.kinds = kinds
 
     def keys_for(self, event: client.WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return the key of the changed Job or JobSet if it has finished and has a `ttlSecondsAfterFinished`."""
+        """Return the key of the changed Job or JobSet if it is to be deleted after its TTL."""
         return (event.key,) if _ttl_expiry_time(event.key, event.obj) is not None else ()
 
     def reconcile(self, key: meta.Key, reader: client.Reader, now: Instant) -> ReconcileResult:

@@ -41,10 +41,13 @@ class ContainerLog(Protocol):
 
     @property
     def is_behind(self) -> bool:
-        """Whether unread log lines exist. A long log is read in parts, with a notification for each part."""
+        """Whether the last `read` left lines unread; `on_new_data` is called when they can be read."""
 
     def skip_to_last(self, lines: int) -> None:
-        """Skip all but the last `lines` log lines, or fewer lines than that; call this before the first `read`."""
+        """Skip log lines before the last `lines` ones; call this before the first `read`.
+
+        An implementation may skip fewer lines or none.
+        """
 
     def read(self) -> Sequence[LogLine]:
         """Return unread log lines, oldest first; before the first read, all retained lines are unread."""
@@ -70,7 +73,10 @@ class SessionEnd(NamedTuple):
 
 
 class SessionClient(Protocol):
-    """The client of an exec, attach or port-forward session. No session method calls these callbacks directly."""
+    """The client of an exec, attach or port-forward session.
+
+    Session methods may call `set_accepts_input` directly, but not the other callbacks.
+    """
 
     def process_output(self, stream_name: str, data: bytes) -> None:
         """Handle data from the process or port; `stream_name` is `stdout` (also for a port) or `stderr`."""
@@ -89,13 +95,13 @@ class ByteStream(Protocol):
         """Send bytes; bytes that the process or port does not accept yet are buffered."""
 
     def end_input(self) -> None:
-        """Close the input of the process or port."""
+        """Handle the end of the client's input: close the input of the process or port, or end the session."""
 
     def set_reading(self, *, is_reading: bool) -> None:
         """Resume or pause the delivery of output; while paused, the data stays with the process or port."""
 
     def close(self) -> None:
-        """Abort the session without further callbacks."""
+        """Abort the session. `process_output` and `process_end` are not called after that."""
 
 
 class ProcessSession(ByteStream, Protocol):
@@ -109,16 +115,16 @@ class Containers(Protocol):
     """Access to the containers of pods through the container runtime."""
 
     def log(self, pod: Obj, container: str, *, previous: bool) -> ContainerLog:
-        """Return a reader of the log of a container's current or last run; with `previous`, of the run before that.
+        """Return a reader of the log of a container's last run or, with `previous`, of its previous run.
 
         The caller has checked in the pod's status that this run exists.
         """
 
     def usage(self, pod: Obj) -> MeasuredUsage | None:
-        """Return the measured usage of a running pod by container; None before the first measurement."""
+        """Return the measured usage of a pod by container; None if it is not known."""
 
     def node_usage(self, node: str) -> MeasuredUsage | None:
-        """Return the measured usage of a node, under the key ''; None if it is the sum of its pods' usage."""
+        """Return the measured usage of a node, under the key ''; None if it is not measured."""
 
     def no_process_reason(self, pod: Obj) -> str:
         """Return why exec, attach and port-forward cannot reach the pod; '' if they can.
@@ -143,9 +149,9 @@ class Containers(Protocol):
 # A run is one start of a container, the sandbox that the containers of a pod share, or one image pull. Runs are
 # identified by the pod's uid and a name: `sandbox`, `CONTAINER/N` for the N-th start of a container,
 # `images/CONTAINER/N` for the N-th pull of its image. Create starts a run. Creating a sandbox replaces an ended one and
-# keeps the other runs of the pod. An Update with a changed `stop` stops the run within that time. An Update
-# with `volumes` refreshes the files of a sandbox's pod. Delete removes a run and its leftovers. No write blocks or is
-# rejected: the status of the run reports failures.
+# keeps the other runs of the pod. An Update with a changed `stop` requests the stop of the run. An Update with
+# `volumes` refreshes the files of a sandbox's pod. Delete removes a run and its leftovers. If a run cannot be started,
+# its status reports the failure.
 
 
 RUN: Final = "Run.node.batchyard.dev"
@@ -160,7 +166,7 @@ class ContainerRuntime(Protocol):
         """Return the last known state of a run (container start, sandbox or image pull); None if it does not exist."""
 
     def runs(self, uid: str | None = None) -> Sequence[Obj]:
-        """Return all runs, or those of the pod with a uid: its sandbox, then its other runs in order of creation."""
+        """Return all runs, or those of the pod with a uid; the starts of one container are ordered by number."""
 
     def execute_write(self, write: Write) -> Obj:
         """Start (Create), change (Update) or remove (Delete) a run, and return its resulting state."""

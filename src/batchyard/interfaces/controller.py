@@ -31,8 +31,8 @@ class ReconcileResult:
     Without writes, `requeue_at` replaces the key's earlier requeue time (None: no requeue). With writes, the earlier of
     both times counts.
 
-    The key is reconciled again when all writes have results. A controller that does not need these results sets
-    `in_flight_max`: then its key is reconciled again as soon as at most so many of its writes have no result. These
+    The key is not reconciled again before all its writes have results. A controller that does not need these results
+    sets `in_flight_max`: then its key may be reconciled again while at most so many of its writes have no result. These
     writes must be independent. The controller must not submit another write of an object before the result of its last
     one (`on_result`).
     """
@@ -59,8 +59,7 @@ class Controller(Protocol):
     """A controller computes the required writes from the current objects, without I/O, clock access or waiting.
 
     Its state is an index that can be rebuilt from the watch events. A controller with a higher `rank` runs only when no
-    controller of a lower rank has queued keys and no write is in progress. So a scheduling cycle sees the results of
-    all due reconciles.
+    controller of a lower rank has queued keys and the client has settled (`ObjectClient.is_settled`).
     """
 
     @property

@@ -202,7 +202,7 @@ def with_unschedulable(node: Obj, unschedulable: bool = True) -> Obj:
 
 
 def plan_drain(pods: Iterable[Obj], options: DrainOptions) -> DrainPlan:
-    """Return which of a node's pods a drain evicts, and which pods prevent it; one such pod prevents all evictions."""
+    """Return which of a node's pods a drain evicts, and which pods prevent the drain."""
     evicted_pods: list[Obj] = []
     refusals: list[tuple[Obj, str]] = []
     for pod in pods:

@@ -54,7 +54,7 @@ def zone_state(ready_count: int, unready_count: int) -> ZoneState:
 
 
 def are_all_zones_down(zone_states: Iterable[ZoneState]) -> bool:
-    """Return whether all zones are fully disrupted (no ready node); then no pods are evicted."""
+    """Return whether all zones are fully disrupted; then no node gets a NoExecute taint."""
     return all(state is ZoneState.FULL_DISRUPTION for state in zone_states)
 
 
@@ -164,9 +164,9 @@ def _node_record(node: Obj) -> _NodeRecord:
 
 # Heartbeats of nodes in their Leases, and the time at which a node counts as lost.
 #
-# Heartbeats are not written one by one: a Lease without `renewTime` means that heartbeats continue. When a machine is
-# lost, the time of its last heartbeat is written once. Sources: k8s.io/component-helpers apimachinery/lease and
-# pkg/kubelet (intervals), cmd/kube-controller-manager (node-monitor-grace-period and node-startup-grace-period).
+# A simulated node does not write each heartbeat: a Lease without `renewTime` means that heartbeats continue. When its
+# machine is lost, the time of the last heartbeat is written once. Sources: k8s.io/component-helpers apimachinery/lease
+# and pkg/kubelet (intervals), cmd/kube-controller-manager (node-monitor-grace-period and node-startup-grace-period).
 
 
 LEASE_NAMESPACE: Final = "kube-node-lease"
@@ -200,7 +200,7 @@ def is_lease_of(lease: Obj, node: Obj) -> bool:
 
 
 def has_heartbeats(lease: Obj) -> bool:
-    """Return whether the node of a Lease still sends heartbeats: only then the Lease has no `renewTime`."""
+    """Return whether a Lease has no `renewTime`, so that its simulated node still sends heartbeats."""
     return "renewTime" not in lease["spec"]
 
 
@@ -218,9 +218,10 @@ def resume_lease_heartbeats(lease: Obj, now: Instant) -> Obj:
 
 
 def lost_at(node: Obj, lease: Obj | None) -> Instant | None:
-    """Return when a node without a Ready condition, or without heartbeats, counts as lost; None for other nodes.
+    """Return when a node counts as lost; None if its heartbeats continue or it has no Lease.
 
-    The time may be in the future: it is the end of a grace period.
+    A node without a Ready condition is lost a grace period after its creation. Another node is lost a grace period
+    after the `renewTime` of its Lease.
     """
     if not readiness(node):
         return parse_time(node["metadata"]["creationTimestamp"]) + STARTUP_GRACE_PERIOD
@@ -331,7 +332,7 @@ class TaintEviction:
         self._taints: dict[str, Sequence[Taint]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the keys of the pods on a node whose taints changed, or that of a changed pod on a tainted node."""
+        """Return the keys of a node's pods if its NoExecute taints changed, or of a changed pod on a tainted node."""
         key, new = event.key, None if event.type is _DELETED else event.obj
         if key.kind == scheme.POD:
             self._pods.observe(key, event.old, new)
@@ -343,7 +344,7 @@ class TaintEviction:
         return self._pods.pod_keys_on(key.name) if list(old_taints) != list(new_taints) else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Delete a pod whose toleration of its node's taints has ended, or reconcile again when it ends."""
+        """When a pod's toleration of its node's taints ends, set DisruptionTarget to True, then delete the pod."""
         pod = reader.get(key)
         taints = () if pod is None else self._taints.get(pods.bound_node(pod), ())
         if pod is None or not taints or pods.is_terminating(pod):

@@ -1,8 +1,8 @@
 """Pod garbage collection, and the index of pods by node.
 
-The collector deletes pods on missing or out-of-service nodes, terminating pods without a node, and old ended pods. A
-pod is first set to Failed, so that its Job counts it, and then deleted without grace period. A missing node has some
-time to appear. If there are too many ended pods, the oldest are deleted. Source: pkg/controller/podgc.
+The collector deletes pods on missing nodes, and terminating pods on out-of-service nodes or without a node. Such a pod
+is first set to Failed, so that its Job counts it, and then deleted without grace period. A missing node has some time
+to appear. If there are too many ended pods, the oldest are deleted. Source: pkg/controller/podgc.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,7 +20,7 @@ from batchyard.nodes.conditions import has_taint, readiness
 
 
 class PodsByNode:
-    """The keys of pods by node, in the order in which the pods were bound."""
+    """The keys of pods by node, in the order in which their bindings were observed."""
 
     __slots__ = ("_by_node",)
 
@@ -76,7 +76,7 @@ class PodGarbageCollector:
         self._missing_since: dict[str, Instant] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the keys of pods to check: terminating, on missing or out-of-service nodes, or ended and surplus."""
+        """Return the keys of pods to check: terminating, on missing or out-of-service nodes, or surplus ended pods."""
         key, new = event.key, None if event.type is _DELETED else event.obj
         if key.kind == scheme.POD:
             self._pods.observe(key, event.old, new)

@@ -36,7 +36,7 @@ class RunningContainer(NamedTuple):
     group: CgroupPaths
     environment: Mapping[str, str]
     folder: str
-    #: The user of a command in the container; None if entering the namespaces already sets the user.
+    #: The user to change to before a command runs in the container; None for no change.
     user: ProcessUser | None
     #: The container's seccomp program; None if it has none.
     seccomp_program: bytes | None
@@ -75,7 +75,8 @@ def enter_container(pid: int) -> bool:
     """Enter the namespaces of process `pid` that differ from this process's; return whether a pid namespace is entered.
 
     The user namespace is entered last, because the other namespaces may belong to its parent. In the user namespace,
-    this process becomes the first mapped uid and gid.
+    this process becomes the first mapped uid and gid. It also gets an empty session keyring, and `forbid_tracing`
+    applies to it.
     """
     pidfd = os.pidfd_open(pid)
     namespace_flags = [flag for name, flag in _NAMESPACE_FLAGS if _is_other_namespace(name, pid)]

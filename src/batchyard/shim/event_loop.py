@@ -16,7 +16,7 @@ _WRITABLE = select.POLLOUT | select.POLLERR
 
 
 class ShimEventLoop:
-    """The event loop of one shim or spawner process, with callbacks for descriptors, signals and timers."""
+    """The event loop of one process, with callbacks for descriptors, signals and timers."""
 
     def __init__(self) -> None:
         self._poll = select.poll()
@@ -55,7 +55,7 @@ class ShimEventLoop:
         heapq.heappush(self._timers, (linux.monotonic() + seconds, self._timer_count, callback))
 
     def stop(self) -> None:
-        """Make `run` return after the current callbacks."""
+        """Make the current call of `run` return after the callbacks that are due."""
         self._is_stopped = True
 
     def run(self) -> None:
@@ -82,7 +82,10 @@ class ShimEventLoop:
 
 
 def run_shim(node: int, path: str, supervise: Callable[[ShimRun], None]) -> NoReturn:
-    """In a forked child: claim the run (container, sandbox or image pull) at `path`, supervise it, and exit."""
+    """In a forked child: claim the run (container, sandbox or image pull) at `path`, supervise it, and exit.
+
+    If it cannot be claimed, exit at once.
+    """
 
     def supervise_claimed_run() -> None:
         # SIGTERM may arrive before the shim has its event loop; the shim checks for a stop request itself when it is

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 #: and the length of the request's text.
 WATCHDOG_LAYOUT = struct.Struct("<ddH")
 WATCHDOG_MEMORY_SIZE = 4096
-#: Seconds after which a thread counts as blocked, fails health checks, and is killed at shutdown.
+#: Seconds after which a blocked server is logged, fails health checks, and is killed at shutdown.
 BLOCKED_AFTER_SECONDS = 1.0
 STUCK_AFTER_SECONDS = 10.0
 KILLED_AFTER_SECONDS = 3.0
@@ -45,9 +45,10 @@ class PlatformWatchdog:
     """The watchdog of one batchyard server process, with the server's shared memory and listening sockets."""
 
     def __init__(self, pid: int, alive_pipe: int, memory_fd: int, stacks_fd: int) -> None:
-        """Watch the server process `pid`, given its shared memory and the descriptor of its file of stack traces.
+        """Prepare to watch the server process `pid`. From now on, SIGTERM starts the time limit of its shutdown.
 
-        `alive_pipe` reaches its end when the server exits.
+        `memory_fd` and `stacks_fd` are descriptors of the server's shared memory and file of stack traces. `alive_pipe`
+        reaches its end when the server exits.
         """
         self._pid = pid
         self._alive_pipe = alive_pipe
@@ -188,7 +189,11 @@ def _format_response(status: str, content_type: str, body: bytes, extra_headers:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the watchdog; arguments: pid, three descriptors, log format, certificate file, and socket descriptors."""
+    """Run the watchdog.
+
+    The arguments are the server's pid and the descriptors of its pipe, shared memory and stack traces. After these come
+    the log format, the certificate file, and the descriptors of the server's listening sockets.
+    """
     pid, alive_pipe, memory_fd, stacks_fd, log_format, certificate, *listeners = arguments
     watchdog = PlatformWatchdog(int(pid), int(alive_pipe), int(memory_fd), int(stacks_fd))
     watchdog.is_json = log_format == "json"

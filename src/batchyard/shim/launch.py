@@ -29,7 +29,9 @@ from batchyard.shim.run import ShimRun
 
 
 def resolve_mounts(mounts: list[Mapping[str, Any]], pod: str, run_root: str) -> list[Mapping[str, Any]]:
-    """Return a container's mounts with absolute source paths. ValueError if a subPath leads out of its volume.
+    """Return a container's mounts with absolute source paths.
+
+    ValueError if a subPath leads out of its volume, or if a path of the machine contains a symbolic link.
 
     `pod` is the path of the pod's directory. Subpaths of volumes and paths of the machine are bind-mounted below
     `run_root` in a new mount namespace of this process. The added field `isOfMachine` is true for a path of the
@@ -80,10 +82,10 @@ _SHARED_NAMESPACES = linux.NEWNS | linux.NEWIPC | linux.NEWUTS
 
 
 class LaunchedProcess(NamedTuple):
-    """A forked child process that becomes a container's command, and the descriptors that connect it to the shim."""
+    """A forked child process that runs a container's command, and the descriptors that connect it to the shim."""
 
     pid: int
-    #: The descriptors of the command's outputs, by name in the log (stdout, stderr); a terminal has only one.
+    #: The descriptors of the command's outputs, by name in the log (stdout, stderr); a terminal is stdout.
     outputs: Mapping[str, int]
     #: The pipe from which the shim reads the command's status, as JSON lines.
     status_pipe: int
@@ -116,7 +118,10 @@ class _ChildStreams(NamedTuple):
 
 
 def launch_container(run: ShimRun, features: Features, group: CgroupPaths) -> LaunchedProcess:
-    """Fork the process that becomes a container's command; return its pid and descriptors. OSError on failure."""
+    """Create a container's files and control group, and fork the process that runs its command.
+
+    OSError if a step before the fork fails. The forked process reports its own failures on the status pipe.
+    """
     image_folder = run.spec["image"].get("unpacked")
     image_lock_fd = rootfs_store.lock_image(run.node, image_folder) if image_folder else None
     _create_run_files(run)
@@ -143,7 +148,7 @@ def launch_container(run: ShimRun, features: Features, group: CgroupPaths) -> La
 
 
 def control_group_of(run: ShimRun) -> CgroupPaths:
-    """Return a container's control group, a child of its pod's group; empty if control groups are not available."""
+    """Return a container's control group, a child of its pod's group; empty if the pod has no control group."""
     pod_group = _read_sandbox_file(run, "state.json").get("cgroup") or {}
     return {name: f"{path}/{run.spec['container']}-{run.spec['attempt']}" for name, path in pod_group.items()}
 
@@ -174,7 +179,7 @@ def has_started(outer_pid: int, child_pid: int) -> bool:
 
 
 def describe_container(run: ShimRun, features: Features, pid: int, group: CgroupPaths) -> RunningContainer:
-    """Return what other processes need to enter a running container or connect to it, as probes and exec do."""
+    """Return what probes and lifecycle hooks need to enter a running container or to connect to it."""
     sandbox_spec = _read_sandbox_file(run, "spec.json")
     network_fd = features.network_fd if run.spec["network"] == "pod" else None
     pod_address = sandbox_spec.get("address") if network_fd is not None else None
@@ -196,7 +201,7 @@ def describe_container(run: ShimRun, features: Features, pid: int, group: Cgroup
 def exec_user(run: ShimRun, pid: int, *, is_enclosed: bool) -> ProcessUser | None:
     """Return the user for a command that enters a container, given the pid of the container's first process.
 
-    None if entering the container sets the user, or if podman's container has ended.
+    None if the command needs no change of user, or if podman's container has ended.
     """
     if runs_in_engine(run):
         with suppress(OSError, KeyError):  # the container may have ended
@@ -207,7 +212,7 @@ def exec_user(run: ShimRun, pid: int, *, is_enclosed: bool) -> ProcessUser | Non
 
 
 def running_environment(run: ShimRun, pid: int) -> dict[str, str]:
-    """Return the environment variables of a running container, including those of its engine and its image."""
+    """Return the environment variables of a running container; in podman, those of its first process, `pid`."""
     environment_block = b""
     if runs_in_engine(run):
         with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
@@ -302,7 +307,7 @@ def change_stream_owner(run: ShimRun, features: Features, fds: Sequence[int]) ->
 def apply_limits(limits: Mapping[str, Any], group: CgroupPaths) -> None:
     """Move this process into a container's control group.
 
-    If the group cannot limit memory, set RLIMIT_DATA to the memory limit instead.
+    If the group cannot limit memory, set RLIMIT_DATA to the memory limit, if any.
     """
     cgroups.join_group(group)
     if "memory" not in group and limits["memory"]:

@@ -192,7 +192,10 @@ def become_user_of(user_namespace: int, uid: int, gid: int) -> None:
 
 
 def leave_session_keyring() -> None:
-    """Replace this process's session keyring by a new, empty one; do nothing if the kernel has no keyrings."""
+    """Replace this process's session keyring by a new, empty one.
+
+    Do nothing if the kernel has no keyrings or if `seccomp` does not support the processor.
+    """
     processor = seccomp.find_processor()
     if processor is not None and _LIBC.syscall(processor.call_numbers["keyctl"], _JOIN_SESSION_KEYRING, None) < 0:
         error_number = ctypes.get_errno()
@@ -225,7 +228,7 @@ def install_seccomp_filter(program: bytes) -> None:
 
 
 def reset_signal_handlers() -> None:
-    """Restore the default signal handlers, as needed before executing another program."""
+    """Restore the default handlers of the signals that Python or a shim handles or ignores."""
     for signal_number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGCHLD, signal.SIGXFSZ):
         signal.signal(signal_number, signal.SIG_DFL)
 

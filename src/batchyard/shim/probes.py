@@ -1,6 +1,6 @@
 """Probes and lifecycle hooks of a container: runs their handlers, and evaluates the results of probes.
 
-Each attempt runs in a child of the shim, which may block. The messages are those of the kubelet (pkg/probe,
+Each attempt may block, so it runs in a child of the shim. The messages are those of the kubelet (pkg/probe,
 pkg/kubelet/lifecycle, the CRI client) and of Go's net packages, which the kubelet passes on.
 """
 
@@ -42,7 +42,7 @@ class NoAnswerError(OSError):
 def check_grpc_health(connection: socket.socket, authority: str, service: str, user_agent: str) -> str:
     """Return the gRPC health status of a service ('': the whole server), such as `SERVING`.
 
-    An unknown status is returned as a number. NoAnswerError or another OSError on failure.
+    An unknown status is returned as the text of its number. NoAnswerError or another OSError on failure.
     """
     headers = {
         ":method": "POST",
@@ -325,7 +325,7 @@ def _join_host_port(host: str, port: int) -> str:
 # Attempts run in child processes, so that they do not block the shim.
 
 
-#: Seconds after its timeout in which an attempt can report the timeout itself before it is killed.
+#: Seconds from the timeout of an attempt until it is killed; in this time it can report the timeout itself.
 _ATTEMPT_KILL_DELAY_SECONDS = 5.0
 _LOST_ATTEMPT_OUTCOME = ProbeOutcome("unknown", "the attempt was ended")
 
@@ -418,7 +418,7 @@ class ContainerHealth:
 
     @property
     def ready(self) -> bool:
-        """Whether the container has started and its readiness probe, if any, has succeeded."""
+        """Whether the container has started and its readiness probe, if any, succeeds."""
         return self.started and self._is_ready
 
     def start_probes(self) -> None:
@@ -437,7 +437,7 @@ class ContainerHealth:
         return self.started and not (kind == "liveness" and self._is_terminating)
 
     def warn(self, reason: str, message: str) -> None:
-        """Report a failed probe's warning, which the kubelet records as an Event."""
+        """Report a warning of a probe, which the kubelet records as an Event."""
         self._callbacks.warn(reason, message)
 
     def apply_result(self, kind: str, has_succeeded: bool, message: str) -> bool:

@@ -26,7 +26,10 @@ class ShimRun:
         self.state: dict[str, Any] = {}
 
     def claim(self) -> bool:
-        """Lock this run for the calling shim and read its spec; return False if it was claimed before or on failure."""
+        """Lock this run for the calling shim and read its spec; return whether that succeeds.
+
+        False if the run is locked, was claimed before, or has no readable spec.
+        """
         self.lock = state_dir.acquire_lock(self.folder, "lock")
         spec = state_dir.read_json(self.folder, "spec.json")
         if self.lock is None or spec is None:
@@ -66,7 +69,10 @@ class ShimRun:
         return True
 
     def read_stop_request(self) -> dict[str, Any] | None:
-        """Return the kubelet's request to stop this container or sandbox (`at`, `grace`); None if there is none."""
+        """Return the kubelet's request to stop this container or sandbox; None if none is readable.
+
+        `at` is in microseconds since the epoch, and `grace` in seconds.
+        """
         return state_dir.read_json(self.folder, "stop.json")
 
     def is_gone(self) -> bool:
@@ -96,7 +102,7 @@ class CommandResult(NamedTuple):
 
 
 def run_command(argv: Sequence[str], environment: Mapping[str, str], seconds: float) -> CommandResult:
-    """Run a command, whose first argument is a path, without stdin for at most `seconds`; return its result.
+    """Run a command, where `argv[0]` is a path, without stdin for at most `seconds`; return its result.
 
     The exit code is 127 if the command cannot be executed, and 128 + N if signal N ends it. If this process ends, the
     command is killed.
@@ -131,9 +137,9 @@ def run_command(argv: Sequence[str], environment: Mapping[str, str], seconds: fl
 
 
 def read_all(fds: list[int], timeout: float | None) -> list[bytes] | None:
-    """Read all descriptors to their ends; return the data of each, or None after `timeout` seconds.
+    """Read all descriptors to their ends; return the data of each, or None if that takes over `timeout` seconds.
 
-    After 1 MiB, further data of a descriptor is discarded.
+    Data of a descriptor beyond about 1 MiB is discarded.
     """
     deadline = None if timeout is None else linux.monotonic() + timeout
     received_data = dict.fromkeys(fds, b"")

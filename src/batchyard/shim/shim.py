@@ -50,7 +50,7 @@ class AttachedClients:
         self._loop.when_readable(self._socket.fileno(), self._accept_client)
 
     def send_output(self, name: str, data: bytes) -> None:
-        """Send data of the container's stdout or stderr (`name`) to all attached clients."""
+        """Send data of stdout or stderr (`name`) to the attached clients that requested this output."""
         for attachment in list(self._attachments):
             attachment.send_output(name, data)
 
@@ -60,7 +60,7 @@ class AttachedClients:
             attachment.close_output(name)
 
     def update_reading(self, name: str) -> None:
-        """Read stdout or stderr (`name`) only while no attached client has unsent data of that output."""
+        """Pause reading stdout or stderr (`name`) while a client has unsent data of that output; else resume it."""
         self._set_reading(name, not any(attachment.has_pending_data(name) for attachment in self._attachments))
 
     def _accept_client(self) -> None:
@@ -147,7 +147,7 @@ _WARNINGS_MAX = 16
 
 
 class StateReporter:
-    """Reports a container's state: writes state.json, and notifies batchyard's server, usually without waiting."""
+    """Reports a container's state: writes state.json, and notifies batchyard's server."""
 
     def __init__(self, run: ShimRun, loop: ShimEventLoop) -> None:
         self._run = run
@@ -156,7 +156,7 @@ class StateReporter:
         self._warnings: list[dict[str, object]] = []
 
     def report_state(self, **changed_fields: object) -> None:
-        """Write changed fields of the container's state, and notify batchyard's server."""
+        """Write changed fields of the container's state, and notify batchyard's server without waiting for it."""
         self.write_state(**changed_fields)
         self._announce_state(linux.monotonic() + _ANNOUNCE_SECONDS)
 
@@ -173,7 +173,7 @@ class StateReporter:
         self.report_state(warnings=self._warnings)
 
     def write_state(self, **changed_fields: object) -> None:
-        """Write changed fields of the container's state; on failure, retry every second until its directory is gone."""
+        """Write changed fields of the container's state; on failure, retry every second while its directory exists."""
         while not self._run.write_state(**changed_fields) and not self._run.is_gone():
             signal.sigtimedwait([], 1.0)
 
@@ -193,8 +193,8 @@ _MESSAGE_LOG_LINES = 80
 def read_termination_message(run: ShimRun, log: RotatingLog, exit_code: int) -> str:
     """Return a container's termination message: at most the last 4,096 bytes of the termination-message file.
 
-    If the file is empty, the policy is FallbackToLogsOnError and the container failed, return at most the last 80 lines
-    and 2,048 bytes of its log.
+    If it is empty, the policy is FallbackToLogsOnError, and the container failed: at most the last 80 lines and 2,048
+    bytes of the log.
     """
     text = _read_termination_message_file(run) if run.spec["terminationMessagePath"] else b""
     falls_back_to_log = run.spec["terminationMessagePolicy"] == "FallbackToLogsOnError" and exit_code != 0
@@ -259,7 +259,7 @@ class ContainerShim:
         self._termination: ContainerTermination | None = None
 
     def supervise(self) -> None:
-        """Start the container's command; return when all its processes have ended and the end is reported."""
+        """Run the container's command, and report its state until it has ended or failed to start."""
         self._reporter.write_state(keeper=os.getpid(), phase="Starting", warnings=[])
         self._loop.when_signalled(signal.SIGTERM, self._check_stop_request)
         self._loop.when_signalled(signal.SIGCHLD, self._reap_children)

@@ -1,8 +1,8 @@
 """Spawner: the process that forks a shim per container, sandbox or image pull, and a host process per exec session.
 
 It is started as `python -I -m batchyard.shim.spawner NODE` and receives the paths of runs as datagrams. It ends on
-SIGTERM or SIGINT, or when the node directory is removed; shims outlive it. The module also contains the shim of pod
-sandboxes and the session host.
+SIGTERM or SIGINT, with its image helper, or when the node directory is removed; shims outlive it. The module also
+contains the shim of pod sandboxes and the session host.
 """
 
 import gc
@@ -195,7 +195,7 @@ _DISK_BLOCK_BYTES = 512
 
 
 def measure_disk_usage(path: str) -> int:
-    """Return the disk usage of a directory tree in bytes; 0 if it is missing.
+    """Return the disk usage of a directory's contents in bytes; 0 if the directory is missing.
 
     A file with several hard links is counted once.
     """
@@ -216,14 +216,18 @@ def _stat_counted_file(name: str, folder_fd: int) -> os.stat_result | None:
 
 _FOLDER_CHECK_SECONDS = 2.0
 _ANNOUNCE_SECONDS = 1.0
-#: Volumes are measured after one second, then every ten seconds as in the kubelet, or less often if that is slow.
+#: Volumes are measured at the start, after one second, and then at doubled intervals up to ten seconds, as in the
+#: kubelet, or less often if measuring is slow.
 _FIRST_MEASURE_SECONDS, _MEASURE_SECONDS, _MEASURE_INTERVAL_FACTOR = 1.0, 10.0, 20.0
 #: How long the sandbox shim waits for the shims of killed containers, in seconds.
 _SHIM_END_TIMEOUT_SECONDS = 10.0
 
 
 def supervise_sandbox(run: ShimRun, features: Features) -> None:
-    """Run a pod sandbox as its shim: create what containers share, wait for a stop request, and end containers."""
+    """Run a pod sandbox as its shim: create what containers share, and kill the containers when it is stopped.
+
+    Removing its directory also stops it.
+    """
     run.write_state(keeper=os.getpid(), phase="Starting")
     group = _pod_group(run, features)
     try:
@@ -375,7 +379,7 @@ class Spawner:
         self._sessions = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def serve(self) -> None:
-        """Clean up after an earlier spawner, then fork a shim per request.
+        """Clean up after an earlier spawner, then serve requests for shims and exec sessions.
 
         Return after SIGTERM or SIGINT, or when the image helper has ended or the node directory was removed.
         """

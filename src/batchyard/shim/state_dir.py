@@ -55,7 +55,7 @@ def write_json(folder: int, name: str, value: object) -> None:
 
 
 def read_json(folder: int, name: str) -> dict[str, Any] | None:
-    """Return the JSON object in a file of an open directory; None if the file is missing or malformed."""
+    """Return the JSON object in a file of an open directory; None if it is unreadable or not a JSON object."""
     try:
         with open(os.open(name, os.O_RDONLY, dir_fd=folder), "rb") as file:
             value = json.loads(file.read())
@@ -118,7 +118,7 @@ def acquire_lock(folder: int, name: str) -> int | None:
 
 
 def is_locked(folder: int, name: str = "lock") -> bool:
-    """Return whether a process has locked a file in an open directory; False if the file is missing."""
+    """Return whether a process has locked a file in an open directory; False if the file cannot be opened."""
     try:
         lock_fd = os.open(name, os.O_RDWR, dir_fd=folder)
     except OSError:
@@ -136,7 +136,7 @@ _LOG_BYTES_MAX = 1 << 20
 
 
 def log_error(node: int, text: str) -> None:
-    """Append a message to `node.log` in a node directory; a log over 1 MiB is first cut to its newest half."""
+    """Append a message to `node.log` in a node directory; a log over 1 MiB is first cut to its newest 512 KiB."""
     line = f"{linux.now()} {os.getpid()} {text}\n".encode(errors="replace")
     try:
         with open(os.open("node.log", os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600, dir_fd=node), "rb+") as log:
@@ -174,7 +174,8 @@ _SKIPPED_NAME_PATTERNS = ("private", "*.key", "*.pem.key")
 def update_etc_copy(node: str) -> None:
     """Copy those files of the machine's /etc that containers need to a node directory, if they are new or changed.
 
-    Files that were removed from /etc stay in the copy. `node` is the path of the node directory.
+    Files that were removed from /etc stay in the copy. Empty files are created in place of SANDBOX_FILES. `node` is the
+    path of the node directory.
     """
     copy_path = f"{node}/{ETC_COPY_FOLDER}"
     os.makedirs(copy_path, 0o755, exist_ok=True)

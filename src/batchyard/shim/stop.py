@@ -98,7 +98,7 @@ def signal_process_group(pid: int, signal_number: int) -> None:
 
 
 def signal_first_process(pid: int, signal_number: int) -> None:
-    """Send a signal only to the first process of a container, as container runtimes do."""
+    """Send a signal to process `pid`, the first of a container, as container runtimes do."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal_number)
 
@@ -125,7 +125,7 @@ class ContainerTermination:
         self._kill_not_before = 0
 
     def request_stop(self, stop_request: Mapping[str, Any], warn: Callable[[str, str], None]) -> None:
-        """Start the container's termination by a stop request; a later request only changes the grace period."""
+        """Start the container's termination by a stop request; a later request only changes the time of SIGKILL."""
         self._kill_at = stop_request["at"] + int(stop_request["grace"] * 1e6)
         if not self._has_begun:
             self._has_begun = True

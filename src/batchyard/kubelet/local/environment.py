@@ -31,7 +31,7 @@ class PodFields(NamedTuple):
     """The objects from which downward API fields are read: a pod, its IP addresses, and its node."""
 
     pod: Obj
-    #: The pod's addresses, the primary one first; empty if it has none yet.
+    #: The addresses of the pod's own network, the primary one first; empty without such a network.
     addresses: Sequence[str]
     #: None if the node does not exist.
     node: Obj | None

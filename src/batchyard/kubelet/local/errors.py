@@ -4,7 +4,7 @@
     ContainerError      a container cannot be created: reason and message of its `waiting` state
     VolumeError         a volume cannot be created: reported by a FailedMount Event, and retried
 
-All three are retried until the missing object exists. Source: pkg/kubelet/kuberuntime, pkg/kubelet/images, pkg/volume.
+A start with such an error is retried. Source: pkg/kubelet/kuberuntime, pkg/kubelet/images, pkg/volume.
 """
 
 import base64

@@ -275,7 +275,7 @@ def _retry_after_failure(last_pull: ObservedRun, now: Instant) -> ImageWait | Im
 
 
 def previous_image_problem(reported_status: Mapping[str, Any]) -> StartProblem | None:
-    """Return the image problem that a container's status reports, or None; it stays until the current pull ends."""
+    """Return the image problem in a container's reported status, or None."""
     waiting_state = (reported_status.get("state") or {}).get("waiting") or {}
     is_about_image = "Image" in waiting_state.get("reason", "")
     return StartProblem(waiting_state["reason"], waiting_state.get("message", "")) if is_about_image else None

@@ -210,10 +210,11 @@ class LocalKubelet:
         self._run_warnings: dict[Key, list[EventRecord]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the keys of the pods to reconcile: a changed pod, or the pod of a changed Run object.
+        """Index a changed pod or Run object; return the keys of the pods to reconcile.
 
-        For other kinds, these are the pods in the object's namespace that cannot start. Changes that require no
-        action, such as the kubelet's own stop requests, give no key.
+        These are a changed pod of this node, or the pod of a changed Run object. For a ConfigMap or Secret, these are
+        the pods in its namespace that cannot start. Changes that require no action, such as the kubelet's own stop
+        requests, give no key.
         """
         key = event.key
         if key.kind == RUN:

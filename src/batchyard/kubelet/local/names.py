@@ -4,9 +4,10 @@
     HOSTNAME.SERVICE.NAMESPACE.svc.cluster.local    resolves to the pod with this hostname and subdomain
     10-77-0-5.NAMESPACE.pod.cluster.local           resolves to 10.77.0.5
 
-A Service with publishNotReadyAddresses includes every pod that has an address. There is no kube-proxy: the name of a
-Service with a cluster IP also resolves to its pods, which clients reach at the pods' own ports. Sources: the DNS
-specification of Kubernetes (github.com/kubernetes/dns docs/specification.md), pkg/controller/endpointslice.
+A Service with publishNotReadyAddresses includes its unready pods that have an address and have not ended. There is no
+kube-proxy: a Service with a selector and a cluster IP resolves to its pods, which clients reach at the pods' own ports.
+Sources: the DNS specification of Kubernetes (github.com/kubernetes/dns docs/specification.md),
+pkg/controller/endpointslice.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -63,7 +63,7 @@ class LocalNode:
         return (self._key,)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Create the Node object if it does not exist; otherwise update its status and renew its Lease."""
+        """Create the Node object if it does not exist; otherwise update its status and renew its Lease if due."""
         node = reader.get(key)
         if node is None:
             event = EventRecord(key, "Normal", "Starting", "Starting kubelet.")

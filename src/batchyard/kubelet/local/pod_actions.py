@@ -196,7 +196,7 @@ class PodStopPlan(NamedTuple):
 
 
 def termination_of(pod_state: PodState, now: Instant) -> PodTermination | None:
-    """Return the termination of a pod that is deleted, over its deadline or over a volume's size limit; else None."""
+    """Return the termination of a pod that is being deleted, over its deadline, or over a volume's limit; else None."""
     pod = pod_state.pod
     deleted_at = pods.deleted_at(pod)
     if deleted_at is not None:

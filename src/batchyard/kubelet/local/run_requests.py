@@ -127,7 +127,7 @@ def accept_any_profile(_: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """The settings of this machine for all pods, from `spec.local` of the Cluster object."""
+    """The settings of this machine for all pods, mostly from `spec.local` of the Cluster object."""
 
     images: Sequence[ImageMapping] = ()
     #: The machine's directories that pods may mount as hostPath volumes.
@@ -136,7 +136,7 @@ class NodeSettings:
     default_user: security.ContainerUser = security.ROOT
     #: The maximum number of processes of a container.
     processes_max: int = 32768
-    #: The number and size of a container's log files, as the kubelet's containerLogMaxFiles and containerLogMaxSize.
+    #: The size and number of a container's log files, as the kubelet's containerLogMaxSize and containerLogMaxFiles.
     log_max_bytes: int = 10 * 1024 * 1024
     log_max_files: int = 5
     cluster_domain: str = "cluster.local"
@@ -167,7 +167,7 @@ class ContainerInputs:
     volumes: Mapping[str, pod_volumes.VolumePlan] = field(default_factory=dict)
     #: Devices by container name.
     devices: Mapping[str, ContainerDevices] = field(default_factory=dict)
-    #: The image of the container to create; None for a mapped image.
+    #: The image of the container to create; None to look up its replacement in the node's settings.
     resolved_image: ResolvedImage | None = None
 
 

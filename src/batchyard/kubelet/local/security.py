@@ -37,10 +37,10 @@ def containers_of(pod: Obj) -> list[Mapping[str, Any]]:
 
 
 def user_of(pod: Obj, container: Mapping[str, Any], default_user: ContainerUser) -> dict[str, int] | None:
-    """Return the ids under which a container runs, such as `{"uid": 1000, "gid": 1000}`; None if the pod sets none.
+    """Return the ids under which a container runs, such as `{"uid": 1000, "gid": 1000}`; None if unset.
 
     None means that the container runs as `default_user`. ContainerError if the user would be root despite runAsNonRoot.
-    Volume files always belong to the container's user, so membership in the fsGroup is not needed.
+    Volume files belong to the container's user, so membership in the fsGroup is not needed.
     """
     uid, gid = _effective_setting(pod, container, "runAsUser"), _effective_setting(pod, container, "runAsGroup")
     if _effective_setting(pod, container, "runAsNonRoot"):
@@ -109,8 +109,8 @@ def _effective_setting(pod: Obj, container: Mapping[str, Any], field: str) -> An
 def seccomp_of(pod: Obj, container: Mapping[str, Any], profile_error: Callable[[str], str]) -> dict[str, str]:
     """Return the seccomp profile of a container; the runtime's default profile if the pod specifies none.
 
-    `profile_error` returns why a profile of the machine cannot be loaded, or ''. ContainerError if the profile has no
-    valid name or cannot be loaded. Source: pkg/kubelet/kuberuntime/helpers.go (with the kubelet's seccompDefault).
+    `profile_error` returns why a profile of the machine cannot be loaded, or ''. ContainerError if a Localhost profile
+    has no valid name or cannot be loaded. Source: pkg/kubelet/kuberuntime/helpers.go (with seccompDefault).
     """
     profile = _effective_setting(pod, container, "seccompProfile") or {"type": "RuntimeDefault"}
     if profile["type"] != "Localhost":

@@ -36,7 +36,7 @@ class SimulatedRun(NamedTuple):
 
 
 def find_run(pod: Obj, container: str, *, previous: bool) -> SimulatedRun | None:
-    """Return a container's last start, or the one before it if `previous`; None if there is none."""
+    """Return a container's last start or, with `previous`, the start in its `lastState`; None if there is none."""
     status = status_of(pod, container)
     container_states = [status.get("lastState")] if previous else [status.get("state"), status.get("lastState")]
     return next(filter(None, map(_parse_run, container_states)), None)
@@ -60,7 +60,7 @@ _STATUS_FIELDS: Final = ("containerStatuses", "initContainerStatuses", "ephemera
 
 
 def first_lines(pod: Obj, start_time: Instant, plan: RunPlan, *, previous: bool) -> Sequence[containers.LogLine]:
-    """Return the first log lines of a simulated container: its run time, and the checkpoint from which it resumes."""
+    """Return the first log lines of a simulated container: its run time, and its checkpoint, if it resumes from one."""
     run_time = (
         "until it is stopped" if plan.runtime >= UNLIMITED_RUNTIME else f"for {format_duration(plan.runtime)} in all"
     )
@@ -88,7 +88,7 @@ def checkpoint_lines(
 
 
 def last_line(pod: Obj, terminated_state: Mapping[str, Any], plan: RunPlan, *, previous: bool) -> containers.LogLine:
-    """Return the last log line of an ended container: its exit code, and why it was stopped."""
+    """Return the last log line of an ended container: its exit code, and why it was stopped, if known."""
     exit_code = terminated_state["exitCode"]
     stop_reason = "" if previous else _stop_reason_text(pod)
     if exit_code in _SIGNAL_EXIT_CODES and (stop_reason or exit_code != plan.exit_code):
@@ -141,10 +141,7 @@ class SimulatedContainers:
         self._is_ending = False
 
     def log(self, pod: Obj, container: str, *, previous: bool) -> "SimulatedLog":
-        """Open the log of a container's last start, or of the start before it if `previous`.
-
-        AssertionError if there is no such start: the caller must check `find_run` first.
-        """
+        """Open the log of the container start that `find_run` returns. AssertionError if it returns None."""
         run = find_run(pod, container, previous=previous)
         assert run is not None, f"container {container} has no run: the caller must check find_run() first"
         plan = _INIT_PLAN if _is_plain_init_container(pod, container) else run_plan_of(pod, self._reader, self._runtime)
@@ -154,7 +151,7 @@ class SimulatedContainers:
         return log
 
     def usage(self, pod: Obj) -> containers.MeasuredUsage:
-        """Return the resource usage of each container of a pod: simulated containers use what they request."""
+        """Return the usage of a pod's main containers and sidecars: simulated containers use what they request."""
         spec = pod["spec"]
         sidecar_containers = [c for c in spec.get("initContainers") or () if c.get("restartPolicy") == "Always"]
         return containers.MeasuredUsage(
@@ -244,7 +241,7 @@ class SimulatedLog:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the client reads too slowly: always False, because a simulated log is short."""
+        """Always False, because `read` returns all lines."""
         return False
 
     def skip_to_last(self, lines: int) -> None:

@@ -98,7 +98,7 @@ def template_runtime(template: Mapping[str, Any]) -> Duration | None:
 
 
 def sleep_time_of_command(image: str, command: tuple[str, ...], args: tuple[str, ...]) -> Duration | None:
-    """Return how long a container sleeps if it only sleeps; None if it does something else or this is uncertain."""
+    """Return the total sleep time of a container's command; None if it does not sleep or the time is uncertain."""
     size = len(image) + sum(map(len, command)) + sum(map(len, args))
     return (_sleeping_time if size <= CACHED_TEXT_LENGTH_MAX else _sleeping_time.__wrapped__)(image, command, args)
 
@@ -224,7 +224,7 @@ def _is_operator(word: str, characters: str = "") -> bool:
 
 
 def with_work_finalizer(pod: meta.Obj, reader: Reader) -> meta.Obj:
-    """Return a new pod, with the checkpoint finalizer if it belongs to a Job or JobSet and saves checkpoints.
+    """Return a pod to create, with the checkpoint finalizer if it belongs to a Job or JobSet and saves checkpoints.
 
     The finalizer keeps the deleted pod until its work is recorded.
     """
@@ -240,7 +240,7 @@ def is_kept_by_finalizer(pod: meta.Obj) -> bool:
 
 
 def remove_work_finalizer(pod: meta.Obj) -> list[Write]:
-    """Return the write that removes the checkpoint finalizer of a deleted pod; empty if the pod has none."""
+    """Return the write that removes the checkpoint finalizer of a terminating pod; empty for other pods."""
     return [Update(meta.without_finalizer(pod, well_known.WORK_FINALIZER))] if is_kept_by_finalizer(pod) else []
 
 
@@ -272,7 +272,10 @@ def record_work_at_loss(pod: meta.Obj, lost_at: Instant, interval: Duration, rea
 def resume_from_checkpoint(
     pod: meta.Obj, new_pod: meta.Obj, interval: Duration, reader: Reader, now: Instant
 ) -> meta.Obj:
-    """Return `new_pod`, the pod after a change, with the checkpoint from which its containers resume."""
+    """Return `new_pod`, the pod after a change, with the checkpoint from which its containers resume.
+
+    A pod that has ended is returned unchanged.
+    """
     if pods.is_terminal(new_pod):
         return new_pod
     work_done = _work_after_run(pod, new_pod, interval)
@@ -385,7 +388,10 @@ class BareWorkloads:
 
 
 def named_runtime(cluster: meta.Obj | None, names: Sequence[str]) -> Duration | None:
-    """Return the run time in the Cluster's first row for jobs that matches a name (`namespace/name`), or None."""
+    """Return the run time in the Cluster's first row for jobs that matches one of `names`, or None.
+
+    A name is `namespace/name`.
+    """
     for entry in _cluster_runtimes(cluster).get("jobs") or ():
         if _matches_pattern(entry["names"], names):
             return parse_duration(entry["runtime"])

@@ -1,7 +1,7 @@
 """Simulated kubelets: the controller that advances the pods of simulated nodes, or all pods if there are no nodes.
 
 One controller acts for the kubelets of all nodes. The complete state of a pod is in its status, so the controller
-resumes correctly after a restart. While a machine is off, its pods are not updated.
+resumes correctly after a restart. While a machine is off, the statuses of its pods stay unchanged.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -111,7 +111,7 @@ class SimulatedRunState(NamedTuple):
 
     #: The container state: `waiting`, `running` or `terminated`, with its fields.
     state: SharedContainerState
-    #: The state before the last restart; empty if there was no restart.
+    #: The `terminated` state of the previous run; empty if there was none.
     last_state: SharedContainerState = _NO_STATE
     restart_count: int = 0
 
@@ -296,7 +296,7 @@ class NodeAgents:
         self._local_node = local_node
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the key of the Node to reconcile after a change of a Node or Instance, or the deletion of a Lease.
+        """Return the key of the Node whose readiness or Instance has changed, or whose Lease was deleted.
 
         When the namespace of the Leases is created, return the keys of all nodes.
         """

@@ -22,7 +22,7 @@ _SWITCH_REPLY_SIZE_MAX = 16
 
 
 class PodNetworkConnection:
-    """A connection to the process that owns the pod network. Creating it raises OSError if that process is missing."""
+    """A connection to the process that owns the pod network. Creating it raises OSError if there is no pod network."""
 
     def __init__(self, node: Path) -> None:
         node_fd = state_dir.open_folder(str(node))
@@ -273,7 +273,10 @@ class NameServer:
             self._server.close()
 
     def response_to(self, message: bytes, length_max: int) -> bytes | None:
-        """Return the DNS response to a query, at most `length_max` bytes long; None if `message` is not a query."""
+        """Return the DNS response to a query; None if `message` is not a query.
+
+        A response of over `length_max` bytes is truncated.
+        """
         return answer_dns_query(message, self._look_up, length_max)
 
     def _look_up(self, question: DnsQuestion) -> Sequence[str] | None:

@@ -94,7 +94,7 @@ class RunFolders:
         return _read_json(self._node / self.path(key) / RUN_STATE_FILE)
 
     def create(self, run: Obj, spec: Mapping[str, Any]) -> None:
-        """Create the folder of a new container run, and write the spec of the run into the folder."""
+        """Create the folder of a new run with its spec and, for a container start, the folder of its log."""
         path = self._node / self.path(key_of(run))
         path.mkdir(mode=0o700, parents=True)
         if path.name != SANDBOX and not _is_image_pull(key_of(run)):

@@ -93,7 +93,7 @@ class PipeWriter:
         os.set_blocking(fd, False)
 
     def write(self, data: bytes) -> None:
-        """Write data, or buffer it until the file descriptor accepts it. Drop it if the other end is closed."""
+        """Write data, or buffer it until the file descriptor accepts it. Drop it after `end` or `close`."""
         if not self._is_open or self._is_ending or not data:
             return
         self._buffer.append(data)

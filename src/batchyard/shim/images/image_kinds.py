@@ -31,13 +31,13 @@ def root_filesystem(image: Mapping[str, Any], node: str) -> str:
 
 
 def image_environment(image: Mapping[str, Any]) -> dict[str, str]:
-    """Return the environment variables that an image sets (PATH, VIRTUAL_ENV)."""
+    """Return PATH in an image's containers, and VIRTUAL_ENV if the image is a virtual environment."""
     venv = image.get("environment")
     return {"PATH": f"{venv}/bin:{_DEFAULT_PATH}", "VIRTUAL_ENV": venv} if venv else {"PATH": _DEFAULT_PATH}
 
 
 def visible_folders(image: Mapping[str, Any], node: str) -> dict[str, str]:
-    """Return the machine's directories that an image's containers see read-only: the source path by mount point."""
+    """Return the directories that an image's containers see read-only: the source path by mount point."""
     program_folders = [folder for folder in PROGRAM_FOLDERS if os.path.isdir(folder) and not os.path.islink(folder)]
     paths = [*program_folders, *_venv_folders(image.get("environment"))]
     return {"/etc": f"{node}/{state_dir.ETC_COPY_FOLDER}"} | {folder: folder for folder in paths}

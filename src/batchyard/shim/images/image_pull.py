@@ -260,7 +260,7 @@ def pod_group_prefix(node: int) -> str:
 
 
 def remove_groups_of_run(node: int, features: Features, path: str) -> None:
-    """Remove the control groups of an ended container and its pod, unless a shim still supervises processes in them."""
+    """Remove the control groups of the run at `path` and of its pod, unless a live shim uses them."""
     if features.cgroups is None:
         return
     _, uid, *path_parts = path.split("/")

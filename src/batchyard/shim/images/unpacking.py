@@ -23,9 +23,10 @@ _FOLDER_MODE, _FILE_MODE, _STICKY_MODE = 0o700, 0o400, 0o1777
 
 
 def unpack(archive_fd: int, target: str) -> dict[str, Any]:
-    """Unpack a tar archive into an empty directory; return its size in bytes and its /etc/passwd and /etc/group.
+    """Unpack a tar archive into an empty directory, and close `archive_fd`. OSError if unpacking fails.
 
-    The result is `{"bytes": 123, "passwd": "...", "group": "..."}`. OSError if the archive is invalid or a write fails.
+    Return `{"bytes": 123, "passwd": "...", "group": "..."}`: the total size of regular files, and the contents of
+    /etc/passwd and /etc/group.
     """
     result_reader, result_writer = os.pipe2(os.O_CLOEXEC)
     child_pid = os.fork()
@@ -152,7 +153,10 @@ def add_mount_points(
 
 
 def mount_writable_overlay(folder: str, run_folder: str) -> str:
-    """Mount a writable overlay of a directory and return its path; changes are stored in `run_folder`."""
+    """Mount a writable overlay of a directory in a new mount namespace; return the path of the overlay.
+
+    Changes are stored in `run_folder`.
+    """
     for name in ("written", "work", "image"):
         os.mkdir(f"{run_folder}/{name}", 0o755)
     unshare_mounts()

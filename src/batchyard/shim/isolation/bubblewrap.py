@@ -72,7 +72,10 @@ def _mask_path(masks_folder: str, path: str) -> str:
 
 
 class ContainerPaths(NamedTuple):
-    """Absolute paths of directories: a container's run, its pod, sandbox and node, and the masks of /proc and /sys."""
+    """Absolute paths of directories: a container's run, its pod, sandbox and node, and the masks of /proc and /sys.
+
+    `node` and `pod` are '' if the paths are of copies for the pod's own Unix user.
+    """
 
     node: str
     pod: str

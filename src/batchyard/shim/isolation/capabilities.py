@@ -67,9 +67,9 @@ class Features(NamedTuple):
     switch: socket.socket | None
     #: A descriptor of the network namespace that pods are connected to; None if pods have no network of their own.
     network_fd: int | None
-    #: Why `network_fd` is None.
+    #: Why the pod network failed; '' if it did not.
     network_failure: str
-    #: The path of bubblewrap; None if it does not work on this machine.
+    #: The path of bubblewrap; None if it is missing, disabled or does not work.
     bubblewrap: str | None
     bubblewrap_version: str | None
     #: Whether the node runs as root and containers run with the ids of their pods.
@@ -81,7 +81,7 @@ class Features(NamedTuple):
     engines: tuple[ContainerEngine, ...]
     #: The installed engines that are not usable, with the reason.
     engine_failures: tuple[EngineFailure, ...]
-    #: Why podman only provides images, although the node runs as root; '' otherwise.
+    #: Why podman could not run a trial container; '' if it could or no trial was made.
     run_failure: str
     #: The socket of the image helper process; None if the spawner itself uses the engines.
     image_helper: socket.socket | None
@@ -93,7 +93,7 @@ class Features(NamedTuple):
 
 
 def detect_features(node: int, disabled_names: Collection[str], detect_engines: EngineDetector) -> Features:
-    """Detect a node's isolation capabilities; enter a user namespace if needed, and start the pod network.
+    """Detect a node's isolation capabilities; enter a user namespace if needed, and start a missing pod network.
 
     `detect_engines` detects container engines that must be used from outside of that user namespace.
     """
@@ -169,7 +169,7 @@ def features_document(features: Features) -> dict[str, object]:
 
 
 def is_isolated(features: Features) -> bool:
-    """Return whether containers cannot reach the machine's files, network and users.
+    """Return whether containers are isolated from the machine's files, network and users.
 
     Without this isolation, only the owner of the node may run containers.
     """

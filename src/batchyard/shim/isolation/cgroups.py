@@ -1,8 +1,8 @@
 """Control groups (v1 or v2): limits on a container's memory, CPU time and number of processes.
 
 A pod's group is a child of the group in which the spawner was started. For v2 it is a child of the nearest ancestor
-that can have child groups with controllers. Each run has a child group of its pod's group. Limits are converted as in
-the kubelet and runc.
+that can have child groups with controllers. Each container start has a child group of its pod's group. Limits are
+converted as in the kubelet and runc.
 """
 
 import os
@@ -32,7 +32,10 @@ class Cgroups(NamedTuple):
 
 
 def find_cgroups() -> Cgroups | None:
-    """Return the control group in which this process may create groups for pods; None if there is none."""
+    """Return the control group in which this process may create groups for pods; None if none can limit memory.
+
+    For cgroup v2, the controllers are enabled for child groups.
+    """
     own_groups = _read_own_group_names()
     mounts = _read_cgroup_mounts()
     controllers = [name for name in _CONTROLLERS if name in mounts and name in own_groups]

@@ -34,7 +34,8 @@ _INSTRUCTIONS_MAX: Final = 4096
 class ArgumentComparison(NamedTuple):
     """A condition on a system call argument: `==`, `!=`, `<`, `<=`, `>`, `>=`, or `masked`.
 
-    `argument` is the argument's number, from 0. `masked` means that its bits in the mask `value` equal `expected`.
+    `argument` is the argument's number, from 0. `masked` means that the argument's bits in the mask `value` equal
+    `expected`.
     """
 
     argument: int
@@ -333,7 +334,7 @@ def default_filter() -> bytes:
 
 
 def compile_profile_file(path: str) -> bytes:
-    """Return the BPF program of a seccomp profile file. ValueError, with containerd's message, if it is invalid."""
+    """Return the BPF program of a seccomp profile file. ValueError if the file cannot be read or compiled."""
     try:
         with open(path, "rb") as file:
             document = json.load(file)
