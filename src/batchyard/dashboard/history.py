@@ -1,7 +1,7 @@
 """The history of Workloads and pods, recorded from watch events, for the timeline and the Workload pages.
 
-Recording runs all the time, so each change costs a few comparisons and the number of records is bounded. Earlier
-history comes from the objects' conditions.
+Recording runs all the time, so each change costs a few comparisons, and the number of records about ended Workloads and
+pods is bounded. Earlier history comes from the objects' conditions.
 """
 
 from collections import OrderedDict, deque
@@ -154,7 +154,7 @@ class PlatformHistory:
         self.began = now()
         #: The results of shadow mode; None outside of shadow mode.
         self.comparison: ShadowComparison | None = None
-        #: The Workload histories by uid, in order of creation.
+        #: The Workload histories by uid, in the order in which the Workloads were first observed.
         self.workload_histories: dict[str, WorkloadHistory] = {}
         self._ended_workloads: OrderedDict[str, None] = OrderedDict()
         #: The current node intervals by pod uid; `_ended_intervals` has the ended ones.

@@ -173,7 +173,7 @@ class DashboardViews:
     ) -> data_source.ViewJson | None:
         """Return the document of a page, limited to what the user may list; None if the page or its object is missing.
 
-        If the user may not list the objects of the page, the result is None or has only the field `forbidden`.
+        Depending on the page, forbidden content is omitted, or the result is None or has only the field `forbidden`.
         """
         compute_view = VIEWS.get(view)
         if compute_view is None:
@@ -205,7 +205,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def render_static_report(views: DashboardViews, result: data_source.ViewJson | None = None) -> str:
-    """Return the HTML report, which contains the JSON documents of all dashboard pages.
+    """Return the HTML report, which contains the JSON documents of dashboard pages, with at most DETAILS_MAX per kind.
 
     The report opens on the page of the run's `result`, if there is one.
     """

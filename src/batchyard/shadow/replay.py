@@ -311,7 +311,7 @@ class EventBatch(NamedTuple):
 
 
 class ReplayOrder(NamedTuple):
-    """An order, other than that of arrival, in which watch events are replayed."""
+    """An order in which watch events are replayed, and when the model decides in between."""
 
     #: Changes that arrived within this time are processed together.
     period: Duration

@@ -82,7 +82,10 @@ class SharedPendingReasons:
         self._reasons: dict[tuple[object, str, str], tuple[str, str]] = {}
 
     def with_reason(self, view: WorkloadView, row: ViewJson) -> ViewJson:
-        """Return the row of a pending Workload with its pending reason. Call this in scheduling order."""
+        """Return the row of a pending Workload, with the reason of an equal Workload in an earlier call if it has none.
+
+        Call this method in scheduling order.
+        """
         reason_group = view.shape, view.namespace, row["clusterQueue"]
         if row["why"]:
             self._reasons.setdefault(reason_group, (row["reason"], row["why"]))

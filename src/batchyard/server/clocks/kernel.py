@@ -109,7 +109,7 @@ class LiveKernel:
         self._schedule_slice()
 
     def stop(self) -> None:
-        """Stop the event loop: no more callbacks run."""
+        """Stop the event loop. During a callback, those that are due may still run, for up to SLICE_SECONDS_MAX."""
         self.is_stopped = True
         if self._timer is not None:
             self._timer.cancel()

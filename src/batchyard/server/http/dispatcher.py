@@ -85,7 +85,7 @@ _NOT_STORED: Final = api_request.StatusError(
     500, "InternalError", "Internal error occurred: the change was not stored, because the journal cannot be written"
 )
 _encoder: Final = msgspec.json.Encoder()
-#: Paths of health checks, which have priority over all other requests.
+#: Path prefixes of health checks, which are urgent requests.
 _HEALTH_PATHS: Final = ("/healthz", "/livez", "/readyz")
 #: The expected duration of a request in seconds, and the assumed seconds for reading one byte of its body.
 _EXPECTED_REQUEST_SECONDS: Final = 0.0005

@@ -222,7 +222,7 @@ class ConfigurationResult(NamedTuple):
 
     configuration: Obj | None
     message: str
-    #: Whether a ConfigMap exists whose Configuration could not be read.
+    #: Whether the Configuration could not be read, although a ConfigMap exists or may exist.
     is_unreadable: bool = False
 
 

@@ -169,7 +169,7 @@ class GroupCommit:
             watch.end()
 
     async def close(self) -> None:
-        """Write the remaining changes to the journal, then stop the writer thread."""
+        """Wait until the remaining changes are written or a write has failed, then stop the writer thread."""
         while self._collected_changes or self._transactions_in_progress:
             if self._all_written is None or self._all_written.done():
                 self._all_written = self._loop.create_future()

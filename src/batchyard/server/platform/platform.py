@@ -1,4 +1,4 @@
-"""The embedded platform (`batchyard up`): a durable store, all controllers, and an API server, in one process."""
+"""The embedded platform (`batchyard up`): a durable store, controllers, and an API server, in one process."""
 
 import asyncio
 import json
@@ -280,7 +280,7 @@ _NO_CERTIFICATE: Final = "# The API is served without TLS.\n"
 
 
 class EmbeddedPlatform:
-    """The components of a running platform: the store, the controllers, the API server, and this machine as a node.
+    """The components of a running platform: the store, the controllers, the API server, and optionally a local node.
 
     It must be created within the asyncio loop that runs it.
     """
@@ -430,7 +430,7 @@ class EmbeddedPlatform:
         self._commit.end_watches()
 
     async def close(self) -> None:
-        """Stop all components, write the remaining changes to the journal, and close the journal."""
+        """Stop the components, wait for the remaining writes to the journal, and close the journal."""
         self._kernel.stop()
         self._forked_work.close()
         if self._forecast_engine is not None:

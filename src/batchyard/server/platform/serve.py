@@ -156,8 +156,7 @@ _ALL_ADDRESSES: Final = ("0.0.0.0", "::")  # noqa: S104 - an address that users 
 _SERVER_CERTIFICATE: Final = "server.pem"
 #: The DNS names by which pods reach the platform, besides its address.
 _API_HOSTS: Final = tuple(f"kubernetes{end}" for end in ("", ".default", ".default.svc", ".default.svc.cluster.local"))
-#: The interpreter's switch interval in seconds, for which the journal thread waits at most for the GIL. It needs the
-#: GIL shortly, a dozen times for each transaction.
+#: The interpreter's switch interval in seconds. The journal thread needs the GIL about a dozen times per transaction.
 _THREAD_SWITCH_INTERVAL: Final = 0.0005
 
 
