@@ -177,7 +177,7 @@ class PlatformHistory:
                 self._record_node_event(event)
 
     def pod_binding_intervals(self) -> Iterable[PodBindingInterval]:
-        """Yield the intervals of all pods on nodes: first the ended, then the current ones."""
+        """Yield the recorded intervals of pods on nodes: first the ended, then the current ones."""
         yield from self._ended_intervals
         yield from self._current_intervals.values()
 

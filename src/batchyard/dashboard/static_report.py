@@ -231,7 +231,7 @@ def render_static_report(views: DashboardViews, result: data_source.ViewJson | N
 
 
 def bundled_script() -> str:
-    """Return all dashboard scripts joined into one, without imports; top-level names are unique across the scripts."""
+    """Return all dashboard scripts joined into one, without imports and the keyword `export`."""
     return "".join(_EXPORT_KEYWORD.sub("", _IMPORT_LINE.sub("", _read_text(f"js/{name}"))) for name in SCRIPTS)
 
 

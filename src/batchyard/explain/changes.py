@@ -172,7 +172,7 @@ class ChangeExplainer:
         return closing(CohortSimulation(self._cache, self._policy, view, queue, corrected_queue.objects))
 
     def owner_job(self, workload: Obj) -> Obj | None:
-        """Return the Job or JobSet of a Workload; None if it has none."""
+        """Return the Job or JobSet that controls a Workload; None if there is none."""
         owner = controller_of(workload)
         if owner is None:
             return None

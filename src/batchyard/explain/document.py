@@ -405,7 +405,7 @@ def _unmanaged_reason(job: Obj, prebuilt_workload_key: Key | None, reader: Reade
 
 
 def pods_of(workload: Obj, reader: Reader) -> Sequence[Obj]:
-    """Return the pods of a Workload's Job or JobSet that have not ended, sorted by name; () without such an owner."""
+    """Return the pods of a Workload's Job or JobSet, without ended pods, sorted by name; () without such an owner."""
     owner = controller_of(workload)
     if owner is None or owner["kind"] not in _KIND_BY_JOB_KIND:
         return ()

@@ -71,7 +71,7 @@ class _Correction(NamedTuple):
 
 
 class CorrectedQueue(NamedTuple):
-    """A Workload and the objects that it needs, all with their errors corrected, and the text and patches for this."""
+    """A Workload and the objects that it needs, as corrected, with the text and the patches of the corrections."""
 
     workload: Obj
     objects: CorrectedObjects

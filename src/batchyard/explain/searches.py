@@ -30,7 +30,7 @@ class Proposal(NamedTuple):
         return fields if self.is_minimal else {**fields, "minimal": False, "given": _NOT_MINIMAL}
 
 
-#: A search, and a part of a search that returns a result.
+#: The generator of a search, and of a part of a search that returns the smallest amount found.
 Search: TypeAlias = Generator[HypotheticalChange | Proposal, bool, None]
 Trials: TypeAlias = Generator[HypotheticalChange, bool, "SearchedAmount"]
 

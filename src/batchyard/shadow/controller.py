@@ -185,7 +185,7 @@ class LifecycleCheck:
         yield from self._find_missing_actions(now)
 
     def next_check_at(self) -> Instant | None:
-        """Return when evictions and requeues must be checked again even without a new watch event; None for never."""
+        """Return when a Workload must be checked again even without a new watch event; None for never."""
         due_times = [*self._check_times.values(), *(each.due_at for each in self._transitions.values())]
         return min((time for time in due_times if time > self._now), default=None)
 
@@ -436,7 +436,7 @@ class Followers:
             self._report(finding)
 
     def next_check_at(self) -> Instant | None:
-        """Return when a cohort tree or an eviction must be checked even without a new watch event; None for never."""
+        """Return when a cohort tree or a Workload must be checked even without a new watch event; None for never."""
         times = (self._lifecycle_check.next_check_at(), *(follower.check_at for follower in self._followers.values()))
         return min((time for time in times if time is not None), default=None)
 

@@ -74,7 +74,7 @@ def _missing_quota(snapshot: Snapshot, node: QuotaNode, view: WorkloadView, reso
 class SharedPendingReasons:
     """Shares pending reasons among Workloads with equal requests and constraints in one namespace and ClusterQueue.
 
-    The scheduler decides equal Workloads alike, and writes the reason to one of them only.
+    The scheduler may write the reason to only one of several equal Workloads.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:

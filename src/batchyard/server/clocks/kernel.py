@@ -78,7 +78,7 @@ class LiveKernel:
         self._virtual_loop.cancel(ticket)
 
     def call_soon(self, work: Work) -> None:
-        """Schedule a callback for the current instant, after all callbacks that are due now."""
+        """Schedule a callback for the instant `now`, after the callbacks that are already due at it."""
         self._virtual_loop.call_soon(work)
         self._schedule_slice()
 

@@ -62,7 +62,7 @@ class HttpTransport:
     async def ask(self, request: HttpRequest) -> HttpResponse:
         """Send a request and return the response, with code 0 if the connection fails or the request times out.
 
-        After a 401, load the credentials again, and retry once if that succeeds.
+        After a 401, load the credentials again, and retry once if there are new ones.
         """
         response = await self._send_request_once(request)
         if response.code == _UNAUTHORIZED and await self._renew_credentials():

@@ -229,7 +229,10 @@ class ConfigurationResult(NamedTuple):
 async def read_kueue_configuration(
     sender: RequestSender, config_maps: Sequence[ConfigMapName] = (KUEUE_CONFIG_MAP, OPERATOR_CONFIG_MAP)
 ) -> ConfigurationResult:
-    """Read Kueue's Configuration from the first of these ConfigMaps that exists, and return it with a message."""
+    """Read Kueue's Configuration from the first of these ConfigMaps for which the server does not return 404.
+
+    Return the Configuration with a message.
+    """
     for config_map in config_maps:
         response = await send_with_retries(sender, HttpRequest("GET", config_map.path))
         name = f"ConfigMap {config_map.name} of {config_map.namespace}"

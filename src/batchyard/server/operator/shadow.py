@@ -145,7 +145,7 @@ class Shadow:
         self.client.start()
 
     def stop(self) -> None:
-        """Stop the comparison of decisions, and all timers."""
+        """Stop the comparison of decisions, and cancel its timers."""
         self._controller.is_over = True
         self._timers.stop()
 

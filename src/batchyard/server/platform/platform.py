@@ -412,7 +412,10 @@ class EmbeddedPlatform:
         self._server.add_put_handler(CLOCK_PATH, clock_control.put)
 
     def create_dispatcher(self, watchdog: RequestWatchdog | None = None) -> RequestDispatcher:
-        """Create the dispatcher of HTTP requests; the watchdog, if given, is notified of each execution."""
+        """Create the dispatcher of HTTP requests, and count its watches in the metrics.
+
+        The watchdog, if given, is notified when the execution of a request begins and ends.
+        """
         metrics = self._metrics
         revision = lambda: self._store.revision  # noqa: E731 - reads one field
         dispatcher = RequestDispatcher(self._server, self._kernel, self._commit, revision, metrics.requests, watchdog)

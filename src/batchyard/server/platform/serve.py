@@ -176,9 +176,9 @@ async def serve_platform(
     `on_ready` is called with the platform's URL once the platform listens. Without `forecast_functions` the platform
     serves no forecasts.
 
-    Raises PortError if the platform cannot listen, JournalError if the journal cannot be opened or written,
-    ClusterConflictError if `cluster` contradicts the stored Cluster, CredentialsError for damaged credentials,
-    SpawnerError if this machine cannot be a node, and OSError for other files.
+    Raises PortError if the platform cannot listen, and JournalError if the journal cannot be opened or written. Raises
+    ClusterConflictError if `cluster` contradicts the stored Cluster, and CredentialsError for damaged credentials.
+    Raises SpawnerError if this machine cannot be a node, and OSError for other files.
     """
     audit_log = None if options.audit_log is None else AuditLog(options.audit_log)
     with _create_listener(options) as listener, nullcontext() if audit_log is None else closing(audit_log):
