@@ -205,9 +205,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 def render_static_report(views: DashboardViews, result: data_source.ViewJson | None = None) -> str:
-    """Return the HTML report, which contains the JSON documents of dashboard pages, with at most DETAILS_MAX per kind.
+    """Return the HTML report, which contains the JSON documents of dashboard pages.
 
-    The report opens on the page of the run's `result`, if there is one.
+    At most DETAILS_MAX objects of a kind have a page. The report opens on the page of the run's `result`, if any.
     """
     result_document = {} if result is None else {"result": result}
     documents_json = _encode({**views.time(), "models": {**_all_documents(views), **result_document}}).decode()

@@ -149,7 +149,7 @@ def blocked_views(scheduler_cache: SchedulerCache) -> list[WorkloadView]:
 
 
 def blocked_entry_binding(scheduler_cache: SchedulerCache, user: ExplanationUser) -> BindingLimit | None:
-    """Return a limit that names the first of the `blocked_views()`, which is admitted next; None if there is none."""
+    """Return a limit that names the first of the `blocked_views()`; None if there is none."""
     waiting_views = blocked_views(scheduler_cache)
     if not waiting_views:
         return None
