@@ -1,7 +1,7 @@
 """The history of Workloads and pods, recorded from watch events, for the timeline and the Workload pages.
 
-Recording runs all the time, so each change costs a few comparisons and the number of records is bounded. Earlier
-history comes from the objects' conditions.
+Recording runs all the time, so each change costs a few comparisons, and the number of records about ended Workloads and
+pods is bounded. Earlier history comes from the objects' conditions.
 """
 
 from collections import OrderedDict, deque
@@ -154,7 +154,7 @@ class PlatformHistory:
         self.began = now()
         #: The results of shadow mode; None outside of shadow mode.
         self.comparison: ShadowComparison | None = None
-        #: The Workload histories by uid, in order of creation.
+        #: The Workload histories by uid, in the order in which the Workloads were first observed.
         self.workload_histories: dict[str, WorkloadHistory] = {}
         self._ended_workloads: OrderedDict[str, None] = OrderedDict()
         #: The current node intervals by pod uid; `_ended_intervals` has the ended ones.
@@ -177,7 +177,7 @@ class PlatformHistory:
                 self._record_node_event(event)
 
     def pod_binding_intervals(self) -> Iterable[PodBindingInterval]:
-        """Yield the intervals of all pods on nodes: first the ended, then the current ones."""
+        """Yield the recorded intervals of pods on nodes: first the ended, then the current ones."""
         yield from self._ended_intervals
         yield from self._current_intervals.values()
 

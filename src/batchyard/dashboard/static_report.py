@@ -173,7 +173,7 @@ class DashboardViews:
     ) -> data_source.ViewJson | None:
         """Return the document of a page, limited to what the user may list; None if the page or its object is missing.
 
-        If the user may not list the objects of the page, the result is None or has only the field `forbidden`.
+        Depending on the page, forbidden content is omitted, or the result is None or has only the field `forbidden`.
         """
         compute_view = VIEWS.get(view)
         if compute_view is None:
@@ -205,9 +205,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 def render_static_report(views: DashboardViews, result: data_source.ViewJson | None = None) -> str:
-    """Return the HTML report, which contains the JSON documents of all dashboard pages.
+    """Return the HTML report, which contains the JSON documents of dashboard pages.
 
-    The report opens on the page of the run's `result`, if there is one.
+    At most DETAILS_MAX objects of a kind have a page. The report opens on the page of the run's `result`, if any.
     """
     result_document = {} if result is None else {"result": result}
     documents_json = _encode({**views.time(), "models": {**_all_documents(views), **result_document}}).decode()
@@ -231,7 +231,7 @@ def render_static_report(views: DashboardViews, result: data_source.ViewJson | N
 
 
 def bundled_script() -> str:
-    """Return all dashboard scripts joined into one, without imports; top-level names are unique across the scripts."""
+    """Return all dashboard scripts joined into one, without imports and the keyword `export`."""
     return "".join(_EXPORT_KEYWORD.sub("", _IMPORT_LINE.sub("", _read_text(f"js/{name}"))) for name in SCRIPTS)
 
 

@@ -149,7 +149,7 @@ def blocked_views(scheduler_cache: SchedulerCache) -> list[WorkloadView]:
 
 
 def blocked_entry_binding(scheduler_cache: SchedulerCache, user: ExplanationUser) -> BindingLimit | None:
-    """Return a limit that names the first of the `blocked_views()`, which is admitted next; None if there is none."""
+    """Return a limit that names the first of the `blocked_views()`; None if there is none."""
     waiting_views = blocked_views(scheduler_cache)
     if not waiting_views:
         return None
@@ -164,7 +164,7 @@ def simulate_decision(view: WorkloadView, queue: str, cache: SchedulerCache, pol
 
 
 def binding_of_refusal(decision: Decision, scheduler_cache: SchedulerCache) -> BindingLimit | None:
-    """Return why the scheduler rejected the Workload before it tried any flavor; otherwise None."""
+    """Return the misconfiguration or stop that kept the scheduler from trying any flavor; None if there is none."""
     if not isinstance(decision, StayPending) or decision.why.assignment is not None:
         return None
     stay_reason, queue = decision.why, decision.head.queue

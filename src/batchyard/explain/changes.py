@@ -60,9 +60,9 @@ class ChangeExplainer:
     def changes_part(
         self, case: ProposalCase, holders: Sequence[MissingQuotaHolder], user: ExplanationUser
     ) -> DocumentPart:
-        """Return the changes that would admit the Workload, each verified by simulation.
+        """Return the document field `changes`: the changes that would admit the Workload, verified by simulation.
 
-        The field `changesEnd` is set if no change was found, or if the search reached its limit. `holders` are the
+        The field `changesEnd` is added if no change was found, or if the search reached its limit. `holders` are the
         Workloads that hold the missing quota.
         """
         result = self._search_changes(case, holders, user)
@@ -105,11 +105,10 @@ class ChangeExplainer:
         return nonempty_fields(changes=changes, changesEnd="" if changes else remedy_of(waiting_case, self._cache))
 
     def unready_part(self, waiting_case: WaitingCase, user: ExplanationUser) -> DocumentPart:
-        """Return at most one change: the end of all Workloads with unready pods, because each blocks admissions.
+        """Return the fields `changes` and `changesEnd` for a Workload that waits until other Workloads are ready.
 
-        Blocked Workloads with pods that would be admitted first would block admissions too, so the change also
-        withdraws them. If any Workload is blocked, the change is proposed only if no further Workload with pods is
-        pending.
+        At most one change is proposed: it ends the Workloads with unready pods, and withdraws other blocked Workloads
+        with pods. It is omitted if its simulation does not admit the Workload, or if a further Workload may be first.
         """
         view, keys = waiting_case.view, blockers.unready_workloads(self._cache, self._reader)
         queue = self._cache.snapshot.queues[waiting_case.queues.cluster_queue_name]
@@ -173,7 +172,7 @@ class ChangeExplainer:
         return closing(CohortSimulation(self._cache, self._policy, view, queue, corrected_queue.objects))
 
     def owner_job(self, workload: Obj) -> Obj | None:
-        """Return the Job or JobSet of a Workload; None if it has none."""
+        """Return the Job or JobSet that controls a Workload; None if there is none."""
         owner = controller_of(workload)
         if owner is None:
             return None

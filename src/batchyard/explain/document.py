@@ -34,6 +34,7 @@ class FlavorResourceRequest(NamedTuple):
     """A pod set's request for one resource in one ResourceFlavor, with the ClusterQueue's available quota."""
 
     resource: str
+    #: The id of the flavor-resource in the snapshot.
     fr: int
     #: The request of the pod set, and the requests of earlier pod sets for the same flavor and resource.
     amount: int
@@ -98,16 +99,16 @@ class FlavorOutcome(NamedTuple):
 
 
 class PodSetFlavorOutcomes(NamedTuple):
-    """One pod set with the FlavorOutcome of every flavor of the ClusterQueue."""
+    """One pod set with the FlavorOutcome of each flavor in the resource groups that it requests resources of."""
 
     name: str
     pod_count: int
     outcomes: tuple[FlavorOutcome, ...]
-    #: A resource that no group of the ClusterQueue covers; '' if all are covered.
+    #: The first requested resource that no group of the ClusterQueue covers; '' if all are covered.
     uncovered_resource: str
 
     def grouped_outcomes(self) -> list[list[FlavorOutcome]]:
-        """Return the flavor outcomes as one list for each resource group of the ClusterQueue."""
+        """Return the flavor outcomes as one list for each resource group."""
         outcomes_by_group: dict[int, list[FlavorOutcome]] = {}
         for outcome in self.outcomes:
             outcomes_by_group.setdefault(outcome.group_index, []).append(outcome)
@@ -117,7 +118,7 @@ class PodSetFlavorOutcomes(NamedTuple):
 def assess_flavors(
     snapshot: Snapshot, queue: ClusterQueue, workload: WorkloadView, policy: SchedulingPolicy
 ) -> tuple[PodSetFlavorOutcomes, ...]:
-    """Return for each pod set whether it could use each flavor, given the flavors assigned to the earlier pod sets."""
+    """Return how the requests of each pod set fit each flavor, given the flavors assigned to the earlier pod sets."""
     may_preempt = queue.view.preemption.is_allowed
     preemptor = Preemptor(workload, queue, snapshot, policy.fair_strategies) if may_preempt else None
     assigner = FlavorAssigner(
@@ -404,7 +405,7 @@ def _unmanaged_reason(job: Obj, prebuilt_workload_key: Key | None, reader: Reade
 
 
 def pods_of(workload: Obj, reader: Reader) -> Sequence[Obj]:
-    """Return the pods of a Workload's Job or JobSet that have not ended, sorted by name; () without such an owner."""
+    """Return the pods of a Workload's Job or JobSet, without ended pods, sorted by name; () without such an owner."""
     owner = controller_of(workload)
     if owner is None or owner["kind"] not in _KIND_BY_JOB_KIND:
         return ()

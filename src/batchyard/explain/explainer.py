@@ -253,7 +253,7 @@ class Explainer:
     def why(self, key: Key, now: Instant, may_read: Callable[[str], bool] = may_read_all) -> DocumentPart | None:
         """Return the Explanation document of the object with a key; None if the object does not exist.
 
-        `may_read` reports whether the user may read a namespace. The names of Workloads in other namespaces are hidden.
+        `may_read` reports whether the user may read a namespace. Workload names in unreadable namespaces are hidden.
         """
         obj = self._reader.get(key)
         if obj is None:

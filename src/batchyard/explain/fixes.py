@@ -71,7 +71,7 @@ class _Correction(NamedTuple):
 
 
 class CorrectedQueue(NamedTuple):
-    """A Workload and the objects that it needs, all with their errors corrected, and the text and patches for this."""
+    """A Workload and the objects that it needs, as corrected, with the text and the patches of the corrections."""
 
     workload: Obj
     objects: CorrectedObjects
@@ -262,7 +262,7 @@ def _check_corrections(case: WaitingCase, view: ClusterQueueView, cache: Schedul
 def propose_local_queues(case: WaitingCase, cache: SchedulerCache, policy: SchedulingPolicy) -> Iterator[Proposal]:
     """Yield moves of the Workload to other LocalQueues of its namespace that would admit it, similar names first.
 
-    Nothing is yielded for limits other than MISCONFIGURED and STOPPED.
+    At most four are tried. Nothing is yielded for limits other than MISCONFIGURED and STOPPED.
     """
     if case.limit.limit not in {blockers.MISCONFIGURED, blockers.STOPPED}:
         return
@@ -276,8 +276,8 @@ def propose_local_queues(case: WaitingCase, cache: SchedulerCache, policy: Sched
 def propose_new_local_queues(case: WaitingCase, cache: SchedulerCache, policy: SchedulingPolicy) -> Iterator[Proposal]:
     """Yield the creation of LocalQueues of existing ClusterQueues that would admit the Workload, similar names first.
 
-    They replace a LocalQueue that does not exist, or whose ClusterQueue does not exist. In the latter case a new
-    LocalQueue is needed because the field `clusterQueue` is immutable.
+    At most four ClusterQueues are tried. The new LocalQueue replaces one that does not exist, or whose ClusterQueue
+    does not exist: the field `clusterQueue` is immutable.
     """
     if case.limit.limit != blockers.MISCONFIGURED or case.queues.cluster_queue_name in cache.snapshot.queues:
         return

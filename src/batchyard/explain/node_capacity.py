@@ -69,10 +69,7 @@ class NodeCapacityView:
         return (AUTOSCALER_LIMITS if _QUOTA_EXCEEDED_MESSAGE in message and FULL not in message else NODE_CAPACITY), ""
 
     def booting_pool_for(self, pods: Sequence[PodView]) -> str:
-        """Return the NodePool of the first booting machine if `pods` fit once all machines are ready, otherwise ''.
-
-        The autoscaler has no message about such pods: a ProvisioningRequest requested their machines.
-        """
+        """Return the NodePool of the first booting machine if `pods` fit once all machines are ready, otherwise ''."""
         groups = {group.name: group for pool_groups in self._scaling_index.groups.values() for group in pool_groups}
         machines = [each for each in self._scaling_index.machines.upcoming_machines.values() if each.group in groups]
         nodes = [upcoming_node(machine, groups[machine.group]) for machine in machines]
@@ -134,9 +131,9 @@ def propose_node_changes(
     user: ExplanationUser,
     unavailable_pools: frozenset[str] = frozenset(),
 ) -> Iterator[Proposal]:
-    """Yield changes that would give nodes to all of `pods`: more machines, fewer pods, or ending other Workloads.
+    """Yield changes that would give nodes to `pods`: more machines, fewer pods, or the end of other Workloads.
 
-    No machines are added to the `unavailable_pools`, for which the cloud has none.
+    No machines are added to the `unavailable_pools`.
     """
     yield from _machine_proposals(pods, node_capacity, unavailable_pools)
     yield from _pod_count_proposals(pods, node_capacity)

@@ -41,7 +41,7 @@ _HOLDERS_CHECKED_MAX: Final = 200
 
 @dataclass(slots=True)
 class PendingAnalysis:
-    """A pending Workload and its ClusterQueue, with a simulated scheduling decision and the outcome of every flavor."""
+    """A pending Workload and its ClusterQueue, with a simulated scheduling decision and the outcomes by flavor."""
 
     workload: Obj
     view: WorkloadView

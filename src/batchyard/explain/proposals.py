@@ -167,7 +167,7 @@ def _count_patches(case: ProposalCase, pod_set_index: int, pod_count: int) -> Se
 
 
 def propose_flavors(case: ProposalCase, build_view: ViewBuilder) -> Search:
-    """Search for tolerations or selectors with which the pods could use an excluded flavor and be admitted."""
+    """Search for changes of the pod templates with which the Workload could use an excluded flavor and be admitted."""
     for name in _excluded_flavors(case):
         flavor = case.simulation.snapshot.flavors.get(name)
         if flavor is None:
@@ -357,7 +357,7 @@ def propose_preemption_rules(case: ProposalCase) -> Search:
 def propose_borrowing_preemption(case: ProposalCase) -> Search:
     """Search for a change of `borrowWithinCohort` that suffices: its policy, or the lowest maxPriorityThreshold.
 
-    Kueue's validation requires that the ClusterQueue may reclaim quota at all.
+    Nothing is proposed if `reclaimWithinCohort` is Never, because Kueue's validation then rejects the policy.
     """
     view, priority = case.simulation.queue.view, case.view.priority
     if view.preemption.reclaim_within_cohort == "Never":

@@ -16,12 +16,12 @@ _NOT_MINIMAL: Final = "a smaller change may suffice: the search ended at its lim
 
 
 class Proposal(NamedTuple):
-    """A change that would admit a pending Workload, verified by simulation, with its text and its patches."""
+    """A change that would admit a Workload, or give nodes to its pods, with its text and its patches."""
 
     kind: str
     text: str
     apply: Sequence[Patch]
-    #: Whether the simulations showed that one unit less does not admit the Workload.
+    #: False if a smaller change may suffice, because the search ended at its limit.
     is_minimal: bool = True
 
     def document(self) -> dict[str, Any]:
@@ -30,7 +30,7 @@ class Proposal(NamedTuple):
         return fields if self.is_minimal else {**fields, "minimal": False, "given": _NOT_MINIMAL}
 
 
-#: A search, and a part of a search that returns a result.
+#: The generator of a search, and of a part of a search that returns the smallest amount found.
 Search: TypeAlias = Generator[HypotheticalChange | Proposal, bool, None]
 Trials: TypeAlias = Generator[HypotheticalChange, bool, "SearchedAmount"]
 

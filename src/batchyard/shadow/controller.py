@@ -133,12 +133,12 @@ class CurrentObjects:
         return self.previous_objects.get(key) or self.objects.get(key)
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
-        """Return an empty sequence: the Workload controller never looks up owned objects."""
+        """Return an empty sequence: objects are only found by key."""
         del uid, namespace
         return ()
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """Return an empty sequence: the Workload controller never lists objects."""
+        """Return an empty sequence: objects are only found by key."""
         del kind, namespace
         return ()
 
@@ -165,7 +165,7 @@ class LifecycleCheck:
         self._reported_actions: dict[Key, str] = {}
 
     def reset(self, events: Sequence[WatchEvent], now: Instant) -> None:
-        """Forget all objects and pending checks, and load the objects in `events`."""
+        """Replace the current objects by those in `events`, and forget pending checks."""
         for table in (self._current.objects, self._check_times, self._expected_actions, self._transitions):
             table.clear()
         for event in events:
@@ -174,8 +174,7 @@ class LifecycleCheck:
     def observe(self, events: Sequence[WatchEvent], now: Instant) -> Iterator[Divergence]:
         """Process watch events; yield a divergence for each contradiction in the status of a Workload.
 
-        Also yield one for each eviction, requeue or admission that only Kueue or only batchyard's controller makes,
-        once no later event can explain it.
+        Also yield one for each overdue difference from what batchyard's Workload controller would do.
         """
         self._now = now
         for event in events:
@@ -186,7 +185,7 @@ class LifecycleCheck:
         yield from self._find_missing_actions(now)
 
     def next_check_at(self) -> Instant | None:
-        """Return when evictions and requeues must be checked again even without a new watch event; None for never."""
+        """Return when a Workload must be checked again even without a new watch event; None for never."""
         due_times = [*self._check_times.values(), *(each.due_at for each in self._transitions.values())]
         return min((time for time in due_times if time > self._now), default=None)
 
@@ -425,7 +424,7 @@ class Followers:
         self._removed_counts.unseen_count += count
 
     def observe(self, events: Sequence[WatchEvent], now: Instant) -> None:
-        """Process watch events of one kind, in order of arrival, in all cohort trees; run the checks due at `now`."""
+        """Process watch events of one kind, in order of arrival, in their cohort trees; run the checks due at `now`."""
         if self._blocked_periods is not None:
             self._blocked_periods.observe(_workload_events(events), now)
         events_by_tree = self._group_events(events, now)
@@ -437,7 +436,7 @@ class Followers:
             self._report(finding)
 
     def next_check_at(self) -> Instant | None:
-        """Return when a cohort tree or an eviction must be checked even without a new watch event; None for never."""
+        """Return when a cohort tree or a Workload must be checked even without a new watch event; None for never."""
         times = (self._lifecycle_check.next_check_at(), *(follower.check_at for follower in self._followers.values()))
         return min((time for time in times if time is not None), default=None)
 

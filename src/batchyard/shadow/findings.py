@@ -30,9 +30,9 @@ class DivergenceType(StrEnum):
     NOT_PREEMPTED = "NotPreempted"
     #: Kueue evicts without a reason known to the model.
     EVICTED = "Evicted"
-    #: Kueue requeues a Workload that the model does not.
+    #: Kueue requeues a Workload that the model does not, or writes another requeue count.
     REQUEUED = "Requeued"
-    #: Both preempt the same victims, but Kueue's message gives another reason.
+    #: A message that Kueue wrote contradicts other fields of the Workload.
     MESSAGE = "Message"
     #: The model evicts, requeues or admits, and Kueue does not.
     NOT_DONE = "NotDone"

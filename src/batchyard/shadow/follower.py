@@ -123,7 +123,7 @@ def may_split(event: WatchEvent) -> bool:
 
 
 class ReplayCopy:
-    """A pickled copy of a replay's state; immutable objects are shared with the original instead of copied."""
+    """A pickled copy of a replay's state. Original and copies share watch events, Workload views and BlockedPeriods."""
 
     def __init__(self, original: DivergenceDetector) -> None:
         self._shared_objects: list[Any] = [NO_FLAVOR_ASSIGNMENT, SCAN_DONE]

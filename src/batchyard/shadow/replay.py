@@ -311,7 +311,7 @@ class EventBatch(NamedTuple):
 
 
 class ReplayOrder(NamedTuple):
-    """An order, other than that of arrival, in which watch events are replayed."""
+    """An order in which watch events are replayed, and when the model decides in between."""
 
     #: Changes that arrived within this time are processed together.
     period: Duration
@@ -363,8 +363,8 @@ def _order_queues_first(batches: Sequence[EventBatch]) -> Sequence[EventBatch]:
 def split_after_decisions(batches: Sequence[EventBatch]) -> Iterator[Sequence[EventBatch]]:
     """Yield groups of batches of one watch event each, ordered by resource version.
 
-    A group ends with a decision of Kueue, or with the last of several decisions in a row. No API guarantees that
-    resource versions of several kinds are comparable. They are if one store keeps all kinds.
+    Each group except the last ends with a decision of Kueue, or with the last of several decisions in a row. No API
+    guarantees that resource versions of several kinds are comparable. They are if one store keeps all kinds.
     """
     group: list[EventBatch] = []
     now: Instant = 0

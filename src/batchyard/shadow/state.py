@@ -96,7 +96,7 @@ class SchedulerModel:
         return None if event is None else event.obj
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
-        """Return an empty sequence: the scheduler cache never looks up owned objects."""
+        """Return an empty sequence: the model does not record owners."""
         del uid, namespace
         return ()
 

@@ -74,7 +74,7 @@ def _missing_quota(snapshot: Snapshot, node: QuotaNode, view: WorkloadView, reso
 class SharedPendingReasons:
     """Shares pending reasons among Workloads with equal requests and constraints in one namespace and ClusterQueue.
 
-    The scheduler decides equal Workloads alike, and writes the reason to one of them only.
+    The scheduler may write the reason to only one of several equal Workloads.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -82,7 +82,10 @@ class SharedPendingReasons:
         self._reasons: dict[tuple[object, str, str], tuple[str, str]] = {}
 
     def with_reason(self, view: WorkloadView, row: ViewJson) -> ViewJson:
-        """Return the row of a pending Workload with its pending reason. Call this in scheduling order."""
+        """Return the row of a pending Workload, with the reason of an equal Workload in an earlier call if it has none.
+
+        Call this method in scheduling order.
+        """
         reason_group = view.shape, view.namespace, row["clusterQueue"]
         if row["why"]:
             self._reasons.setdefault(reason_group, (row["reason"], row["why"]))

@@ -78,7 +78,7 @@ class LiveKernel:
         self._virtual_loop.cancel(ticket)
 
     def call_soon(self, work: Work) -> None:
-        """Schedule a callback for the current instant, after all callbacks that are due now."""
+        """Schedule a callback for the instant `now`, after the callbacks that are already due at it."""
         self._virtual_loop.call_soon(work)
         self._schedule_slice()
 
@@ -109,7 +109,7 @@ class LiveKernel:
         self._schedule_slice()
 
     def stop(self) -> None:
-        """Stop the event loop: no more callbacks run."""
+        """Stop the event loop. During a callback, those that are due may still run, for up to SLICE_SECONDS_MAX."""
         self.is_stopped = True
         if self._timer is not None:
             self._timer.cancel()

@@ -141,7 +141,7 @@ _LOG: Final = logging.getLogger("batchyard")
 
 
 class MachineClock:
-    """Keeps the clock of an event loop synchronized with the machine's wall clock."""
+    """Sets the clock of an event loop forward when the machine's wall clock is ahead of it."""
 
     def __init__(self, kernel: LiveKernel, real_time_timers: Kernel, clock: Callable[[], Instant]) -> None:
         self._kernel = kernel

@@ -1,4 +1,4 @@
-"""The machine's wall clock, CPU clock and real-time timers. Other modules read clocks only through this module."""
+"""The machine's wall clock, monotonic clock and CPU clock, and real-time timers."""
 
 import asyncio
 import time
@@ -57,7 +57,7 @@ class LoopTimers:
         self._loop.call_soon(work)
 
     def stop(self) -> None:
-        """Cancel all scheduled callbacks."""
+        """Cancel the pending callbacks of `call_at`."""
         for handle in self._timers.values():
             handle.cancel()
         self._timers.clear()

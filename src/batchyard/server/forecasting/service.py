@@ -197,7 +197,10 @@ class CalibrationLoop:
         self.check_forecasts()
 
     def check_forecasts(self) -> None:
-        """Compare due forecasts with actual start times. For a day after `record_use`, also request new forecasts."""
+        """Compare due forecasts with actual start times.
+
+        For a day after `record_use`, also request new forecasts, at most once every CALIBRATION_INTERVAL.
+        """
         now = self._clock()
         new_calibration = calibration.apply_outcomes(self.calibration, now, self._actual_outcome)
         if new_calibration != self.calibration:

@@ -29,7 +29,7 @@ from batchyard.store.journal_file import JournalError
 _SHARED_ENCODINGS_MAX: Final = 512
 #: Maximum length of a cached encoding in bytes.
 _SHARED_LENGTH_MAX: Final = 64 * 1024
-#: The size in bytes of a piece of a long response, and the maximum number of list items in a piece.
+#: The approximate limits of a piece of a long response: its size in bytes, and its number of list items.
 PIECE_SIZE: Final = 256 * 1024
 _PIECE_ITEMS_MAX: Final = 1_000
 _encode: Final = msgspec.json.Encoder().encode
@@ -55,8 +55,8 @@ def encode_shared(value: Any) -> bytes:
 def encode_in_pieces(body: Mapping[str, Any]) -> Iterator[bytes]:
     """Yield the JSON encoding of a response body, with a final newline, in one or several pieces.
 
-    Only a list of ConvertedItems is split: into pieces of about PIECE_SIZE bytes and at most _PIECE_ITEMS_MAX items,
-    which are encoded lazily. A piece is longer if one item is larger.
+    Only a list of ConvertedItems is split: into pieces of about PIECE_SIZE bytes or _PIECE_ITEMS_MAX items, which are
+    encoded lazily.
     """
     name, items = next(((name, value) for name, value in body.items() if isinstance(value, ConvertedItems)), ("", ()))
     encoded_head = _encode({field: value for field, value in body.items() if field != name})
@@ -85,7 +85,7 @@ _NOT_STORED: Final = api_request.StatusError(
     500, "InternalError", "Internal error occurred: the change was not stored, because the journal cannot be written"
 )
 _encoder: Final = msgspec.json.Encoder()
-#: Paths of health checks, which have priority over all other requests.
+#: Path prefixes of health checks, which are urgent requests.
 _HEALTH_PATHS: Final = ("/healthz", "/livez", "/readyz")
 #: The expected duration of a request in seconds, and the assumed seconds for reading one byte of its body.
 _EXPECTED_REQUEST_SECONDS: Final = 0.0005

@@ -193,7 +193,10 @@ _EXPECTED_TURN_SECONDS: Final = 0.001
 
 
 class ResponseTurns:
-    """Writes the parts of all long responses alternately, with fair queueing by the time spent on each user."""
+    """Runs callbacks of users, such as writing a part of a long response, one per iteration of the asyncio loop.
+
+    Fair queueing by the time spent on each user determines their order.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -201,7 +204,7 @@ class ResponseTurns:
         self._is_scheduled = False
 
     def scheduler_for(self, user: UserInfo) -> Callable[[Work], None]:
-        """Return a function that queues a callback, which writes the next part of a response to this user."""
+        """Return a function that queues a callback for this user's turn."""
         flow_name, is_urgent = flow_of(user), is_exempt_from_limits(user)
 
         def take_turn(work: Work) -> None:

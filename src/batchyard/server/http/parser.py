@@ -122,7 +122,7 @@ class RequestParser:
         self.feed("\r\n".join([*lines, "", ""]).encode("latin-1") + remaining_data)
 
     def reject_late(self, error: StatusError) -> bool:
-        """Stop parsing, and reject the request whose body is late. Return False if no body was being received."""
+        """Stop parsing, and reject the request whose body is late. Return False if there is no such request."""
         request, self._current_request, self.is_over = self._current_request, None, True
         if request is not None:
             self._pass_to_sink(request, error)

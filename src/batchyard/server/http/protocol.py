@@ -58,7 +58,7 @@ class StreamSink(Protocol):
 
     @property
     def accepts_data(self) -> bool:
-        """Whether the connection accepts more data now. If not, it calls the stream's `write_next` once it does."""
+        """Whether the connection accepts data now. If not, the connection calls `write_next` once it accepts data."""
 
     def write_part(self, part: bytes) -> None:
         """Write a part of the streaming response."""
@@ -157,7 +157,7 @@ class ResponsePieces:
         self._pieces = pieces
 
     def take(self) -> Iterator[bytes]:
-        """Return an iterator that encodes the response's pieces lazily. This method can be called only once."""
+        """Return the iterator over the response's encoded pieces, and mark the response as over."""
         self.is_over = True
         return self._pieces
 
@@ -255,7 +255,7 @@ class HttpProtocol(asyncio.Protocol):
         self._transport = _CLOSED_TRANSPORT  # breaks the reference cycle with the transport
 
     def eof_received(self) -> None:
-        """Close the connection at once: a client that half-closes it gets no further responses."""
+        """Drop the requests and the stream of a connection that the client half-closed; asyncio then closes it."""
         self._is_lost = True
         self._queued_requests.clear()
         if self._stream is not None:

@@ -33,7 +33,7 @@ class ApiServerAccess(NamedTuple):
 
     url: str
     tls: ssl.SSLContext | bool
-    #: The Authorization header; '' for a client certificate.
+    #: The value of the Authorization header; '' if requests have none, for example with a client certificate.
     authorization: str
     proxy: str | None
     #: The expected name in the server's certificate; '' for the host of the URL.

@@ -1,6 +1,6 @@
 """The decision ledger: the controllers' decisions with reasons, in a SQLite file that a background thread writes.
 
-Entries are only added; beyond a limit the oldest are deleted. A damaged file is renamed and replaced by an empty one,
+Beyond a limit, the oldest entries are deleted. A damaged file is renamed and replaced by an empty one,
 because the ledger only explains decisions. A power loss may lose the last entries.
 """
 

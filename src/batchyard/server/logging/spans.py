@@ -65,7 +65,7 @@ class SpanExport:
         yield gauge_text(metric("batchyard_spans_lost_total"), [((), self.lost_count)])
 
     async def close(self) -> None:
-        """Send the queued spans, as many as possible within _CLOSE_TIMEOUT seconds, and stop the export."""
+        """Send the queued spans until _CLOSE_TIMEOUT seconds have passed or the connection fails; count lost spans."""
         if self._send_task is not None:
             self._send_task.cancel()
             await asyncio.gather(self._send_task, return_exceptions=True)

@@ -46,7 +46,7 @@ class HttpTransport:
         return KernelTransport(self, post)
 
     async def close(self) -> None:
-        """Cancel all requests in progress, and close the connections."""
+        """Cancel the coroutines of `start`, and close the connections."""
         open_tasks = list(self._tasks)
         for task in open_tasks:
             task.cancel()
@@ -62,7 +62,7 @@ class HttpTransport:
     async def ask(self, request: HttpRequest) -> HttpResponse:
         """Send a request and return the response, with code 0 if the connection fails or the request times out.
 
-        After a 401, retry once with renewed credentials.
+        After a 401, load the credentials again, and retry once if there are new ones.
         """
         response = await self._send_request_once(request)
         if response.code == _UNAUTHORIZED and await self._renew_credentials():

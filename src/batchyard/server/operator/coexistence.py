@@ -222,14 +222,17 @@ class ConfigurationResult(NamedTuple):
 
     configuration: Obj | None
     message: str
-    #: Whether a ConfigMap exists whose Configuration could not be read.
+    #: Whether the Configuration could not be read, although a ConfigMap exists or may exist.
     is_unreadable: bool = False
 
 
 async def read_kueue_configuration(
     sender: RequestSender, config_maps: Sequence[ConfigMapName] = (KUEUE_CONFIG_MAP, OPERATOR_CONFIG_MAP)
 ) -> ConfigurationResult:
-    """Read Kueue's Configuration from the first of these ConfigMaps that exists, and return it with a message."""
+    """Read Kueue's Configuration from the first of these ConfigMaps for which the server does not return 404.
+
+    Return the Configuration with a message.
+    """
     for config_map in config_maps:
         response = await send_with_retries(sender, HttpRequest("GET", config_map.path))
         name = f"ConfigMap {config_map.name} of {config_map.namespace}"

@@ -1,7 +1,7 @@
 """HTTP endpoints of `batchyard operator` and `batchyard shadow`: health, metrics, and the dashboard.
 
-The dashboard is for users with a token of the API server. Only the leader serves it, because other replicas have no
-objects in memory.
+The dashboard is for users with a token of the API server. An operator serves it only while it leads, because other
+replicas have no objects in memory.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ class StreamHub:
             stream.feed(events)
 
     def touch(self) -> None:
-        """Refresh all dashboard streams, after a change that does not concern an API object."""
+        """Mark all dashboard streams as stale, after a change that does not concern an API object."""
         for stream in list(self._streams):
             stream.mark_stale()
 
@@ -55,8 +55,8 @@ class StreamHub:
 class OperatorPage:
     """The HTTP handlers of the dashboard.
 
-    `models` returns the handler that computes the data of pages, and the hub of their streams. It returns None while
-    there is no data, because this replica does not lead or has not read all objects.
+    `models` returns the handler that computes the data of pages, and the hub of their streams. `models` returns None
+    while there is no data, because this replica does not lead or has not read all objects.
     """
 
     def __init__(

@@ -30,9 +30,9 @@ class DefinitionsClient(Protocol):
 
 
 async def install_definitions(api_client: DefinitionsClient, kinds: Sequence[str]) -> Sequence[str]:
-    """Install the CustomResourceDefinitions of custom kinds that the server does not serve; return a message for each.
+    """Install the CustomResourceDefinitions of those custom `kinds` for which the server returns 404.
 
-    Kubernetes' own kinds are ignored.
+    Return a message for each. Kubernetes' own kinds are ignored.
     """
     unserved_kinds = [info for info in _installable_kinds(kinds) if not await _is_served(api_client, info)]
     return [await _install_definition(api_client, info) for info in unserved_kinds]
@@ -82,7 +82,10 @@ class WatchErrorLog:
         self._reported: dict[str, None] = {}
 
     def news(self, informer: Informer, all_informers: Iterable[Informer]) -> str:
-        """Return the error or recovery to report after an informer got a response; '' if there is nothing new."""
+        """Return the error or recovery to report after an informer got a response, and record it as reported.
+
+        Return '' if there is nothing new.
+        """
         if informer.trouble:
             if informer.trouble in self._reported:
                 return ""

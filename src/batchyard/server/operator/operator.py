@@ -1,6 +1,6 @@
 """The operator (`batchyard operator`): the controllers in their own process, for the objects of a remote API server.
 
-It waits for leadership, syncs its informers, and then runs the controllers. Other replicas only wait and serve
+It waits for leadership, syncs its informers, and then runs the controllers. The other replicas wait, and serve
 webhooks. A replica that loses leadership exits, and its supervisor (such as the kubelet) restarts it. Controllers use
 the server's time (`clocks/server.py`).
 """

@@ -1,7 +1,6 @@
 """The shadow (`batchyard shadow`): reports the decisions of a cluster's Kueue that differ from batchyard's.
 
-It writes nothing: its transport rejects writes. So it needs no leader election, and any number of shadows can run. It
-uses the local clock.
+It writes no objects, so it needs no leader election, and any number of shadows can run. It uses the local clock.
 """
 
 import asyncio
@@ -146,7 +145,7 @@ class Shadow:
         self.client.start()
 
     def stop(self) -> None:
-        """Stop the comparison of decisions, and all timers."""
+        """Stop the comparison of decisions, and cancel its timers."""
         self._controller.is_over = True
         self._timers.stop()
 

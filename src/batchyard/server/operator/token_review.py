@@ -1,7 +1,7 @@
 """Authentication and authorization of dashboard users by the API server, with cached reviews.
 
 The operator sends TokenReviews and SubjectAccessReviews as itself, for which it needs `system:auth-delegator`. Users of
-its dashboard therefore see exactly the objects that they can list at the API server.
+its dashboard therefore see the objects that they may list at the API server.
 """
 
 import asyncio

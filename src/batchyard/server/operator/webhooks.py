@@ -221,7 +221,7 @@ class CertificateTargets(NamedTuple):
 class CertificateRotator:
     """Rotates the webhook certificates in their Secret, and publishes their CA certificates in `caBundle` fields.
 
-    `context` is a TLS context that always serves the current certificate.
+    `context` is the TLS context of the webhook server, with the current certificate.
     """
 
     def __init__(self, targets: CertificateTargets, sender: HttpTransport, report: Callable[[str], None]) -> None:

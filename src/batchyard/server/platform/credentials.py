@@ -82,7 +82,7 @@ class CertificateAuthority:
     def issue_client_certificate(
         self, user: str, groups: Sequence[str], valid_for: Duration = _VALID_FOR
     ) -> SignedCertificate:
-        """Issue a TLS client certificate that authenticates this user with these groups, for `valid_for` from now."""
+        """Issue a TLS client certificate for a user and groups. `valid_for` counts from the constructor's `now`."""
         return self._sign_certificate(
             self._certificate_builder(_subject_name(user, groups), valid_for), ExtendedKeyUsageOID.CLIENT_AUTH, None
         )

@@ -92,7 +92,7 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def running_process_in(folder: Path) -> PlatformProcess | None:
-    """Return the platform process that uses a data directory; None if there is none or the state file is stale."""
+    """Return the platform process that the state file names; None if the file is missing, invalid or stale."""
     try:
         state: dict[str, Any] = json.loads((folder / STATE_FILE).read_text("utf-8"))
         process = PlatformProcess(int(state["pid"]), str(state["url"]), int(state.get("guard", 0)))
@@ -123,7 +123,7 @@ class PlatformOptions:
 
     folder: Path
     port: int = 0
-    #: Whether to serve without TLS and credentials, to every process that can reach the loopback interface.
+    #: Whether to serve without TLS and authentication.
     is_insecure: bool = False
     #: The address to listen on; other machines can reach it unless it is the loopback.
     address: str = LOOPBACK

@@ -1,7 +1,7 @@
 """Group commit: store changes that arrive during a journal write are written together in the next transaction.
 
-A batch of `LARGE_BATCH_SIZE` changes is written without waiting for the transaction before it, because a larger batch
-costs no less per change, and the event loop would idle while all clients wait for their responses.
+A batch of `LARGE_BATCH_SIZE` changes is written without waiting for the transaction before it. A larger batch costs no
+less per change, and the event loop would idle while all clients wait for their responses.
 
 Callers that wait for a revision are notified when it is durable. Watches of API clients receive changes only then,
 so that no client sees a change that a crash reverts. If the journal cannot be written (the disk is full), the state in
@@ -169,7 +169,7 @@ class GroupCommit:
             watch.end()
 
     async def close(self) -> None:
-        """Write the remaining changes to the journal, then stop the writer thread."""
+        """Wait until the remaining changes are written or a write has failed, then stop the writer thread."""
         while self._collected_changes or self._transactions_in_progress:
             if self._all_written is None or self._all_written.done():
                 self._all_written = self._loop.create_future()

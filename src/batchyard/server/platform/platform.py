@@ -1,4 +1,4 @@
-"""The embedded platform (`batchyard up`): a durable store, all controllers, and an API server, in one process."""
+"""The embedded platform (`batchyard up`): a durable store, controllers, and an API server, in one process."""
 
 import asyncio
 import json
@@ -280,7 +280,7 @@ _NO_CERTIFICATE: Final = "# The API is served without TLS.\n"
 
 
 class EmbeddedPlatform:
-    """The components of a running platform: the store, the controllers, the API server, and this machine as a node.
+    """The components of a running platform: the store, the controllers, the API server, and optionally a local node.
 
     It must be created within the asyncio loop that runs it.
     """
@@ -412,7 +412,10 @@ class EmbeddedPlatform:
         self._server.add_put_handler(CLOCK_PATH, clock_control.put)
 
     def create_dispatcher(self, watchdog: RequestWatchdog | None = None) -> RequestDispatcher:
-        """Create the dispatcher of HTTP requests; the watchdog, if given, is notified of each execution."""
+        """Create the dispatcher of HTTP requests, and count its watches in the metrics.
+
+        The watchdog, if given, is notified when the execution of a request begins and ends.
+        """
         metrics = self._metrics
         revision = lambda: self._store.revision  # noqa: E731 - reads one field
         dispatcher = RequestDispatcher(self._server, self._kernel, self._commit, revision, metrics.requests, watchdog)
@@ -430,7 +433,7 @@ class EmbeddedPlatform:
         self._commit.end_watches()
 
     async def close(self) -> None:
-        """Stop all components, write the remaining changes to the journal, and close the journal."""
+        """Stop the components, wait for the remaining writes to the journal, and close the journal."""
         self._kernel.stop()
         self._forked_work.close()
         if self._forecast_engine is not None:

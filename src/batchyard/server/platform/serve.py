@@ -156,8 +156,7 @@ _ALL_ADDRESSES: Final = ("0.0.0.0", "::")  # noqa: S104 - an address that users 
 _SERVER_CERTIFICATE: Final = "server.pem"
 #: The DNS names by which pods reach the platform, besides its address.
 _API_HOSTS: Final = tuple(f"kubernetes{end}" for end in ("", ".default", ".default.svc", ".default.svc.cluster.local"))
-#: The interpreter's switch interval in seconds, for which the journal thread waits at most for the GIL. It needs the
-#: GIL shortly, a dozen times for each transaction.
+#: The interpreter's switch interval in seconds. The journal thread needs the GIL about a dozen times per transaction.
 _THREAD_SWITCH_INTERVAL: Final = 0.0005
 
 
@@ -177,9 +176,9 @@ async def serve_platform(
     `on_ready` is called with the platform's URL once the platform listens. Without `forecast_functions` the platform
     serves no forecasts.
 
-    Raises PortError if the platform cannot listen, JournalError if the journal cannot be opened or written,
-    ClusterConflictError if `cluster` contradicts the stored Cluster, CredentialsError for damaged credentials,
-    SpawnerError if this machine cannot be a node, and OSError for other files.
+    Raises PortError if the platform cannot listen, and JournalError if the journal cannot be opened or written. Raises
+    ClusterConflictError if `cluster` contradicts the stored Cluster, and CredentialsError for damaged credentials.
+    Raises SpawnerError if this machine cannot be a node, and OSError for other files.
     """
     audit_log = None if options.audit_log is None else AuditLog(options.audit_log)
     with _create_listener(options) as listener, nullcontext() if audit_log is None else closing(audit_log):

@@ -261,7 +261,10 @@ class WebSocket:
         self._transport.set_reading(is_reading=is_reading)
 
     def close(self, code: CloseReason = CloseReason.NORMAL_CLOSURE) -> None:
-        """Send a close frame with this code; close the connection after the client's close frame or a timeout."""
+        """Send a close frame with this code, and close the connection after the client's close frame or a timeout.
+
+        Do nothing if the WebSocket is closed already.
+        """
         if not self._is_closed:
             self._is_closed = True
             self._transport.send(bytes(self._frames.close(code)))

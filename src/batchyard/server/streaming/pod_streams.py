@@ -114,7 +114,7 @@ class TerminalSizeParser:
         self._incomplete_size = b""
 
     def feed_bytes(self, data: bytes) -> list[tuple[int, int]]:
-        """Parse received bytes; return the terminal sizes that are complete now, as pairs of columns and rows."""
+        """Parse received bytes; return the complete valid terminal sizes as pairs of columns and rows."""
         *size_documents, self._incomplete_size = (self._incomplete_size + data).replace(b"}", b"}\n").split(b"\n")
         self._incomplete_size = self._incomplete_size[:TERMINAL_SIZE_BYTES_MAX]
         return [size for document_text in size_documents if (size := _parse_size(document_text)) is not None]

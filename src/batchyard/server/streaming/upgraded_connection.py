@@ -112,10 +112,10 @@ class UpgradedConnection(asyncio.Protocol):
         self._schedule_processing()
 
     def eof_received(self) -> None:
-        """Close the connection at once: a client that half-closes it gets no further data."""
+        """Return None, so that asyncio closes the connection: half-closed connections are not supported."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Notify the protocol handler that the connection is lost."""
+        """Unregister the connection, and notify the protocol handler that it is lost."""
         self._timer.cancel()
         self._connections.leave(self)
         upgrade_handler, self._handler = self._handler, None
