@@ -178,7 +178,7 @@ _encode: Final = msgspec.json.Encoder(order="sorted").encode
 
 
 def apply_strategic_merge_patch(value: Obj, patch: Obj, merge_schema: MergeSchema) -> dict[str, Any]:
-    """Return a mapping after a strategic merge patch. Raises StatusError if the patch is malformed."""
+    """Return a mapping after a strategic merge patch. Raises StatusError if the patch cannot be applied."""
     if _DIRECTIVE_KEY in patch:
         return _apply_directive(patch)
     merged_object = dict(value)

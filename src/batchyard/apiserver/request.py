@@ -53,7 +53,7 @@ ANONYMOUS: Final = UserInfo("system:anonymous", (UNAUTHENTICATED_GROUP,))
 
 
 def certificate_user(name: str, groups: tuple[str, ...]) -> UserInfo:
-    """Return the user that a verified client certificate names."""
+    """Return the user that a verified client certificate names, with `system:authenticated` as a further group."""
     return UserInfo(name, (*groups, AUTHENTICATED_GROUP))
 
 
@@ -137,7 +137,7 @@ class ApiRequest(NamedTuple):
 
 
 class Response(NamedTuple):
-    """An API response: status code, and an object or text as body."""
+    """An API response: status code, and an object, text or bytes as body."""
 
     code: int
     body: Any
@@ -463,7 +463,7 @@ def check_watch_options(request: ApiRequest) -> None:
 
 
 def timeout_seconds(request: ApiRequest) -> int:
-    """Return the timeout of a request in seconds; 0 if unset. Raises StatusError if it is not a number."""
+    """Return the timeout of a request in seconds; 0 if unset. Raises StatusError if it is not an integer."""
     text = request.query.get("timeoutSeconds", "0")
     if not _INTEGER_PATTERN.fullmatch(text):
         raise bad_request(f'timeoutSeconds: "{text}" is not a number')
@@ -471,7 +471,7 @@ def timeout_seconds(request: ApiRequest) -> int:
 
 
 def limit_of(request: ApiRequest) -> int:
-    """Return the maximum number of objects to list; 0 for all. Raises StatusError if `limit` is not a number."""
+    """Return the maximum number of objects to list; 0 for all. Raises StatusError if `limit` is not an integer."""
     text = request.query.get("limit", "")
     if not text:
         return 0

@@ -114,7 +114,7 @@ class LeaderElector:
         return self._request_lease_read()
 
     def release_observed_lease(self, response: HttpResponse, now: Instant) -> HttpRequest | None:
-        """Return a request that releases the Lease in this response; None if it has no Lease of this candidate."""
+        """Return a request that releases the Lease in a response; None if the response has none of this candidate."""
         lease = lease_in(response)
         if lease is None:
             return None
@@ -187,14 +187,14 @@ class Leadership:
         self._has_led = False
         self._attempts = 0
         self._is_over = False
-        #: Called with an error of reading or writing the Lease, once for each different error.
+        #: Called with an error of reading or writing the Lease, unless it is the same as in the last response.
         self.on_trouble: Callable[[str], None] = _ignore_error
         self._last_error = ""
         self.on_leading: Callable[[], None] = _noop
         self.on_lost: Callable[[], None] = _noop
 
     def start(self) -> None:
-        """Start trying to take the Lease, until `end` is called or leadership is lost."""
+        """Start to take and renew the Lease, until `end` is called or leadership is lost."""
         self._start_attempt()
 
     def may_write(self) -> bool:

@@ -71,7 +71,7 @@ class WriteRefusedError(Exception):
 
 
 class ReadOnlyTransport:
-    """A transport that passes GET requests on to another transport and rejects all others."""
+    """A transport that passes GET requests without a body on to another transport and rejects all others."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -222,7 +222,7 @@ def name_of(write: Write) -> str:
 
 
 def to_wire_format(obj: Obj, served_kind: ServedKind) -> dict[str, Any]:
-    """Return an object as it is sent to the server: with times in whole seconds, as Kubernetes clients send them."""
+    """Return an object as it is sent to the server: with metav1.Time fields in whole seconds."""
     return cut_times_to_seconds(dict(obj), time_locations(served_kind, served_kind.storage_version))
 
 
@@ -266,7 +266,7 @@ def is_retriable(write: Write, response: HttpResponse) -> bool:
 
 
 def may_have_succeeded(response: HttpResponse) -> bool:
-    """Return whether the response to a sent request is missing, so that the server may have processed the request."""
+    """Return whether the server may have processed a request although its response was lost."""
     return response.code in _LOST_RESPONSE_CODES and response.was_sent
 
 
