@@ -191,7 +191,7 @@ def _remove_item_fields(value: Sequence[Any], fields: FieldSet, schema: MergeSch
 
 
 def with_named_fields(fields: FieldSet, schema: MergeSchema) -> FieldSet:
-    """Return a field set that also contains the parents of its paths, if the schema declares these fields by name."""
+    """Return a field set to which the parents of its paths are added, as far as the schema declares them by name."""
     named_fields: dict[str, Any] = {}
     for step, nested in fields.items():
         if step == SELF_MARK:

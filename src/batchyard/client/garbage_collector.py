@@ -58,7 +58,7 @@ class GarbageCollector:
         """Return the sorted keys of the dependents of the owner with this uid and namespace ('' if cluster-scoped)."""
         return self._owners.dependents(uid, namespace)
 
-    def recall(self, events: Sequence[client.WatchEvent]) -> None:
+    def observe_existing(self, events: Sequence[client.WatchEvent]) -> None:
         """Record all objects that exist at the start, passed as ADDED events, and owners that no longer exist."""
         for event in events:
             self.observe(event)

@@ -134,7 +134,7 @@ class ObjectCache:
 #: The maximum number of objects in one page of a list.
 LIST_PAGE_SIZE: Final = 500
 #: The minimum timeout of a watch; the maximum is twice as long.
-WATCH_LASTS: Final = 300  # seconds
+WATCH_SECONDS_MIN: Final = 300  # seconds
 #: The timeout of a request for one page of a list.
 _PAGE_TIMEOUT: Final = 60 * SECOND
 #: The delay before the informer lists a kind again that the server does not serve.
@@ -222,7 +222,9 @@ class Informer:
             return NextRequest(request, False, delay)
         self.watches += 1
         self._has_received = False
-        timeout_seconds = WATCH_LASTS + draw_integer(self._seed, self.info.constant, str(self.watches)) % WATCH_LASTS
+        timeout_seconds = (
+            WATCH_SECONDS_MIN + draw_integer(self._seed, self.info.constant, str(self.watches)) % WATCH_SECONDS_MIN
+        )
         query = f"watch=1&allowWatchBookmarks=true&resourceVersion={self.revision}&timeoutSeconds={timeout_seconds}"
         watch_timeout = timeout_seconds * SECOND
         request = transport.HttpRequest("GET", f"{path}?{query}{self._label_selector_query()}", timeout=watch_timeout)

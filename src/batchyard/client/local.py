@@ -389,9 +389,9 @@ class LocalClient:
         """
         self._collector.scopes = scope_lookup
 
-    def recall(self, events: Sequence[client.WatchEvent]) -> None:
+    def observe_existing(self, events: Sequence[client.WatchEvent]) -> None:
         """Pass all objects that are in the store at the start, as ADDED events, to the garbage collector."""
-        self._collector.recall(events)
+        self._collector.observe_existing(events)
         if not self._is_delivery_scheduled:
             self._schedule_delivery()
 

@@ -322,7 +322,7 @@ class StalenessCheck:
         #: The listed objects of each kind whose watch has not caught up yet.
         self._unconfirmed_lists: dict[str, _ListedObjects] = {}
 
-    def ask(self) -> None:
+    def request_check(self) -> None:
         """Request a staleness check; do nothing if one is scheduled or running."""
         if not self._is_running:
             self._is_running = True

@@ -195,7 +195,7 @@ class CompiledExpression(NamedTuple):
     """A compiled CEL expression, and whether it uses `oldSelf`."""
 
     program: Any
-    #: Whether it uses `oldSelf`; such a rule is skipped on creation.
+    #: Whether it uses `oldSelf`.
     uses_old_self: bool
 
 
