@@ -358,11 +358,11 @@ def is_managed_namespace(name: str, namespace_selector: meta.Selector | None, fi
 
 
 def queue_job(job: meta.Obj, find_object: FindObject, namespace_selector: meta.Selector | None = None) -> meta.Obj:
-    """Return a new Job or JobSet, suspended if it has a queue, after the defaults for queue and priority class are set.
+    """Return a new Job or JobSet with the default queue and priority class, suspended if it then has a queue.
 
     The defaults apply if a LocalQueue or WorkloadPriorityClass `default` exists. In a Namespace that Kueue does not
-    manage, only the priority class is set. A child job gets no defaults, and is suspended only if Kueue manages no
-    ancestor. Raises Forbidden if an ancestor of a child job is missing.
+    manage, only the default priority class applies. A child job gets no defaults, and is suspended only if Kueue
+    manages no ancestor. Raises Forbidden if an ancestor of a child job is missing.
     """
     if meta.controlling_job_key(job) is not None:
         return job if _has_managed_ancestor(job, find_object) else _suspend_queued_job(job)

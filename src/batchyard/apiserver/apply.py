@@ -561,7 +561,7 @@ class InProcessFieldManager:
         self._now = now
 
     def claim_fields(self, write: Write, get: Callable[[Key], Obj | None]) -> Write:
-        """Return a controller's update with new `managed_fields`, which own the fields that the update changes.
+        """Return a controller's update with `managed_fields` in which the controllers own the fields that it changes.
 
         Changes of a stored status are not recorded. Other writes are returned unchanged, and so are updates of objects
         that are not stored, not served or without `managedFields`.

@@ -83,7 +83,7 @@ def _build_documents(resources: Sequence[Resource]) -> dict[str, Mapping[str, An
 def versions_by_group(resources: Sequence[Resource]) -> dict[str, list[str]]:
     """Return the versions of each group, the preferred one first.
 
-    The groups of the core and of the most common APIs of Kubernetes come first, the others follow by name.
+    The core group and other groups of Kubernetes come first, in its order; the rest follows by name.
     """
     groups: dict[str, dict[str, None]] = {}
     for served_kind in (resource.served_kind for resource in resources):

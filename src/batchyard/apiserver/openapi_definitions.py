@@ -66,7 +66,7 @@ def schema_name(served_kind: ServedKind, version: str) -> str:
 
 
 def schemas_of(served_kind: ServedKind, version: str) -> Schemas:
-    """Return the OpenAPI schemas of a kind in a version, by name: that of the kind first, then all referenced ones."""
+    """Return the OpenAPI schemas of a kind in a version, by name: that of the kind first, then the referenced ones."""
     schemas = _collect_schemas(
         schema_name(served_kind, version), load_scope_for_kind(served_kind, version), served_kind.kind
     )

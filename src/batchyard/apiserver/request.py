@@ -83,7 +83,10 @@ def account_groups(namespace: str) -> tuple[str, ...]:
 
 
 def flow_of(user: UserInfo) -> str:
-    """Return a user's flow: the user name; for a ServiceAccount the group of all ServiceAccounts in its namespace."""
+    """Return the name of a user's flow, whose requests share limits.
+
+    It is the user name, or for a ServiceAccount the group of all ServiceAccounts in its namespace.
+    """
     service_account = service_account_of(user.name)
     return user.name if service_account is None else f"system:serviceaccounts:{service_account[0]}"
 
@@ -212,7 +215,7 @@ def _reason_of(problem: str) -> str:
 
 
 class StreamingResponse(Protocol):
-    """A streamed response, which ends by itself or when its client disconnects."""
+    """A streamed response, which ends by itself, after `end()`, or when its client disconnects."""
 
     is_over: bool
     on_new_data: Callable[[], None]

@@ -243,7 +243,10 @@ def decode_body_object(
 
 
 def with_kind(sent_object: Any, path: ResourcePath) -> dict[str, Any]:
-    """Return a sent object with the path's kind and version. Raises StatusError if it has others or is no object."""
+    """Return a sent object with the path's kind and version.
+
+    Raises StatusError if the sent value is not an object, or has another kind or version.
+    """
     if not isinstance(sent_object, Mapping):
         raise bad_request("the request body is not an object")
     kind, api_version = (

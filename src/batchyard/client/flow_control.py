@@ -147,7 +147,10 @@ class SendQueue:
         return sum(queue.in_flight for queue in self._queues.values())
 
     def add(self, priority: WritePriority, send: Work) -> None:
-        """Call `send` when its turn has come. `send` must start one request, and pass the response to `on_response`."""
+        """Queue a request, and call `send` once it may be sent.
+
+        `send` must start one request, and pass the response to `on_response`.
+        """
         self._queues[priority].waiting.append(send)
         self._send_waiting()
 

@@ -59,7 +59,10 @@ class GarbageCollector:
         return self._owners.dependents(uid, namespace)
 
     def observe_existing(self, events: Sequence[client.WatchEvent]) -> None:
-        """Record all objects that exist at the start, passed as ADDED events, and owners that no longer exist."""
+        """Record all objects that exist at the start, passed as ADDED events.
+
+        Without `scopes`, owners that are not among these objects count as deleted.
+        """
         for event in events:
             self.observe(event)
         if self.scopes is not None:

@@ -273,7 +273,7 @@ def may_have_succeeded(response: HttpResponse) -> bool:
 def error_of(response: HttpResponse, write: Write, status: Mapping[str, Any]) -> errors.ApiError | None:
     """Return the API error in a response to a write; `status` is the decoded response body. Return None on success.
 
-    Only an API object counts as success: a proxy may answer 200 too.
+    A success must be an API object, or for a Delete a Status: a proxy may answer 200 too.
     """
     if 200 <= response.code < 300 and (is_object(status) or (isinstance(write, Delete) and "kind" in status)):
         return None
@@ -297,7 +297,7 @@ def error_of(response: HttpResponse, write: Write, status: Mapping[str, Any]) ->
 
 
 def failure_reason(response: HttpResponse) -> str:
-    """Return why a request failed, as text. Requests that fail for the same reason get the same text."""
+    """Return why a request failed, as text."""
     body = response.body
     if response.code == 200:
         return f"the response is not from the Kubernetes API: {_body_excerpt(body) or 'empty body'}"

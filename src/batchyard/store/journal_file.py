@@ -108,7 +108,7 @@ def is_journal_open(journal: Path) -> bool:
 
 
 def wait_until_journal_closed(journal: Path) -> None:
-    """Wait until no process has the journal file open. Raises FileNotFoundError if it has no commit mark file."""
+    """Wait until no process has the journal file open. Raises FileNotFoundError without a commit mark file."""
     fd = os.open(commit_mark_path(journal), os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_SH)

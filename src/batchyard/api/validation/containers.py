@@ -364,7 +364,7 @@ _CONTAINER_NAME_REMEDY: Final = "use at most 63 lowercase letters, digits and '-
 
 
 def containers_errors(spec: Mapping[str, Any], volumes: Mapping[str, None], path: str) -> Iterator[FieldError]:
-    """Validate the containers and init containers of a pod; report missing containers, duplicate names and ports."""
+    """Validate the containers and init containers of a pod; report missing containers and duplicate names."""
     if not spec.get("containers"):
         yield rules.required(f"{path}.containers", "", "add at least one container")
     in_host_user_namespace = spec.get("hostUsers") is not False

@@ -329,7 +329,7 @@ class InputSize(NamedTuple):
 class RuleBudget:
     """The cost budget for the CEL rules of one object, in evaluation steps: about one second of CPU time.
 
-    Steps are an upper bound, from nesting of iterations and input size. Upstream counts actual steps, with the same
+    Steps are estimated from the nesting of iterations and the input size. Upstream counts actual steps, with the same
     limit of a second. Source: k8s.io/apiserver, pkg/apis/cel/config.go.
     """
 

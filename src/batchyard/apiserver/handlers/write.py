@@ -144,7 +144,7 @@ class WriteHandler:
         return self.store_prepared(self.prepare(request, path), path)
 
     def targets_large_object(self, path: resources.ResourcePath) -> bool:
-        """Return whether a path names a large object, for which even a small change is expensive."""
+        """Return whether a path names an object of more than INLINE_BODY_MAX bytes, whose changes are expensive."""
         stored_object = self._objects.get(_key(path)) if path.name else None
         return stored_object is not None and len(_encode_json(stored_object)) > INLINE_BODY_MAX
 

@@ -22,9 +22,10 @@ def with_subresources(
     pending_queues: PendingQueues,
     now: Callable[[], Instant],
 ) -> list[Resource]:
-    """Return the resources, with `scale` and the subresources of pods and Namespaces, then the virtual resources.
+    """Return the resources with subresources that functions answer, followed by the virtual resources.
 
-    These are bindings, ComponentStatuses, the metrics API and Kueue's visibility API.
+    Pods, Namespaces, Deployments, ReplicaSets and StatefulSets get subresources. The virtual resources are bindings,
+    ComponentStatuses, the metrics API and Kueue's visibility API.
     """
     pod_containers, binding_handlers = PodContainers(objects, containers), BindingHandlers(objects, now)
     pod_handlers = {
