@@ -36,7 +36,7 @@ class DelayedWatchClient:
         """Make a change and ask for it at once; return the seconds after which the client is caught up."""
         change()
         begin = self.kernel.now()
-        self.caught_up.ask()
+        self.caught_up.request_check()
         self.pass_seconds(9)
         return [(when - begin) // SECOND for when in self.reported]
 

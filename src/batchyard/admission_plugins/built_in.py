@@ -1,7 +1,8 @@
 """Built-in admission plugins: priority, default tolerations, Pod Security, Namespaces, and Kueue's job webhooks.
 
-Each plugin is a pure function. The plugins run in the order of Kubernetes's pkg/kubeapiserver/options/plugins.go,
-before webhooks. Sources: plugin/pkg/admission/{priority,defaulttolerationseconds,extendedresourcetoleration}.
+The plugins are functions without side effects. They run in the order of Kubernetes's
+pkg/kubeapiserver/options/plugins.go, before webhooks. Sources:
+plugin/pkg/admission/{priority,defaulttolerationseconds,extendedresourcetoleration}.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -48,9 +49,10 @@ _DEFAULT_PREEMPTION_POLICY: Final = "PreemptLowerPriority"
 
 
 def admit_pod(pod: meta.Obj, find_object: FindObject, global_default_class: meta.Obj | None) -> dict[str, Any]:
-    """Return a new Pod with field defaults, the priority of its PriorityClass, and the default tolerations.
+    """Return a new Pod with field defaults, the priority of its PriorityClass, and added tolerations.
 
-    `global_default_class` is the global default PriorityClass. Raises Forbidden as `with_priority` does.
+    The tolerations are the default ones, and one for each requested extended resource. Raises Forbidden as
+    `with_priority` does.
     """
     admitted_pod = with_priority(pod_defaults(pod), find_object, global_default_class)
     admitted_pod = with_extended_tolerations(with_default_tolerations(admitted_pod))
@@ -227,7 +229,7 @@ def check_pod_security_labels(namespace: meta.Obj, old: meta.Obj | None = None) 
 def review_security(kind: str, new: meta.Obj, old: meta.Obj | None, objects: ObjectReader) -> PodSecurityReview:
     """Return the Pod Security warnings and audit annotations for a new or changed object.
 
-    They are empty for kinds other than Namespace, Pod and those with a pod template.
+    They are empty for kinds other than Namespace, Pod and Kubernetes's own kinds with a pod template.
     """
     if kind == scheme.NAMESPACE:
         return _EMPTY_REVIEW if old is None else PodSecurityReview(_namespace_warnings(new, old, objects))
@@ -356,10 +358,11 @@ def is_managed_namespace(name: str, namespace_selector: meta.Selector | None, fi
 
 
 def queue_job(job: meta.Obj, find_object: FindObject, namespace_selector: meta.Selector | None = None) -> meta.Obj:
-    """Return a new Job or JobSet with the default queue and priority class, suspended if it has a queue.
+    """Return a new Job or JobSet with the default queue and priority class, suspended if it then has a queue.
 
-    A child job with a queue is suspended only if Kueue manages no ancestor. In a Namespace that Kueue does not manage,
-    a job without a queue does not get the default queue. Raises Forbidden if an ancestor of a child job is missing.
+    The defaults apply if a LocalQueue or WorkloadPriorityClass `default` exists. In a Namespace that Kueue does not
+    manage, only the default priority class applies. A child job gets no defaults, and is suspended only if Kueue
+    manages no ancestor. Raises Forbidden if an ancestor of a child job is missing.
     """
     if meta.controlling_job_key(job) is not None:
         return job if _has_managed_ancestor(job, find_object) else _suspend_queued_job(job)

@@ -49,7 +49,10 @@ def limits_of(limit_range: meta.Obj) -> Sequence[Mapping[str, Any]]:
 
 
 def with_limit_defaults(pod: meta.Obj, limit_ranges: Sequence[meta.Obj]) -> meta.Obj:
-    """Return the Pod with the default requests and limits of the LimitRanges for its containers that set none."""
+    """Return the Pod with the default requests and limits of the LimitRanges where its containers set none.
+
+    An annotation on the Pod lists the defaults that were set.
+    """
     for limit_range in limit_ranges:
         pod = _apply_defaults(pod, limit_range)
     return pod

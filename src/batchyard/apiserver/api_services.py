@@ -156,7 +156,7 @@ _SERVICE_PORT: Final = 443
 def kubernetes_service_objects(address: str, port: int, *, is_https: bool, pod_network_ip: str = "") -> Sequence[Obj]:
     """Return the Service `kubernetes`, its Endpoints and EndpointSlice, for a server at an address.
 
-    `pod_network_ip` is the server's address in the pod network; '' if it does not listen there.
+    `pod_network_ip`, the server's address in the pod network, is the cluster IP; with '' the Service is headless.
     """
     name = "https" if is_https else "http"
     endpoint_ports = [{"name": name, "port": port, "protocol": "TCP"}]

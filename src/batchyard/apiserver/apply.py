@@ -215,7 +215,7 @@ class VersionAccessors(NamedTuple):
 
 
 def managed_fields_after_create(new: Obj, author: FieldManager, schema: MergeSchema) -> list[dict[str, Any]]:
-    """Return the `managedFields` of a new object, all owned by its author; empty if the object has no fields to own."""
+    """Return the `managedFields` of a new object: one Update entry of its author, or none without fields to own."""
     metadata = all_fields_of(_drop_managed_fields(new)["metadata"], schema.field_schema("metadata"))
     fields = {**_metadata_to_fields_v1(marshal.dumps({**metadata}, _MARSHAL_VERSION_WITHOUT_REFERENCES))}
     for name, value in new.items():
@@ -280,9 +280,10 @@ def managed_fields_after_update(
 def apply_configuration(
     live_object: Obj | None, config: Obj, author: FieldManager, accessors: VersionAccessors, *, force: bool
 ) -> ApplyResult:
-    """Merge an applied configuration into the live object. Raises StatusError on a conflict without `force`.
+    """Merge an applied configuration into the live object.
 
-    If `live_object` is None, the configuration becomes a new object.
+    Raises StatusError on a conflict without `force`, or if list items have invalid keys. If `live_object` is None, the
+    configuration becomes a new object.
     """
     schema = accessors.merge_schema(author.api_version)
     old: Obj = (
@@ -495,7 +496,10 @@ def _empty_object(obj: Obj) -> dict[str, Any]:
 
 
 def check_applied_config(config: Mapping[str, Any], schema: MergeSchema) -> None:
-    """Raise StatusError (400) if an applied configuration does not fit its schema or sets `managedFields`."""
+    """Raise StatusError (400) if an applied configuration has undeclared fields or invalid list keys.
+
+    It must not set `managedFields`, and its metadata must be an object.
+    """
     metadata = config.get("metadata") or {}
     if not isinstance(metadata, Mapping):
         raise bad_request("metadata must be an object")
@@ -557,9 +561,10 @@ class InProcessFieldManager:
         self._now = now
 
     def claim_fields(self, write: Write, get: Callable[[Key], Obj | None]) -> Write:
-        """Return a controller's update, with the fields that the controller changed recorded in `managedFields`.
+        """Return a controller's update with `managed_fields` in which the controllers own the fields that it changes.
 
-        Other writes, and updates of objects that are not served or have no `managedFields`, are returned unchanged.
+        Changes of a stored status are not recorded. Other writes are returned unchanged, and so are updates of objects
+        that are not stored, not served or without `managedFields`.
         """
         if not isinstance(write, Update):
             return write

@@ -205,7 +205,7 @@ class BuiltInStrategy:
         return new
 
     def render(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
-        """Return a stored object in a served version, with times in whole seconds."""
+        """Return a stored object in a served version, with metav1.Time fields in whole seconds."""
         time_paths = self._time_paths_by_version.get(api_version)
         if time_paths is None:
             time_paths = self._time_paths_by_version[api_version] = self.time_paths(api_version)
@@ -216,7 +216,7 @@ class BuiltInStrategy:
         return conversion.from_storage(stored_object, api_version)
 
     def time_paths(self, api_version: str) -> TimeLocations:
-        """Return the paths of time fields in a version of the kind."""
+        """Return the paths of metav1.Time fields in a version of the kind."""
         return time_locations(kind_info(self._constant), api_version.rpartition("/")[2])
 
     def check_create(self, new: Obj) -> list[FieldError]:

@@ -1,7 +1,7 @@
 """HTTP handlers of the dashboard: public static files, and the access-controlled JSON documents (models) of its pages.
 
 A client gets a model once or watches it. A watch sends the changed parts after changes of stored objects, at most a few
-times a second, and less often the more streams are open. Without open streams no model is computed.
+times a second, and less often the more streams are open.
 """
 
 import logging
@@ -81,10 +81,10 @@ class ModelProvider(Protocol):
 
 
 class ModelFeed(Protocol):
-    """Passes changes of stored objects to the dashboard's streams, once the changes are on disk."""
+    """Passes changes of stored objects to the dashboard's streams."""
 
     def subscribe(self, stream: "ModelStream") -> None:
-        """Pass all later changes of stored objects to a stream."""
+        """Pass later changes of stored objects to a stream."""
 
 
 class UserListPermissions:
@@ -131,9 +131,9 @@ class ModelHandler:
         self._open_streams: dict[ModelStream, str] = {}
 
     def respond(self, request: ApiRequest) -> "Response | ModelStream":
-        """Return the JSON document of a dashboard page, or with `watch` a stream of its changes.
+        """Return the JSON document of a dashboard page, or with `watch` a stream of the document and its changes.
 
-        Raises StatusError if the page is unknown or hidden from the user, or too many streams are open.
+        Raises StatusError if the page or its object is unknown or hidden from the user, or too many streams are open.
         """
         view_name, query = request.path.removeprefix(DASHBOARD_MODELS_PATH), dict(request.query)
         permissions = UserListPermissions(request.user, self._authorizer)
@@ -202,23 +202,23 @@ class ModelStream:
         self.on_new_data: Callable[[], None] = _do_nothing
 
     def start(self, model: dict[str, Any]) -> None:
-        """Send the complete JSON document as the first line of the stream."""
+        """Buffer the complete JSON document as the first line of the stream."""
         self._send_model(model)
 
     def take(self) -> list[bytes]:
-        """Return and remove the buffered lines of the stream."""
+        """Return and remove the buffered lines of the stream; schedule an update if the document is stale."""
         lines, self._buffered = self._buffered, []
         if self._is_stale and self._update_ticket is None and not self.is_over:
             self._schedule_update()
         return lines
 
     def feed(self, watch_events: Iterable[WatchEvent]) -> None:
-        """Mark the page's document as stale if any of the changed objects can affect it."""
+        """Mark the page's document as stale if a changed object is of a kind that pages show."""
         if not self._is_stale and any(change.key.kind not in _KINDS_WITHOUT_UPDATE for change in watch_events):
             self.mark_stale()
 
     def mark_stale(self) -> None:
-        """Mark the page's document as stale, so that an update is sent later, once the client has read the last one."""
+        """Mark the page's document as stale: it is computed again after the client has read the buffered lines."""
         if self.is_over:
             return
         self._is_stale = True

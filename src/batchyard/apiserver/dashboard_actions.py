@@ -1,7 +1,7 @@
 """Actions of the dashboard: suspend, resume, cancel and reprioritize a Workload; stop and resume a queue.
 
 Each action is one write of the API, which this server executes as the user of the page: RBAC, admission and the audit
-log apply to it as to a request of kubectl. The browser sends only the action, the object and a value.
+log apply to it as to a request of kubectl. The body of an action request has the action, the object and a value.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -118,7 +118,7 @@ class DashboardActions:
         """Execute an action as the user of the request; return its name and the warnings of its write.
 
         If the write fails or is deferred, return the response to the write instead. Raises StatusError if the request
-        is not from the page, the object is missing or was replaced, or the action is not possible.
+        is malformed or not from the page, the object is missing or was replaced, or the action is not possible.
         """
         check_request_origin(request)
         if not self._tokens.is_action_token(request.headers.get(ACTION_TOKEN_HEADER, ""), request.user):
@@ -204,10 +204,10 @@ class DashboardActions:
 
 
 def check_request_origin(request: ApiRequest) -> None:
-    """Raise StatusError unless a request can come only from a page of this server.
+    """Raise StatusError if a request can come from a page of another site.
 
-    The content type must be JSON (else 415), which forms and simple requests of other sites cannot have. Two headers,
-    in which browsers state the origin of a request, must not name another site (else 403).
+    The content type must be JSON (else 415), which forms and simple requests of other sites cannot have. The Origin
+    header, if present, must name this host, and Sec-Fetch-Site, if present, must be `same-origin` (else 403).
     """
     origin, fetch_site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "same-origin")
     is_same_origin = origin is None or urlsplit(origin).netloc == request.headers.get("host")

@@ -20,7 +20,7 @@ VERSION: Final = {
 }
 _SINGLE_OBJECT_VERBS: Final = [verb for verb in VERBS if verb != "deletecollection"]
 _SUBRESOURCE_VERBS: Final = ["get", "patch", "update"]
-#: Kubernetes' own groups come first, in its order, which determines that of `kubectl get all`.
+#: The groups that come first, in the order of Kubernetes, which determines that of `kubectl get all`.
 _FIRST_GROUPS: Final = (
     "",
     "apps",
@@ -81,7 +81,10 @@ def _build_documents(resources: Sequence[Resource]) -> dict[str, Mapping[str, An
 
 
 def versions_by_group(resources: Sequence[Resource]) -> dict[str, list[str]]:
-    """Return the versions of each group, the preferred one first; the groups are in the order of `kubectl get all`."""
+    """Return the versions of each group, the preferred one first.
+
+    The core group and other groups of Kubernetes come first, in its order; the rest follows by name.
+    """
     groups: dict[str, dict[str, None]] = {}
     for served_kind in (resource.served_kind for resource in resources):
         groups.setdefault(served_kind.group, {}).update(dict.fromkeys(served_kind.versions))

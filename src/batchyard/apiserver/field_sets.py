@@ -120,7 +120,10 @@ _CACHED_LENGTH_MAX: Final = 256
 
 
 def merge_applied(live_value: Any, applied_value: Any, schema: MergeSchema) -> Any:
-    """Return a live value with an applied value merged into it. Raises StatusError for duplicate applied list items."""
+    """Return a live value with an applied value merged into it.
+
+    Raises StatusError for list items without key fields, and for duplicate applied ones.
+    """
     if isinstance(live_value, dict) and isinstance(applied_value, dict) and not schema.is_atomic:
         changed_fields = {
             name: merge_applied(live_value[name], child, schema.field_schema(name)) if name in live_value else child
@@ -188,7 +191,7 @@ def _remove_item_fields(value: Sequence[Any], fields: FieldSet, schema: MergeSch
 
 
 def with_named_fields(fields: FieldSet, schema: MergeSchema) -> FieldSet:
-    """Return a field set that also contains the parents of its paths, if the schema declares these fields by name."""
+    """Return a field set to which the parents of its paths are added, as far as the schema declares them by name."""
     named_fields: dict[str, Any] = {}
     for step, nested in fields.items():
         if step == SELF_MARK:
@@ -204,7 +207,8 @@ def with_named_fields(fields: FieldSet, schema: MergeSchema) -> FieldSet:
 def items_of(list_items: Sequence[Any], schema: MergeSchema, *, rejects_duplicates: bool = False) -> dict[str, Any]:
     """Return list items by their path element in a field set, such as `k:{"name":"a"}`.
 
-    Of items with the same path element, the first is returned; with `rejects_duplicates`, StatusError is raised.
+    Of items with the same path element, the first is returned. Raises StatusError for an item without its key fields,
+    and with `rejects_duplicates` for a duplicate.
     """
     items_by_step: dict[str, Any] = {}
     for item in list_items:

@@ -1,8 +1,8 @@
 """JSON patches with the semantics and messages of the library that the Kubernetes API server uses.
 
-Only the values on the path of an operation are copied, once per patch. The rest keeps its identity, so later steps
-detect unchanged parts cheaply. The copied bytes and the shifted list items are limited. Sources: RFC 6902;
-github.com/evanphx/json-patch v4, patch.go; k8s.io/apiserver's pkg/endpoints/handlers/patch.go.
+Of the patched object, only the mappings and lists on the path of an operation are copied. The rest keeps its identity,
+so that unchanged parts are detected cheaply. The bytes of `copy` operations and the shifted list items are limited.
+Sources: RFC 6902; github.com/evanphx/json-patch v4, patch.go; k8s.io/apiserver's pkg/endpoints/handlers/patch.go.
 """
 
 import re
@@ -32,11 +32,11 @@ _decode_json: Final = msgspec.json.Decoder().decode
 
 
 class OperationError(Exception):
-    """An operation of a JSON patch does not apply; the message is that of upstream's library."""
+    """A JSON patch does not apply or exceeds a limit."""
 
 
 def apply_json_patch(obj: Obj, patch: Any) -> Any:
-    """Return an object after the operations of a JSON patch. Raises StatusError if one is invalid or does not apply."""
+    """Return an object after a JSON patch. Raises StatusError if the patch is invalid, too large or does not apply."""
     operations = _parse_operations(patch)
     if len(operations) > _OPERATIONS_MAX:
         message = f"The allowed maximum operations in a JSON patch is {_OPERATIONS_MAX}, got {len(operations)}"

@@ -181,7 +181,7 @@ class OpenApi:
         return self._documents[path]
 
     def encode_v2_document(self) -> bytes:
-        """Return the OpenAPI v2 document, with its definitions only, as protobuf."""
+        """Return the OpenAPI v2 document, without its paths, as protobuf."""
         document = self.document("v2")
         if self._v2_protobuf[0] is not document:
             self._v2_protobuf = (document, encode_openapi_v2(document))

@@ -1,7 +1,7 @@
-"""Schemas of the OpenAPI documents, and CustomResourceDefinitions of this platform's kinds for other API servers.
+"""Schemas of the OpenAPI documents, and CustomResourceDefinitions of this platform's kinds.
 
-Only the storage version is included unless there is a conversion webhook, because another API server cannot convert
-versions itself. The schema comes from the tables of each kind's fields and omits rules that compare fields.
+A definition for another API server has only the storage version unless it names a conversion webhook, because that
+server cannot convert versions. Schemas come from the tables of each kind's fields and omit rules that compare fields.
 """
 
 from collections.abc import Iterator, Mapping
@@ -66,7 +66,7 @@ def schema_name(served_kind: ServedKind, version: str) -> str:
 
 
 def schemas_of(served_kind: ServedKind, version: str) -> Schemas:
-    """Return the OpenAPI schemas of a kind in a version, by name: that of the kind first, then all referenced ones."""
+    """Return the OpenAPI schemas of a kind in a version, by name: that of the kind first, then the referenced ones."""
     schemas = _collect_schemas(
         schema_name(served_kind, version), load_scope_for_kind(served_kind, version), served_kind.kind
     )
@@ -76,7 +76,7 @@ def schemas_of(served_kind: ServedKind, version: str) -> Schemas:
 
 
 def metadata_schemas() -> Schemas:
-    """Return the OpenAPI schemas of object metadata, by name: that of ObjectMeta first, then all referenced ones."""
+    """Return the OpenAPI schemas of object metadata, by name: ObjectMeta, then the referenced ones and Quantity."""
     native_scope = load_scope(NATIVE)
     return _collect_schemas(_type_name(_METADATA_TYPE, native_scope), native_scope, _METADATA_TYPE)
 

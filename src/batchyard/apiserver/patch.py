@@ -63,7 +63,7 @@ class MergeSchema:
         return self._members
 
     def field_schema(self, name: str) -> "MergeSchema":
-        """Return the merge schema of a field; for undeclared fields a common one, by default UNSTRUCTURED."""
+        """Return the merge schema of a field; for an undeclared field that of all such fields, or UNSTRUCTURED."""
         members = self.members
         return members.fields.get(name) or members.undeclared_schema or UNSTRUCTURED
 
@@ -178,7 +178,7 @@ _encode: Final = msgspec.json.Encoder(order="sorted").encode
 
 
 def apply_strategic_merge_patch(value: Obj, patch: Obj, merge_schema: MergeSchema) -> dict[str, Any]:
-    """Return a mapping after a strategic merge patch. Raises StatusError if the patch is malformed."""
+    """Return a mapping after a strategic merge patch. Raises StatusError if the patch cannot be applied."""
     if _DIRECTIVE_KEY in patch:
         return _apply_directive(patch)
     merged_object = dict(value)

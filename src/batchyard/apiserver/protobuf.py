@@ -95,7 +95,10 @@ class _ProtobufField(NamedTuple):
 
 
 def decode_protobuf_object(body: bytes) -> dict[str, Any]:
-    """Decode the object of a protobuf request body. Raises BadMessage if it is malformed or of an unknown kind."""
+    """Decode the object of a protobuf request body.
+
+    Raises BadMessage if the body is malformed, too deep or too large, or its kind is unknown.
+    """
     if not body.startswith(_MAGIC_PREFIX):
         raise BadMessage("the body does not start with the prefix k8s\\0 of Kubernetes protobuf")
     envelope = dict(fields_of(body[len(_MAGIC_PREFIX) :]))

@@ -53,7 +53,7 @@ ANONYMOUS: Final = UserInfo("system:anonymous", (UNAUTHENTICATED_GROUP,))
 
 
 def certificate_user(name: str, groups: tuple[str, ...]) -> UserInfo:
-    """Return the user that a verified client certificate names."""
+    """Return the user that a verified client certificate names, with `system:authenticated` as a further group."""
     return UserInfo(name, (*groups, AUTHENTICATED_GROUP))
 
 
@@ -83,7 +83,10 @@ def account_groups(namespace: str) -> tuple[str, ...]:
 
 
 def flow_of(user: UserInfo) -> str:
-    """Return a user's flow: the user name; for a ServiceAccount the group of all ServiceAccounts in its namespace."""
+    """Return the name of a user's flow, whose requests share limits.
+
+    It is the user name, or for a ServiceAccount the group of all ServiceAccounts in its namespace.
+    """
     service_account = service_account_of(user.name)
     return user.name if service_account is None else f"system:serviceaccounts:{service_account[0]}"
 
@@ -137,7 +140,7 @@ class ApiRequest(NamedTuple):
 
 
 class Response(NamedTuple):
-    """An API response: status code, and an object or text as body."""
+    """An API response: status code, and an object, text or bytes as body."""
 
     code: int
     body: Any
@@ -212,7 +215,7 @@ def _reason_of(problem: str) -> str:
 
 
 class StreamingResponse(Protocol):
-    """A streamed response, which ends by itself or when its client disconnects."""
+    """A streamed response, which ends by itself, after `end()`, or when its client disconnects."""
 
     is_over: bool
     on_new_data: Callable[[], None]
@@ -463,7 +466,7 @@ def check_watch_options(request: ApiRequest) -> None:
 
 
 def timeout_seconds(request: ApiRequest) -> int:
-    """Return the timeout of a request in seconds; 0 if unset. Raises StatusError if it is not a number."""
+    """Return the timeout of a request in seconds; 0 if unset. Raises StatusError if it is not an integer."""
     text = request.query.get("timeoutSeconds", "0")
     if not _INTEGER_PATTERN.fullmatch(text):
         raise bad_request(f'timeoutSeconds: "{text}" is not a number')
@@ -471,7 +474,7 @@ def timeout_seconds(request: ApiRequest) -> int:
 
 
 def limit_of(request: ApiRequest) -> int:
-    """Return the maximum number of objects to list; 0 for all. Raises StatusError if `limit` is not a number."""
+    """Return the maximum number of objects to list; 0 for all. Raises StatusError if `limit` is not an integer."""
     text = request.query.get("limit", "")
     if not text:
         return 0

@@ -34,7 +34,7 @@ class ResourceStrategy(Protocol):
         """Return an updated object, with the fields that clients cannot change restored from the old one."""
 
     def render(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
-        """Return a stored object in a served version, with times in whole seconds."""
+        """Return a stored object in a served version, with times in whole seconds, except MicroTime fields."""
 
     def in_version(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
         """Convert a stored object to a served version with exact times, to compare it with another object."""

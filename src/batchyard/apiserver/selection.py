@@ -145,7 +145,7 @@ _ABSENT_FIELD_VALUES: Final = {
 
 
 class LabelTerms:
-    """The requirements of a label selector, grouped by operator so that one set operation checks a whole group.
+    """The requirements of a label selector, grouped so that one set operation checks many of them.
 
     A selector may have thousands of terms and is compared with every object of a list.
     """
@@ -202,7 +202,10 @@ class Selection(NamedTuple):
 
 
 def parse_selection(request: ApiRequest, served_kind: ServedKind) -> Selection:
-    """Parse the label and field selectors of a request. Raises StatusError if they are malformed."""
+    """Parse the label and field selectors of a request.
+
+    Raises StatusError if a selector is malformed, or names a field that the kind does not support.
+    """
     labels = LabelTerms(parse_label_selector(request.query.get("labelSelector", "")))
     return Selection(labels, tuple(_field_terms(request.query.get("fieldSelector", ""), served_kind)))
 

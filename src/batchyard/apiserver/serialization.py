@@ -74,7 +74,7 @@ def read_body(request: ApiRequest) -> RequestBody:
 
 
 def read_json(body: bytes) -> RequestBody:
-    """Decode a JSON request body. Raises StatusError if the body is invalid or too large."""
+    """Decode a JSON request body. Raises StatusError if the body is invalid, or has too many values or levels."""
     try:
         text = body.decode()
         check_json_limits(body)
@@ -119,8 +119,8 @@ _BODY_READERS: Final = {JSON: read_json, YAML: read_yaml, PROTOBUF: _read_protob
 def check_json_limits(body: bytes) -> None:
     """Raise StatusError if a JSON body has too many values or levels of nesting, before it is parsed.
 
-    Each value and each field name follows a bracket or a comma, so their count is an upper bound on the values. Only if
-    that bound is too high, characters inside strings are excluded.
+    The number of brackets and commas stands for the number of values. Those inside strings are excluded only if the
+    number with them is too high.
     """
     bracket_count = body.count(b"[") + body.count(b"{")
     if bracket_count <= yaml_documents.NESTING_MAX and bracket_count + body.count(b",") <= yaml_documents.VALUES_MAX:
@@ -174,9 +174,9 @@ class PrunedValue(NamedTuple):
 
 
 def prune_to_merge_schema(value: Any, merge_schema: MergeSchema) -> PrunedValue:
-    """Return a value without the fields that its merge schema does not declare, and the errors about those fields.
+    """Return a value without the fields that its merge schema does not allow, and the errors about those fields.
 
-    If all fields are declared, the value itself is returned. At most `FAULTS_MAX` errors are returned.
+    If all fields are allowed, the value itself is returned. At most `FAULTS_MAX` errors are returned.
     """
     errors: list[str] = []
     return PrunedValue(_prune_value(value, merge_schema, "", errors), errors)
@@ -243,7 +243,10 @@ def decode_body_object(
 
 
 def with_kind(sent_object: Any, path: ResourcePath) -> dict[str, Any]:
-    """Return a sent object with the path's kind and version. Raises StatusError if it has others or is no object."""
+    """Return a sent object with the path's kind and version.
+
+    Raises StatusError if the sent value is not an object, or has another kind or version.
+    """
     if not isinstance(sent_object, Mapping):
         raise bad_request("the request body is not an object")
     kind, api_version = (

@@ -155,7 +155,7 @@ class ApiServer:
         self._post_handlers[path] = handler
 
     def set_dry_run_forecast(self, forecast_dry_run: DryRunForecaster) -> None:
-        """Set the function that adds predicted effects to the responses to dry-run writes of queue objects."""
+        """Set the function that adds predicted effects to the responses to dry-run writes of `_FORECAST_KINDS`."""
         self._forecast_dry_run = forecast_dry_run
 
     def set_write_executor(self, executor: write.WriteExecutor) -> None:

@@ -76,7 +76,7 @@ class ComputedStrategy(VirtualStrategy):
         self._table = table
 
     def render(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
-        """Return a computed object unchanged: it is already in the served version."""
+        """Return a copy of a computed object, which is already in the served version."""
         return dict(stored_object)
 
     def columns(self, api_version: str) -> Sequence[Column]:

@@ -66,7 +66,10 @@ _OVERLOADED_CODES: Final = frozenset({429, 503})
 
 
 class InFlightLimit:
-    """The limit of requests in flight: fast responses raise it slowly, a slow response or an overload halves it."""
+    """The limit of requests in flight: fast responses raise it slowly, slow responses and overloads lower it.
+
+    It is lowered at most once a second.
+    """
 
     def __init__(self) -> None:
         self._limit = float(_IN_FLIGHT_INITIAL)
@@ -120,7 +123,10 @@ class PriorityQueue:
 
 
 class SendQueue:
-    """Requests that wait to be sent: the most urgent first, and in order of arrival within a priority."""
+    """Requests that wait to be sent: the most urgent first, and in order of arrival within a priority.
+
+    Every tenth request is one of the least urgent instead.
+    """
 
     def __init__(self, timers: Kernel, limit: RateLimit) -> None:
         self._timers = timers
@@ -141,7 +147,10 @@ class SendQueue:
         return sum(queue.in_flight for queue in self._queues.values())
 
     def add(self, priority: WritePriority, send: Work) -> None:
-        """Call `send` when its turn has come. `send` must start one request, and pass the response to `on_response`."""
+        """Queue a request, and call `send` once it may be sent.
+
+        `send` must start one request, and pass the response to `on_response`.
+        """
         self._queues[priority].waiting.append(send)
         self._send_waiting()
 

@@ -58,8 +58,11 @@ class GarbageCollector:
         """Return the sorted keys of the dependents of the owner with this uid and namespace ('' if cluster-scoped)."""
         return self._owners.dependents(uid, namespace)
 
-    def recall(self, events: Sequence[client.WatchEvent]) -> None:
-        """Record all objects that exist at the start, passed as ADDED events, and find owners that no longer exist."""
+    def observe_existing(self, events: Sequence[client.WatchEvent]) -> None:
+        """Record all objects that exist at the start, passed as ADDED events.
+
+        Without `scopes`, owners that are not among these objects count as deleted.
+        """
         for event in events:
             self.observe(event)
         if self.scopes is not None:
@@ -88,7 +91,10 @@ class GarbageCollector:
             self._recheck_owners(metadata)
 
     def orphan(self, uid: str, namespace: str) -> None:
-        """Remove all owner references to the object with this uid, so that the dependents of a deleted owner stay."""
+        """Remove the owner references to the object with this uid, so that the dependents of a deleted owner stay.
+
+        `namespace` is that of the owner, '' if cluster-scoped.
+        """
         for key, dependent in self._dependents(uid, namespace):
             owners = [owner for owner in dependent["metadata"]["ownerReferences"] if owner["uid"] != uid]
             self._apply(client.Update(with_metadata(self._get(key) or dependent, ownerReferences=owners or None)))

@@ -1,11 +1,11 @@
 """Informers with their cache of watched objects, a client that adds container runs, and the expiry of parsed objects.
 
 An informer lists the objects of one kind, then watches them from the revision of the list. It sends nothing itself:
-`plan_request` returns the next request, and other methods process the responses. Every change is reported once, with
-the previous object. A watch that breaks off resumes at the last reported revision. If the server no longer has that
-revision, or does not have it yet because it was restored from a backup, the informer lists again and reports the
-differences as changes. If the server does not serve one version of the kind, the informer tries the other versions. If
-it serves no version, the informer retries periodically. Sources: client-go, tools/cache/reflector.go;
+`plan_request` returns the next request, and other methods process the responses. Each change of the cache is reported
+once, with the previous object. A watch that breaks off resumes at the last reported revision. If the server no longer
+has that revision, or does not have it yet because it was restored from a backup, the informer lists again and reports
+the differences as changes. If the server does not serve one version of the kind, the informer tries the other versions.
+If the server serves no version, the informer retries periodically. Sources: client-go, tools/cache/reflector.go;
 k8s.io/apimachinery, pkg/api/errors.
 """
 
@@ -134,7 +134,7 @@ class ObjectCache:
 #: The maximum number of objects in one page of a list.
 LIST_PAGE_SIZE: Final = 500
 #: The minimum timeout of a watch; the maximum is twice as long.
-WATCH_LASTS: Final = 300  # seconds
+WATCH_SECONDS_MIN: Final = 300  # seconds
 #: The timeout of a request for one page of a list.
 _PAGE_TIMEOUT: Final = 60 * SECOND
 #: The delay before the informer lists a kind again that the server does not serve.
@@ -222,7 +222,9 @@ class Informer:
             return NextRequest(request, False, delay)
         self.watches += 1
         self._has_received = False
-        timeout_seconds = WATCH_LASTS + draw_integer(self._seed, self.info.constant, str(self.watches)) % WATCH_LASTS
+        timeout_seconds = (
+            WATCH_SECONDS_MIN + draw_integer(self._seed, self.info.constant, str(self.watches)) % WATCH_SECONDS_MIN
+        )
         query = f"watch=1&allowWatchBookmarks=true&resourceVersion={self.revision}&timeoutSeconds={timeout_seconds}"
         watch_timeout = timeout_seconds * SECOND
         request = transport.HttpRequest("GET", f"{path}?{query}{self._label_selector_query()}", timeout=watch_timeout)
@@ -257,7 +259,7 @@ class Informer:
         return self._compare_with_cache(listed_objects, self.revision)
 
     def process_watch_lines(self, lines: Sequence[bytes]) -> Sequence[WatchEvent]:
-        """Process lines of a watch, and return the changes.
+        """Apply lines of a watch to the cache, and return the changes.
 
         Empty `lines` mean that the server has accepted the watch.
         """
@@ -451,7 +453,7 @@ class CompositeClient:
         self._machine.subscribe(event_listener)
 
     def is_settled(self) -> bool:
-        """Return whether all changes of objects and all results of writes have been delivered."""
+        """Return whether all changes of API objects and all results of writes have been delivered."""
         return self._objects.is_settled()
 
 

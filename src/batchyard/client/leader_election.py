@@ -52,7 +52,7 @@ class LeaderElector:
     """The state machine of a candidate in leader election: the Lease as last read, and whether the candidate leads."""
 
     def __init__(self, lease_settings: LeaseSettings) -> None:
-        self.terms = lease_settings
+        self.settings = lease_settings
         #: Whether this candidate holds the Lease, as far as is known.
         self.leads = False
         #: The Lease as last read, and when this candidate noticed its last change.
@@ -73,7 +73,7 @@ class LeaderElector:
     @property
     def deadline(self) -> Instant:
         """The instant until which this candidate, as leader, may write without another renewal of the Lease."""
-        return self._renewal_started_at + self.terms.renew_deadline
+        return self._renewal_started_at + self.settings.renew_deadline
 
     def may_write(self, now: Instant) -> bool:
         """Return whether this candidate leads, and no other candidate can hold the Lease yet."""
@@ -97,7 +97,7 @@ class LeaderElector:
         if lease is None:
             return None
         self._record_lease(lease, now)
-        if self.holder not in {"", self.terms.identity} and now < self._expires_at():
+        if self.holder not in {"", self.settings.identity} and now < self._expires_at():
             self.leads = False
             return None
         return self._request_write(now, _RequestKind.ACQUIRE)
@@ -107,39 +107,39 @@ class LeaderElector:
         spec = {**self._last_lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
         spec |= {"renewTime": format_micro_time(now), "acquireTime": format_micro_time(now)}
         self.leads = False
-        return self._request("PUT", f"/{self.terms.name}", {**self._last_lease, "spec": spec})
+        return self._request("PUT", f"/{self.settings.name}", {**self._last_lease, "spec": spec})
 
     def read_request(self) -> HttpRequest:
         """Return a request that reads the Lease."""
         return self._request_lease_read()
 
     def release_observed_lease(self, response: HttpResponse, now: Instant) -> HttpRequest | None:
-        """Return a request that releases the Lease in this response; None if it has no Lease of this candidate."""
+        """Return a request that releases the Lease in a response; None if the response has none of this candidate."""
         lease = lease_in(response)
         if lease is None:
             return None
         self._record_lease(lease, now)
-        return self.release(now) if self.holder == self.terms.identity else None
+        return self.release(now) if self.holder == self.settings.identity else None
 
     def _request_lease_read(self) -> HttpRequest:
         self._last_request = _RequestKind.READ
-        return self._request("GET", f"/{self.terms.name}")
+        return self._request("GET", f"/{self.settings.name}")
 
     def _request_write(self, now: Instant, request_kind: _RequestKind) -> HttpRequest:
         self._last_request = request_kind
         old_spec = self._last_lease.get("spec") or {}
-        is_own_lease = self.holder == self.terms.identity
+        is_own_lease = self.holder == self.settings.identity
         spec = {
-            "holderIdentity": self.terms.identity,
-            "leaseDurationSeconds": -(-self.terms.lease // SECOND),  # rounded up: it ends after the deadline
+            "holderIdentity": self.settings.identity,
+            "leaseDurationSeconds": -(-self.settings.lease // SECOND),  # rounded up: it ends after the deadline
             "acquireTime": old_spec.get("acquireTime") if is_own_lease else format_micro_time(now),
             "renewTime": format_micro_time(now),
             "leaseTransitions": (old_spec.get("leaseTransitions") or 0) + (bool(self._last_lease) and not is_own_lease),
         }
-        new_metadata = {"name": self.terms.name, "namespace": self.terms.namespace}
+        new_metadata = {"name": self.settings.name, "namespace": self.settings.namespace}
         type_meta = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
         new_lease = {**type_meta, "metadata": self._last_lease.get("metadata") or new_metadata, "spec": spec}
-        method, path = ("PUT", f"/{self.terms.name}") if self._last_lease else ("POST", "")
+        method, path = ("PUT", f"/{self.settings.name}") if self._last_lease else ("POST", "")
         return self._request(method, path, new_lease)
 
     def _process_write_response(self, response: HttpResponse, now: Instant) -> HttpRequest | None:
@@ -164,7 +164,7 @@ class LeaderElector:
 
     def _request(self, method: str, name_suffix: str, body: Mapping[str, Any] | None = None) -> HttpRequest:
         encoded_body = b"" if body is None else _encode(body)
-        return HttpRequest(method, self._path + name_suffix, encoded_body, self.terms.renew_deadline // 2)
+        return HttpRequest(method, self._path + name_suffix, encoded_body, self.settings.renew_deadline // 2)
 
 
 # Runs a candidate: tries to take the Lease, renews it, and reports when leadership starts and ends.
@@ -187,14 +187,14 @@ class Leadership:
         self._has_led = False
         self._attempts = 0
         self._is_over = False
-        #: Called with an error of reading or writing the Lease, once for each different error.
+        #: Called with an error of reading or writing the Lease, unless it is the same as in the last response.
         self.on_trouble: Callable[[str], None] = _ignore_error
         self._last_error = ""
         self.on_leading: Callable[[], None] = _noop
         self.on_lost: Callable[[], None] = _noop
 
     def start(self) -> None:
-        """Start trying to take the Lease, until `end` is called or leadership is lost."""
+        """Start to take and renew the Lease, until `end` is called or leadership is lost."""
         self._start_attempt()
 
     def may_write(self) -> bool:
@@ -266,10 +266,10 @@ class Leadership:
         self._last_error = error_text
 
     def _retry_delay(self) -> Duration:
-        terms = self._elector.terms
+        settings = self._elector.settings
         if self._has_led:
-            return terms.retry_period
-        return terms.retry_period * (100 + draw_integer(0, terms.identity, str(self._attempts)) % _JITTER) // 100
+            return settings.retry_period
+        return settings.retry_period * (100 + draw_integer(0, settings.identity, str(self._attempts)) % _JITTER) // 100
 
     def _check_deadline(self) -> None:
         """Check at a renew deadline whether the Lease was renewed, and end leadership if not."""

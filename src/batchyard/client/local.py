@@ -117,8 +117,8 @@ def apply_update(
     """Return the object to store for an Update: as sent, but the status and server-owned fields stay as stored.
 
     With `is_whole`, the status is stored as sent. A change of the desired state, or with `is_whole` of the status,
-    increments the generation. `managed_fields` replaces the stored managedFields, unless it is None. If nothing
-    changes, `stored_object` itself is returned.
+    increments the generation, if the object has one. `managed_fields` replaces the stored managedFields, unless it is
+    None. If nothing changes, `stored_object` itself is returned.
     """
     metadata = _with_managed_fields(
         _updated_metadata(stored_object["metadata"], sent_object["metadata"]), managed_fields
@@ -389,9 +389,9 @@ class LocalClient:
         """
         self._collector.scopes = scope_lookup
 
-    def recall(self, events: Sequence[client.WatchEvent]) -> None:
+    def observe_existing(self, events: Sequence[client.WatchEvent]) -> None:
         """Pass all objects that are in the store at the start, as ADDED events, to the garbage collector."""
-        self._collector.recall(events)
+        self._collector.observe_existing(events)
         if not self._is_delivery_scheduled:
             self._schedule_delivery()
 

@@ -3,7 +3,7 @@
 A watch event is in the cache before listeners get it, in the same step of the event loop. A write has two
 confirmations, in any order: the server's response and its watch event. `on_result` is called when both have arrived, so
 that the writer sees its own write in the cache. A Conflict is likewise reported when the cache holds a newer version of
-the object, so that the writer's next attempt is not based on the outdated one again.
+the object, but a second later at most, so that the writer's next attempt is not based on the outdated version again.
 
 Kinds that are not watched, such as Events, can be written too: for these the client keeps its own last writes, up to a
 limit. A staleness check finds out when the watches have caught up.
@@ -25,7 +25,7 @@ from batchyard.client.write_queue import Submission, WriteQueue, WriteResponse
 from batchyard.interfaces.client import Create, Delete, EventType, Listener, Reader, WatchEvent, Write, WriteResult
 from batchyard.interfaces.controller import Kernel
 
-PENDING_CONFIRMATIONS_MAX: Final = 4096
+UNWATCHED_OBJECTS_MAX: Final = 4096
 #: A Conflict is reported after this time at the latest: it may have another cause than an outdated cache.
 _CONFLICT_DELAY_MAX: Final = SECOND
 
@@ -116,7 +116,7 @@ class RestClient:
         return self._cache.owned_by(uid, namespace)
 
     def subscribe(self, listener: Listener) -> None:
-        """Call `listener` with batches of later changes, in the order of each watch, from the event loop."""
+        """Call `listener` with batches of later changes, each of one kind and in order, from the event loop."""
         self._listeners.append(listener)
 
     def is_settled(self) -> bool:
@@ -273,7 +273,7 @@ class RestClient:
             self._unwatched_objects.pop(write.key if isinstance(write, Delete) else key_of(write.obj), None)
         elif response.error is None and not isinstance(write, Delete):
             self._unwatched_objects[key_of(response.body)] = response.body
-            if len(self._unwatched_objects) > PENDING_CONFIRMATIONS_MAX:
+            if len(self._unwatched_objects) > UNWATCHED_OBJECTS_MAX:
                 self._unwatched_objects.popitem(last=False)
 
 
@@ -322,8 +322,8 @@ class StalenessCheck:
         #: The listed objects of each kind whose watch has not caught up yet.
         self._unconfirmed_lists: dict[str, _ListedObjects] = {}
 
-    def ask(self) -> None:
-        """Request a staleness check; do nothing if one is running."""
+    def request_check(self) -> None:
+        """Request a staleness check; do nothing if one is scheduled or running."""
         if not self._is_running:
             self._is_running = True
             self._timers.call_at(max(self._timers.now(), self._started_at + _CHECK_INTERVAL), self._list_all_kinds)

@@ -71,7 +71,7 @@ class WriteRefusedError(Exception):
 
 
 class ReadOnlyTransport:
-    """A transport that passes GET requests on to another transport and rejects all others."""
+    """A transport that passes GET requests without a body on to another transport and rejects all others."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -222,7 +222,7 @@ def name_of(write: Write) -> str:
 
 
 def to_wire_format(obj: Obj, served_kind: ServedKind) -> dict[str, Any]:
-    """Return an object as it is sent to the server: with times in whole seconds, as Kubernetes clients send them."""
+    """Return an object as it is sent to the server: with metav1.Time fields in whole seconds."""
     return cut_times_to_seconds(dict(obj), time_locations(served_kind, served_kind.storage_version))
 
 
@@ -266,14 +266,14 @@ def is_retriable(write: Write, response: HttpResponse) -> bool:
 
 
 def may_have_succeeded(response: HttpResponse) -> bool:
-    """Return whether the response to a sent request is missing, so that the server may have processed the request."""
+    """Return whether the server may have processed a request although its response was lost."""
     return response.code in _LOST_RESPONSE_CODES and response.was_sent
 
 
 def error_of(response: HttpResponse, write: Write, status: Mapping[str, Any]) -> errors.ApiError | None:
     """Return the API error in a response to a write; `status` is the decoded response body. Return None on success.
 
-    Only an API object counts as success: a proxy may answer 200 too.
+    A success must be an API object, or for a Delete a Status: a proxy may answer 200 too.
     """
     if 200 <= response.code < 300 and (is_object(status) or (isinstance(write, Delete) and "kind" in status)):
         return None
@@ -297,7 +297,7 @@ def error_of(response: HttpResponse, write: Write, status: Mapping[str, Any]) ->
 
 
 def failure_reason(response: HttpResponse) -> str:
-    """Return why a request failed, as text. Requests that fail for the same reason get the same text."""
+    """Return why a request failed, as text."""
     body = response.body
     if response.code == 200:
         return f"the response is not from the Kubernetes API: {_body_excerpt(body) or 'empty body'}"

@@ -569,7 +569,7 @@ class ShadowController:
     def _has_arrived(self, instant: Instant) -> bool:
         if self._staleness_check.caught_up_to >= instant:
             return True
-        self._staleness_check.ask()
+        self._staleness_check.request_check()
         return False
 
     def _check_divergences(self) -> None:

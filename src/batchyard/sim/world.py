@@ -237,7 +237,7 @@ class World:
         events = state.added_events()
         self.log.recall(state.of_kind(scheme.WORKLOAD))
         self.waits.recall(state.of_kind(scheme.WORKLOAD))
-        self.client.recall(events)
+        self.client.observe_existing(events)
         self.platform.runner.observe(events)
 
     def now(self) -> Duration:

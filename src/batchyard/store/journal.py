@@ -1,8 +1,9 @@
-"""The journal: all changes of the object store in one SQLite file, so that they survive the API server's process.
+"""The journal: the changes of the object store in one SQLite file, so that they survive the API server's process.
 
-Every change is one row under its revision, with the key and either the new object or a deletion. Rows are only added.
-Compaction deletes rows that a later row at or below the floor has replaced. The remaining rows yield the current
-objects, and every change above the floor with the previous object. So watches continue after a restart.
+Every change is one row under its revision, with the key and either the new object or a deletion. Rows never change.
+Compaction to a revision (the floor) deletes rows that a later row at or below the floor has replaced. The remaining
+rows yield the current objects, and every change above the floor with the previous object. So watches continue after a
+restart.
 
 Damage is reported, and damaged data is never served. On opening, the file is read completely (journal_file.py) and
 compared with its commit mark. One process at a time has the journal open; others may back it up meanwhile. `append` is
@@ -58,7 +59,7 @@ class RevisionJournal:
         """Open a journal file; create it if it does not exist. Raise JournalError if the file cannot be used.
 
         With `accept_loss`, an undamaged journal file that its commit mark does not confirm is opened too. Its revision
-        is then raised beyond all that clients may have seen.
+        is then raised by REVISION_LEAP.
         """
         self._path = path
         self._commit_mark = journal_file.CommitMark(path)
@@ -86,7 +87,7 @@ class RevisionJournal:
     def append(self, changes: Sequence[WatchEvent]) -> int:
         """Append object changes to the journal in one transaction; return the size of the encoded objects in bytes.
 
-        Raise JournalError if the transaction fails; then no change is stored.
+        Raise JournalError if the transaction fails, or if the commit mark cannot be written after it.
         """
         journal_rows = [_encode_row(change) for change in changes]
         # One statement is a transaction by itself.

@@ -1,8 +1,8 @@
 """The file format of the store's journal: commit mark, SQLite tables, creation, and reading with verification.
 
 Each row of an object change has a checksum, and so has the single row of the table `floor`, which stores the compacted
-revision and the number of rows up to it. The revisions above it have no gap. Any mismatch is reported. Reading changes
-nothing: a damaged file stays as found, including its write-ahead log.
+revision and the number of rows up to it. The revisions above the compacted one have no gap. Any mismatch is reported.
+Reading changes nothing: a damaged file stays as found, including its write-ahead log.
 """
 
 import fcntl
@@ -108,7 +108,7 @@ def is_journal_open(journal: Path) -> bool:
 
 
 def wait_until_journal_closed(journal: Path) -> None:
-    """Wait until no process has the journal file open. Raises FileNotFoundError if it has no commit mark file."""
+    """Wait until no process has the journal file open. Raises FileNotFoundError without a commit mark file."""
     fd = os.open(commit_mark_path(journal), os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_SH)
@@ -222,7 +222,7 @@ def new_identity(connection: sqlite3.Connection) -> bytes:
 
 
 def floor_covering_all_rows(connection: sqlite3.Connection, identity: bytes, revision: int) -> CompactionFloor:
-    """Return a compaction floor at `revision` that covers all rows of the journal file; none may be newer."""
+    """Return a compaction floor at `revision` that covers all rows of the journal file; no row may be newer."""
     (row_count,) = connection.execute("SELECT count(*) FROM revisions").fetchone()
     return CompactionFloor(identity, revision, int(row_count))
 
@@ -253,7 +253,10 @@ def read_journal(path: Path, *, is_immutable: bool = False, error_path: Path | N
 
 
 def reject_orphaned_log(path: Path) -> None:
-    """Raise JournalError if a write-ahead log exists without its journal: SQLite would apply it to a new journal."""
+    """Raise JournalError if a missing journal has left a non-empty write-ahead log.
+
+    SQLite would apply the log to a new journal.
+    """
     write_ahead_log_path = path.with_name(f"{path.name}-wal")
     if write_ahead_log_path.exists() and write_ahead_log_path.stat().st_size:
         problem = f"{write_ahead_log_path} exists without its journal and may hold its last changes"

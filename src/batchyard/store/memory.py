@@ -1,8 +1,8 @@
 """The object store in memory: the current objects, one revision counter for all kinds, and the log of changes.
 
 The store is independent of kinds and creates no times, uids or names. It stores objects as written, except
-`metadata.resourceVersion`, which is the revision of the object's last change. A writer names the revision that it has
-read; if another write came first, the store rejects the write. Stored objects are immutable, for the store and for its
+`metadata.resourceVersion`, which is the revision of the object's last change. A writer can name the revision that it
+has read; if another write came first, the store rejects the write. Stored objects are immutable, for the store and its
 readers. With `detect_mutation`, the store keeps a copy of each, and `check_unchanged` fails if an object was changed in
 place. A store can continue from recovered contents (journal.py).
 """
@@ -47,7 +47,7 @@ class RecoveredStore(NamedTuple):
 
 
 class RevisionLog:
-    """The log of all changes of the store, in order of revision; the last `window` changes can be read again."""
+    """The log of the store's changes, in order of revision; at most the last `window` changes can be read again."""
 
     __slots__ = ("_entries", "_is_notifying", "_listeners", "revision")
 

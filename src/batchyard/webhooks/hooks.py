@@ -182,7 +182,7 @@ class InvalidReview(ValueError):  # noqa: N818 - named after the condition
 def review_mutation(
     review: Mapping[str, Any], groups: Sequence[str], fetched: FetchedObjects, namespaces: Selector | None = None
 ) -> Obj:
-    """Return the AdmissionReview response of the mutating webhook: a JSON patch with all mutations, or a denial.
+    """Return the AdmissionReview response of the mutating webhook: a denial, or a JSON patch if the object changes.
 
     `namespaces` is `managedJobsNamespaceSelector`, which selects the Namespaces whose jobs Kueue manages. Raises
     InvalidReview if the review is malformed, and ObjectNotFetched if the response requires another object.

@@ -29,7 +29,7 @@ def recovered_client(*objs: Obj, scopes: NamespacedLookup | None = None) -> tupl
     client = LocalClient(store, kernel)
     if scopes is not None:
         client.set_scope_lookup(scopes)
-    client.recall([WatchEvent(EventType.ADDED, key_of(each), each, None, 1) for each in objs])
+    client.observe_existing([WatchEvent(EventType.ADDED, key_of(each), each, None, 1) for each in objs])
     kernel.run()
     return client, kernel
 

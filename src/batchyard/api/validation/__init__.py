@@ -1,4 +1,4 @@
-"""Validation of objects by rules across fields, which the schema cannot express: on creation, update and status update.
+"""Validation of objects by rules that their schema does not express: on creation, update and status update.
 
 `validate` and `validate_update` take objects that are structurally valid, defaulted, and in the storage version, and
 change nothing. Each rule is a function that yields errors (FieldErrors). A reference to a missing object, such as a
@@ -105,17 +105,17 @@ _STATUS_RULE_BY_KIND: Final[Mapping[str, UpdateValidationRule]] = {scheme.WORKLO
 
 
 def validate(obj: Obj) -> list[FieldError]:
-    """Return all errors of a new object; for kinds without rules of their own, only errors in its metadata."""
+    """Return the errors of a new object by its kind's rules; for kinds without rules, only errors in its metadata."""
     return list(_RULE_BY_KIND.get(group_kind(obj), rules.metadata_errors)(obj))
 
 
 def validate_status(new: Obj, old: Obj) -> list[FieldError]:
-    """Return all errors of a status update, by the kind's rules for status updates or else those for updates."""
+    """Return the errors of a status update, by the kind's rules for status updates or else those for updates."""
     rule = _STATUS_RULE_BY_KIND.get(group_kind(new))
     return list(rule(new, old)) if rule else validate_update(new, old)
 
 
 def validate_update(new: Obj, old: Obj) -> list[FieldError]:
-    """Return all errors of an update: invalid fields of the new object, and changes that its kind forbids."""
+    """Return the errors of an update: invalid fields of the new object, and changes that its kind forbids."""
     rule = _UPDATE_RULE_BY_KIND.get(group_kind(new))
     return list(rule(new, old)) if rule else validate(new)

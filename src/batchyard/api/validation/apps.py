@@ -277,7 +277,7 @@ def workload_controller_update_errors(new: Obj, old: Obj) -> Iterator[FieldError
 
 
 def stateful_set_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
-    """Validate an update of a StatefulSet: most of its spec is immutable."""
+    """Validate an update of a StatefulSet: the fields of its spec are immutable, except `_MUTABLE_FIELDS`."""
     yield from workload_controller_errors(new)
     spec, old_spec = new["spec"], old["spec"]
     immutable_fields = [field for field in dict.fromkeys((*spec, *old_spec)) if field not in _MUTABLE_FIELDS]

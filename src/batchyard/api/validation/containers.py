@@ -125,7 +125,7 @@ def _service_address_errors(spec: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def service_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate an update of a Service: its cluster IP is immutable."""
+    """Validate an update of a Service: its cluster IP cannot be replaced by another."""
     yield from service_errors(new)
     old_ip, new_ip = ((obj.get("spec") or {}).get("clusterIP") for obj in (old, new))
     if old_ip and new_ip and old_ip != new_ip:
@@ -364,7 +364,7 @@ _CONTAINER_NAME_REMEDY: Final = "use at most 63 lowercase letters, digits and '-
 
 
 def containers_errors(spec: Mapping[str, Any], volumes: Mapping[str, None], path: str) -> Iterator[FieldError]:
-    """Validate the containers and init containers of a pod, and report missing containers and duplicate names."""
+    """Validate the containers and init containers of a pod; report missing containers and duplicate names."""
     if not spec.get("containers"):
         yield rules.required(f"{path}.containers", "", "add at least one container")
     in_host_user_namespace = spec.get("hostUsers") is not False

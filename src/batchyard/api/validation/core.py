@@ -144,7 +144,7 @@ def events_v1_errors(event: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def events_v1_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate an update of an Event of the API group `events.k8s.io`: only its series may change."""
+    """Validate an update of an Event of the API group `events.k8s.io`: besides metadata, only its series may change."""
     if new.get("series") != old.get("series"):
         yield from _event_series_errors(new)
     for field in _IMMUTABLE_EVENT_FIELDS:

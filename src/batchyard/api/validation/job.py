@@ -289,7 +289,10 @@ def job_errors(job: Obj) -> Iterator[FieldError]:
 
 
 def job_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
-    """Validate an update of a Job: most of its spec is immutable."""
+    """Validate an update of a Job: its selector, pod template and some other fields are immutable.
+
+    The scheduling directives of the pod template may change if the Job is suspended.
+    """
     yield from _upstream_job_errors(new)
     yield from _spec_update_errors(new.get("spec") or {}, old.get("spec") or {})
     yield from rules.mark_webhook(_JOB_WEBHOOK_NAME, _queued_job_update_errors(new, old))

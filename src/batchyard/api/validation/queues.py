@@ -327,7 +327,7 @@ def provisioning_request_errors(request: Mapping[str, Any]) -> Iterator[FieldErr
 
 
 def provisioning_request_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate an update of a ProvisioningRequest: its spec is immutable."""
+    """Validate an update of a ProvisioningRequest: parameters, podSets and provisioningClassName are immutable."""
     yield from provisioning_request_errors(new)
     spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
     field_equality = semantic_equality(scheme.PROVISIONING_REQUEST)

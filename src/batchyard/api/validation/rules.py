@@ -34,7 +34,10 @@ def format_json(value: Any) -> str:
 
 
 def mark_webhook(webhook: str, errors: Iterable[FieldError]) -> Iterator[FieldError]:
-    """Yield the errors marked as reported by `webhook`; errors of x-kubernetes-validations rules stay unmarked."""
+    """Yield the errors, marked as reported by `webhook` unless their text shows only the type `object` or `array`.
+
+    Such a text is that of an x-kubernetes-validations rule.
+    """
     for fault in errors:
         yield fault if fault.problem.startswith(_TYPE_MESSAGE_STARTS) else fault._replace(webhook=webhook)
 
@@ -553,7 +556,10 @@ def _has_hugepages(*amounts: Mapping[str, Any]) -> bool:
 
 
 def resource_name_errors(name: str, path: str) -> Iterator[FieldError]:
-    """Report a resource name that is neither standard (such as cpu) nor hugepages nor an extended resource."""
+    """Report a resource name that a container cannot use.
+
+    Valid are cpu, memory, ephemeral-storage, hugepages-*, extended resources, and names in kubernetes.io domains.
+    """
     if qualified_name_errors(name):
         yield from label_key_errors(name, path)
     elif "/" not in name:

@@ -191,7 +191,7 @@ def _without_topology(admission: Obj) -> dict[str, Any]:
 
 
 def cluster_name_update_errors(new: Obj, old: Obj, *, is_replacement: bool) -> Iterator[FieldError]:
-    """Report a clusterName that replaces another, or is not nominated; a replacement slice needs no nomination."""
+    """Report a clusterName that replaces another, or is not nominated; a replacement Workload needs no nomination."""
     new_name, old_name = ((obj.get("status") or {}).get("clusterName") for obj in (new, old))
     if new_name is None or new_name == old_name:
         return

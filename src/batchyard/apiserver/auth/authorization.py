@@ -242,7 +242,10 @@ class RbacAuthorizer:
             self._add_to_index(watch_event.key, watch_event.obj)
 
     def decide(self, attributes: RequestAttributes) -> AuthorizationDecision:
-        """Decide whether RBAC allows a request; the reason names the binding that allows it, if there is one."""
+        """Decide whether RBAC allows a request. If a binding allows the request, the reason names the binding.
+
+        Requests of `system:masters` are allowed without a binding.
+        """
         if MASTERS_GROUP in attributes.user.groups:
             return AuthorizationDecision(True)
         for grant in self._grants_for(attributes.user, attributes.namespace):
@@ -450,7 +453,7 @@ _IRREGULAR_SINGULARS: Final = {"topologies": "topology"}
 
 
 def bootstrap_roles() -> Iterator[Obj]:
-    """Yield the default roles and role bindings (bootstrap policy) that every API server has."""
+    """Yield the default roles and bindings (bootstrap policy): those of Kubernetes, of Kueue and of batchyard."""
     for name, rules in _BOOTSTRAP_RULES.items():
         yield _cluster_role(name, rules, _aggregation_labels(_AGGREGATION_TARGETS.get(name, ())))
     for name in ("admin", "edit", "view"):

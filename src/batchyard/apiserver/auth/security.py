@@ -70,7 +70,7 @@ def impersonated_user(request: api_request.ApiRequest) -> api_request.UserInfo |
 def required_permissions(
     user: api_request.UserInfo, request: api_request.ApiRequest
 ) -> Iterator[authorization.RequestAttributes]:
-    """Yield the permissions that impersonation requires: `impersonate` on each user, group, uid and extra value."""
+    """Yield the permissions that impersonation requires: `impersonate` on the user, groups, uid and extra values."""
     name = request.headers[_IMPERSONATE_USER]
     account = api_request.service_account_of(name)
     if account is None:
@@ -320,7 +320,7 @@ def _starts_processes(attributes: authorization.RequestAttributes) -> bool:
 
 
 class ServerSecurity(NamedTuple):
-    """The authentication and authorization filters of an API server, its RBAC index, and all resources that it serves.
+    """The authentication and authorization filters of an API server, its RBAC index, and its guarded resources.
 
     The RBAC index must observe every change of a role or binding.
     """

@@ -75,7 +75,7 @@ class TokenIssuer:
         return verified_token.user if verified_token is not None and ISSUER in verified_token.audiences else None
 
     def dashboard_user_of(self, token: str) -> UserInfo | None:
-        """Return the user of a dashboard token; None for any other token or an expired one."""
+        """Return the user of a dashboard token; None if the token is not a valid dashboard token."""
         claims, now = self._decode_claims(token), self.clock() // SECOND
         if claims is None or claims["iss"] != DASHBOARD_ISSUER or not claims["nbf"] <= now < claims["exp"]:
             return None

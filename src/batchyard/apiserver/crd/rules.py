@@ -1,7 +1,7 @@
 """Validation rules of schemas in the Common Expression Language: `x-kubernetes-validations`.
 
-Rules are compiled once, when a definition is first served. A transition rule (with `oldSelf`) runs only if an old value
-exists and can be correlated: in fields, maps, and lists with keys.
+The rules of a kind are compiled when an object is first checked. A transition rule (with `oldSelf`) runs only if an old
+value exists and can be correlated: in fields, maps, and lists with keys. With `optionalOldSelf` it always runs.
 Source: k8s.io/apiextensions-apiserver, pkg/apiserver/schema/cel/validation.go.
 """
 
@@ -51,7 +51,7 @@ _LIST: Final = _T.List(_T.DYN)
 
 
 def kubernetes_functions() -> Any:
-    """Return the functions that Kubernetes adds to CEL, except UNIMPLEMENTED_FUNCTIONS, as an extension for CEL."""
+    """Return the implemented functions that Kubernetes adds to CEL, as an extension for CEL."""
     overloads_by_name: dict[str, list[Any]] = {}
     for name, is_member, parameters, result, implementation in _function_declarations():
         overloads = overloads_by_name.setdefault(name, [])
@@ -183,7 +183,7 @@ def _contains_network(outer_text: str, inner_text: str) -> bool:
 # Sources: k8s.io/apiserver, pkg/cel/library, and k8s.io/apiextensions-apiserver, pkg/apiserver/schema/cel.
 
 
-#: Kubernetes functions that are not implemented.
+#: Kubernetes functions that are not implemented: a rule that calls one is accepted but not checked.
 UNIMPLEMENTED_FUNCTIONS: Final = frozenset(
     {"authorizer", "format", "isSemver", "semver", "transformList", "transformMap", "transformMapEntry"}
 )
@@ -195,7 +195,7 @@ class CompiledExpression(NamedTuple):
     """A compiled CEL expression, and whether it uses `oldSelf`."""
 
     program: Any
-    #: Whether it uses `oldSelf`; such a rule is skipped on creation.
+    #: Whether it uses `oldSelf`.
     uses_old_self: bool
 
 
@@ -208,7 +208,7 @@ class NotCompiled(ValueError):  # noqa: N818 - named after the condition
 
 
 def compile_cel_rule(text: str, *, is_old_self_optional: bool) -> CompiledExpression:
-    """Compile a CEL validation rule. Raises NotCompiled if it is invalid or does not evaluate to a bool.
+    """Compile a CEL validation rule. Raises NotCompiled if it is invalid or cannot evaluate to a bool.
 
     If `is_old_self_optional`, `oldSelf` is an optional value, as `optionalOldSelf` requires.
     """
@@ -329,7 +329,7 @@ class InputSize(NamedTuple):
 class RuleBudget:
     """The cost budget for the CEL rules of one object, in evaluation steps: about one second of CPU time.
 
-    Steps are an upper bound, from nesting of iterations and input size. Upstream counts actual steps, with the same
+    Steps are estimated from the nesting of iterations and the input size. Upstream counts actual steps, with the same
     limit of a second. Source: k8s.io/apiserver, pkg/apis/cel/config.go.
     """
 
@@ -401,7 +401,7 @@ class _BudgetExceeded(Exception):  # noqa: N818 - named after the condition
 
 
 class ValidationRules:
-    """The compiled CEL validation rules of a schema and of all schemas nested in it."""
+    """The CEL validation rules of a schema and of the schemas nested in it, as far as they compile."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema

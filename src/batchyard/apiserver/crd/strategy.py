@@ -171,7 +171,7 @@ class CustomStrategy:
         return new
 
     def render(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
-        """Return a stored object in a served version, with times in whole seconds."""
+        """Return a stored object in a served version, with its metadata times in whole seconds."""
         return cut_times_to_seconds(self.in_version(stored_object, api_version), self._time_locations())
 
     def in_version(self, stored_object: Obj, api_version: str) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def additional_properties_schema(schema: Schema) -> Schema | None:
 
 
 def items_schema(schema: Schema) -> Schema:
-    """Return the schema of the items of a list schema."""
+    """Return the schema of the items of a list schema; EMPTY if it has none."""
     item_schema: Schema = schema.get("items") or EMPTY
     return item_schema
 

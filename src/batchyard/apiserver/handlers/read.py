@@ -200,7 +200,7 @@ _decode_token = msgspec.json.Decoder(_ContinueToken).decode
 
 
 class PagedLists:
-    """Serves lists in pages, and keeps each list in memory while clients may request more pages of it."""
+    """Serves lists in pages, and keeps up to HELD_LISTS_MAX lists of which clients may request more pages."""
 
     def __init__(self, objects: ApiObjectStore, history: ChangeHistory) -> None:
         self._objects = objects
@@ -373,7 +373,7 @@ class ReadHandler:
         self._lists.drop_expired()
 
     def get(self, request: ApiRequest, path: ResourcePath) -> Response:
-        """Return one object. Raises StatusError if it does not exist."""
+        """Return one object. Raises StatusError if it does not exist or an option is invalid."""
         representation = Representation(request, path, self._now())
         revision = parse_resource_version(request.query.get("resourceVersion", ""))
         check_revision_not_in_future(revision, self._objects.revision)
@@ -383,7 +383,10 @@ class ReadHandler:
         return Response(200, representation.render_object(obj))
 
     def list(self, request: ApiRequest, path: ResourcePath) -> Response:
-        """Return the objects of a resource, in pages if the request has a limit."""
+        """Return the objects of a resource, or one page of them if the request has a limit.
+
+        Raises StatusError for invalid options or an expired list.
+        """
         representation = Representation(request, path, self._now())
         page = self._lists.get_page(request, path)
         return Response(200, representation.render_list(page.items, page.metadata))
@@ -392,7 +395,7 @@ class ReadHandler:
         """Start a watch at the requested resourceVersion, by default the current one.
 
         `sendInitialEvents` determines whether the existing objects are sent first; by default, they are sent if the
-        request has no resourceVersion, or 0. Raises StatusError if the watch cannot start.
+        resourceVersion is absent or 0. Raises StatusError if the watch cannot start.
         """
         representation = Representation(request, path, self._now())
         representation.check_accepts_single_object()

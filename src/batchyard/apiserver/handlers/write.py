@@ -144,12 +144,12 @@ class WriteHandler:
         return self.store_prepared(self.prepare(request, path), path)
 
     def targets_large_object(self, path: resources.ResourcePath) -> bool:
-        """Return whether a path names a large object, for which even a small change is expensive."""
+        """Return whether a path names an object of more than INLINE_BODY_MAX bytes, whose changes are expensive."""
         stored_object = self._objects.get(_key(path)) if path.name else None
         return stored_object is not None and len(_encode_json(stored_object)) > INLINE_BODY_MAX
 
     def prepare(self, request: ApiRequest, path: resources.ResourcePath) -> PreparedWrite:
-        """Decode, default and validate a write without storing it: all steps whose cost grows with the request body."""
+        """Decode, default and validate a create, update or patch without storing it. Raises StatusError on failure."""
         match request.method, bool(path.name):
             case ["POST", False]:
                 prepared_write = self._create(request, path)
@@ -166,7 +166,7 @@ class WriteHandler:
     def is_current(self, prepared_write: PreparedWrite, path: resources.ResourcePath) -> bool:
         """Return whether the object of a prepared write is unchanged. Raises StatusError if it no longer exists.
 
-        For a new object, return True. Raises StatusError if its Namespace does not exist.
+        For a create, return True, or raise StatusError if the Namespace does not exist.
         """
         if isinstance(prepared_write.write, Create):
             self._check_namespace(path)
@@ -174,7 +174,7 @@ class WriteHandler:
         return bool(self._get_stored(path)["metadata"]["resourceVersion"] == prepared_write.base_version)
 
     def store_prepared(self, prepared_write: PreparedWrite, path: resources.ResourcePath) -> Response:
-        """Store a prepared write and return the response. Raises StatusError if the store rejects the write."""
+        """Execute a prepared write and return the response. Raises StatusError if the store rejects the write."""
         with _annotate_rejection(prepared_write.annotations):
             stored_object = self._execute_write(
                 prepared_write.write, path, prepared_write.name, dry_run=prepared_write.dry_run

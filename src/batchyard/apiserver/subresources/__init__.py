@@ -22,9 +22,10 @@ def with_subresources(
     pending_queues: PendingQueues,
     now: Callable[[], Instant],
 ) -> list[Resource]:
-    """Return the resources, with the subresources of pods, Namespaces and native kinds with replicas.
+    """Return the resources with subresources that functions answer, followed by the virtual resources.
 
-    Append the virtual resources: bindings, ComponentStatuses, the metrics API and Kueue's visibility API.
+    Pods, Namespaces, Deployments, ReplicaSets and StatefulSets get subresources. The virtual resources are bindings,
+    ComponentStatuses, the metrics API and Kueue's visibility API.
     """
     pod_containers, binding_handlers = PodContainers(objects, containers), BindingHandlers(objects, now)
     pod_handlers = {

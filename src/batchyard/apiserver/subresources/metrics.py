@@ -1,6 +1,6 @@
 """The metrics API (metrics.k8s.io): current usage of pods and nodes, as `kubectl top` reads it.
 
-The container runtime reports the usage of pods. A simulated node uses the sum of its pods.
+The container runtime reports the usage of pods and of its own node. The usage of another node is the sum of its pods.
 Source: metrics-server's pkg/api.
 """
 

@@ -52,9 +52,9 @@ class PodContainers:
 
 
 def select_container(pod: Obj, name: str) -> str:
-    """Return the container name to use: `name`, or without it the pod's only container.
+    """Return the container name to use: `name`, or if it is '' that of the pod's only regular container.
 
-    Raises StatusError if there is no such container, or `name` is '' and the pod has several containers.
+    Raises StatusError if there is no such container, or `name` is '' and the pod has several regular containers.
     """
     spec, pod_name = pod["spec"], pod["metadata"]["name"]
     names = [each["name"] for field in _CONTAINER_FIELDS for each in spec.get(field) or ()]

@@ -1,6 +1,6 @@
 """Access to pods: `pods/NAME/exec`, `attach`, `portforward`, `proxy`, `ephemeralcontainers` and `log`.
 
-A simulated pod has no processes; such requests fail after all checks that Kubernetes makes. Sources: Kubernetes's
+A simulated pod has no processes, so requests that need one fail. Sources: Kubernetes's
 pkg/registry/core/pod/{rest/subresources.go,strategy.go,storage/storage.go}, pkg/kubelet/server; k8s.io/cri-streaming.
 """
 
@@ -317,7 +317,7 @@ class LogStream:
         log.on_new_data = self._notify
 
     def take(self) -> Sequence[bytes]:
-        """Return the log data that is new since the last call, or a part of it."""
+        """Return log data that is new since the last call; after the last data, close the log."""
         new_lines = self._log.read()
         lines = [line for line in new_lines if line.at >= self._options.since]
         is_complete = not self._log.is_behind or bool(new_lines and new_lines[-1].at > self._requested_at)

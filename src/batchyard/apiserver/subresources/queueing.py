@@ -305,7 +305,7 @@ class WhyHandler:
     def __init__(self, explanations: Explanations, now: Callable[[], Instant]) -> None:
         self._explanations = explanations
         self._now = now
-        #: Decides which Workloads a user may get; if it is None, none.
+        #: Decides which Workloads a user may get. Without an authorizer, no user may get any.
         self.authorizer: Authorizer | None = None
 
     def with_why_subresource(self, resources: Iterable[Resource]) -> list[Resource]:

@@ -158,7 +158,7 @@ def with_scale(
 
 
 def with_scales(resources: Iterable[Resource], objects: ApiObjectStore, now: Callable[[], Instant]) -> list[Resource]:
-    """Return the resources, with the subresource `scale` on the native kinds that have replicas."""
+    """Return the resources, with the subresource `scale` on Deployments, ReplicaSets and StatefulSets."""
     return [
         with_scale(each, objects, _NATIVE_REPLICA_PATHS, now) if each.served_kind.constant in _SCALABLE_KINDS else each
         for each in resources

@@ -484,7 +484,7 @@ class EmbeddedPlatform:
         events = [
             WatchEvent(EventType.ADDED, key_of(o), o, None, int(o["metadata"]["resourceVersion"])) for o in objects
         ]
-        self._client.recall(events)
+        self._client.observe_existing(events)
         self.platform.runner.observe(events)
         if self._local is not None:
             self._metrics.local_node_name, self._metrics.read_local_gpus = self._local.name, self._local.gpu_states
