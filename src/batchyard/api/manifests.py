@@ -254,7 +254,7 @@ def is_deprecation(warning: str) -> bool:
 
 
 def read_manifests(sources: Iterable[tuple[str, str]]) -> Manifests:
-    """Read manifests from pairs of file name and text. Errors are part of the result; nothing is raised.
+    """Read manifests from pairs of file name and text. Errors in the manifests are part of the result.
 
     A List is read as the objects in its items.
     """

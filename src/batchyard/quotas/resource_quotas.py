@@ -43,7 +43,7 @@ _KIND_BY_ALIAS: Final = {
     "secrets": scheme.SECRET,
 }
 _ALIAS_BY_KIND: Final = {kind: name for name, kind in _KIND_BY_ALIAS.items()}
-#: Resources that batchyard does not have, so that their usage is always zero.
+#: Resources whose usage batchyard does not count, so that it is always zero.
 _UNAVAILABLE_RESOURCES: Final = frozenset(
     {"persistentvolumeclaims", "count/persistentvolumeclaims", "requests.storage", "replicationcontrollers"}
 )
@@ -61,7 +61,7 @@ def object_count_names(kind: scheme.ServedKind) -> tuple[str, ...]:
 
 
 def kind_of_resource(name: str) -> str | None:
-    """Return the kind of objects that use a quota's resource; '' if no kind does, None if the resource is unknown."""
+    """Return the kind whose objects use a quota's resource; '' if usage is not counted, None if it is unknown."""
     if name in _POD_RESOURCES or name.startswith((_HUGE_PAGES, f"{_REQUESTS}{_HUGE_PAGES}")) or _is_device(name):
         return scheme.POD
     if name in _SERVICE_RESOURCES:
@@ -243,7 +243,7 @@ class QuotaTally:
     def __init__(self, spec: meta.Obj, reader: Reader) -> None:
         self.spec = spec
         self.used_amounts: dict[str, int] = {}
-        #: Whether the kind of every limited resource is known.
+        #: Whether the kind of every limited resource with the prefix `count/` is known.
         self.is_complete = True
         #: The count names of each limited kind.
         self.count_names_by_kind: dict[str, tuple[str, ...]] = {}
@@ -285,7 +285,7 @@ class QuotaTally:
     def release_expired_pods(self, now: Instant) -> Instant | None:
         """Release the usage, except the object count, of pods past their grace period.
 
-        Returns when the next grace period ends; None if no counted pod is terminating.
+        Returns when the next grace period ends; None if none is running.
         """
         for key, grace_end in list(self._grace_period_ends.items()):
             if grace_end < now:

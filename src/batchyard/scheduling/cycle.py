@@ -197,7 +197,7 @@ class Cycle:
     #: The labels of each Namespace that exists.
     namespaces: Mapping[str, Mapping[str, str]]
     number: int
-    #: Keys of Workloads whose flavors were assigned again because earlier decisions preempt the same targets.
+    #: Keys of Workloads whose flavors were assigned again because earlier decisions preempt some of their targets.
     renominated_workloads: dict[str, None] = field(default_factory=dict)
     #: By ClusterQueue, the number of preemptions skipped in favor of other Workloads in this cycle.
     skipped_preemptions: dict[str, int] = field(default_factory=dict)

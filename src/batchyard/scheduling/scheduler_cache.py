@@ -386,7 +386,7 @@ class SchedulerCache:
                 self.workload_cache.observe(WatchEvent(EventType.MODIFIED, key_of(obj), obj, obj, revision))
 
     def heads(self, now: Instant) -> list[Head]:
-        """Return the first Workload in line of each active ClusterQueue, sorted by queue name.
+        """Return the first Workload in line of each active ClusterQueue outside paused trees, sorted by queue name.
 
         First, the inadmissible Workloads of changed cohort trees are put back in line.
         """

@@ -335,7 +335,7 @@ class PriorityClassValues:
         self._workloads: dict[str, dict[Key, None]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the key of a WorkloadPriorityClass that was created or whose value changed; () for Workload events."""
+        """Return the key of a WorkloadPriorityClass that was created or whose value changed; () for other events."""
         if event.key.kind == scheme.WORKLOAD:
             self._record_workload_class(event)
             return ()

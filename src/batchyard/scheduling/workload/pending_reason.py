@@ -42,7 +42,7 @@ class PendingReason(NamedTuple):
 
 
 class WorkloadQueues(NamedTuple):
-    """The current LocalQueue, ClusterQueue and Namespace of a Workload; each None if it does not exist."""
+    """The current LocalQueue, ClusterQueue and Namespace of a Workload; each None if it was not found."""
 
     local_queue: Obj | None
     cluster_queue: Obj | None
