@@ -63,7 +63,7 @@ class PlatformPorts:
 
     kernel: Kernel
     client: ObjectClient
-    #: The controllers that run pods and bare Workloads.
+    #: The controllers that run pods, and Workloads without a job.
     pod_controllers: Sequence[Controller]
     #: The controllers that create machines; none in a platform without nodes.
     machine_controllers: Sequence[Controller]

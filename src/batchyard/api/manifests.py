@@ -175,7 +175,7 @@ _NAME_LINE: Final = re.compile(r"(?m)^metadata:.*\n(?:[ \t]*\n|[ \t]+[^ \t\n].*\
 
 
 class ManifestFault(NamedTuple):
-    """An error in a YAML document of a manifest file. `kind` and `name` are empty if the document lacks them."""
+    """An error or warning about a document of a manifest file. `kind` and `name` are empty if they are unknown."""
 
     source: str
     document: int

@@ -114,6 +114,7 @@ class FlavorChoice(NamedTuple):
     """The flavor assigned to one resource of a pod set, its assignment mode, and where its quota comes from."""
 
     flavor: str
+    #: The id of the flavor-resource pair.
     fr: int
     mode: FlavorAssignmentMode
     #: Height in the cohort tree of the node that provides the quota; 0 is the ClusterQueue itself.

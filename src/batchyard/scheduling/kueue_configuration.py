@@ -58,7 +58,7 @@ class KueueSettings:
     policy: SchedulingPolicy = field(default_factory=SchedulingPolicy)
     #: The PodsReady timeout and requeue settings; None disables the timeout.
     pods_ready: PodsReadyPolicy | None = field(default_factory=PodsReadyPolicy)
-    #: Job labels that are copied to their Workloads.
+    #: The keys of job labels that are copied to Workloads.
     copied_labels: tuple[str, ...] = ()
     #: The Namespaces whose jobs are managed; None for all.
     managed_namespaces: Selector | None = field(default_factory=managed_namespaces)

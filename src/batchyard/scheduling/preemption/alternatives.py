@@ -46,7 +46,7 @@ def ranked_quota_holders(
 ) -> list[MissingQuotaHolder]:
     """Return the admitted Workloads below a cohort tree node that use any flavor-resource in `frs`, best victims first.
 
-    If `queue` uses less than its quota of each one in `frs`, Workloads of other, borrowing queues come first, then
+    If `queue` uses less than its quota of each one in `frs`, Workloads of other, borrowing queues come first. Then come
     those of `queue`, then the rest. Otherwise those of `queue` come first. Each group is sorted by amount, the largest
     first, then by Workload key.
     """

@@ -15,7 +15,7 @@ from batchyard.scheduling import messages
 from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload.lifecycle import has_admission_gate, is_active, is_on_hold
 
-#: Reasons that only the scheduler sets and resets.
+#: Reasons that stay until the scheduler changes them, unless a reason of this module applies.
 SCHEDULER_REASONS: Final = frozenset(
     {
         messages.NO_MATCHING_FLAVOR,
