@@ -429,7 +429,7 @@ def _preemption_preference_key(quality: GranularMode) -> tuple[int, GranularMode
 
 
 def worst_quality(qualities: Sequence[GranularMode], fungibility: FlavorFungibility) -> GranularMode:
-    """Return a flavor's overall quality: the worst of its qualities for the requested resources."""
+    """Return a flavor's overall quality: the worst of its qualities for the requested resources under `fungibility`."""
     lowest_quality = min(qualities)
     if fungibility.prefer_preemption and lowest_quality > HOPELESS:
         return min(qualities, key=_preemption_preference_key)

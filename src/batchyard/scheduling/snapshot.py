@@ -317,7 +317,7 @@ class Snapshot:
         return len(self._tentative_changes)
 
     def undo_to(self, change_count: int) -> None:
-        """Undo the tentative changes made since `begin()` returned `change_count`."""
+        """Undo the tentative changes made since `begin()` returned `change_count`, and end the block that it began."""
         tentative_changes = self._tentative_changes
         while len(tentative_changes) > change_count:
             queue, workload, usage, sign = tentative_changes.pop()

@@ -161,7 +161,7 @@ class SparedWorkload(NamedTuple):
 
 
 class SparedWorkloads(NamedTuple):
-    """Workloads that use the quota that a preemptor lacked but were not preempted: the first 32, and how many exist."""
+    """Workloads that use the quota that a preemptor lacked but were not preempted: at most 32, and how many exist."""
 
     spared_workloads: tuple[SparedWorkload, ...]
     total_count: int
