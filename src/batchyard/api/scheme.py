@@ -387,7 +387,7 @@ def load_scope(name: str) -> TypeScope:
 
 
 def load_scope_for_kind(served_kind: ServedKind, version: str) -> TypeScope:
-    """Return the TypeScope that defines an API kind in the given version."""
+    """Return the TypeScope that defines a built-in API kind in the given version."""
     return load_scope(NATIVE if is_native(served_kind) else f"{_group_prefix(served_kind)}.{version}")
 
 

@@ -39,7 +39,7 @@ def evict(
 
 
 def hold_back(workload: meta.Obj, requeue_time: Instant, *, is_counted: bool) -> meta.Obj:
-    """Return the Workload with `requeueState.requeueAt` at `requeue_time` or later; `is_counted` counts the requeue."""
+    """Return the Workload with `requeueAt` at `requeue_time` or later; `is_counted` increments its requeue count."""
     old = workload.get("status") or _NO_STATUS
     state = dict(old.get("requeueState") or _NO_STATUS)
     if is_counted:
