@@ -1,4 +1,4 @@
-"""The platform's admission chain: defaulting, mutating plugins, validating plugins and quota checks, in this order.
+"""The platform's admission chain: defaults, mutating plugins, validating plugins and quota checks.
 
 The order is that of Kubernetes. docs/concepts/admission.md lists the plugins. Source: pkg/kubeapiserver/options.
 """

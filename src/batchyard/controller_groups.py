@@ -123,7 +123,7 @@ _VERBS_USED: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     },
 }
 
-#: Groups whose controllers Kueue or JobSet also has; an operator with these groups lists webhooks to detect them.
+#: Groups whose controllers Kueue or JobSet also has; an operator with these groups lists webhooks to detect both.
 UPSTREAM_GROUPS: Final = (ADMISSION, PROVISIONING, JOBSET)
 
 

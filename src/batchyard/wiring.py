@@ -63,7 +63,7 @@ class PlatformPorts:
 
     kernel: Kernel
     client: ObjectClient
-    #: The controllers that run pods and bare Workloads.
+    #: The controllers that run pods, and Workloads without a job.
     pod_controllers: Sequence[Controller]
     #: The controllers that create machines; none in a platform without nodes.
     machine_controllers: Sequence[Controller]
@@ -73,7 +73,7 @@ class PlatformPorts:
     throttle: ReconcileThrottle | None = None
     #: The handler of unexpected exceptions in controllers.
     defect_reporter: DefectReporter = raise_defect
-    #: Observes every scheduling cycle.
+    #: Observes the scheduling cycles.
     cycle_observer: CycleObserver = field(default_factory=NoCycleObserver)
     #: The store's history of changes.
     history: ChangeHistory = no_history
@@ -108,7 +108,7 @@ class PlatformSettings:
 
 @dataclass(frozen=True, slots=True)
 class WiredPlatform:
-    """The runner of all controllers, with the scheduler cache, the explainer and the cost controller."""
+    """The runner of the controllers, with the scheduler cache, the explainer and the cost controller."""
 
     runner: Runner
     index: SchedulerCache

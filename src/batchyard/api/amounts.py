@@ -20,7 +20,8 @@ _BYTE_UNITS: Final = (
 def readable_amount(resource: str, amount: int) -> str:
     """Format an integer amount of a resource, in the units of `meta.amount`, as a quantity with at most three decimals.
 
-    19,500 thousandths of a cpu are `19.5`. An amount of bytes that needs more decimals keeps its canonical form.
+    19,500 thousandths of a cpu are `19.5`. An amount of bytes that needs more decimals keeps its canonical form. An
+    unlimited amount is `<unlimited>`.
     """
     if meta.is_unlimited(amount):
         return meta.format_amount(resource, amount)

@@ -34,7 +34,7 @@ PREEMPTION_STRATEGIES: Final = (FINAL_SHARE, INITIAL_SHARE)
 def convert_configuration_to_storage(obj: Mapping[str, Any]) -> dict[str, Any]:
     """Convert a Kueue Configuration from v1beta1, with defaults already filled in, to v1beta2.
 
-    The fields queueVisibility and integrations.podOptions, which v1beta2 lacks, are dropped.
+    The fields queueVisibility, integrations.podOptions and `enable`, which v1beta2 lacks, are dropped.
     """
     configuration = {key: value for key, value in obj.items() if key not in {"queueVisibility", "fairSharing"}}
     wait_settings, fair_sharing = dict(configuration.pop("waitForPodsReady", {})), dict(obj.get("fairSharing") or {})

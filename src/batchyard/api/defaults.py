@@ -97,7 +97,7 @@ SpecFields = Mapping[str, Any]
 def cluster_defaults(cluster: Obj) -> Obj:
     """Return the Cluster with defaults for its region and its node pools.
 
-    A pool without zones gets the zone of its reservation or, without a reservation, all zones of the cluster.
+    A pool without zones gets the zone of its reservation in `spec.reservations`, or else all zones of the cluster.
     """
     spec = cluster["spec"]
     reservation_zones = {each["name"]: each["zone"] for each in spec.get("reservations") or ()}

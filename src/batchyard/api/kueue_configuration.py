@@ -1,6 +1,6 @@
 """Reads Kueue's Configuration from a YAML file with one document, as strictly as Kueue does.
 
-An error prints as `file:line: field.path: problem; remedy`. All errors are reported at once.
+An error prints as `file:line: field.path: problem; remedy`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,13 +24,13 @@ _REMEDY_BY_V1BETA1_FIELD: Final = {
 
 
 class InvalidConfiguration(Exception):  # noqa: N818 - named like the API's Invalid
-    """A text or object is not a valid Kueue Configuration; the message contains all errors."""
+    """A text or object is not a valid Kueue Configuration; the message lists the errors."""
 
 
 def read_configuration(file_name: str, text: str) -> Obj:
     """Parse a Kueue Configuration and return it with all defaults, in its storage version (v1beta2).
 
-    `file_name` is the file name in error messages. Raises InvalidConfiguration with all errors.
+    `file_name` is the file name in error messages. Raises InvalidConfiguration if the text is invalid.
     """
     documents = list(read_documents(text))
     if len(documents) != 1:

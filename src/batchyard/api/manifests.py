@@ -175,7 +175,7 @@ _NAME_LINE: Final = re.compile(r"(?m)^metadata:.*\n(?:[ \t]*\n|[ \t]+[^ \t\n].*\
 
 
 class ManifestFault(NamedTuple):
-    """An error in a YAML document of a manifest file. `kind` and `name` are empty if the document lacks them."""
+    """An error or warning about a document of a manifest file. `kind` and `name` are empty if they are unknown."""
 
     source: str
     document: int
@@ -254,7 +254,7 @@ def is_deprecation(warning: str) -> bool:
 
 
 def read_manifests(sources: Iterable[tuple[str, str]]) -> Manifests:
-    """Read manifests from pairs of file name and text. Errors are part of the result; nothing is raised.
+    """Read manifests from pairs of file name and text. Errors in the manifests are part of the result.
 
     A List is read as the objects in its items.
     """

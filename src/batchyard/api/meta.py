@@ -323,7 +323,7 @@ def annotated_duration(obj: Obj, name: str) -> Duration | None:
 
 
 def parse_slice_layers(text: str) -> list[SliceLayer] | None:
-    """Parse the annotation that lists the layers of nested pod set slices, widest first; None if it is malformed."""
+    """Parse the annotation that lists the layers of nested pod set slices; None if it is malformed."""
     try:
         return msgspec.json.decode(text, type=list[SliceLayer])
     except (msgspec.DecodeError, RecursionError):

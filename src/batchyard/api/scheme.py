@@ -1,4 +1,4 @@
-"""The registry of all API kinds with groups, versions, names and scope; loads the field tables that define schemas."""
+"""The registry of built-in API kinds with groups, versions, names and scope; loads the field tables of schemas."""
 
 import pkgutil
 from collections.abc import Mapping
@@ -178,7 +178,7 @@ _GET_ALL_KINDS: Final = (
     REPLICATION_CONTROLLER,
 )
 
-#: All kinds, ordered so that each comes after the kinds that it refers to.
+#: All built-in kinds. A kind usually comes after the kinds that its objects refer to, as a ClusterQueue after flavors.
 KINDS: Final[tuple[ServedKind, ...]] = (
     ServedKind(SCENARIO, "Scenario", "sim.batchyard.dev", ("v1alpha1",), "v1alpha1", "scenarios", "scenario"),
     _batchyard_kind(PLATFORM),
@@ -387,12 +387,12 @@ def load_scope(name: str) -> TypeScope:
 
 
 def load_scope_for_kind(served_kind: ServedKind, version: str) -> TypeScope:
-    """Return the TypeScope that defines an API kind in the given version."""
+    """Return the TypeScope that defines a built-in API kind in the given version."""
     return load_scope(NATIVE if is_native(served_kind) else f"{_group_prefix(served_kind)}.{version}")
 
 
 def is_native(served_kind: ServedKind) -> bool:
-    """Return whether an API kind belongs to Kubernetes itself, not to a CRD."""
+    """Return whether a built-in API kind belongs to Kubernetes itself, not to a CRD."""
     return _group_prefix(served_kind) in _NATIVE_GROUPS
 
 

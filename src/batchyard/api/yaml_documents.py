@@ -113,7 +113,7 @@ def _decode_binary(text: str) -> str:
 
 #: The maximum nesting depth: manifests need less, and Python's recursion limit is much higher.
 NESTING_MAX: Final = 100
-#: The maximum number of values in a document from a client: an object of the maximum size, 1.5 MiB, has far fewer.
+#: The maximum number of values in a document from a client; real objects, at most 1.5 MiB, have far fewer.
 VALUES_MAX: Final = 200_000
 #: The maximum number of errors reported for one document. Source: sigs.k8s.io/json, kubernetes_patch.go.
 FAULTS_MAX: Final = 100

@@ -43,7 +43,7 @@ _KIND_BY_ALIAS: Final = {
     "secrets": scheme.SECRET,
 }
 _ALIAS_BY_KIND: Final = {kind: name for name, kind in _KIND_BY_ALIAS.items()}
-#: Resources that batchyard does not have, so that their usage is always zero.
+#: Resources whose usage batchyard does not count, so that it is always zero.
 _UNAVAILABLE_RESOURCES: Final = frozenset(
     {"persistentvolumeclaims", "count/persistentvolumeclaims", "requests.storage", "replicationcontrollers"}
 )
@@ -54,14 +54,14 @@ _TERMINAL_PHASES: Final = frozenset({"Succeeded", "Failed"})
 
 
 def object_count_names(kind: scheme.ServedKind) -> tuple[str, ...]:
-    """Return the resource names that count objects of a kind in quotas: `count/<plural>.<group>`, and any alias."""
+    """Return the resource names that count objects of a kind in quotas, such as `count/jobs.batch`, with any alias."""
     name = f"{COUNT_PREFIX}{kind.plural}.{kind.group}" if kind.group else f"{COUNT_PREFIX}{kind.plural}"
     alias = _ALIAS_BY_KIND.get(kind.constant)
     return (name,) if alias is None else (name, alias)
 
 
 def kind_of_resource(name: str) -> str | None:
-    """Return the kind of objects that use a quota's resource; '' if no kind does, None if the resource is unknown."""
+    """Return the kind whose objects use a quota's resource; '' if usage is not counted, None if it is unknown."""
     if name in _POD_RESOURCES or name.startswith((_HUGE_PAGES, f"{_REQUESTS}{_HUGE_PAGES}")) or _is_device(name):
         return scheme.POD
     if name in _SERVICE_RESOURCES:
@@ -146,7 +146,7 @@ def quantity_format_of(obj: meta.Obj, name: str) -> meta.QuantityFormat:
 
 
 def unspecified_resources_message(pod: meta.Obj, limited_resources: Iterable[str]) -> str:
-    """Return the part of Kubernetes's message that lists limited resources that a pod's containers omit.
+    """Return the part of Kubernetes's message that lists limited cpu and memory amounts that a pod's containers omit.
 
     '' if there are none, or if the pod sets resources as a whole.
     """
@@ -243,7 +243,7 @@ class QuotaTally:
     def __init__(self, spec: meta.Obj, reader: Reader) -> None:
         self.spec = spec
         self.used_amounts: dict[str, int] = {}
-        #: Whether the kind of every limited resource is known.
+        #: Whether the kind of every limited resource with the prefix `count/` is known.
         self.is_complete = True
         #: The count names of each limited kind.
         self.count_names_by_kind: dict[str, tuple[str, ...]] = {}
@@ -285,7 +285,7 @@ class QuotaTally:
     def release_expired_pods(self, now: Instant) -> Instant | None:
         """Release the usage, except the object count, of pods past their grace period.
 
-        Returns when the next grace period ends; None if no counted pod is terminating.
+        Returns when the next grace period ends; None if none is running.
         """
         for key, grace_end in list(self._grace_period_ends.items()):
             if grace_end < now:
@@ -331,7 +331,7 @@ class QuotaTallies:
         self._tallies: dict[str, dict[meta.Key, QuotaTally]] = {}
 
     def observe(self, event: WatchEvent) -> Sequence[meta.Key]:
-        """Update the quotas' usage from a watch event; return the keys of the quotas whose usage changed.
+        """Update the quotas' usage from a watch event; return the keys of the quotas to reconcile.
 
         If a CRD changed, these are the quotas that limit unknown kinds: their usage is forgotten, to be counted again.
         """
@@ -394,7 +394,7 @@ class QuotaAdmission:
     def check_new_object(self, obj: meta.Obj, reader: Reader) -> None:
         """Check a new object against the quotas of its Namespace.
 
-        Raises TemporarilyForbidden if it exceeds a quota, or if it is a pod that omits a resource limited by a quota.
+        Raises TemporarilyForbidden if the object exceeds a quota, or if containers omit a limited cpu or memory amount.
         """
         quotas = reader.list(scheme.RESOURCE_QUOTA, obj["metadata"].get("namespace", ""))
         if quotas:
@@ -478,14 +478,14 @@ class ResourceQuotas:
         self._quota_tallies = QuotaTallies()
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return the keys of a changed quota and of all quotas whose usage changed."""
+        """Return the key of a changed quota, and the keys of quotas whose usage changes or must be counted again."""
         changed_keys = self._quota_tallies.observe(event)
         if event.key.kind != scheme.RESOURCE_QUOTA or event.type is _DELETED:
             return changed_keys
         return (event.key, *changed_keys)
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Return the write of a quota's limits and usage to its status; requeue at the next end of a grace period."""
+        """Return the write of a quota's limits and usage to its status; requeue after the next grace period ends."""
         quota = reader.get(key)
         if quota is None:
             return ReconcileResult()

@@ -84,7 +84,7 @@ class BlockedCycle:
             self._gate.observe(event)
 
     def first_heads(self, heads: list[Head]) -> list[Head]:
-        """Return the next cycle's heads: `heads`, or once after a restart the Workloads that waited for ready pods."""
+        """Return the heads of the next cycle: `heads`, or in the first cycle any Workloads that wait for ready pods."""
         if not self._is_first_cycle:
             return heads
         self._is_first_cycle = False
@@ -113,7 +113,7 @@ class BlockedCycle:
         return decisions, None
 
     def take_decisions(self) -> Sequence[Decision]:
-        """Remove and return the interrupted cycle's decisions, without those that are no longer valid."""
+        """Remove the stored decisions, and return the still valid ones, with the current state of their objects."""
         stored_entries, self._entries = self._entries, []
         new_entries = [self._refresh_entry(entry) for entry in stored_entries]
         return [entry for entry in new_entries if entry is not None]

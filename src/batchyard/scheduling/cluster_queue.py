@@ -114,6 +114,7 @@ class FlavorChoice(NamedTuple):
     """The flavor assigned to one resource of a pod set, its assignment mode, and where its quota comes from."""
 
     flavor: str
+    #: The id of the flavor-resource pair.
     fr: int
     mode: FlavorAssignmentMode
     #: Height in the cohort tree of the node that provides the quota; 0 is the ClusterQueue itself.
@@ -237,7 +238,7 @@ class ResourceGroupIndex:
     def split_requests(
         self, requests: Requests, templates: Sequence[PodTemplate], obstacles: FlavorMismatches
     ) -> PodSetRequest:
-        """Return resource requests by resource group, up to the first resource that no group covers.
+        """Return resource requests by resource group, up to the first nonzero request for a resource without a group.
 
         A flavor is usable only if pods of every template can use it.
         """
@@ -432,7 +433,7 @@ class ClusterQueue:
         self.node = node
         self.coverage = coverage
         self.workloads: dict[str, AdmittedWorkload] = {}
-        #: Incremented when quota may have become free; flavor searches that stopped before then start over.
+        #: Incremented when quota may have become free; flavor searches that stopped before then may start over.
         self.generation = 1
         self.active = True
         #: Whether the parents of its Cohort form a cycle.

@@ -40,7 +40,7 @@ from batchyard.scheduling.workload.pending_reason import is_evaluation_awaited
 
 
 class CycleObserver(Protocol):
-    """Interface for measuring the stages of a scheduling cycle; the observer of simulations reads no clock."""
+    """Interface for measuring the stages of a scheduling cycle."""
 
     def begin(self) -> None:
         """Handle the start of a scheduling cycle."""
@@ -93,7 +93,7 @@ class QuiescenceDetector:
         self._stalled_trees: dict[str, _StalledTree] = {}
 
     def record_cycle(self, decisions_with_parked: Iterable[tuple[Decision, bool]]) -> None:
-        """Record a cycle's decisions; pause each cohort tree whose decisions repeat those of an earlier cycle.
+        """Record a cycle's decisions; pause each cohort tree whose decisions repeat without a change in between.
 
         The second item of each pair is whether the Workload was set aside until a change or the end of a backoff. A
         tree whose heads have untried flavors is paused only after _CYCLES_BEFORE_PAUSE cycles without a change.
@@ -188,7 +188,7 @@ class Scheduler:
         self._bypassed: dict[str, str] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return CYCLE_KEY if a watch event requires a cycle or the report of a bypassed Workload; otherwise ()."""
+        """Update the cache; return (CYCLE_KEY,) if a cycle or the report of a bypassed Workload may be due, else ()."""
         self._blocked.observe(event)
         has_work = self._cache.observe(event, now) or self._blocked.may_resume
         return (CYCLE_KEY,) if self._record_bypassed_workload(event) or has_work else ()

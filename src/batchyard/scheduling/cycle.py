@@ -39,7 +39,7 @@ class OrderableEntry(Protocol):
 
     @property
     def borrowing_height(self) -> int:
-        """The height of the lowest Cohort with enough quota for the Workload; 0 if its ClusterQueue has enough."""
+        """The height of the highest cohort tree node that provides quota; 0 if only the ClusterQueue provides quota."""
 
     @property
     def usage(self) -> quota.Usage:
@@ -62,8 +62,8 @@ def _classical_sort_key(entry: OrderableEntry) -> tuple[int, int, int, str]:
 def fair_order(entries: Sequence[EntryT], snapshot: Snapshot) -> Iterator[EntryT]:
     """Yield a cycle's Workloads in fair sharing order, one cohort tree after the other, by the names of the roots.
 
-    The order is computed lazily. If the caller admits a yielded Workload, it adds the usage to the snapshot before it
-    requests the next one, because the usage changes the shares.
+    The order is computed lazily. A caller that admits a yielded Workload must add the usage to the snapshot before it
+    requests the next Workload. The usage changes the shares.
     """
     entries_by_tree: dict[str, list[EntryT]] = {}
     for entry in sorted(entries, key=lambda e: e.queue.name):
@@ -179,7 +179,7 @@ class NominatedEntry:
 
     @property
     def borrowing_height(self) -> int:
-        """The height of the lowest Cohort with enough quota for the Workload; 0 if its ClusterQueue has enough."""
+        """The height of the highest cohort tree node that provides quota; 0 if only the ClusterQueue provides quota."""
         return self.assignment.borrowing_height
 
     @property
@@ -197,7 +197,7 @@ class Cycle:
     #: The labels of each Namespace that exists.
     namespaces: Mapping[str, Mapping[str, str]]
     number: int
-    #: Keys of Workloads whose flavors were assigned again because earlier decisions preempt the same targets.
+    #: Keys of Workloads whose flavors were assigned again because earlier decisions preempt some of their targets.
     renominated_workloads: dict[str, None] = field(default_factory=dict)
     #: By ClusterQueue, the number of preemptions skipped in favor of other Workloads in this cycle.
     skipped_preemptions: dict[str, int] = field(default_factory=dict)

@@ -30,12 +30,12 @@ def admission_details(decision: Admit, cycle: int) -> Mapping[str, Any]:
 
 
 def pending_details(reason: InadmissibleReason, cycle: int) -> Mapping[str, Any]:
-    """Return a pending decision's details for the decision ledger: the result for each considered flavor."""
+    """Return a pending decision's details for the decision ledger: cycle number, and flavor search if there was one."""
     return {"cycle": cycle, **({} if reason.assignment is None else {"podSets": _pod_sets_details(reason.assignment)})}
 
 
 def preemption_details(decision: Preempt, cycle: int, spared_workloads: SparedWorkloads) -> Mapping[str, Any]:
-    """Return a preemption's details for the decision ledger: preemptor, victims, rules, and Workloads not preempted."""
+    """Return a preemption's details for the decision ledger: preemptor, first 32 victims, spared Workloads, flavors."""
     preemptor = decision.head.workload
     return {
         "cycle": cycle,

@@ -48,7 +48,7 @@ class Admit(NamedTuple):
 
 
 class Preempt(NamedTuple):
-    """Decision to preempt Workloads for a head, which stays first in its queue until they have stopped."""
+    """Decision to preempt Workloads for a head, which stays pending until these Workloads have stopped."""
 
     head: Head
     queue: ClusterQueue
@@ -59,7 +59,7 @@ class Preempt(NamedTuple):
 
 
 class StayPending(NamedTuple):
-    """Decision to keep a head pending; `requeue_reason` decides whether it is tried again only after a change."""
+    """Decision to keep a head pending; `requeue_reason` and `last_assignment` affect when it is tried again."""
 
     head: Head
     why: InadmissibleReason

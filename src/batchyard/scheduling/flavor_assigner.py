@@ -48,7 +48,7 @@ class PodSetAssignment:
 
     @property
     def choices(self) -> Mapping[str, cluster_queue.FlavorChoice]:
-        """The flavor assigned to each requested resource of the pod set."""
+        """The flavor choice by resource; empty if some requested resource has no suitable flavor."""
         return self.assigned_flavors.choices
 
     @property
@@ -58,7 +58,11 @@ class PodSetAssignment:
 
     @property
     def rejections(self) -> tuple[RejectionReason, ...]:
-        """Why flavors were rejected for the pod set; if a resource group has no suitable flavor, only its reasons."""
+        """Why flavors were rejected for the pod set.
+
+        If a resource group has no suitable flavor, only its reasons are returned. Otherwise, if the ClusterQueue does
+        not cover a resource, only that is returned.
+        """
         if self.scans and self.scans[-1].selected_assignment is cluster_queue.NO_FLAVOR_ASSIGNMENT:
             return tuple(self.scans[-1].rejections)
         if self.unavailable_resource:
@@ -74,7 +78,7 @@ class PodSetAssignment:
     def no_fit_reason(self) -> str:
         """Why the pod set does not fit: the most severe of the resource groups' reasons.
 
-        The reason of a group is the mildest reason of its flavors. Without any, the result is NoMatchingFlavor.
+        The reason of a group is the mildest reason of its NO_FIT flavors. Without any reason, return NoMatchingFlavor.
         """
         reasons_by_group: dict[int, str] = {}
         for attempt in self.attempts:
@@ -103,7 +107,7 @@ class LastAssignment(NamedTuple):
 
 @dataclass(slots=True)
 class Assignment:
-    """The flavors assigned to all pod sets of a Workload; the cycle may lower `mode` to DEFERRED_FIT."""
+    """The flavors assigned to the pod sets of a Workload; the cycle may lower `mode` to DEFERRED_FIT."""
 
     pod_sets: list[PodSetAssignment]
     mode: FlavorAssignmentMode
@@ -117,7 +121,7 @@ class Assignment:
 
     @property
     def no_fit_reason(self) -> str:
-        """The reason of QuotaReserved=False if the Workload does not fit: the most severe among its pod sets."""
+        """The most severe `no_fit_reason` of the pod sets in mode NO_FIT; '' if there is no such pod set."""
         most_severe_reason = ""
         for pod_set in self.pod_sets:
             if pod_set.mode is FlavorAssignmentMode.NO_FIT:
@@ -157,7 +161,10 @@ class FlavorAssigner:
     nominated_flavors: NominatedFlavors = ()
 
     def assign(self, pod_counts: Sequence[int]) -> Assignment:
-        """Return the flavor assignment for pod counts (one per pod set), up to the first pod set without a flavor."""
+        """Return the flavor assignment for the given pod counts, one per pod set.
+
+        The assignment ends after the first group of pod sets in which a pod set with resource requests does not fit.
+        """
         if len(self.workload.pod_sets) == 1:  # the common case; no sums are needed
             assignment = self._assign_pod_set(0, pod_counts, ())
             return Assignment(

@@ -58,7 +58,7 @@ class KueueSettings:
     policy: SchedulingPolicy = field(default_factory=SchedulingPolicy)
     #: The PodsReady timeout and requeue settings; None disables the timeout.
     pods_ready: PodsReadyPolicy | None = field(default_factory=PodsReadyPolicy)
-    #: Job labels that are copied to their Workloads.
+    #: The keys of job labels that are copied to Workloads.
     copied_labels: tuple[str, ...] = ()
     #: The Namespaces whose jobs are managed; None for all.
     managed_namespaces: Selector | None = field(default_factory=managed_namespaces)
@@ -102,7 +102,7 @@ def pods_ready_policy(wait_for_pods_ready: Mapping[str, Any]) -> PodsReadyPolicy
 
 
 def decision_fields(configuration: Mapping[str, Any]) -> dict[str, Any]:
-    """Return only those fields of a Kueue Configuration that scheduling decisions depend on."""
+    """Return a Kueue Configuration reduced to `_DECISION_FIELDS` and, if set, `integrations.labelKeysToCopy`."""
     decision_relevant_fields = {name: configuration[name] for name in _DECISION_FIELDS if name in configuration}
     labels = (configuration.get("integrations") or {}).get("labelKeysToCopy")
     return {**decision_relevant_fields, **({"integrations": {"labelKeysToCopy": labels}} if labels else {})}
@@ -134,7 +134,7 @@ def unsupported_field_errors(configuration: Mapping[str, Any]) -> Iterator[Field
 
 
 def ignored_settings(configuration: Mapping[str, Any]) -> Iterator[str]:
-    """Yield texts that name the settings of a Kueue Configuration that batchyard ignores, such as multiKueue."""
+    """Yield texts about ignored settings: job integrations, multiKueue, objectRetentionPolicies and feature gates."""
     integrations = configuration.get("integrations") or {}
     ignored_frameworks = [name for name in integrations.get("frameworks") or () if name not in _SUPPORTED_FRAMEWORKS]
     ignored_frameworks += integrations.get("externalFrameworks") or ()

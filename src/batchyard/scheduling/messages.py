@@ -42,7 +42,7 @@ class PreemptionReason:
 
 
 class RequeueReason(IntEnum):
-    """Why a head stays pending after a cycle; decides whether it is tried again at once or only after a change."""
+    """Why a head stays pending after a cycle; affects whether it is tried again at once or only after a change."""
 
     GENERIC = 0
     FAILED_AFTER_NOMINATION = 1

@@ -63,7 +63,7 @@ class WritesInFlight:
         return is_awaited
 
     def select_heads(self, heads: Iterable[Head]) -> list[Head]:
-        """Return the heads that have no write in flight; the others wait for the results of their writes."""
+        """Return the heads that have no write in flight; record that the others await the results of their writes."""
         if not self._workloads:
             return list(heads)
         selected_heads = []
@@ -75,7 +75,7 @@ class WritesInFlight:
         return selected_heads
 
     def postpones(self, preemption: Preempt) -> bool:
-        """Return whether a preemption must wait for the results of writes of its targets."""
+        """Return whether a write of a target that is not evicted is in flight; record that its result is awaited."""
         targets = [target.workload for target in preemption.targets]
         written_targets = [target.key for target in targets if target.key in self._workloads and not target.evicted]
         self._awaited_workloads.update(dict.fromkeys(written_targets))

@@ -57,7 +57,7 @@ class WorkloadHeap:
         return heap[0][1] if heap else None
 
     def in_order(self) -> Iterator[PendingEntry]:
-        """Yield the heap's Workloads in queue order, lazily: the cost depends on the number read, not on the size."""
+        """Yield the heap's Workloads in queue order; they are sorted lazily, so reading the first few is cheap."""
         heap = self._heap
         next_candidates = [(heap[0][0], 0)] if heap else []
         while next_candidates:

@@ -3,7 +3,7 @@
 A change that may make Workloads admissible marks a ClusterQueue. Before the next cycle, or after a delay, the parked
 (inadmissible) Workloads of its whole cohort tree are put back in line. A tree in which a cycle changed nothing is
 paused until something in it changes. A tree with a preemption loop is frozen: it stays paused, regardless of changes,
-until the clock advances.
+until the clock advances or the trees are rebuilt.
 """
 
 import heapq
@@ -116,7 +116,7 @@ class PendingQueueReader:
         return bool(self._entries or self._unfit_shapes)
 
     def parked_at(self, key: str) -> Instant | None:
-        """Return when an inadmissible (parked) Workload, or an equivalent one, last did not fit; None if not parked."""
+        """Return when an inadmissible (parked) Workload, or an equivalent one, was last tried; None if not parked."""
         entry = self._entries.get(key)
         equivalence_class = None if entry is None else self._classes.get(_class_key(entry.view))
         if entry is None or equivalence_class is None or entry.line is not equivalence_class.parked:
@@ -124,14 +124,14 @@ class PendingQueueReader:
         return equivalence_class.parked_at
 
     def record_attempt(self, key: str, now: Instant) -> None:
-        """Record that another scheduler tried a Workload at `now`; classes with parked ones behind it count too."""
+        """Record an attempt by another scheduler at `now` for each class with a parked Workload behind this one."""
         queue_order = self._entries[key].order
         for equivalence_class in self._classes.values():
             if any(entry.order > queue_order for entry in equivalence_class.parked.members()):
                 equivalence_class.parked_at = max(equivalence_class.parked_at, now)
 
     def has_parked_predecessor(self, key: str, start_time: Instant) -> bool:
-        """Return whether any inadmissible (parked) Workload ahead of this one was tried at or after `start_time`."""
+        """Return whether any class with a parked Workload ahead of this one was last tried at or after `start_time`."""
         queue_order = self._entries[key].order
         recently_parked = [each.parked.first_entry() for each in self._classes.values() if each.parked_at >= start_time]
         return any(first_entry is not None and first_entry.order < queue_order for first_entry in recently_parked)
@@ -163,7 +163,7 @@ class PendingQueue(PendingQueueReader):
     def put(self, view: WorkloadView, now: Instant) -> bool:
         """Add or update a pending Workload; return whether it was put in line.
 
-        The Workload is not put in line if it is unchanged, held back or parked.
+        The result False means that the Workload is unchanged, held back or parked.
         """
         previous_entry = self._entries.get(view.key)
         if previous_entry is not None and pending_heap.has_same_queue_state(previous_entry.view, view):
@@ -222,7 +222,7 @@ class PendingQueue(PendingQueueReader):
     ) -> bool:
         """Keep a head pending after a cycle; return whether it was set aside until a change or the end of a backoff.
 
-        `condition_reason` is the reason of the Workload's QuotaReserved condition.
+        Equivalent Workloads may be set aside too. `condition_reason` is the reason of the QuotaReserved condition.
         """
         view = head.workload
         if reason is RequeueReason.PENDING_PREEMPTION and not self.strict_fifo:
@@ -411,7 +411,7 @@ class QueueManager:
         return bool(self._marked_queues) or bool(self._queues_in_line) or bool(self._scheduled_reactivations)
 
     def heads(self) -> list[Head]:
-        """Return the first Workload in line of each active ClusterQueue, sorted by queue name.
+        """Return the first Workload in line of each active ClusterQueue outside paused trees, sorted by queue name.
 
         First, the inadmissible Workloads of cohort trees marked at least `requeue_batch_period` ago are put back in
         line, unless another component does that (`is_reactivated_externally`).
@@ -451,7 +451,7 @@ class QueueManager:
         return is_parked
 
     def record_new_workload(self, name: str) -> None:
-        """Record that a ClusterQueue may have a new first Workload, which also ends a pause of its cohort tree."""
+        """Record that a ClusterQueue may have a new first Workload; end the pause of its cohort tree unless frozen."""
         queue = self._snapshot.queues[name]
         self._record_queue_in_line(name, queue)
         self.record_tree_change(queue)
@@ -461,7 +461,7 @@ class QueueManager:
         self._marked_queues.setdefault(name, self.now)
 
     def reactivate_later(self, queue: ClusterQueue, due_time: Instant) -> None:
-        """Have the inadmissible Workloads of the queue's cohort tree tried again at `due_time`, or earlier."""
+        """Schedule the reactivation of the queue's cohort tree at `due_time`, unless one is scheduled already."""
         self._scheduled_reactivations.setdefault(queue.node.tree, (queue.name, due_time))
 
     def mark_due_queues(self) -> None:
@@ -520,7 +520,7 @@ class QueueManager:
                 del self._queues_in_line[name]
 
     def freeze_tree(self, tree_id: str) -> None:
-        """Pause a cohort tree at least until the clock advances, even if the tree changes."""
+        """Pause a cohort tree; its changes are ignored until the clock advances or `activate_all()` is called."""
         self._frozen_trees[tree_id] = self.now
         self.pause_tree(tree_id)
 

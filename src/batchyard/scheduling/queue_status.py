@@ -58,8 +58,8 @@ class QueueStatusController:
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """Return the keys of the ClusterQueues, LocalQueues and Cohorts whose status an event may change.
 
-        A Workload's event only records its queues for the next batch: BATCH_KEY is returned, or () if a batch is
-        already scheduled.
+        A Workload's event, or a status that differs from the one last written, only records the object for the next
+        batch. The result is then BATCH_KEY, or () if a batch is already scheduled.
         """
         match event.key.kind:
             case scheme.WORKLOAD:

@@ -158,9 +158,9 @@ def request_to_parent(node: QuotaNode, requests: Usage) -> Usage:
 
 
 def lowest_fitting_height(queue: QuotaNode, fr: int, amount: int) -> tuple[int, bool]:
-    """Return the height of the lowest subtree with enough quota for an amount, and whether that subtree has a parent.
+    """Return the height of the lowest subtree with enough unused quota for an amount, and whether it has a parent.
 
-    The height is 0 for the ClusterQueue itself. If no subtree has enough quota, the result is that of the root.
+    The height is 0 for the ClusterQueue itself. If no subtree has enough unused quota, the result is that of the root.
     """
     step, remaining_amount = queue, amount
     while True:
@@ -429,7 +429,7 @@ def _preemption_preference_key(quality: GranularMode) -> tuple[int, GranularMode
 
 
 def worst_quality(qualities: Sequence[GranularMode], fungibility: FlavorFungibility) -> GranularMode:
-    """Return a flavor's overall quality: the worst of its qualities for the requested resources."""
+    """Return a flavor's overall quality: the worst of its qualities for the requested resources under `fungibility`."""
     lowest_quality = min(qualities)
     if fungibility.prefer_preemption and lowest_quality > HOPELESS:
         return min(qualities, key=_preemption_preference_key)

@@ -386,7 +386,7 @@ class SchedulerCache:
                 self.workload_cache.observe(WatchEvent(EventType.MODIFIED, key_of(obj), obj, obj, revision))
 
     def heads(self, now: Instant) -> list[Head]:
-        """Return the first Workload in line of each active ClusterQueue, sorted by queue name.
+        """Return the first Workload in line of each active ClusterQueue outside paused trees, sorted by queue name.
 
         First, the inadmissible Workloads of changed cohort trees are put back in line.
         """
@@ -428,12 +428,12 @@ class SchedulerCache:
         return self._views.hypothetical_view(obj, current_view)
 
     def pending_in(self, cluster_queue: str) -> list[WorkloadView] | None:
-        """Return all pending Workloads of a ClusterQueue, a preemptor first; None if it does not exist."""
+        """Return the pending Workloads of a ClusterQueue in queue order, a preemptor first; None without the queue."""
         pending_queue = self.queue_manager.pending.get(cluster_queue)
         return None if pending_queue is None else pending_queue.views()
 
     def first_pending(self, cluster_queue: str, count: int) -> list[WorkloadView]:
-        """Return the first `count` pending Workloads of a ClusterQueue, a preemptor first; [] if it does not exist."""
+        """Return the first `count` pending Workloads of a ClusterQueue, a preemptor first; [] without the queue."""
         pending_queue = self.queue_manager.pending.get(cluster_queue)
         return [] if pending_queue is None else pending_queue.first_workloads(count)
 

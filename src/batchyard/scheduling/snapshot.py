@@ -130,7 +130,7 @@ TentativeChange: TypeAlias = tuple[cluster_queue.ClusterQueue, cluster_queue.Adm
 
 
 class TentativeChanges:
-    """Context manager that undoes the changes to a Snapshot made inside it, even after an exception; may be nested."""
+    """Context manager that undoes the tentative changes to a Snapshot made inside it; may be nested."""
 
     __slots__ = ("_mark", "_snapshot")
 
@@ -180,7 +180,7 @@ class Snapshot:
     # Permanent changes.
 
     def put_queue(self, view: ClusterQueueView) -> cluster_queue.ClusterQueue:
-        """Add a ClusterQueue or replace its spec; the Workloads with quota in it stay."""
+        """Add a ClusterQueue or replace its spec, and return the ClusterQueue; the Workloads with quota in it stay."""
         queue, coverage = self.queues.get(view.name), self._share_groups(view.groups)
         if queue is None:
             node = QuotaNode(view.name, len(self.names))
@@ -236,7 +236,7 @@ class Snapshot:
 
     @staticmethod
     def confirm(workload: cluster_queue.AdmittedWorkload) -> None:
-        """Handle the confirmation of an assumed admission: stopped flavor searches of its queue start over."""
+        """Handle the confirmation of an assumed admission: stopped flavor searches of its queue may start over."""
         workload.queue.generation += 1
 
     def release(self, key: str) -> cluster_queue.AdmittedWorkload | None:
@@ -317,7 +317,7 @@ class Snapshot:
         return len(self._tentative_changes)
 
     def undo_to(self, change_count: int) -> None:
-        """Undo the tentative changes made since `begin()` returned `change_count`."""
+        """Undo the tentative changes made since `begin()` returned `change_count`, and end the block that it began."""
         tentative_changes = self._tentative_changes
         while len(tentative_changes) > change_count:
             queue, workload, usage, sign = tentative_changes.pop()

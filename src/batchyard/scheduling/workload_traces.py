@@ -41,7 +41,7 @@ class _Phase:
 
 
 class WorkloadTracer:
-    """Emits a trace span at the end of each phase of a Workload, and one for the whole Workload at its end."""
+    """Emits a trace span at the end of each phase of a traced Workload, and one for the whole Workload at its end."""
 
     def __init__(self, now: Callable[[], Instant], emit_span: Callable[[TraceSpan], None]) -> None:
         self._now = now
@@ -77,14 +77,14 @@ class WorkloadTracer:
 
 
 def workload_trace_id(uid: str) -> str:
-    """Return the trace id of a Workload, derived from its uid (32 hexadecimal digits)."""
+    """Return the trace id of a Workload, 32 hexadecimal digits that are derived from the Workload's uid."""
     uid_digits = uid.replace("-", "").lower()
     is_hex = len(uid_digits) == _TRACE_ID_DIGITS and not uid_digits.strip("0123456789abcdef") and uid_digits.strip("0")
     return uid_digits if is_hex else _hex_digest(uid)[:_TRACE_ID_DIGITS]
 
 
 def root_span_id(uid: str) -> str:
-    """Return the id of a Workload's root span, derived from its uid (16 hexadecimal digits)."""
+    """Return the id of a Workload's root span, 16 hexadecimal digits that are derived from the Workload's uid."""
     return _hex_digest(f"{uid} {_ROOT_SPAN_NAME}")[:_SPAN_ID_DIGITS]
 
 

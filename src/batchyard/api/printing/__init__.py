@@ -25,7 +25,7 @@ _LINE_BREAK: Final = re.compile(r"[\f\n\r]")
 
 
 def columns(kind: str, *, wide: bool) -> list[Column]:
-    """Return the columns that `kubectl get` prints for a kind; name and age for an unknown kind."""
+    """Return the columns that `kubectl get` prints for a kind; name and age for a kind without an entry in TABLES."""
     return [column for column, _ in _printed_columns(kind, wide)]
 
 
@@ -44,7 +44,10 @@ def table(kind: str, objs: Iterable[Obj], *, now: Instant, wide: bool, namespace
 
 
 def format_table(rows: Sequence[Sequence[str]]) -> str:
-    """Format table rows like kubectl: all columns are left-aligned, and all but the last are padded with spaces."""
+    """Format table rows like kubectl: left-aligned, with all columns but the last padded with spaces.
+
+    A cell is cut at its first line break.
+    """
     cells = [[_cell_on_one_line(cell) for cell in cells] for cells in rows]
     widths = [max(_WIDTH_MIN, *(len(cell) + _COLUMN_PADDING for cell in column)) for column in zip(*cells, strict=True)]
     return "".join(_format_line(line, widths) for line in cells)

@@ -86,7 +86,7 @@ class ConditionStatusCell:
 
 
 def json_path(cell: Cell) -> str:
-    """Return the JSON path that a CRD's printer column would have for a cell function; '' if the text is computed."""
+    """Return the JSON path of a CRD's printer column for an age, condition or value cell; '' for other functions."""
     if cell is age_text:
         return ".metadata.creationTimestamp"
     if isinstance(cell, ConditionStatusCell):

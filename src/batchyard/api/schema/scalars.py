@@ -1,7 +1,7 @@
 """Validators of scalar fields (strings, numbers, quantities, times), and defaults that depend on other fields.
 
 A visitor is a validating function: it returns the value if it is valid, else SchemaViolations. Quantities and times are
-normalized to Kubernetes's form. If any string or boolean is valid, the type itself (`str`, `bool`) is the visitor,
+normalized to Kubernetes's form. If every string or boolean is valid, the type itself (`str`, `bool`) is the visitor,
 which saves a call.
 """
 

@@ -33,7 +33,7 @@ class MissingQuotaHolder(NamedTuple):
     workload: AdmittedWorkload
     #: The held amounts by flavor-resource id.
     held_amounts: tuple[tuple[int, int], ...]
-    #: Whether the Workload's ClusterQueue uses more than its own quota.
+    #: Whether the Workload's ClusterQueue exceeds its own quota of a missing flavor-resource.
     is_borrowing: bool
 
 
@@ -46,9 +46,9 @@ def ranked_quota_holders(
 ) -> list[MissingQuotaHolder]:
     """Return the admitted Workloads below a cohort tree node that use any flavor-resource in `frs`, best victims first.
 
-    If `queue` uses less than its quota of each of them, Workloads of other, borrowing queues come first, then those of
-    `queue`, then the rest. Otherwise those of `queue` come first. Each group is sorted by amount, the largest first,
-    then by Workload key.
+    If `queue` uses less than its quota of each one in `frs`, Workloads of other, borrowing queues come first. Then come
+    those of `queue`, then the rest. Otherwise those of `queue` come first. Each group is sorted by amount, the largest
+    first, then by Workload key.
     """
     return [_unpack_holder(ranked) for ranked in sorted(_rank_holders(snapshot, top_node, queue, frs))]
 
@@ -161,7 +161,7 @@ class SparedWorkload(NamedTuple):
 
 
 class SparedWorkloads(NamedTuple):
-    """Workloads that use the quota that a preemptor lacked but were not preempted: the first 32, and their total."""
+    """Workloads that use the quota that a preemptor lacked but were not preempted: at most 32, and how many exist."""
 
     spared_workloads: tuple[SparedWorkload, ...]
     total_count: int

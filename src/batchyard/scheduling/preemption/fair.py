@@ -50,7 +50,10 @@ def find_targets(
 def is_fair_victim(
     context: PreemptionContext, candidate: AdmittedWorkload, strategies: Sequence[FairSharingStrategy]
 ) -> bool:
-    """Return whether any strategy allows the preemption of a Workload of another queue as the first victim."""
+    """Return whether a Workload of another queue may be the first victim.
+
+    It may if the preemptor's queue stays within its own quota, or if any of `strategies` allows the preemption.
+    """
     with context.snapshot.what_if():
         context.snapshot.add_usage(context.queue, context.usage)
         if _is_within_nominal_quota(context):

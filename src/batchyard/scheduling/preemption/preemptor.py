@@ -85,9 +85,9 @@ class PreemptionCandidates:
     def may_preempt(self, candidate: AdmittedWorkload, *, may_borrow: bool) -> bool:
         """Return whether a candidate may still be preempted in the current snapshot.
 
-        The candidate is protected if its queue, or a Cohort between this queue and the lowest common Cohort, is within
-        its nominal quota after the preemption of earlier targets. With `may_borrow`, `borrowWithinCohort` may protect
-        it too.
+        The snapshot must exclude the earlier targets. A candidate of another queue is protected if that queue, or a
+        Cohort between it and the lowest common Cohort, is within its nominal quota. With `may_borrow`,
+        `borrowWithinCohort` may also protect the candidate.
         """
         context, queue = self._context, candidate.queue
         if queue is context.queue:

@@ -62,7 +62,7 @@ def with_default_resources(workload: Obj, limits: NamespaceLimits) -> Obj:
 
 
 def with_overheads(workload: Obj, overheads: Mapping[str, Mapping[str, str]]) -> Obj:
-    """Return the Workload with the pod overhead of its RuntimeClass in each pod template that does not set an overhead.
+    """Return the Workload with the overheads of RuntimeClasses added to those pod templates that set no overhead.
 
     `overheads` are the quantities by RuntimeClass name, then by resource.
     """
@@ -335,7 +335,7 @@ class PriorityClassValues:
         self._workloads: dict[str, dict[Key, None]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the key of a WorkloadPriorityClass that was created or whose value changed; () for Workload events."""
+        """Return the key of a WorkloadPriorityClass that was created or whose value changed; () for other events."""
         if event.key.kind == scheme.WORKLOAD:
             self._record_workload_class(event)
             return ()

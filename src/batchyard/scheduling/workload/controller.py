@@ -310,7 +310,7 @@ _MODIFIED: Final = EventType.MODIFIED
 class QueueIndex:
     """Index of Workloads by LocalQueue, of LocalQueues by ClusterQueue, and of the open queues.
 
-    A queue is open if it is active, not stopped and not being deleted.
+    A queue is open if it is neither stopped nor being deleted; a ClusterQueue must also be active.
     """
 
     def __init__(self) -> None:
@@ -329,7 +329,7 @@ class QueueIndex:
         return self._open_local_queues.get(workload.queue) in self._checking_cluster_queues
 
     def is_open(self, workload: WorkloadView, *, to_all: bool = False) -> bool:
-        """Return whether both queues of a Workload are open; with `to_all`, also whether they accept all namespaces."""
+        """Return whether a Workload's queues are open and, with `to_all`, its ClusterQueue accepts all namespaces."""
         cluster_queue = self._open_local_queues.get(workload.queue)
         accepts_all = None if cluster_queue is None else self._open_cluster_queues.get(cluster_queue)
         return accepts_all is True or (accepts_all is False and not to_all)
@@ -427,7 +427,7 @@ class WorkloadLifecycle:
         return self._index.record_cluster_queue(event)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Run the first reconcile step that has something to do; finish a Workload whose owner is gone."""
+        """Finish or release an orphaned Workload, or transfer its field ownership, or run the first due step."""
         workload = reader.get(key)
         if workload is None:
             return ReconcileResult()

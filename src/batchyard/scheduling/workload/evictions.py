@@ -28,7 +28,8 @@ def evict(
 ) -> meta.Obj:
     """Return the Workload with Evicted set to True, and if `preemption` (a reason) is given, also Preempted.
 
-    `cause` is the underlying cause in the Workload's eviction statistics; '' for none.
+    Admission checks are reset to Pending, and the eviction is counted in `status.schedulingStats` with its underlying
+    cause (`cause`; '' for none).
     """
     draft = meta.StatusDraft(workload, now)
     if preemption is not None:
@@ -38,7 +39,7 @@ def evict(
 
 
 def hold_back(workload: meta.Obj, requeue_time: Instant, *, is_counted: bool) -> meta.Obj:
-    """Return the Workload with `requeueState.requeueAt` at `requeue_time` or later; `is_counted` counts the requeue."""
+    """Return the Workload with `requeueAt` at `requeue_time` or later; `is_counted` increments its requeue count."""
     old = workload.get("status") or _NO_STATUS
     state = dict(old.get("requeueState") or _NO_STATUS)
     if is_counted:
@@ -49,10 +50,10 @@ def hold_back(workload: meta.Obj, requeue_time: Instant, *, is_counted: bool) ->
 
 
 def release_after_eviction(workload: meta.Obj, now: Instant) -> meta.Obj:
-    """Return the evicted Workload without its quota reservation, for use after its pods have stopped.
+    """Return an evicted Workload without its quota reservation; other Workloads and those without quota are unchanged.
 
     Requeued becomes True after a preemption or node failure. After other evictions it becomes False: the Workload is
-    not queued before a backoff ends or something changes.
+    not queued before a backoff ends or something changes. To be called once the pods have stopped.
 
     Source: the eviction step of pkg/controller/jobframework/reconciler.go.
     """

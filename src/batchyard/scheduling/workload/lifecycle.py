@@ -17,7 +17,7 @@ yet). Eviction takes two steps because quota is free only once the pods are gone
 Rule 1: only the functions here and in `evictions.py` change these conditions. Rule 2: the conditions are the state.
 Nothing is stored elsewhere, so a restart loses nothing.
 
-Every function takes an object and returns a new one that shares the unchanged parts, or the same object if nothing
+The functions that change a Workload return a new object that shares the unchanged parts, or the same object if nothing
 changed. Reasons and messages are Kueue's (pkg/workload at v0.20 with its default feature gates).
 """
 
@@ -238,7 +238,7 @@ def status(workload: meta.Obj) -> Status:
 
 
 def is_finished(workload: meta.Obj) -> bool:
-    """Return whether a Workload has finished, successfully or not."""
+    """Return whether a Workload's Finished condition is True, after success or failure."""
     return meta.is_true(workload, FINISHED)
 
 
@@ -248,7 +248,7 @@ def is_admitted(workload: meta.Obj) -> bool:
 
 
 def is_evicted(workload: meta.Obj) -> bool:
-    """Return whether a Workload is evicted and has not received quota since then."""
+    """Return whether a Workload's Evicted condition is True."""
     return meta.is_true(workload, EVICTED)
 
 
@@ -288,8 +288,8 @@ def reserve_quota(
 ) -> meta.Obj:
     """Return the Workload with a quota reservation, and as Admitted if `admitted` (all its checks must then be Ready).
 
-    If `checks` is given, the Workload gets exactly these admission checks, new ones Pending. `resourceRequests` is
-    removed, because the admission contains the usage.
+    If `checks` is given, the Workload gets exactly these admission checks, new ones Pending. Evicted and Preempted, if
+    True, become False. `resourceRequests` is removed, because the admission contains the usage.
     """
     draft = meta.StatusDraft(workload, now)
     draft.set_field("admission", admission)
@@ -359,7 +359,7 @@ def finish(workload: meta.Obj, reason: str, message: str, now: Instant) -> meta.
 
 
 def unset_quota_reservation(draft: meta.StatusDraft, reason: str, message: str) -> None:
-    """Remove the quota reservation from a Workload status under construction, and set the pending reason."""
+    """Remove the quota reservation from the draft, set the pending reason, and update the Admitted condition."""
     draft.set_condition(QUOTA_RESERVED, False, reason, message)
     draft.drop_fields("admission")
     _sync_admitted(draft)

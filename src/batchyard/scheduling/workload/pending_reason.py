@@ -15,7 +15,7 @@ from batchyard.scheduling import messages
 from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload.lifecycle import has_admission_gate, is_active, is_on_hold
 
-#: Reasons that only the scheduler sets and resets.
+#: Reasons that stay until the scheduler changes them, unless a reason of this module applies.
 SCHEDULER_REASONS: Final = frozenset(
     {
         messages.NO_MATCHING_FLAVOR,
@@ -42,7 +42,7 @@ class PendingReason(NamedTuple):
 
 
 class WorkloadQueues(NamedTuple):
-    """The current LocalQueue, ClusterQueue and Namespace of a Workload; each None if it does not exist."""
+    """The current LocalQueue, ClusterQueue and Namespace of a Workload; each None if it was not found."""
 
     local_queue: Obj | None
     cluster_queue: Obj | None

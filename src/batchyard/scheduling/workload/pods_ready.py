@@ -61,7 +61,7 @@ class PodsReadyDeadline(NamedTuple):
 
 
 def has_pods(workload: Obj) -> bool:
-    """Return whether a Workload belongs to a Job or JobSet, whose pods batchyard's kubelets run."""
+    """Return whether the owner that controls a Workload is a Job or JobSet, so that the Workload has pods."""
     owner = controller_of(workload)
     return owner is not None and owner["kind"] in _JOB_KINDS
 
