@@ -40,7 +40,7 @@ _encode_json = msgspec.json.Encoder(order="sorted").encode
 class NodeAutoProvisioner:
     """A planner of new node pools for pods; `provisioning` is the provisioning model of all pools.
 
-    If `provisioning` is '', each pool has the model that its pods require.
+    If `provisioning` is '', the pods of each pool determine its model.
     """
 
     def __init__(
@@ -242,7 +242,7 @@ def node_pool(name: str, spec: PoolSpec) -> dict[str, Any]:
 
 
 def shorten_machine_type(machine_type: str) -> str:
-    """Shorten a machine type to at most 14 characters: cut its middle part, or else its beginning."""
+    """Return a machine type shortened to at most 14 characters: its middle part is cut, or else its beginning."""
     excess_length = len(machine_type) - _MACHINE_NAME_LENGTH_MAX
     type_parts = machine_type.split("-")
     if excess_length <= 0:

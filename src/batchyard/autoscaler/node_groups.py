@@ -80,7 +80,7 @@ class ScalingSettings:
     priorities: tuple[str, ...]
     scan_interval: Duration
     scale_down_delays: ScaleDownDelays
-    #: The utilization below which a node may be removed, in billionths of the allocatable amount.
+    #: The highest utilization at which a node may be removed, in billionths of the allocatable amount.
     utilization_threshold: int
     provision_time: Duration
     limits: Mapping[str, ResourceLimit]

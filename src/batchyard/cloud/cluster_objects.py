@@ -125,7 +125,7 @@ def _label_error(required_labels: Mapping[str, str]) -> str:
 
 
 def is_system_label(key: str) -> bool:
-    """Return whether a node label is one that Kubernetes or GKE sets, not users."""
+    """Return whether the key of a node label has a domain of Kubernetes or GKE."""
     return _SYSTEM_LABEL_PATTERN.search(key) is not None
 
 

@@ -37,7 +37,8 @@ class ClusterPoolsController:
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Apply the rows of `spec.nodePools` that changed since they were last applied, and record their hashes.
 
-        NodePools of removed rows are deleted. If the Cluster has no `spec.nodePools`, all NodePools stay as they are.
+        NodePools of removed rows are deleted. A row that changes the machines of an existing NodePool is refused with
+        an Event. If the Cluster has no `spec.nodePools`, all NodePools stay as they are.
         """
         cluster = find_cluster(reader)
         if cluster is None or "nodePools" not in cluster["spec"]:

@@ -56,7 +56,7 @@ class PoolMembers:
         self._ready_nodes_by_pool: dict[str, dict[str, None]] = {}
 
     def instances_of(self, pool: str) -> Mapping[str, PoolMember]:
-        """Return the Instances of a node pool by name, in order of creation."""
+        """Return the Instances of a node pool by name, in the order in which they were first observed."""
         return self._members_by_pool.get(pool) or {}
 
     def crashed_members(self, pool: str) -> Sequence[PoolMember]:

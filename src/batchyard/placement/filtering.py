@@ -166,7 +166,7 @@ NO_NODES: Final = "no nodes available to schedule pods"
 
 
 class ChosenNode(NamedTuple):
-    """The node that was chosen for a pod."""
+    """The name of the node that was chosen for a pod."""
 
     node: str
 
@@ -207,7 +207,10 @@ def filter_failure_reasons(pod: PodView, node: NodeInfo, nodes: ClusterSnapshot)
 
 
 def find_obstacle(pod: PodView, node: NodeInfo, nodes: ClusterSnapshot) -> node_filters.FilterFailure | None:
-    """Return why a node rejects a pod; None if it fits both with and without the pods nominated to the node."""
+    """Return why a node rejects a pod; None if the node accepts it.
+
+    The pod must fit with and without the competing pods: those nominated to the node with at least its priority.
+    """
     competing_pods = nodes.competing_nominations(pod, node.name)
     if not competing_pods:
         return PodFilters(pod, nodes).find_obstacle(node)
@@ -224,7 +227,7 @@ def find_obstacle(pod: PodView, node: NodeInfo, nodes: ClusterSnapshot) -> node_
 
 
 def needs_only_resources(pods: Iterable[PodView], nodes: ClusterSnapshot) -> bool:
-    """Return whether resource sums alone decide if pods fit a node that passes the taint and node affinity filters."""
+    """Return whether resource sums alone decide if pods fit nodes with suitable labels and taints; False if unsure."""
     if nodes.placed_pods.anti_affinity_terms:
         return False
     shapes = [pod.shape for pod in pods]

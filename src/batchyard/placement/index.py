@@ -55,7 +55,7 @@ class PlacementIndex:
         }
 
     def observe(self, event: WatchEvent) -> bool:
-        """Apply a watch event; return whether pending pods must be tried again."""
+        """Apply a watch event; return whether a placement pass is due."""
         self._handlers[event.key.kind](event)
         return self.pending_units.has_work or bool(self.pods_with_stale_conditions) or bool(self._unconfirmed_victims)
 

@@ -45,7 +45,7 @@ class GpuShares:
         return self._shares_by_pod.get(uid, (0, ()))[1]
 
     def take(self, uid: str, gpu_milli: int, gpus: Sequence[int]) -> None:
-        """Assign `gpus` to a pod, or free GPUs if `gpus` has a wrong number of GPUs, duplicates or unknown indices."""
+        """Assign `gpus` to a pod; if these indices are empty or invalid, choose GPUs with enough free capacity."""
         is_right_gpu_count = len(gpus) == -(-gpu_milli // WHOLE_GPU) == len(dict.fromkeys(gpus))
         are_valid = all(0 <= number < len(self.free_shares) for number in gpus)
         chosen_gpus = (

@@ -153,7 +153,7 @@ class PodAffinityFilter:
         )
 
     def find_obstacle(self, node: NodeInfo) -> FilterFailure | None:
-        """Return why a node fails the required affinity terms; None if it passes."""
+        """Return why a node fails the required affinity or anti-affinity terms; None if it passes."""
         labels = node.view.labels
         for term, domains in self._affinity_domains.items():
             value = labels.get(term.topology_key)
@@ -207,7 +207,7 @@ class PodAffinityFilter:
 
 
 def affinity_scores(pod: PodView, affinity_context: AffinityContext) -> dict[Domain, int]:
-    """Return each topology domain's score by a pod's preferred affinity and placed pods' affinity; may be negative."""
+    """Return scores of topology domains by a pod's preferred affinity and placed pods' affinity; may be negative."""
     domain_scores: dict[Domain, int] = {}
     for weight, term in pod.shape.preferred_terms:
         node_counts: CountByNode = {}

@@ -1,4 +1,4 @@
-"""Preemption: the fewest and least important pods of lower priority whose eviction makes a pod fit on one node.
+"""Preemption: the choice of a node, and of pods of lower priority whose eviction makes a pod fit there.
 
 Sources: kube-scheduler's framework/preemption (Preempt, DryRunPreemption, pickOneNodeForPreemption) and plugin
 defaultpreemption. Pods whose disruption budget allows no disruption are spared if possible. Where kube-scheduler starts

@@ -35,7 +35,7 @@ def may_be_helped_by(pod: PodView, node_names: Iterable[str], nodes: ClusterSnap
 
 
 def is_affected_by(pod: PodView, other_pod: PodView, nodes: ClusterSnapshot) -> bool:
-    """Return whether the addition or removal of `other_pod` may change on which nodes a pod fits."""
+    """Return whether affinity, anti-affinity or spread rules make the placement of `pod` depend on `other_pod`."""
     for term in (*pod.shape.affinity, *pod.shape.anti_affinity):
         if term.selects(other_pod.namespace, other_pod.labels, nodes.namespaces):
             return True

@@ -338,7 +338,7 @@ class PodChanges(NamedTuple):
     """The pods that a Job creates and deletes now, and when to reconcile it again (None: only after an event)."""
 
     to_create: Sequence[NewPod] = ()
-    #: Surplus pods to delete, which do not count as failures.
+    #: Pods to delete that do not count as failures.
     to_dismiss: Sequence[JobPod] = ()
     #: Pods that a failing Job deletes, which count as failures.
     to_delete: Sequence[JobPod] = ()

@@ -173,7 +173,7 @@ def count_common(a: Spans, b: Spans) -> int:
 
 
 def unused_indexes(spans: Spans, count: int, completions: int) -> list[int]:
-    """Return the lowest `count` completion indexes, below `completions`, that are not in the set."""
+    """Return at most `count` completion indexes that are not in the set: the lowest ones below `completions`."""
     free_indexes: list[int] = []
     candidate_index = 0
     for first, last in (*spans, (completions, completions)):

@@ -126,7 +126,7 @@ class JobSetStatusDraft:
         self.events.append(JobSetEvent(_WARNING_EVENT, *action))
 
     def end_restart(self) -> None:
-        """Set the JobSet's restart condition to False, because all its Jobs are ready."""
+        """Set the JobSet's restart condition, if it has one, to False, because all its Jobs are ready."""
         self._set_condition(spec.RESTARTING, False, spec.RESTARTED)
 
     def suspend(self) -> None:
@@ -135,7 +135,7 @@ class JobSetStatusDraft:
         self._set_condition(spec.RESTARTING, False, spec.RESTART_ENDED_BY_SUSPENSION)
 
     def resume(self) -> None:
-        """Set the JobSet's Suspended condition to False."""
+        """Set the JobSet's Suspended condition, if it has one, to False."""
         self._set_condition(spec.SUSPENDED, False, spec.JOBS_RESUMED)
 
     def start_in_order(self) -> None:
