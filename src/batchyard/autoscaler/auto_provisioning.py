@@ -1,7 +1,7 @@
 """Node auto-provisioning as in GKE: creates node pools for pods that fit no existing pool.
 
-The cheapest suitable machine type is chosen. Each placement group and each TPU slice gets a separate pool. Sources:
-GKE's autoscaler, pkg/autoprovisioning (injection.go, machineselection) and
+Of the machine types on which the most pods fit, the cheapest is chosen. Each placement group and each TPU slice gets a
+separate pool. Sources: GKE's autoscaler, pkg/autoprovisioning (injection.go, machineselection) and
 pkg/cloudprovider/gke/gke_cloud_provider_impl.go (NewNodeGroup, generateNewNodeGroupName, cropMachineType), where names
 end with random digits; here the digits are a hash of the spec.
 """

@@ -149,7 +149,7 @@ class ScaleDown:
     ) -> None:
         """Record the unneeded candidates: underused nodes without blocking pods, whose moving pods all fit other nodes.
 
-        `needed_nodes` are never unneeded. Pods do not move to `upcoming_nodes`, which are still being created.
+        Nodes in `needed_nodes` are not recorded. Pods do not move to `upcoming_nodes`, which are still being created.
         """
         self._excluded_nodes += upcoming_nodes
         for candidate in sorted(removal_candidates, key=self._sort_key):

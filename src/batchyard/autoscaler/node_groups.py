@@ -287,5 +287,5 @@ class ClusterLimits:
 
 
 def format_exceeded_limits(resources: list[str]) -> str:
-    """Format, in the cluster autoscaler's words, that a node group cannot grow because of cluster limits."""
+    """Return the cluster autoscaler's message that a scale-up would exceed the cluster limits of these resources."""
     return f'exceeded quota: "cluster-wide", resources: {", ".join(resources)}'

@@ -123,7 +123,7 @@ class CapacityPool:
         self._counts_by_demand[demand] = self._counts_by_demand.get(demand, 0) + count
 
     def refusal(self, demand: MachineDemand, count: int = 1) -> AllocationRefusal | None:
-        """Return GCE's error if `count` more machines exceed a quota or the capacity; otherwise None."""
+        """Return the result of `quota_refusal` for `count` more machines, or else that of `capacity_refusal`."""
         return self.quota_refusal(demand, count) or self.capacity_refusal(demand, count)
 
     def quota_refusal(self, demand: MachineDemand, count: int = 1) -> AllocationRefusal | None:
@@ -361,7 +361,7 @@ class Allocation:
             self._capacity.reserve(demand_of(capacity_key, self._find_pool(capacity_key.pool), self._catalog), count)
 
     def run(self) -> None:
-        """Allocate machines to pending requests in order, refuse requests or let them wait; collect `writes`."""
+        """Grant, refuse or postpone the pending requests in order, and add the resulting writes to `writes`."""
         for pending_request in sorted(self._pending_requests(), key=lambda pending_request: pending_request.sort_key):
             if pending_request.request is not None:
                 self._serve_resize_request(pending_request.request)

@@ -448,7 +448,7 @@ class GenericJob(Protocol):
         """Return the pod sets that the Workload of a job must have."""
 
     def reclaimable_pods(self, job: meta.Obj) -> list[dict[str, Any]]:
-        """Return how many pods of which pod sets will not run again, in the form of `status.reclaimablePods`."""
+        """Return the numbers of pods that will not run again, by pod set, in the form of `status.reclaimablePods`."""
 
     def started_job(self, job: meta.Obj, injections: Sequence[PodSetInfo]) -> meta.Obj:
         """Return the unsuspended job with scheduling fields in its templates; raise InvalidPodSetInfo on conflict."""

@@ -239,7 +239,7 @@ def find_node(
     nodes: ClusterSnapshot,
     profile: node_filters.AutoscalingProfile = node_filters.AutoscalingProfile.BALANCED,
 ) -> Placement:
-    """Return the best node for a pod, or why the pod fits no node."""
+    """Return the node that `choose_node` chooses for a pod, or why the pod fits no node."""
     name = choose_node(pod, nodes, profile)
     return ChosenNode(name) if name else Unschedulable(find_obstacles(pod, nodes))
 
@@ -256,7 +256,7 @@ def choose_node(
     nodes: ClusterSnapshot,
     profile: node_filters.AutoscalingProfile = node_filters.AutoscalingProfile.BALANCED,
 ) -> str:
-    """Return the name of the best node for a pod, its nominated node if that still fits; '' if the pod fits no node."""
+    """Return a pod's nominated node if it still fits there, otherwise the best node, by name; '' if it fits no node."""
     nominated_node = nodes.get(nodes.nominated_node_of(pod.uid))
     if nominated_node is not None and find_obstacle(pod, nominated_node, nodes) is None:
         return nominated_node.name
@@ -331,7 +331,7 @@ class PodPreferences:
         )
 
     def best_node(self, scores: dict[str, int]) -> str:
-        """Add preferences to the resource scores by node; return the best node's name, '' if there are no scores."""
+        """Add the preferences to `scores` (resource scores by node); return the best node's name, '' without scores."""
         if not scores:
             return ""
         add_node_affinity_scores(scores, self._static_results.affinity_weights)

@@ -240,7 +240,7 @@ def withdraw_nominations(claims: Sequence[PlacementClaim], nodes: ClusterSnapsho
 
 
 def claim_order(claims: Sequence[PlacementClaim]) -> list[PlacementClaim]:
-    """Return placement claims in order: those for whole topology domains first, by descending number of pods."""
+    """Return the claims for whole topology domains by descending number of pods, then those for single pods."""
     claims_by_leader = {claim.leader.uid: claim for claim in claims}
     ordered_claims = [claims_by_leader[leader.uid] for leader in placement_order([claim.leader for claim in claims])]
     return sorted(ordered_claims, key=lambda claim: (not claim.topology_key, -len(claim.pods)))
@@ -249,7 +249,7 @@ def claim_order(claims: Sequence[PlacementClaim]) -> list[PlacementClaim]:
 def place_claims(
     claims: Sequence[PlacementClaim], nodes: ClusterSnapshot, profile: AutoscalingProfile
 ) -> GangPlacement | GangUnschedulable:
-    """Return nodes for all pods of placement claims, or a pod that fits no node, with the reasons.
+    """Return nodes for all pods of placement claims, or a pod that could not be placed, with the reasons.
 
     If all pods fit their nominated nodes, these are returned.
     """

@@ -6,8 +6,8 @@ with the out-of-service taint. `find_hotswap` and `HotswapPass` free nodes for t
 
 Watch events of nodes and pods have no common order. The scheduler may therefore have received a newer state of a node.
 So a pod that was bound after the node was lost, or recently to an unknown node, is not deleted for a short time.
-Kubernetes binds pods to a recovered node with the NoExecute taint, because all pods tolerate the taint for five
-minutes.
+Kubernetes may bind pods to a recovered node that still has the NoExecute taint, because pods by default tolerate the
+taint for five minutes.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

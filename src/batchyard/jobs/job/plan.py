@@ -261,7 +261,7 @@ def releasable_pods(job: ObservedJob, outcome: JobOutcome | None) -> list[JobPod
 
 
 def termination_fields(job: ObservedJob, outcome: JobOutcome | None) -> dict[str, Any]:
-    """Return the Job status fields that count succeeded and failed pods, with unrecorded terminations added."""
+    """Return the Job status fields that count ended pods and record new terminations; at most 500 uids are recorded."""
     records = {pod.uid: _termination_record(pod, job, outcome) for pod in job.pods if pod.tracked}
     spec, uncounted_uids = job.spec, job.status.get("uncountedTerminatedPods") or {}
     status_fields: dict[str, Any] = {}

@@ -213,7 +213,7 @@ class PolicyDecision(NamedTuple):
 
 
 def policy_decision(rules: Sequence[PolicyRule] | None, pod: Obj) -> PolicyDecision:
-    """Return the action of the first pod failure policy rule that matches a failed pod; '' if no rule matches."""
+    """Return the decision of the first pod failure policy rule that matches a pod; its action is '' if none matches."""
     for number, rule in enumerate(rules or ()):
         status = pod.get("status") or {}
         exit_code_rule, condition_patterns = rule.get("onExitCodes"), rule.get("onPodConditions")

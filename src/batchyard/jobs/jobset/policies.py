@@ -29,7 +29,7 @@ ReplicatedJobCounts = dict[str, Any]
 
 
 def replicated_statuses(jobset: Obj, children: ChildJobs) -> dict[str, ReplicatedJobCounts]:
-    """Return the items of `replicatedJobsStatus`, by name: how many Jobs are ready, succeeded, failed and so on."""
+    """Return the items of `replicatedJobsStatus`, by name: the numbers of Jobs by state."""
     counts_by_name: dict[str, ReplicatedJobCounts] = {
         each["name"]: {"name": each["name"], "ready": 0, "succeeded": 0, "failed": 0, "active": 0, "suspended": 0}
         for each in replicated_jobs(jobset)
