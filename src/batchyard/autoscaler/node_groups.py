@@ -23,7 +23,7 @@ from batchyard.placement.node_filters import AutoscalingProfile
 # autoscaler, pkg/cloudprovider/gke/gke_cloud_provider_impl.go (provision times).
 
 
-#: The time after which a node that is not ready is removed.
+#: The time after which an unneeded node that is not ready is removed.
 UNREADY_TIME: Final = 20 * MINUTE
 #: The maximum number of nodes that are removed at once, and of those that must be drained.
 PARALLEL_REMOVALS_MAX: Final = 10

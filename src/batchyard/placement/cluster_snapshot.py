@@ -286,7 +286,7 @@ class ClusterSnapshot:
         self._nominated_nodes: dict[str, str] = {}
         #: The number of pods on nodes, by priority.
         self._pod_counts_by_priority: dict[int, int] = {}
-        #: Uids of pods on nodes that are terminating.
+        #: Uids of the terminating pods among the pods on nodes.
         self.terminating_uids: dict[str, None] = {}
         self._undo_steps: list[Callable[[], None]] | None = None
         #: Labels by namespace.

@@ -32,7 +32,7 @@ class PodAffinityIndex:
         self._uids_by_label: dict[str, dict[str, dict[str, None]]] = {}
         #: Required anti-affinity terms of placed pods.
         self.anti_affinity_terms: dict[PodTerm, CountByNode] = {}
-        #: Affinity terms of placed pods with their weights (negative: anti-affinity).
+        #: Affinity terms of placed pods with their weights (negative: anti-affinity). Required affinity weighs 1.
         self.preferred_terms: dict[tuple[PodTerm, int], CountByNode] = {}
 
     def get(self, uid: str) -> PodView | None:

@@ -70,7 +70,7 @@ class WorkloadView:
     created: Instant
     #: The timestamp that orders the queue: creation, or the eviction because of an admission check or PodsReady.
     queued: Instant
-    #: When the Workload started to wait for quota: its creation or its last requeue.
+    #: When the Workload started to wait for quota: the last transition of its condition Requeued, or its creation.
     waiting_since: Instant
     generation: int
     active: bool

@@ -1,8 +1,9 @@
 """JobSet policies (failure, startup, success, resumption), and the next status of a JobSet during a reconcile.
 
 The failure policy applies the action of the first rule that matches a failed Job; the message names the matching Job
-that failed first. A policy without a matching rule restarts the JobSet, and a JobSet without a policy fails. The action
-RestartJob and its variant belong to a disabled feature gate: JobSets that use them are rejected on creation.
+that failed first. A policy without a matching rule restarts the JobSet up to maxRestarts times. A JobSet without a
+policy fails. The action RestartJob and its variant belong to a disabled feature gate: JobSets that use them are
+rejected on creation.
 """
 
 from collections.abc import Mapping, Sequence
