@@ -2,8 +2,8 @@
 
 Of the machine types on which the most pods fit, the cheapest is chosen. Each placement group and each TPU slice gets a
 separate pool. Sources: GKE's autoscaler, pkg/autoprovisioning (injection.go, machineselection) and
-pkg/cloudprovider/gke/gke_cloud_provider_impl.go (NewNodeGroup, generateNewNodeGroupName, cropMachineType), where names
-end with random digits; here the digits are a hash of the spec.
+pkg/cloudprovider/gke/gke_cloud_provider_impl.go (NewNodeGroup, generateNewNodeGroupName, cropMachineType). In GKE, the
+names end with random digits. Here the digits are a hash of the spec.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -468,8 +468,7 @@ RETRY_TIME: Final = 10 * SECOND
 def drain_nodes(index: ScalingIndex, reader: Reader, now: Instant) -> ReconcileResult:
     """Return the writes that evict pods from nodes with the ToBeDeleted taint, or delete machines that are drained.
 
-    If a pod blocks the removal or must end first, or if pods remain at the end of the drain time, the taint is removed
-    and the node stays.
+    A node stays, without the taint, if a pod blocks the removal, must end first, or remains after the drain time.
     """
     reconcile_result = ReconcileResult()
     for name in index.draining_nodes:

@@ -264,7 +264,7 @@ class ClusterLimits:
         return max(0, min(bounds, default=_UNLIMITED_COUNT))
 
     def exceeded_resources(self, resources: Mapping[str, int], count: int = 1) -> list[str]:
-        """Return the resources whose cluster limits `count` more machines with these resources would exceed."""
+        """Return the resources whose cluster limit would be exceeded by `count` more machines with these amounts."""
         return [r for r, amount in self._limited_amounts(resources).items() if amount * count > self._remaining(r)]
 
     def take(self, resources: Mapping[str, int], count: int) -> None:

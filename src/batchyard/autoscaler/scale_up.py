@@ -323,7 +323,10 @@ class ScaleUp:
         self.new_nodes: dict[str, None] = {}
 
     def plan(self, unit: PendingUnit) -> bool:
-        """Plan new nodes for a gang, all or none, or for pods without a gang; return whether all pods have a node."""
+        """Plan new nodes for the pods of a unit that lack a node; return whether all pods have a node.
+
+        A gang gets nodes for all its pods or none.
+        """
         pods_by_kind = group_pods_by_kind(unit.pods, self.nodes)
         gang_key = tuple(kind for kind, pods in pods_by_kind.items() for _ in pods) if unit.is_gang else ()
         if gang_key in self._known_failures:

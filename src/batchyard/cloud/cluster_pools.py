@@ -1,6 +1,6 @@
 """The controller that applies changes of a Cluster's `spec.nodePools` to the NodePools of a running platform.
 
-An annotation of the Cluster holds a hash of each applied row. Only rows that changed since then are applied, so a
+An annotation of the Cluster holds a hash of each applied row. Only rows that changed since then are applied. So a
 NodePool that a user changed or deleted stays as it is until its row changes. Simulations need no such controller,
 because the scenario applies the NodePools of each Cluster document (`sim/scenario.py`).
 """

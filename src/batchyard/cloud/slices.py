@@ -285,8 +285,8 @@ def _request_missing_machines(plan: PoolPlan, hosts: list[PoolMember]) -> None:
 def requests_own_slice(pool: Obj, host_count: int) -> bool:
     """Return whether the node pool controller, not the autoscaler, creates the machines of a pool's TPU slice now.
 
-    For an autoscaled pool, these are only the initial machines, if nodeCount is above 0, and the replacement of a
-    crashed slice. For another pool, there are none if nodeCount is 0.
+    For an autoscaled pool, it creates only the initial slice, if nodeCount is above 0, and the successor of a crashed
+    slice. For another pool, it creates the slice unless nodeCount is 0.
     """
     if is_autoscaled(pool) and is_true(pool, INITIALIZED):
         return is_true(pool, RECREATING)

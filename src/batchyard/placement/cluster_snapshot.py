@@ -444,7 +444,7 @@ class ClusterSnapshot:
         return self._nominations.get(node_name, _NO_PODS)
 
     def competing_nominations(self, pod: PodView, node_name: str) -> list[PodView]:
-        """Return the other pods nominated to a node whose priority is at least that of `pod`."""
+        """Return the other pods that are nominated to a node and have at least the priority of `pod`."""
         nominations = self._nominations.get(node_name)
         if nominations is None:
             return []
