@@ -184,7 +184,7 @@ class NodePoolController:
         self._members = PoolMembers()
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Update the index; return the key of the node pool that the event of a pool, Instance or Node concerns."""
+        """Update the index; return the key of the node pool to reconcile after the event, or ()."""
         if event.key.kind == scheme.NODE_POOL:
             return (event.key,)
         observe = self._members.observe_instance if event.key.kind == scheme.INSTANCE else self._members.observe_node

@@ -113,7 +113,7 @@ class CandidateNodes:
     def best_node(self, accepts_node: Callable[[str], bool]) -> str:
         """Return the name of the node with the highest score that `accepts_node` allows; '' if there is none.
 
-        On a tie, the first name in alphabetical order is returned.
+        On a tie, the node whose name sorts first is chosen.
         """
         heap, scores, rejected_entries = self._heap, self.scores, list[tuple[int, str]]()
         best_node_name = ""
@@ -460,7 +460,7 @@ class ClusterSnapshot:
         return outer_undo_steps
 
     def keep_changes(self, outer_undo_steps: list[Callable[[], None]] | None) -> None:
-        """Keep the changes since `begin_trial`: append their undo steps to `outer_undo_steps`, a list."""
+        """Keep the changes since `begin_trial`: append their undo steps to `outer_undo_steps` (not None)."""
         assert outer_undo_steps is not None, "keep_changes() requires an enclosing what_if() block"
         outer_undo_steps += self._undo_steps or ()
         self._undo_steps = outer_undo_steps

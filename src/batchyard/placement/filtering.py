@@ -209,7 +209,8 @@ def filter_failure_reasons(pod: PodView, node: NodeInfo, nodes: ClusterSnapshot)
 def find_obstacle(pod: PodView, node: NodeInfo, nodes: ClusterSnapshot) -> node_filters.FilterFailure | None:
     """Return why a node rejects a pod; None if the node accepts it.
 
-    The pod must fit with and without the competing pods: those nominated to the node with at least its priority.
+    The pod must fit with and without its competitors: the pods nominated to the node that have the same or a higher
+    priority.
     """
     competing_pods = nodes.competing_nominations(pod, node.name)
     if not competing_pods:

@@ -83,7 +83,7 @@ def placement_order(pods: Sequence[PodView]) -> list[PodView]:
 
 
 def may_have_room(pods: Sequence[PodView], nodes: ClusterSnapshot, profile: AutoscalingProfile) -> bool:
-    """Return whether a gang may fit; False means that it cannot fit.
+    """Return whether the nodes may have enough capacity for a gang: a cheap check that ignores most constraints.
 
     Pods with equal requirements and priority are checked separately from other pods. Capacity that preemption could
     free counts, unless victims of an earlier preemption are still terminating.

@@ -207,7 +207,7 @@ class PodAffinityFilter:
 
 
 def affinity_scores(pod: PodView, affinity_context: AffinityContext) -> dict[Domain, int]:
-    """Return scores of topology domains by a pod's preferred affinity and placed pods' affinity; may be negative."""
+    """Return scores of topology domains by a pod's preferred affinity and placed pods' affinity for it; can be < 0."""
     domain_scores: dict[Domain, int] = {}
     for weight, term in pod.shape.preferred_terms:
         node_counts: CountByNode = {}
