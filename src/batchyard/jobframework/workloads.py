@@ -333,7 +333,7 @@ def with_job_owner(workload: meta.Obj, job: meta.Obj) -> meta.Obj:
 
 
 def workload_spec(job: meta.Obj, pod_sets: PodSets, priority: WorkloadPriority) -> dict[str, Any]:
-    """Return the spec that the Workload of a job must have."""
+    """Return the spec of a job's Workload, with `active` true."""
     spec: dict[str, Any] = {
         "queueName": meta.label(job, well_known.QUEUE_NAME) or "",
         "podSets": list(pod_sets),

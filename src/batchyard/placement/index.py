@@ -85,7 +85,10 @@ class PlacementIndex:
         self._unconfirmed_victims.append(RecordedVictim(victim, uid, preemptor.uid))
 
     def recover_failed_writes(self, reader: Reader) -> None:
-        """Read the objects of unconfirmed writes again, and retry their pods; all writes must have completed."""
+        """Read the objects of unconfirmed writes again, and retry the pods that still need a node.
+
+        All writes must have completed.
+        """
         unconfirmed_pods, self._unconfirmed = self._unconfirmed, {}
         for uid, key in unconfirmed_pods.items():
             obj = reader.get(key)

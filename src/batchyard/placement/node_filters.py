@@ -36,7 +36,7 @@ _NODE_NAME_MISMATCH: Final = FilterFailure(("node(s) didn't satisfy plugin(s) [N
 
 
 def find_obstacle(rules: NodeRules, node: NodeView) -> FilterFailure | None:
-    """Return why a node rejects pods by its name, spec.unschedulable, taints or labels; None if it does not."""
+    """Return why a node's name, taints, labels or spec.unschedulable exclude pods with `rules`; None if none does."""
     allowed_names = _allowed_node_names(rules)
     if allowed_names is not None and node.name not in allowed_names:
         return _NODE_NAME_MISMATCH if allowed_names else AFFINITY_CONFLICT

@@ -233,7 +233,7 @@ class ExclusivePlacementController:
         return (event.key,) if event.type is not EventType.DELETED and is_scheduled_leader(event.obj) else ()
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Delete all followers, with DisruptionTarget=True, if one does not select the leader's topology domain."""
+        """Set DisruptionTarget=True on all followers and delete them, if one does not select the leader's domain."""
         leader = reader.get(key)
         owner_reference = None if leader is None else meta.controller_of(leader)
         if leader is None or owner_reference is None or not is_scheduled_leader(leader):
