@@ -72,7 +72,7 @@ _DRAINABILITY_BY_SAFE_TO_EVICT: Final = {"true": PodDrainability.MOVES, "on-comp
 def pod_drainability(pod: Obj, now: Instant, *, is_guarded: bool = False) -> PodDrainability:
     """Return the effect of a pod on the removal of its node.
 
-    `is_guarded` is whether the pod's PodDisruptionBudget allows no disruption.
+    `is_guarded` is whether a PodDisruptionBudget forbids the eviction of the pod now.
     """
     deletion_timestamp = pod["metadata"].get("deletionTimestamp")
     grace_time = grace_period(pod["spec"]) * SECOND

@@ -68,7 +68,7 @@ class PoolMembers:
         return len(self._ready_nodes_by_pool.get(pool) or ())
 
     def observe_instance(self, event: WatchEvent) -> str | None:
-        """Update the index from an Instance's watch event; return its node pool if that must be reconciled."""
+        """Update the index from an Instance's event; return the name of its node pool if that must be reconciled."""
         pool_name, name = event.obj["spec"]["pool"], event.key.name
         old_member = self.instances_of(pool_name).get(name)
         new_member = None if event.type is EventType.DELETED else _pool_member(event.obj)
@@ -83,7 +83,7 @@ class PoolMembers:
         return pool_name if _plan_relevant_fields(old_member) != _plan_relevant_fields(new_member) else None
 
     def observe_node(self, event: WatchEvent) -> str | None:
-        """Update the index from a Node's watch event; return its node pool if the number of ready Nodes changed."""
+        """Update the index from a Node's event; return the name of its node pool if the ready count changed."""
         pool_name = label(event.obj, well_known.NODE_POOL)
         if pool_name is None:
             return None

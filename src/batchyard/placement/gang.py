@@ -251,7 +251,7 @@ def place_claims(
 ) -> GangPlacement | GangUnschedulable:
     """Return nodes for all pods of placement claims, or a pod that could not be placed, with the reasons.
 
-    If all pods fit their nominated nodes, these are returned.
+    If all pods fit their nominated nodes, the result is these nodes.
     """
     nominations = nominated_nodes(claims, nodes)
     with nodes.what_if():
