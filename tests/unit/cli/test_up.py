@@ -87,10 +87,10 @@ def test_speed_above_limit_is_rejected() -> None:
 
 def test_unreadable_cluster_file_is_reported(tmp_path: Path) -> None:
     up = ("up", "--data-dir", str(tmp_path / "new"), "--cluster")
-    assert f"{tmp_path / 'none'}: No such file or directory; set --cluster to a file" in output_of_failure(
+    assert f"{tmp_path / 'none'}: No such file or directory; set --cluster to a readable file" in output_of_failure(
         *up, str(tmp_path / "none")
     )
-    assert f"{tmp_path}: Is a directory; set --cluster to a file" in output_of_failure(*up, str(tmp_path))
+    assert f"{tmp_path}: Is a directory; set --cluster to a readable file" in output_of_failure(*up, str(tmp_path))
 
 
 def test_concurrent_detached_start_is_reported(tmp_path: Path) -> None:

@@ -131,7 +131,8 @@ def run(
         _print_timings(live_guide, len(simulated_rows), different_rows, live_speed)
         _print_guide(live_observations, live_guide, step, output_format, _live_document(live_guide, different_rows))
         if not all(row.is_explained for row in different_rows):
-            output.fail("batchyard: some rows differ from the simulation although no Job or reading was late")
+            problem = "some rows differ from the simulation although no Job or reading was late"
+            output.fail(f"batchyard: {problem}; the messages above name the rows")
 
 
 def _treat_signals_as_ctrl_c() -> None:

@@ -163,9 +163,9 @@ def _read_cluster(path: Path) -> Obj:
         text = _LOCAL_CLUSTER if path == _LOCAL_CLUSTER_NAME else path.read_text("utf-8")
         manifests = read_manifests([(str(path), text)])
     except OSError as error:
-        output.fail(f"batchyard: {path}: {error.strerror}; set --cluster to a file with a Cluster")
+        output.fail(f"batchyard: {path}: {error.strerror}; set --cluster to a readable file with a Cluster")
     except UnicodeDecodeError as error:
-        output.fail(f"batchyard: {path}: {error}; save the file as UTF-8")
+        output.fail(f"batchyard: {path}: the file is not text: byte {error.start} is not UTF-8; save the file as UTF-8")
     cluster_manifests = [each for each in manifests.objects if each.obj["kind"] == kind_info(CLUSTER).kind]
     clusters = [manifest.obj for manifest in cluster_manifests]
     catalog_faults = [each.fault(error) for each in cluster_manifests for error in catalog_errors(each.obj)]

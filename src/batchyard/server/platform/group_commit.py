@@ -288,7 +288,7 @@ class GroupCommit:
     def _run_write(self, work: Callable[[], _T]) -> _T:
         """Run a write of the journal. Raises JournalError if an earlier write failed: the journal must have no gaps."""
         if self._is_broken:
-            raise JournalError("an earlier write to the journal failed")
+            raise JournalError("an earlier write to the journal failed, so no more are accepted: restart the platform")
         self._is_broken = True
         result = work()
         self._is_broken = False
