@@ -81,8 +81,8 @@ def print_costs(target: ClusterTarget, query: CostQuery, output_format: CostForm
         end = _parse_instant("end", query.end, now) if query.end else now + HOUR
         cost_records, remark = _list_cost_records(target, query.namespace)
     except UnreachableError as error:
-        message = f"{error}; the cluster has no CostRecords" if error.code == _NOT_FOUND_CODE else str(error)
-        output.fail(f"batchyard: {message}")
+        remedy = "only clusters with batchyard's controller group costs have CostRecords: select one"
+        output.fail(f"batchyard: {error}; {remedy}" if error.code == _NOT_FOUND_CODE else f"batchyard: {error}")
     except REQUEST_ERRORS as error:
         output.fail(f"batchyard: {error}")
     cost_report = make_cost_report(cost_records, query.by.value, begin, end)

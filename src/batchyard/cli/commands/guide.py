@@ -294,8 +294,8 @@ def _report_agreement(observations: Sequence[GuideObservation], guide: PlayedGui
         )
     if wrong_rows or (is_complete and completed_count < job_count):
         row_message = f"rows that differ from the guide: {', '.join(wrong_rows)}"
-        message = row_message if wrong_rows else "some Jobs did not complete"
-        output.fail(f"batchyard: {message}")
+        jobs_message = f"{count_with_noun(job_count - completed_count, 'Job')} did not complete"
+        output.fail(f"batchyard: {row_message if wrong_rows else jobs_message}; -o wide prints all tables")
 
 
 def run_for_platform(

@@ -63,8 +63,9 @@ def create_user(folder: Path, user: NewUser) -> None:
         output.fail(f"batchyard: {error}")
     except OSError as error:
         problem = f"batchyard: cannot write the kubeconfig of {user.name}: {error.filename or folder}: {error.strerror}"
+        remedy = "check its permissions and the free disk space"
         is_denied = isinstance(error, PermissionError) and str(error.filename).startswith(str(folder / USERS_FOLDER))
-        output.fail(f"{problem}; make {folder / USERS_FOLDER} writable" if is_denied else problem)
+        output.fail(f"{problem}; make {folder / USERS_FOLDER} writable" if is_denied else f"{problem}; {remedy}")
     output.report_line(
         f"batchyard: {path.resolve()} is the kubeconfig of {user.name}, valid {count_with_noun(user.days, 'day')};"
         " treat it like a password"

@@ -370,6 +370,7 @@ def _write_files(rendered_platform: RenderedPlatform) -> None:
     )
     if paths:
         message = "".join(f"\n  {path}" for path in paths[:10])
+        message += f"\n  and {len(paths) - 10} more" if len(paths) > 10 else ""
         output.fail(
             f"batchyard: rendering would overwrite files in {rendered_platform.folder} that it did not write:"
             f"{message}\nmove those files, choose another folder with --out DIR, or replace the "

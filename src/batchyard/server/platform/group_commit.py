@@ -272,7 +272,9 @@ class GroupCommit:
         self.failure = (
             error
             if isinstance(error, JournalError)
-            else JournalError(f"unexpected exception in a write of the journal: {error!r}")
+            else JournalError(
+                f"unexpected {type(error).__name__} in a write of the journal: {error}; restart the platform"
+            )
         )
         self._collected_changes.clear()
         while self._waiting_callers:
