@@ -332,7 +332,8 @@ class CertificateRotator:
         error = transport.failure_reason(response)
         if error not in self._reported_errors:
             self._reported_errors[error] = None
-            self._report(f"batchyard: webhook certificates cannot be checked or published: {error}")
+            secret = f"{self._targets.namespace}/{self._targets.secret}"
+            self._report(f"batchyard: webhook certificates (Secret {secret}) cannot be checked or published: {error}")
 
 
 def with_ca_bundle(obj: Mapping[str, Any], ca_bundle: str, service: Mapping[str, str]) -> Obj:
