@@ -41,7 +41,7 @@ def test_folder_with_foreign_files_is_left_unchanged(tmp_path: Path) -> None:
 def test_commands_without_running_platform_are_rejected(tmp_path: Path) -> None:
     for command in ("status", "down"):
         assert f"no platform runs in {tmp_path}" in output_of_failure(command, "--data-dir", str(tmp_path))
-    assert "does not exist; pass the data directory" in output_of_failure(
+    assert "does not exist; set the data directory" in output_of_failure(
         "backup", str(tmp_path / "b"), "--data-dir", str(tmp_path)
     )
 

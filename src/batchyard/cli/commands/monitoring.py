@@ -236,7 +236,7 @@ def wait_until_ready(
         except subprocess.TimeoutExpired:
             continue
         raise make_ended_error(program, process.returncode)
-    raise ProgramError(f"{program.name} was not ready within {timeout_seconds} s; read its log {program.log}")
+    raise ProgramError(f"{program.name} was not ready within {timeout_seconds:g} s; read its log {program.log}")
 
 
 def make_ended_error(program: HttpProgram, exit_code: int) -> ProgramError:

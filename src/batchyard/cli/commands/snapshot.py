@@ -58,7 +58,7 @@ def run(request: SnapshotRequest) -> None:
         output.end_with_closed_pipe()
     except OSError as error:
         message = f"batchyard: cannot write the snapshot to {request.file}: {error.strerror or error}"
-        output.fail(f"{message}; check its permissions and the free disk space, or choose another file")
+        output.fail(f"{message}; check its folder, its permissions and the free disk space, or choose another file")
     except SOURCE_ERRORS as error:
         output.fail(f"batchyard: {error}")
     for line in snapshot_remarks(snapshot_result, request):

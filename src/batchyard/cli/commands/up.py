@@ -102,7 +102,7 @@ def run(options: PlatformOptions, cluster: Obj | None, speed: float, report_read
         output.fail(f"batchyard: {error}")
     except OSError as error:
         message = f"{error.filename or options.folder}: {error.strerror}"
-        output.fail(f"batchyard: {message}; check its free disk space and permissions")
+        output.fail(f"batchyard: {message}; check the path, its permissions and the free disk space")
     output.report_line("batchyard: the platform has ended; its data is kept")
 
 

@@ -216,14 +216,18 @@ async def read_access(source: KubeconfigSource) -> ApiServerAccess:
         namespace, impersonation_headers = await _configure(source, configuration)
         return _access_from_configuration(configuration, namespace)._replace(headers=tuple(impersonation_headers))
     except (ConfigException, OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
-        raise KubeconfigError(_describe_failure(source, _error_message(error).rstrip("."))) from error
+        is_missing = isinstance(error, FileNotFoundError) and error.filename is None
+        problem = _error_message(error).rstrip(".")
+        raise KubeconfigError(_describe_failure(source, problem, is_missing=is_missing)) from error
 
 
-def _describe_failure(source: KubeconfigSource, problem: str) -> str:
+def _describe_failure(source: KubeconfigSource, problem: str, *, is_missing: bool) -> str:
     if _is_in_cluster(source):
         return f"ServiceAccount in {_SERVICE_ACCOUNT_FOLDER}: {problem}; run in a pod, or use --kubeconfig"
     source_path = source.kubeconfig or str(DEFAULT_KUBECONFIG)
-    return f"{source_path}: {problem}; select another file with --kubeconfig or another context with --context"
+    if is_missing:
+        return f"{source_path}: {problem}; select another file with --kubeconfig"
+    return f"{source_path}: {problem}; correct it, or select another file (--kubeconfig) or context (--context)"
 
 
 def _is_in_cluster(source: KubeconfigSource) -> bool:
@@ -294,8 +298,10 @@ def _access_from_configuration(config: Configuration, namespace: str) -> ApiServ
 
 def _error_message(error: Exception) -> str:
     match error:
+        case KeyError(args=(str(name),)):
+            return f"it is not a valid kubeconfig: the field {name} is missing"
         case KeyError() | TypeError() | AttributeError():
-            return f"it is not a valid kubeconfig: {error}"
+            return "it is not a valid kubeconfig: a field has a wrong type"
         case FileNotFoundError(filename=str(name)):
             return f"{name} does not exist"
         case OSError(filename=str(name), strerror=str(problem)):
