@@ -80,7 +80,7 @@ def _lock_log(log: Path) -> Iterator[None]:
     except BlockingIOError:
         output.fail(f"batchyard: {log.parent}: another `batchyard up --detach` is starting a platform; wait for it")
     except OSError as error:
-        output.fail(f"batchyard: {log}: {error.strerror}; check its permissions and the free disk space")
+        output.fail(f"batchyard: {log}: {error.strerror}; check the path, its permissions and the free disk space")
 
 
 def _fail_with_log(log: Path, log_offset: int, exit_code: int) -> NoReturn:

@@ -102,7 +102,7 @@ def test_concurrent_detached_start_is_reported(tmp_path: Path) -> None:
     (tmp_path / "up.log").unlink()
     (tmp_path / "up.log").mkdir()
     reported = output_of_failure("up", "--data-dir", str(tmp_path), "--detach")
-    assert f"{tmp_path / 'up.log'}: Is a directory; check its permissions" in reported
+    assert f"{tmp_path / 'up.log'}: Is a directory; check the path, its permissions" in reported
 
 
 @pytest.mark.parametrize("address", ["192.0.2.1", "300.1.1.1", "127.0.0.1:80"])
