@@ -71,6 +71,6 @@ def page(
     if user is not None and not user:  # such as an unset variable in a script: it must not select the owner
         raise typer.BadParameter("--user must not be empty: set a name, or remove the option to use the owner")
     if group and not user:
-        raise typer.BadParameter("--group requires --user")
+        raise typer.BadParameter("--group requires --user: add --user NAME, or remove --group")
 
     print_link(data_dir, PageViewer(user or "", group or (), hours, actions), opens_browser=open_it)

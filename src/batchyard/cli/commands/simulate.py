@@ -126,7 +126,7 @@ def _read_earlier_totals(path: Path) -> Mapping[str, float]:
             output.fail(f"{path}: the file is larger than {EARLIER_RESULT_LENGTH_MAX >> 20} MiB; {remedy}")
         return earlier_totals(path.read_text("utf-8"))
     except OSError as error:
-        output.fail(f"{path}: cannot be read: {error.strerror}; {remedy}")
+        output.fail(f"{path}: cannot be read: {error.strerror}; check the path in --compare-with and its permissions")
     except ValueError as error:
         output.fail(f"{path}: {error}; {remedy}")
 
@@ -298,7 +298,8 @@ def _event_sink(name: str | None) -> Iterator[Callable[[Record], None]]:
     except BrokenPipeError:
         output.end_with_closed_pipe()
     except OSError as error:
-        output.fail(f"{name}: cannot write the event log: {error.strerror}; choose another file with --events")
+        target = "standard output" if name == "-" else name
+        output.fail(f"{target}: cannot write the event log: {error.strerror}; choose another file with --events")
 
 
 def _line_writer(stream: BinaryIO) -> Callable[[Record], None]:
@@ -438,12 +439,12 @@ def simulate(
     if events == "-" and output_format is not None:
         raise typer.BadParameter("--events - writes the event log to standard output: remove --output")
     if not paths and trace is None:
-        raise typer.BadParameter("Missing argument 'PATH...'; add manifests, a trace with --trace DIR, or both")
+        raise typer.BadParameter("nothing to simulate: add manifests (PATH...), a trace with --trace DIR, or both")
     if load is not None and trace is None:
-        raise typer.BadParameter("--load scales a trace: add --trace DIR")
+        raise typer.BadParameter("--load scales a trace: add --trace DIR, or remove --load")
     if trace is not None and (report is not None or compare_with is not None):
         option = "--report" if report is not None else "--compare-with"
-        raise typer.BadParameter(f"{option} is for manifests only: --trace prints its own report")
+        raise typer.BadParameter(f"{option} is for manifests only, and --trace prints its own report: remove {option}")
     if runtime is not None:
         output.report_line("batchyard: --runtime is the old name of --default-runtime")
     request = SimulateRequest(
