@@ -40,8 +40,14 @@ _NAMES: Final[Mapping[str, tuple[str, str]]] = {
     "WORK_FINALIZER": ("pods", "a finalizer that keeps a simulated pod until its work is saved"),
     "GPU_MILLI": ("resource name", "thousandths of a GPU, for pods that share a GPU"),
     "GPU_INDEX": ("pods", "the indices of the GPUs that a pod with `gpu-milli` shares"),
-    "PROVIDED": ("objects that the platform creates", "marks the object; if a client creates an object of the same name, it replaces this one"),
-    "INSTANCE_FINALIZER": ("Instances", "a finalizer that keeps the Instance until the machine is off and its node is deleted"),
+    "PROVIDED": (
+        "objects that the platform creates",
+        "marks the object; if a client creates an object of the same name, it replaces this one",
+    ),
+    "INSTANCE_FINALIZER": (
+        "Instances",
+        "a finalizer that keeps the Instance until the machine is off and its node is deleted",
+    ),
     "INITIAL_INSTANCE": ("Instances", "marks the machines that exist from the start"),
     "RESIZE_REQUEST_UID": ("Instances", "the uid of the ResizeRequest that created the machine"),
     "NODE_POOL_FINALIZER": ("NodePools", "a finalizer that keeps the pool until it has no machines"),
@@ -338,7 +344,7 @@ def _configuration() -> Iterator[str]:
     yield from (
         "## Feature gates",
         "",
-        "These are the defaults of Kueue 0.19. If a Configuration sets a gate to another value, the command reports this.",
+        "These are the defaults of Kueue 0.19. The command reports gates for which a Configuration sets another value.",
         "",
     )
     gates = ((f"`{name}`", str(value).lower()) for name, value in sorted(_feature_gates().items()))
