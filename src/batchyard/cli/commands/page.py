@@ -64,7 +64,7 @@ def page(
     ] = None,
     hours: Annotated[int, typer.Option(metavar="N", min=1, max=168, help="Hours of validity.")] = 1,
     actions: Annotated[
-        bool, typer.Option("--actions", help="Permit the user's changes of Workloads and queues; default: read-only.")
+        bool, typer.Option("--actions", help="Allow the user to change Workloads and queues; default: read-only.")
     ] = False,
 ) -> None:
     """Print a link to the platform's dashboard, with a token for one user."""
