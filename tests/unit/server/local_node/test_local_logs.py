@@ -7,9 +7,12 @@ from typing import cast
 
 import pytest
 
-from batchyard.interfaces.containers import LogLine
-from batchyard.server.local_node.containers import LocalLog
-from batchyard.server.local_node.run_dirs import NodeTimes
+from batchyard.api import scheme
+from batchyard.api.meta import Key
+from batchyard.interfaces.containers import RUN, LogLine
+from batchyard.server.local_node.containers import LocalContainers, LocalLog
+from batchyard.server.local_node.run_dirs import NodeTimes, RunFolders
+from unit.kubelet.local.fake_machine import UID, ContainerScript, LocalStage, pod
 
 STAMP = "2026-01-01T00:00:00.000000000Z"
 #: Longer than a piece.
@@ -148,3 +151,32 @@ def test_last_partial_line_of_ended_container_is_returned_without_newline(
     reader.is_over = True
     assert reader.until_caught_up() == [*texts(0), "rest"]
     assert reader.log.is_over
+
+
+def test_previous_log_is_that_of_last_state(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
+    stage = LocalStage(pod(restartPolicy="Always"), main=ContainerScript(3, 1))
+    folders = RunFolders(tmp_path)
+    kernel = stage.kernel
+    containers = LocalContainers(stage.machine, folders, loop, NodeTimes(kernel.now, kernel.now))
+
+    def read_log(*, previous: bool) -> list[str]:
+        log = containers.log(stage.get(scheme.POD, "pod"), "main", previous=previous)
+        lines = [line.text for line in log.read()]
+        log.close()
+        return lines
+
+    logs = []
+    for attempt in range(3):
+        path = folders.log_path(Key(RUN, UID, f"main/{attempt}"))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(path, [f"start {attempt}"])
+    for seconds in (4, 10, 17, 20):
+        stage.run(seconds)
+        state = next(iter(stage.container()["state"]))
+        logs.append((state, read_log(previous=False), read_log(previous=True)))
+    assert logs == [
+        ("running", ["start 1"], ["start 0"]),
+        ("waiting", ["start 1"], ["start 1"]),
+        ("running", ["start 2"], ["start 1"]),
+        ("waiting", ["start 2"], ["start 2"]),
+    ]
