@@ -153,30 +153,30 @@ def test_last_partial_line_of_ended_container_is_returned_without_newline(
     assert reader.log.is_over
 
 
-def test_previous_log_is_that_of_last_state(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
-    stage = LocalStage(pod(restartPolicy="Always"), main=ContainerScript(3, 1))
-    folders = RunFolders(tmp_path)
-    kernel = stage.kernel
-    containers = LocalContainers(stage.machine, folders, loop, NodeTimes(kernel.now, kernel.now))
+class LogsOfStage:
+    """Reads the logs of the pod of a stage, in which each start has written its number."""
 
-    def read_log(*, previous: bool) -> list[str]:
-        log = containers.log(stage.get(scheme.POD, "pod"), "main", previous=previous)
+    def __init__(self, stage: LocalStage, folder: Path, loop: asyncio.AbstractEventLoop, starts: int) -> None:
+        folders, now = RunFolders(folder), stage.kernel.now
+        self._stage = stage
+        self._containers = LocalContainers(stage.machine, folders, loop, NodeTimes(now, now))
+        for attempt in range(starts):
+            path = folders.log_path(Key(RUN, UID, f"main/{attempt}"))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write(path, [str(attempt)])
+
+    def read(self, *, previous: bool) -> list[str]:
+        log = self._containers.log(self._stage.get(scheme.POD, "pod"), "main", previous=previous)
         lines = [line.text for line in log.read()]
         log.close()
         return lines
 
-    logs = []
-    for attempt in range(3):
-        path = folders.log_path(Key(RUN, UID, f"main/{attempt}"))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(path, [f"start {attempt}"])
+
+def test_previous_log_is_that_of_last_state(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
+    stage = LocalStage(pod(restartPolicy="Always"), main=ContainerScript(3, 1))
+    logs = LogsOfStage(stage, tmp_path, loop, 3)
+    read_logs = []
     for seconds in (4, 10, 17, 20):
         stage.run(seconds)
-        state = next(iter(stage.container()["state"]))
-        logs.append((state, read_log(previous=False), read_log(previous=True)))
-    assert logs == [
-        ("running", ["start 1"], ["start 0"]),
-        ("waiting", ["start 1"], ["start 1"]),
-        ("running", ["start 2"], ["start 1"]),
-        ("waiting", ["start 2"], ["start 2"]),
-    ]
+        read_logs.append((*stage.container()["state"], *logs.read(previous=False), *logs.read(previous=True)))
+    assert read_logs == [("running", "1", "0"), ("waiting", "1", "1"), ("running", "2", "1"), ("waiting", "2", "2")]
