@@ -4,11 +4,13 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from batchyard.cli.platform import drive
+from batchyard.cli.platform.step_runner import StepRunnerSettings
 from batchyard.cli.platform.target import ClusterOptions
 from cloud_commands import PLATFORM, run_in_process
 from e2e_platform.platform_process import UpProcess
@@ -46,9 +48,9 @@ class PlatformFolder:
         self.request = drive.PlatformRequest(str(self.file), folder / "out", "", expected, is_confirmed=True)
         self.reported = folder / "told"
 
-    def create(self, is_pruning: bool = False) -> str:
-        """Create the platform; return the output."""
-        request = replace(self.request, is_pruning=is_pruning)
+    def create(self, **options: Any) -> str:
+        """Create the platform with these options of the request; return the output."""
+        request = replace(self.request, **options)
         return self._reported(
             run_in_process(lambda: drive.run_create(drive.render_requested_platform(request), request), self.reported)
         )
@@ -81,14 +83,23 @@ def test_platform_is_created_and_destroyed_on_existing_cluster(tmp_path: Path, r
     assert "team-a" not in running.kubectl("get", "namespaces", "--output=name")
 
 
-def test_create_resumes_queues_stopped_by_destroy(tmp_path: Path, running: UpProcess) -> None:
+def test_create_resumes_only_queues_stopped_by_destroy(tmp_path: Path, running: UpProcess) -> None:
     place = PlatformFolder(tmp_path, running)
+    text = yaml.safe_load(place.file.read_text("utf-8"))
+    text["spec"]["teams"].append({"name": "team-b", "queues": [{"class": "lp"}]})
+    place.file.write_text(yaml.safe_dump(text, sort_keys=False), "utf-8")
     place.create()
     patch = {"metadata": {"annotations": {"platform.batchyard.dev/stopped-by": "destroy"}}}
     stopped = json.dumps({**patch, "spec": {"stopPolicy": "HoldAndDrain"}})
-    running.kubectl("patch", "clusterqueue", "cq-team-a-lp", "--type=merge", f"--patch={stopped}")
-    assert "resume-queues: done" in place.create()
-    assert running.kubectl("get", "clusterqueue", "cq-team-a-lp", "--output=jsonpath={.spec.stopPolicy}") == "None"
+    held = json.dumps({"spec": {"stopPolicy": "Hold"}})
+    for name, sent in (("cq-team-a-lp", stopped), ("cq-team-b-lp", held)):
+        running.kubectl("patch", "clusterqueue", name, "--type=merge", f"--patch={sent}")
+    settings = StepRunnerSettings(skipped_steps=frozenset({"cluster-queues", "local-queues"}))
+    reported = place.create(settings=settings)
+    assert "resume-queues: done" in reported
+    policies = running.kubectl("get", "clusterqueues", OURS, "--output=jsonpath={.items[*].spec.stopPolicy}")
+    assert policies == "None Hold"
+    assert "stopped-by" not in running.kubectl("get", "clusterqueues", OURS, "--output=yaml")
     place.destroy()
 
 
@@ -119,7 +130,7 @@ def test_create_keeps_configured_stop_policy_and_prunes_removed_roles(tmp_path: 
     assert "cluster-queues: ok: 1 Active" in place.create()
     running.kubectl("annotate", "clusterqueue", "held", "platform.batchyard.dev/stopped-by=destroy")
     place.file.write_text(text, "utf-8")
-    assert "resume-queues: done" in place.create(is_pruning=True)
+    assert "unmark-queues: done" in place.create(is_pruning=True)
     assert running.kubectl("get", "clusterqueue", "held", "--output=jsonpath={.spec.stopPolicy}") == "Hold"
     rights = "roles,rolebindings,clusterroles,clusterrolebindings"
     assert running.kubectl("get", rights, OURS, "--all-namespaces", "--output=name") == ""

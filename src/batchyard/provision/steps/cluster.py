@@ -18,6 +18,7 @@ from batchyard.provision.model import PlatformEngine, PlatformModel, Queue
 from batchyard.provision.render import MANIFESTS_FOLDER, driver_resources
 from batchyard.provision.steps import probe_parsers
 from batchyard.provision.steps.model import (
+    CommandOutput,
     PlatformStep,
     Probe,
     Retry,
@@ -236,32 +237,52 @@ def webhooks_step(connection: ClusterConnection, flavor: Mapping[str, Any], reme
     return wait_step("webhooks", "wait until the engine's webhooks answer", [probe], ENGINE_PATIENCE_SECONDS, remedy)
 
 
-def resume_queues_step(
-    connection: ClusterConnection, cluster_queues: Sequence[str], stopped_queues: Sequence[str]
-) -> PlatformStep:
-    """Return a step that resumes the ClusterQueues if an incomplete `destroy` has stopped any of them.
+def resume_queues_steps(connection: ClusterConnection, queues: Sequence[Queue]) -> Iterator[PlatformStep]:
+    """Yield steps for the ClusterQueues that an incomplete `destroy` has stopped, which have its annotation.
 
-    Queues in `stopped_queues`, which the platform file itself stops, stay stopped.
+    The first step resumes them. Queues that the platform file stops stay stopped, and another step removes the
+    annotation. A queue without the annotation is not changed, also if a user has stopped it.
     """
-    resumed_queues = [name for name in cluster_queues if name not in stopped_queues]
     annotation_patch = {"metadata": {"annotations": {_STOPPED_ANNOTATION: None}}}
-    patches = (
-        (resumed_queues, {**annotation_patch, "spec": {"stopPolicy": "None"}}),
-        (stopped_queues, annotation_patch),
+    yield from _patch_marked_queues_step(
+        connection,
+        ("resume-queues", "resume queues that an earlier destroy has stopped"),
+        [queue.name for queue in queues if not queue.is_stopped],
+        {**annotation_patch, "spec": {"stopPolicy": "None"}},
     )
-    return PlatformStep(
-        "resume-queues",
-        "resume queues that an earlier destroy has stopped",
-        commands=tuple(
-            connection.kubectl("patch", _CLUSTER_QUEUES, *names, "--type=merge", f"--patch={json.dumps(patch)}")
-            for names, patch in patches
-            if names
-        ),
-        probes=(
-            Probe(_get_queues(connection, cluster_queues), probe_parsers.none_match(_is_stopped_by_destroy, "stopped")),
-        ),
+    yield from _patch_marked_queues_step(
+        connection,
+        ("unmark-queues", "remove the annotation of an earlier destroy from queues that the file stops"),
+        [queue.name for queue in queues if queue.is_stopped],
+        annotation_patch,
+    )
+
+
+def _patch_marked_queues_step(
+    connection: ClusterConnection, description: tuple[str, str], names: Sequence[str], patch: Mapping[str, Any]
+) -> Iterator[PlatformStep]:
+    """Yield a step that patches those of the named ClusterQueues that have the annotation; none without names."""
+    if not names:
+        return
+    is_unmarked = probe_parsers.none_match(_is_stopped_by_destroy, "stopped")
+    yield PlatformStep(
+        *description,
+        commands=(connection.kubectl("patch", "--filename=-", "--type=merge", f"--patch={json.dumps(patch)}"),),
+        probes=(Probe(_get_queues(connection, names), is_unmarked),),
+        stdin_from_probes=_marked_queues,
         retry=_TRANSIENT_ERROR_RETRY,
     )
+
+
+def _marked_queues(outputs: Sequence[CommandOutput]) -> str:
+    """Return a Kubernetes List of the listed ClusterQueues that `destroy` has stopped, with their names only."""
+    queues = [queue for output in outputs for queue in probe_parsers.items_of(output.document() or {"items": []})]
+    references = [
+        {"apiVersion": queue["apiVersion"], "kind": queue["kind"], "metadata": {"name": queue["metadata"]["name"]}}
+        for queue in queues
+        if _is_stopped_by_destroy(queue)
+    ]
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": references})
 
 
 def _get_queues(connection: ClusterConnection, names: Sequence[str]) -> StepCommand:
@@ -281,11 +302,9 @@ def queues_active_steps(connection: ClusterConnection, queues: Sequence[Queue]) 
 
     Queues that the platform file stops stay stopped, and no step waits for them.
     """
-    stopped_queues = [queue.name for queue in queues if queue.is_stopped]
     active_queues = [queue for queue in queues if not queue.is_stopped]
     names = [queue.name for queue in active_queues]
-    if queues:
-        yield resume_queues_step(connection, [queue.name for queue in queues], stopped_queues)
+    yield from resume_queues_steps(connection, queues)
     if names:
         yield wait_step(
             "cluster-queues",
