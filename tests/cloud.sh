@@ -167,6 +167,7 @@ kubectl_() {
   "patch |"*) grep -q '"name": "cq-' || refuse "no objects passed to patch"; fails_here; rm -f "$S/stopped"; effect "resumed" ;;
   "delete "*) fails_here; rm -f "$S/jobs.$where"; effect "emptied $where $kind" ;;
   "get nodes"*) ;;
+  "get namespaces"*) echo '{"items":[]}' ;;
   "get workloads"* | "get "*selector=app*) ;;
   "get localqueues"*) objects team-a/lq-team-a-lp team-a/lq-team-a-hp ;;
   "get customresourcedefinitions"* | "get deployment"* | "get clusterqueues"*)

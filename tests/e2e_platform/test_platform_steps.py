@@ -48,25 +48,26 @@ class PlatformFolder:
         self.request = drive.PlatformRequest(str(self.file), folder / "out", "", expected, is_confirmed=True)
         self.reported = folder / "told"
 
-    def create(self, **options: Any) -> str:
+    def create(self, *, exit_code: int = 0, **options: Any) -> str:
         """Create the platform with these options of the request; return the output."""
         request = replace(self.request, **options)
         return self._reported(
-            run_in_process(lambda: drive.run_create(drive.render_requested_platform(request), request), self.reported)
+            run_in_process(lambda: drive.run_create(drive.render_requested_platform(request), request), self.reported),
+            exit_code,
         )
 
-    def destroy(self) -> str:
+    def destroy(self, *, exit_code: int = 0) -> str:
         """Destroy the platform; return the output."""
 
         def work() -> None:
             drive.run_destroy(drive.render_requested_platform(self.request), self.request, is_unprotecting=False)
 
-        return self._reported(run_in_process(work, self.reported))
+        return self._reported(run_in_process(work, self.reported), exit_code)
 
-    def _reported(self, code: int) -> str:
+    def _reported(self, code: int, expected_code: int) -> str:
         reported = self.reported.read_text("utf-8")
         self.reported.unlink()
-        assert code == 0, reported
+        assert code == expected_code, reported
         return reported
 
 
@@ -80,6 +81,21 @@ def test_platform_is_created_and_destroyed_on_existing_cluster(tmp_path: Path, r
     assert running.kubectl("get", KINDS, OURS, "-A", "--output=jsonpath={.items[*].metadata.uid}") == before
     assert "running Workloads: 1 (team-a/job-long-" in place.destroy()
     assert running.kubectl("get", KINDS, OURS, "--all-namespaces", "--output=name") == ""
+    assert "team-a" not in running.kubectl("get", "namespaces", "--output=name")
+
+
+def test_namespace_of_others_is_neither_adopted_nor_deleted(tmp_path: Path, running: UpProcess) -> None:
+    place = PlatformFolder(tmp_path, running)
+    running.kubectl("create", "namespace", "team-a")
+    running.kubectl("create", "configmap", "theirs", "--namespace=team-a")
+    for reported in (place.create(exit_code=1), place.destroy(exit_code=1)):
+        assert "own-namespaces: FAILED: without the labels of the platform: 1 (team-a)" in reported
+    assert running.kubectl("get", KINDS, OURS, "--all-namespaces", "--output=name") == ""
+    running.kubectl("get", "configmap", "theirs", "--namespace=team-a")
+    labels = ("app.kubernetes.io/managed-by=batchyard", "app.kubernetes.io/part-of=small")
+    running.kubectl("label", "namespace", "team-a", *labels)
+    place.create()
+    place.destroy()
     assert "team-a" not in running.kubectl("get", "namespaces", "--output=name")
 
 

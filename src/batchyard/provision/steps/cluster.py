@@ -15,7 +15,7 @@ from batchyard.api.yaml_documents import read_documents
 from batchyard.operator_manifests.deployment import WEBHOOK_PORT
 from batchyard.provision.engine import KUEUE_WEBHOOK_PORT, engine_deployments
 from batchyard.provision.model import PlatformEngine, PlatformModel, Queue
-from batchyard.provision.render import MANIFESTS_FOLDER, driver_resources
+from batchyard.provision.render import ENGINE_FOLDER, MANIFESTS_FOLDER, driver_resources
 from batchyard.provision.steps import probe_parsers
 from batchyard.provision.steps.model import (
     CommandOutput,
@@ -27,6 +27,7 @@ from batchyard.provision.steps.model import (
     requirement_step,
     wait_step,
 )
+from batchyard.provision.yaml_output import labels_of
 
 # The rendered manifests, in parts: each part is a file or folder that one step applies.
 
@@ -165,6 +166,35 @@ def require_admin_step(connection: ClusterConnection, platform_name: str) -> Pla
         Probe(connection.kubectl(*can_i_arguments), probe_parsers.succeeds()),
         "cluster-admin is required",
     )
+
+
+def own_namespaces_steps(
+    connection: ClusterConnection, platform_name: str, manifest_parts: Sequence[ManifestPart]
+) -> Iterator[PlatformStep]:
+    """Yield a step that requires that each namespace which `destroy` deletes is missing or has the platform's labels.
+
+    Otherwise `create` would take over a namespace of others, and `destroy` would delete the objects of others in it.
+    """
+    names, labels = deleted_namespaces(manifest_parts), labels_of(platform_name)
+
+    def is_foreign(namespace: Mapping[str, Any]) -> bool:
+        return not labels.items() <= (namespace["metadata"].get("labels") or {}).items()
+
+    if names:
+        get_command = connection.kubectl("get", "namespaces", *names, "--ignore-not-found", "--output=json")
+        label_arguments = " ".join(f"{label}={value}" for label, value in labels.items())
+        yield requirement_step(
+            "own-namespaces",
+            f"the namespaces of {platform_name} are new or its own",
+            Probe(get_command, probe_parsers.none_match(is_foreign, "without the labels of the platform")),
+            "use another namespace, or turn off monitoring.stack; to hand over the namespace, which destroy then"
+            f" deletes: kubectl label --overwrite namespace NAME {label_arguments}",
+        )
+
+
+def deleted_namespaces(manifest_parts: Sequence[ManifestPart]) -> list[str]:
+    """Return the namespaces in the manifests, except the engine's, which hold objects of users or of monitoring."""
+    return [name for part in manifest_parts if part.path != ENGINE_FOLDER for name in part.names_of_kind("Namespace")]
 
 
 def apply_step(connection: ClusterConnection, part: ManifestPart) -> PlatformStep:
