@@ -63,7 +63,9 @@ class AdmissionChain:
         return prepare_by_kind
 
     def _check_hooks(self) -> Mapping[str, UpdateCheck]:
-        checks: dict[str, UpdateCheck] = {scheme.POD: self._check_pod, scheme.SERVICE: self._quotas.check_update}
+        quota_kinds = (scheme.SERVICE, scheme.PERSISTENT_VOLUME_CLAIM)
+        checks: dict[str, UpdateCheck] = {scheme.POD: self._check_pod}
+        checks |= dict.fromkeys(quota_kinds, self._quotas.check_update)
         checks |= dict.fromkeys((scheme.JOB, scheme.JOB_SET), _check_queue)
         if self._with_api:
             checks |= {scheme.PRIORITY_CLASS: _check_priority_class, scheme.NAMESPACE: _check_namespace}

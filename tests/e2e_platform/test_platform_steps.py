@@ -4,11 +4,13 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from batchyard.cli.platform import drive
+from batchyard.cli.platform.step_runner import StepRunnerSettings
 from batchyard.cli.platform.target import ClusterOptions
 from cloud_commands import PLATFORM, run_in_process
 from e2e_platform.platform_process import UpProcess
@@ -46,25 +48,26 @@ class PlatformFolder:
         self.request = drive.PlatformRequest(str(self.file), folder / "out", "", expected, is_confirmed=True)
         self.reported = folder / "told"
 
-    def create(self, is_pruning: bool = False) -> str:
-        """Create the platform; return the output."""
-        request = replace(self.request, is_pruning=is_pruning)
+    def create(self, *, exit_code: int = 0, **options: Any) -> str:
+        """Create the platform with these options of the request; return the output."""
+        request = replace(self.request, **options)
         return self._reported(
-            run_in_process(lambda: drive.run_create(drive.render_requested_platform(request), request), self.reported)
+            run_in_process(lambda: drive.run_create(drive.render_requested_platform(request), request), self.reported),
+            exit_code,
         )
 
-    def destroy(self) -> str:
+    def destroy(self, *, exit_code: int = 0) -> str:
         """Destroy the platform; return the output."""
 
         def work() -> None:
             drive.run_destroy(drive.render_requested_platform(self.request), self.request, is_unprotecting=False)
 
-        return self._reported(run_in_process(work, self.reported))
+        return self._reported(run_in_process(work, self.reported), exit_code)
 
-    def _reported(self, code: int) -> str:
+    def _reported(self, code: int, expected_code: int) -> str:
         reported = self.reported.read_text("utf-8")
         self.reported.unlink()
-        assert code == 0, reported
+        assert code == expected_code, reported
         return reported
 
 
@@ -81,14 +84,38 @@ def test_platform_is_created_and_destroyed_on_existing_cluster(tmp_path: Path, r
     assert "team-a" not in running.kubectl("get", "namespaces", "--output=name")
 
 
-def test_create_resumes_queues_stopped_by_destroy(tmp_path: Path, running: UpProcess) -> None:
+def test_namespace_of_others_is_neither_adopted_nor_deleted(tmp_path: Path, running: UpProcess) -> None:
     place = PlatformFolder(tmp_path, running)
+    running.kubectl("create", "namespace", "team-a")
+    running.kubectl("create", "configmap", "theirs", "--namespace=team-a")
+    for reported in (place.create(exit_code=1), place.destroy(exit_code=1)):
+        assert "own-namespaces: FAILED: without the labels of the platform: 1 (team-a)" in reported
+    assert running.kubectl("get", KINDS, OURS, "--all-namespaces", "--output=name") == ""
+    running.kubectl("get", "configmap", "theirs", "--namespace=team-a")
+    labels = ("app.kubernetes.io/managed-by=batchyard", "app.kubernetes.io/part-of=small")
+    running.kubectl("label", "namespace", "team-a", *labels)
+    place.create()
+    place.destroy()
+    assert "team-a" not in running.kubectl("get", "namespaces", "--output=name")
+
+
+def test_create_resumes_only_queues_stopped_by_destroy(tmp_path: Path, running: UpProcess) -> None:
+    place = PlatformFolder(tmp_path, running)
+    text = yaml.safe_load(place.file.read_text("utf-8"))
+    text["spec"]["teams"].append({"name": "team-b", "queues": [{"class": "lp"}]})
+    place.file.write_text(yaml.safe_dump(text, sort_keys=False), "utf-8")
     place.create()
     patch = {"metadata": {"annotations": {"platform.batchyard.dev/stopped-by": "destroy"}}}
     stopped = json.dumps({**patch, "spec": {"stopPolicy": "HoldAndDrain"}})
-    running.kubectl("patch", "clusterqueue", "cq-team-a-lp", "--type=merge", f"--patch={stopped}")
-    assert "resume-queues: done" in place.create()
-    assert running.kubectl("get", "clusterqueue", "cq-team-a-lp", "--output=jsonpath={.spec.stopPolicy}") == "None"
+    held = json.dumps({"spec": {"stopPolicy": "Hold"}})
+    for name, sent in (("cq-team-a-lp", stopped), ("cq-team-b-lp", held)):
+        running.kubectl("patch", "clusterqueue", name, "--type=merge", f"--patch={sent}")
+    settings = StepRunnerSettings(skipped_steps=frozenset({"cluster-queues", "local-queues"}))
+    reported = place.create(settings=settings)
+    assert "resume-queues: done" in reported
+    policies = running.kubectl("get", "clusterqueues", OURS, "--output=jsonpath={.items[*].spec.stopPolicy}")
+    assert policies == "None Hold"
+    assert "stopped-by" not in running.kubectl("get", "clusterqueues", OURS, "--output=yaml")
     place.destroy()
 
 
@@ -119,7 +146,7 @@ def test_create_keeps_configured_stop_policy_and_prunes_removed_roles(tmp_path: 
     assert "cluster-queues: ok: 1 Active" in place.create()
     running.kubectl("annotate", "clusterqueue", "held", "platform.batchyard.dev/stopped-by=destroy")
     place.file.write_text(text, "utf-8")
-    assert "resume-queues: done" in place.create(is_pruning=True)
+    assert "unmark-queues: done" in place.create(is_pruning=True)
     assert running.kubectl("get", "clusterqueue", "held", "--output=jsonpath={.spec.stopPolicy}") == "Hold"
     rights = "roles,rolebindings,clusterroles,clusterrolebindings"
     assert running.kubectl("get", rights, OURS, "--all-namespaces", "--output=name") == ""

@@ -178,6 +178,9 @@ _GET_ALL_KINDS: Final = (
     REPLICATION_CONTROLLER,
 )
 
+#: The built-in kinds with the subresource `scale`.
+SCALABLE_KINDS: Final = frozenset({DEPLOYMENT, REPLICA_SET, STATEFUL_SET, REPLICATION_CONTROLLER})
+
 #: All built-in kinds. A kind usually comes after the kinds that its objects refer to, as a ClusterQueue after flavors.
 KINDS: Final[tuple[ServedKind, ...]] = (
     ServedKind(SCENARIO, "Scenario", "sim.batchyard.dev", ("v1alpha1",), "v1alpha1", "scenarios", "scenario"),

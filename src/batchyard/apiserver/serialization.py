@@ -266,9 +266,10 @@ def with_kind(sent_object: Any, path: ResourcePath) -> dict[str, Any]:
 
 
 def name_of(sent_object: Mapping[str, Any]) -> str:
-    """Return the name in a sent object that is not validated yet; '' if it has none."""
+    """Return the name in a sent object that is not validated yet; '' if it has none, or null."""
     metadata = sent_object.get("metadata")
-    return str(metadata.get("name", "")) if isinstance(metadata, Mapping) else ""
+    name = metadata.get("name") if isinstance(metadata, Mapping) else None
+    return "" if name is None else str(name)
 
 
 def _decode_known_fields(

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from batchyard.api import scheme
 from batchyard.api.errors import ApiError, Conflict, FieldError, InvalidObject, NotFound
 from batchyard.api.meta import Key, Obj, group_kind, key_of, with_metadata
-from batchyard.api.times import format_time
+from batchyard.api.times import format_time, parse_time
 from batchyard.api.views.node import grace_period
 from batchyard.api.well_known import FOREGROUND_FINALIZER
 from batchyard.base import uid_for
@@ -158,12 +158,17 @@ def apply_status_update(stored_object: Obj, sent_object: Obj, managed_fields: Se
 def deletion_grace(stored_object: Obj, requested_grace: int | None) -> int:
     """Return the deletion grace period of an object in seconds; 0 unless it is an unfinished pod on a node.
 
-    `requested_grace` overrides the grace period in the spec of the pod, unless it is None.
+    `requested_grace` overrides the grace period in the spec of the pod, unless it is None. For a pod that already has a
+    deletionTimestamp, a request can only shorten the stored grace period.
 
-    Source: Kubernetes's pkg/registry/core/pod/strategy.go (CheckGracefulDelete).
+    Sources: Kubernetes's pkg/registry/core/pod/strategy.go (CheckGracefulDelete); k8s.io/apiserver,
+    pkg/registry/rest/delete.go (BeforeDelete).
     """
     if group_kind(stored_object) != "Pod":
         return 0
+    if "deletionTimestamp" in stored_object["metadata"]:
+        stored_grace: int = stored_object["metadata"].get("deletionGracePeriodSeconds") or 0
+        return stored_grace if requested_grace is None else min(requested_grace, stored_grace)
     spec, status = stored_object["spec"], stored_object.get("status") or {}
     if not spec.get("nodeName") or status.get("phase") in {"Succeeded", "Failed"}:
         return 0
@@ -173,24 +178,32 @@ def deletion_grace(stored_object: Obj, requested_grace: int | None) -> int:
 def mark_deleted(stored_object: Obj, now: Instant, grace_seconds: int = 0, *, finalizers: Sequence[str] = ()) -> Obj:
     """Return the object with a deletionTimestamp, this grace period and additional finalizers.
 
-    An object that already has a deletionTimestamp gets the shorter of the two grace periods. If nothing changes,
-    `stored_object` itself is returned.
+    If the object already has a deletionTimestamp, its grace period can only become shorter, and counts from the first
+    deletion. While a grace period is pending, a deletion that does not shorten it adds no finalizers either. If nothing
+    changes, `stored_object` itself is returned.
+
+    Source: k8s.io/apiserver, pkg/registry/rest/delete.go (BeforeDelete).
     """
     metadata = stored_object["metadata"]
     added_finalizers = [name for name in finalizers if name not in metadata.get("finalizers", ())]
-    is_marked_deleted = "deletionTimestamp" in metadata
-    if is_marked_deleted and grace_seconds >= metadata["deletionGracePeriodSeconds"] and not added_finalizers:
+    stored_grace = metadata.get("deletionGracePeriodSeconds") or 0
+    if "deletionTimestamp" not in metadata:
+        changed_fields = {**_deletion_fields(now, grace_seconds), **_next_generation(metadata)}
+    elif grace_seconds < stored_grace:
+        first_deletion = parse_time(metadata["deletionTimestamp"]) - stored_grace * SECOND
+        changed_fields = _deletion_fields(first_deletion, grace_seconds)
+    elif stored_grace or not added_finalizers:
         return stored_object
-    if is_marked_deleted:
-        grace_seconds = min(grace_seconds, metadata["deletionGracePeriodSeconds"])
-    changed_fields: dict[str, Any] = {
-        "deletionTimestamp": format_time(now + grace_seconds * SECOND),
-        "deletionGracePeriodSeconds": grace_seconds,
-        **({} if is_marked_deleted else _next_generation(metadata)),
-    }
+    else:
+        changed_fields = {}
     if added_finalizers:
         changed_fields["finalizers"] = [*metadata.get("finalizers", ()), *added_finalizers]
     return {**stored_object, "metadata": {**metadata, **changed_fields}}
+
+
+def _deletion_fields(requested_at: Instant, grace_seconds: int) -> dict[str, Any]:
+    deletion_time = format_time(requested_at + grace_seconds * SECOND)
+    return {"deletionTimestamp": deletion_time, "deletionGracePeriodSeconds": grace_seconds}
 
 
 def _next_generation(metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -240,8 +240,6 @@ def _record_eviction(budget: Obj, pod: Obj, now: Instant) -> Obj:
     return with_status(budget, new if new["disruptionsAllowed"] else _with_allowed_condition(new, now))
 
 
-#: The built-in kinds with a scale subresource.
-_SCALABLE_KINDS: Final = frozenset({scheme.REPLICA_SET, scheme.DEPLOYMENT, scheme.STATEFUL_SET})
 STALE_CONDITION_AGE: Final = 2 * MINUTE
 _DELETED: Final = EventType.DELETED
 _UNMANAGED_MESSAGE: Final = (
@@ -355,14 +353,14 @@ def _controller_uid_and_scale(owner: Mapping[str, Any], pod: Obj, reader: Reader
     value: Any = controller
     for field in replicas_path:
         value = value.get(field) or {}
-    return owner["uid"], value if isinstance(value, int) else 1 if controller_kind in _SCALABLE_KINDS else 0
+    return owner["uid"], value if isinstance(value, int) else 1 if controller_kind in scheme.SCALABLE_KINDS else 0
 
 
 def _controller_kind_and_scale_path(owner: Mapping[str, Any], reader: Reader) -> tuple[str, tuple[str, ...]]:
     group, _, version = owner["apiVersion"].rpartition("/")
     info = find_kind(owner["apiVersion"], owner["kind"])
     if info is not None:
-        if info.constant not in _SCALABLE_KINDS:
+        if info.constant not in scheme.SCALABLE_KINDS:
             raise _UnknownScaleError(f"{_resource(info.plural, group)} does not implement the scale subresource")
         return info.constant, ("spec", "replicas")
     for definition in reader.list(DEFINITION):

@@ -9,7 +9,7 @@ from typing import Any, Final
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, with_path
 from batchyard.api.times import format_second
-from batchyard.api.views.node import NodeView
+from batchyard.api.views.node import NodeView, parse_taint, parse_toleration
 from batchyard.api.views.pods import PodView, pod_view
 from batchyard.autoscaler.cluster_forecast import upcoming_node
 from batchyard.autoscaler.controller import Autoscaler
@@ -24,6 +24,7 @@ from batchyard.explain.proposals import END, FLAVOR, NODES, SIZE, merge_patch
 from batchyard.explain.searches import Patch, Proposal
 from batchyard.interfaces.client import Reader
 from batchyard.placement.controller import PlacementController
+from batchyard.placement.node_filters import tolerates
 
 STOCK_OUT: Final = "stockOut"
 CLOUD_QUOTA: Final = "cloudQuota"
@@ -239,17 +240,20 @@ def propose_pod_constraints(pods: Sequence[Obj], node_capacity: NodeCapacityView
 
 def _spec_changes(spec: Mapping[str, Any], nodes: Sequence[Obj]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     node_selector, yielded_texts = dict(spec.get("nodeSelector") or {}), dict[str, None]()
+    old_tolerations = list(spec.get("tolerations") or ())
+    parsed_tolerations = tuple(map(parse_toleration, old_tolerations))
     for node in nodes:
         labels = node["metadata"].get("labels") or {}
         taints = [
-            each
-            for each in (node.get("spec") or {}).get("taints") or ()
-            if each["effect"] != "PreferNoSchedule" and not each["key"].startswith(_STATE_TAINT_PREFIX)
+            taint
+            for taint in map(parse_taint, (node.get("spec") or {}).get("taints") or ())
+            if taint.effect != "PreferNoSchedule" and not taint.key.startswith(_STATE_TAINT_PREFIX)
         ]
         new_selector = {key: labels[key] for key in node_selector if key in labels}
         tolerations = [
-            {"key": each["key"], "operator": "Equal", "value": each.get("value", ""), "effect": each["effect"]}
-            for each in taints
+            {"key": taint.key, "operator": "Equal", "value": taint.value, "effect": taint.effect}
+            for taint in taints
+            if not tolerates(parsed_tolerations, taint)
         ]
         selection_texts = [f"{key}={value}" for key, value in new_selector.items() if value != node_selector[key]]
         removed_keys = [key for key in node_selector if key not in labels]
@@ -258,5 +262,4 @@ def _spec_changes(spec: Mapping[str, Any], nodes: Sequence[Obj]) -> Iterator[tup
         text = ", ".join(f"{verb} {', '.join(items)}" for verb, items in parts if items)
         if text and text not in yielded_texts:
             yielded_texts[text] = None
-            old_tolerations = list(spec.get("tolerations") or ())
             yield text, {"nodeSelector": new_selector, "tolerations": [*old_tolerations, *tolerations]}

@@ -14,6 +14,7 @@ from batchyard.api.scheme import ServedKind
 from batchyard.api.times import parse_time
 from batchyard.api.validation.rules import is_extended
 from batchyard.api.views.node import container_limits, container_requests, pod_total_amounts
+from batchyard.api.views.volumes import storage_class_name
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import EventType, Reader, UpdateStatus, WatchEvent
 from batchyard.interfaces.controller import ReconcileResult
@@ -39,14 +40,13 @@ _SERVICE_RESOURCES: Final = frozenset({"count/services", "services", "services.n
 #: Kinds whose objects are also counted under a bare plural name, by that name.
 _KIND_BY_ALIAS: Final = {
     "configmaps": scheme.CONFIG_MAP,
+    "replicationcontrollers": scheme.REPLICATION_CONTROLLER,
     "resourcequotas": scheme.RESOURCE_QUOTA,
     "secrets": scheme.SECRET,
 }
 _ALIAS_BY_KIND: Final = {kind: name for name, kind in _KIND_BY_ALIAS.items()}
-#: Resources whose usage batchyard does not count, so that it is always zero.
-_UNAVAILABLE_RESOURCES: Final = frozenset(
-    {"persistentvolumeclaims", "count/persistentvolumeclaims", "requests.storage", "replicationcontrollers"}
-)
+#: Resources of PersistentVolumeClaims; with a prefix they limit the claims of one storage class.
+_CLAIM_RESOURCES: Final = ("persistentvolumeclaims", "requests.storage")
 _STORAGE_CLASS_INFIX: Final = ".storageclass.storage.k8s.io/"
 #: Resources that every container must specify if a quota limits them.
 _RESOURCES_TO_SPECIFY: Final = ("cpu", "limits.cpu", "limits.memory", "memory", "requests.cpu", "requests.memory")
@@ -61,13 +61,13 @@ def object_count_names(kind: scheme.ServedKind) -> tuple[str, ...]:
 
 
 def kind_of_resource(name: str) -> str | None:
-    """Return the kind whose objects use a quota's resource; '' if usage is not counted, None if it is unknown."""
+    """Return the kind whose objects use a quota's resource; None if it is unknown or a custom kind."""
+    if name.rpartition(_STORAGE_CLASS_INFIX)[2] in _CLAIM_RESOURCES:
+        return scheme.PERSISTENT_VOLUME_CLAIM
     if name in _POD_RESOURCES or name.startswith((_HUGE_PAGES, f"{_REQUESTS}{_HUGE_PAGES}")) or _is_device(name):
         return scheme.POD
     if name in _SERVICE_RESOURCES:
         return scheme.SERVICE
-    if name in _UNAVAILABLE_RESOURCES or _STORAGE_CLASS_INFIX in name:
-        return ""
     return _KIND_BY_ALIAS.get(name) or _KIND_BY_COUNT_NAME.get(name)
 
 
@@ -83,11 +83,16 @@ def _is_device(name: str) -> bool:
 def object_usage(obj: meta.Obj, kind: str, count_names: Sequence[str]) -> Usage:
     """Return the amounts of quota resources that an object uses, in billionths, by resource.
 
-    An object that is not a Pod or Service uses one unit of each resource in `count_names`.
+    An object that is not a Pod, Service or PersistentVolumeClaim uses one unit of each resource in `count_names`.
     """
-    if kind == scheme.POD:
-        return _usage_of_pod(obj)
-    return _usage_of_service(obj["spec"]) if kind == scheme.SERVICE else dict.fromkeys(count_names, meta.NANO)
+    match kind:
+        case scheme.POD:
+            return _usage_of_pod(obj)
+        case scheme.SERVICE:
+            return _usage_of_service(obj["spec"])
+        case scheme.PERSISTENT_VOLUME_CLAIM:
+            return _usage_of_claim(obj)
+    return dict.fromkeys(count_names, meta.NANO)
 
 
 def remaining_usage_after_grace(pod_usage: Usage) -> Usage:
@@ -132,9 +137,22 @@ def _usage_of_service(spec: Mapping[str, Any]) -> Usage:
     }
 
 
+def _usage_of_claim(claim: meta.Obj) -> Usage:
+    usage = dict.fromkeys(("count/persistentvolumeclaims", "persistentvolumeclaims"), meta.NANO)
+    requested_text = (((claim.get("spec") or {}).get("resources") or {}).get("requests") or {}).get("storage")
+    if requested_text is not None:
+        allocated_text = ((claim.get("status") or {}).get("allocatedResources") or {}).get("storage", "0")
+        amount = max(meta.parse_quantity(requested_text), meta.parse_quantity(allocated_text))
+        usage["requests.storage"] = -(-amount // meta.NANO) * meta.NANO  # in whole bytes
+    storage_class = storage_class_name(claim)
+    if not storage_class:
+        return usage
+    return usage | {f"{storage_class}{_STORAGE_CLASS_INFIX}{n}": usage[n] for n in _CLAIM_RESOURCES if n in usage}
+
+
 def quantity_format_of(obj: meta.Obj, name: str) -> meta.QuantityFormat:
     """Return the suffix format in which an object's spec writes its amount of a resource; decimal if it has none."""
-    resource_name = name.removeprefix(_REQUESTS).removeprefix(_LIMITS)
+    resource_name = name.rpartition(_STORAGE_CLASS_INFIX)[2].removeprefix(_REQUESTS).removeprefix(_LIMITS)
     resource_fields = ("limits",) if name.startswith(_LIMITS) else ("requests", "limits")
     spec = obj.get("spec") or {}
     for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ()), spec):
@@ -309,15 +327,16 @@ class QuotaTally:
 
     def _register_resource(self, name: str, reader: Reader) -> None:
         kind = kind_of_resource(name)
-        served_kind = scheme.kind_info(kind) if kind else None
-        if kind is None:
-            served_kind = next((each for each in _custom_kinds(reader) if name in object_count_names(each)), None)
-            if served_kind is None:
-                self.is_complete = self.is_complete and not name.startswith(COUNT_PREFIX)
-                return
+        served_kind = (
+            next((each for each in _custom_kinds(reader) if name in object_count_names(each)), None)
+            if kind is None
+            else scheme.kind_info(kind)
+        )
+        if served_kind is None:
+            self.is_complete = self.is_complete and not name.startswith(COUNT_PREFIX)
+            return
         self.used_amounts[name] = 0
-        if served_kind is not None:
-            self.count_names_by_kind[served_kind.constant] = object_count_names(served_kind)
+        self.count_names_by_kind[served_kind.constant] = object_count_names(served_kind)
 
 
 def _custom_kinds(reader: Reader) -> Iterable[ServedKind]:

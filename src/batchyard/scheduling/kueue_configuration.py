@@ -24,7 +24,6 @@ _DEPLOYMENT_FIELDS: Final = (
     "internalCertManagement",
     "leaderElection",
     "metrics",
-    "namespace",
     "pprofBindAddress",
     "tls",
     "visibilityServer",
@@ -32,7 +31,7 @@ _DEPLOYMENT_FIELDS: Final = (
 )
 _DECISION_FIELDS: Final = (
     *("apiVersion", "kind", "metadata", "fairSharing", "featureGates", "managedJobsNamespaceSelector"),
-    "waitForPodsReady",
+    *("namespace", "waitForPodsReady"),
 )
 #: The supported job frameworks.
 _SUPPORTED_FRAMEWORKS: Final = ("batch/job", "jobset.x-k8s.io/jobset")

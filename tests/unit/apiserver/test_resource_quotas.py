@@ -9,6 +9,7 @@ from batchyard.api.meta import Key
 from unit.apiserver.api import Api, config_map
 
 PODS = "/api/v1/namespaces/team/pods"
+CLAIMS = "/api/v1/namespaces/team/persistentvolumeclaims"
 OVER = 'pods "second" is forbidden: exceeded quota: q, requested: '
 
 
@@ -140,6 +141,50 @@ def test_quota_counts_objects_of_any_kind(api: Api) -> None:
     job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}, "spec": spec}
     reported = "exceeded quota: q, requested: count/jobs.batch=1, used: count/jobs.batch=0, limited: count/jobs.batch=0"
     assert refusal(api, job, "/apis/batch/v1/namespaces/team/jobs") == f'jobs.batch "j" is forbidden: {reported}'
+
+
+def claim(name: str, storage: str = "1Gi", **fields: Any) -> dict[str, Any]:
+    """A PersistentVolumeClaim; keywords are other fields of its spec."""
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": storage}}, **fields}
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec}
+
+
+@pytest.mark.parametrize("resource", ["persistentvolumeclaims", "count/persistentvolumeclaims"])
+def test_quota_limits_number_of_claims(api: Api, resource: str) -> None:
+    limit_namespace(api, {resource: 1})
+    api.post(CLAIMS, claim("first"))
+    reported = f"exceeded quota: q, requested: {resource}=1, used: {resource}=1, limited: {resource}=1"
+    assert refusal(api, claim("second"), CLAIMS) == f'persistentvolumeclaims "second" is forbidden: {reported}'
+    api.ask("DELETE", f"{CLAIMS}/first")
+    api.post(CLAIMS, claim("second"))
+
+
+def test_quota_limits_requested_storage_in_total_and_by_storage_class(api: Api) -> None:
+    gold = "gold.storageclass.storage.k8s.io/"
+    limit_namespace(api, {"requests.storage": "10Gi", f"{gold}requests.storage": "3Gi"})
+    api.post(CLAIMS, claim("first", "2Gi", storageClassName="gold"))
+    reported = f"{gold}requests.storage=2Gi, used: {gold}requests.storage=2Gi, limited: {gold}requests.storage=3Gi"
+    message = refusal(api, claim("second", "2Gi", storageClassName="gold"), CLAIMS)
+    assert message.endswith(f"exceeded quota: q, requested: {reported}")
+    api.post(CLAIMS, claim("second", "2Gi"))
+    assert "requests.storage=7Gi, used: requests.storage=4Gi" in refusal(api, claim("third", "7Gi"), CLAIMS)
+
+
+def test_expansion_of_claim_is_checked_against_quota(api: Api) -> None:
+    limit_namespace(api, {"requests.storage": "3Gi"})
+    api.post(CLAIMS, claim("first", "2Gi"))
+    responses = [api.ask("PUT", f"{CLAIMS}/first", claim("first", storage)) for storage in ("3Gi", "4Gi")]
+    assert [each.code for each in responses] == [200, 403]
+    assert "requested: requests.storage=1Gi, used: requests.storage=3Gi" in responses[1].body["message"]
+
+
+def test_quota_limits_replication_controllers(api: Api) -> None:
+    path = "/api/v1/namespaces/team/replicationcontrollers"
+    template = {"metadata": {"labels": {"a": "x"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    limit_namespace(api, {"replicationcontrollers": 1})
+    api.post(path, {"metadata": {"name": "first"}, "spec": {"template": template}})
+    rejected = refusal(api, {"metadata": {"name": "second"}, "spec": {"template": template}}, path)
+    assert "exceeded quota: q, requested: replicationcontrollers=1, used: replicationcontrollers=1" in rejected
 
 
 def test_first_exceeded_quota_is_reported(api: Api) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 from unit.apiserver.api import Api
 
 DEPLOYMENTS = "/apis/apps/v1/namespaces/team/deployments"
+MERGE = {"content-type": "application/merge-patch+json"}
 
 
 def api_with_deployment() -> Api:
@@ -22,8 +23,8 @@ def test_deployment_scale_reports_replicas_and_selector() -> None:
 
 
 def test_scale_patch_changes_replicas() -> None:
-    api, merge = api_with_deployment(), {"content-type": "application/merge-patch+json"}
-    answer = api.ask("PATCH", f"{DEPLOYMENTS}/web/scale", {"spec": {"replicas": 5}}, headers=merge)
+    api = api_with_deployment()
+    answer = api.ask("PATCH", f"{DEPLOYMENTS}/web/scale", {"spec": {"replicas": 5}}, headers=MERGE)
     assert (answer.code, answer.body["spec"]["replicas"]) == (200, 5)
     assert api.get(f"{DEPLOYMENTS}/web")["spec"]["replicas"] == 5
 
@@ -86,3 +87,15 @@ def test_scale_accepts_strategic_merge_patch() -> None:
     api, path = api_with_deployment(), f"{DEPLOYMENTS}/web/scale"
     strategic = {"content-type": "application/strategic-merge-patch+json"}
     assert api.ask("PATCH", path, {"spec": {"replicas": 4}}, headers=strategic).body["spec"] == {"replicas": 4}
+
+
+def test_replication_controller_has_scale_with_its_labels_as_selector() -> None:
+    api, path = Api(), "/api/v1/namespaces/team/replicationcontrollers"
+    template = {"metadata": {"labels": {"b": "y", "a": "x"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    api.post(path, {"metadata": {"name": "web"}, "spec": {"template": template, "replicas": 2}})
+    scale = api.get(f"{path}/web/scale")
+    assert (scale["spec"], scale["status"]) == ({"replicas": 2}, {"replicas": 0, "selector": "a=x,b=y"})
+    assert api.ask("PUT", f"{path}/web/scale", {**scale, "spec": {"replicas": 3}}).body["spec"] == {"replicas": 3}
+    assert api.get(f"{path}/web")["spec"]["replicas"] == 3
+    served = {each["name"]: each for each in api.get("/api/v1")["resources"]}
+    assert served["replicationcontrollers/scale"]["kind"] == "Scale"

@@ -195,6 +195,11 @@ def test_update_checks_name_revision_uid_and_creation_time(
     assert reported in answer.body["message"]
 
 
+def test_null_as_name_is_reported_as_empty_name(api: Api) -> None:
+    rejected = api.ask("POST", JOBS, {**job(parallelism=-1), "metadata": {"name": None}})
+    assert rejected.body["message"].startswith('Job.batch "" is invalid: [spec.parallelism: ')
+
+
 def test_update_of_missing_object_is_not_found(api: Api) -> None:
     check_rejection(api.ask("PUT", f"{MAPS}/z", config_map("z")), 404, 'configmaps "z" not found')
 

@@ -72,15 +72,55 @@ def test_grace_period_is_limited_to_68_years() -> None:
     assert world.grace() == 2**31 - 1
 
 
-def test_second_deletion_only_shortens_grace_period() -> None:
+def deletion_fields(world: DeletionClient, key: Key = POD) -> tuple[str, int, list[str]]:
+    """The deletionTimestamp, the grace period and the finalizers of an object."""
+    obj = world.client.get(key)
+    assert obj is not None
+    metadata = obj["metadata"]
+    return metadata["deletionTimestamp"], metadata["deletionGracePeriodSeconds"], metadata.get("finalizers", [])
+
+
+def test_second_deletion_only_shortens_grace_period_since_first_one() -> None:
     world = DeletionClient()
     world.create("Pod", "p", spec={"nodeName": "n"}, metadata={"finalizers": ["f"]})
     seen = []
-    for grace in (None, 40, 5, 0):
-        world.kernel.run(world.kernel.now() + SECOND)
+    for seconds, grace in ((0, 40), (1, None), (2, 50), (20, 25), (21, 0)):
+        world.kernel.run(START + seconds * SECOND)
         world.write(Delete(POD, grace_period_seconds=grace))
-        seen.append(world.grace())
-    assert seen == [30, 30, 5, 0]
+        seen.append(deletion_fields(world)[:2])
+    whole, shorter = ("2026-01-01T00:00:40Z", 40), ("2026-01-01T00:00:25Z", 25)
+    assert seen == [whole, whole, whole, shorter, ("2026-01-01T00:00:00Z", 0)]
+
+
+def test_second_deletion_does_not_end_grace_period_of_finished_pod() -> None:
+    world = DeletionClient()
+    world.create("Pod", "p", spec={"nodeName": "n"})
+    world.write(Delete(POD))
+    pod = world.client.get(POD)
+    assert pod is not None
+    world.write(UpdateStatus(with_path(pod, ("status", "phase"), "Failed")))
+    world.write(Delete(POD))
+    assert world.grace() == 30
+
+
+def test_second_deletion_in_foreground_keeps_deletion_time() -> None:
+    world = DeletionClient()
+    owner, key = world.create("ConfigMap", "a", metadata={"finalizers": ["f"]}), Key("ConfigMap", "team", "a")
+    world.create("ConfigMap", "b", owner, metadata={"finalizers": ["f"]})
+    world.write(Delete(key))
+    world.kernel.run(START + 20 * SECOND)
+    world.write(Delete(key, propagation=Propagation.FOREGROUND))
+    assert deletion_fields(world, key) == ("2026-01-01T00:00:00Z", 0, ["f", "foregroundDeletion"])
+
+
+def test_second_deletion_in_foreground_leaves_terminating_pod_unchanged() -> None:
+    world = DeletionClient()
+    pod = world.create("Pod", "p", spec={"nodeName": "n"})
+    world.create("ConfigMap", "a", pod)
+    world.write(Delete(POD))
+    world.kernel.run(START + 20 * SECOND)
+    world.write(Delete(POD, propagation=Propagation.FOREGROUND))
+    assert deletion_fields(world) == ("2026-01-01T00:00:30Z", 30, [])
 
 
 def test_pods_without_node_and_finished_pods_are_deleted_at_once() -> None:

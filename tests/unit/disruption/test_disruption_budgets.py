@@ -49,6 +49,13 @@ def test_percentage_refers_to_replicas_of_pod_controllers() -> None:
     assert (status(stage)["expectedPods"], status(stage)["desiredHealthy"]) == (4, 2)
 
 
+def test_maximum_unavailable_counts_replicas_of_replication_controller() -> None:
+    stage, owner = Stage(DisruptionBudgets()), {"apiVersion": "v1", "kind": "ReplicationController"}
+    stage.put({**replicas("ReplicationController", "rs", 3), "apiVersion": "v1"}, owned_pod("a", **owner))
+    stage.put(budget(maxUnavailable=1))
+    assert status(stage)["expectedPods"] == 3
+
+
 def test_expected_pods_use_replicas_of_deployment_above_replica_set() -> None:
     stage = Stage(DisruptionBudgets())
     above = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d", "uid": "uid-d", "controller": True}

@@ -103,6 +103,12 @@ def explained(taints: str = "", quota: str = "9", constraints: str = "toleration
     ("arguments", "limit", "constraints", "text"),
     [
         ({"taints": TAINT}, "taint", "tolerations: [{key: a, operator: Exists}]", "tolerate a=b:NoSchedule"),
+        (
+            {"taints": TAINT, "constraints": "nodeSelector: {x: y}, tolerations: [{key: a, operator: Exists}]"},
+            "affinity",
+            "tolerations: [{key: a, operator: Exists}]",
+            "no longer select x",
+        ),
         ({"constraints": "nodeSelector: {x: y}"}, "affinity", "tolerations: []", "no longer select x"),
         (
             {"constraints": "nodeSelector: {topology.kubernetes.io/zone: z}"},

@@ -74,6 +74,29 @@ def test_pods_use_quota_of_extended_but_not_of_other_native_resources() -> None:
     assert usage == {"count/pods": NANO, "pods": NANO, "requests.nvidia.com/gpu": 2 * NANO}
 
 
+@pytest.mark.parametrize(
+    ("spec", "status", "amount"),
+    [
+        ({"resources": {"requests": {"storage": "2Gi"}}}, {}, 2 * 2**30),
+        ({"resources": {"requests": {"storage": "1500m"}}}, {}, 2),
+        ({"resources": {"requests": {"storage": "5"}}}, {"allocatedResources": {"storage": "7"}}, 7),
+        ({"resources": {"requests": {"storage": "9"}}}, {"allocatedResources": {"storage": "7"}}, 9),
+        ({}, {}, None),
+    ],
+)
+def test_claim_uses_requested_or_allocated_storage_of_its_class(spec: Any, status: Any, amount: int | None) -> None:
+    annotations = {"volume.beta.kubernetes.io/storage-class": "old"}
+    kind, counts = scheme.PERSISTENT_VOLUME_CLAIM, {"count/persistentvolumeclaims": 1, "persistentvolumeclaims": 1}
+    storage = {} if amount is None else {"requests.storage": amount}
+    for metadata, fields, name in (({}, {"storageClassName": "new"}, "new"), ({"annotations": annotations}, {}, "old")):
+        usage = object_usage({"metadata": metadata, "spec": {**spec, **fields}, "status": status}, kind, ())
+        by_class = {"persistentvolumeclaims": 1, **storage}
+        prefix = f"{name}.storageclass.storage.k8s.io/"
+        expected = counts | storage | {prefix + each: by_class[each] for each in by_class}
+        assert usage == {each: value * NANO for each, value in expected.items()}
+    assert object_usage({"metadata": {}, "spec": spec, "status": status}, kind, ()).keys() == {*counts, *storage}
+
+
 def affinity(kind: str, *, preferred: bool = False, **term: Any) -> dict[str, Any]:
     """The affinity of a pod with one term."""
     term = {"topologyKey": "zone", **term}

@@ -2,12 +2,13 @@
 
 import pytest
 
-from batchyard.api.kueue_configuration import read_configuration
+from batchyard.api.kueue_configuration import complete_configuration, read_configuration
 from batchyard.api.meta import Obj
 from batchyard.base.instant import MINUTE, SECOND
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.kueue_configuration import (
     KueueSettings,
+    decision_fields,
     deployment_fields,
     ignored_settings,
     parse_kueue_settings,
@@ -55,9 +56,29 @@ def test_fair_sharing_uses_configured_strategies() -> None:
     assert KueueSettings().with_fair_sharing().policy.fair_strategies == tuple(FairSharingStrategy)
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("namespace: kueue",),
+        ("managedJobsNamespaceSelector: {matchLabels: {batch: x}}", "namespace: kueue"),
+        ("waitForPodsReady: {timeout: 5m}", "integrations: {labelKeysToCopy: [team]}"),
+        ("fairSharing: {preemptionStrategies: [LessThanInitialShare]}",),
+        ("featureGates: {DisableWaitForPodsReady: true}", "metrics: {bindAddress: ':8443'}"),
+    ],
+)
+def test_decision_fields_keep_all_settings(lines: tuple[str, ...]) -> None:
+    whole = configuration(*lines)
+    settings = parse_kueue_settings(whole)
+    assert settings != KueueSettings()
+    reduced = decision_fields(whole)
+    assert parse_kueue_settings(complete_configuration(reduced)) == settings
+    assert "metrics" not in reduced
+
+
 def test_deployment_fields_are_listed() -> None:
     result = configuration(
-        "webhook: {port: 9443}", "metrics: {bindAddress: ':8443'}", "waitForPodsReady: {timeout: 1m}"
+        *("namespace: kueue", "webhook: {port: 9443}", "metrics: {bindAddress: ':8443'}"),
+        "waitForPodsReady: {timeout: 1m}",
     )
     assert list(deployment_fields(result)) == ["metrics", "webhook"]
     assert [*unsupported_fields(result), *ignored_settings(result)] == []

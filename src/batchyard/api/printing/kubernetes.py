@@ -10,6 +10,7 @@ from batchyard.api.meta import Obj
 from batchyard.api.printing import cells
 from batchyard.api.printing.cells import NONE, PENDING, Cell, Column, format_value, value_at, value_cell
 from batchyard.api.times import parse_time
+from batchyard.api.views.volumes import storage_class_name
 from batchyard.base.instant import Instant, format_age
 
 # Cells of Services, Endpoints and Ingresses. Source: Kubernetes's pkg/printers/internalversion.
@@ -119,7 +120,6 @@ def _service_port_text(port: Mapping[str, Any]) -> str:
 _NAME_COLUMN: Final = (Column("Name"), cells.name)
 _AGE_COLUMN: Final = (Column("Age"), cells.age_text)
 _UNSET_TEXT: Final = "<unset>"
-_STORAGE_CLASS_ANNOTATION: Final = "volume.beta.kubernetes.io/storage-class"
 _MODE_CODES: Final = {"ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX", "ReadWriteOncePod": "RWOP"}
 
 
@@ -135,18 +135,13 @@ def _access_modes_cell(section: str) -> Cell:
     return cell
 
 
-def _storage_class_name(obj: Obj, _now: Instant) -> str:
-    old = (obj["metadata"].get("annotations") or {}).get(_STORAGE_CLASS_ANNOTATION)
-    return format_value(value_at(obj, "spec", "storageClassName") if old is None else old)
-
-
 def _volume_claim_text(obj: Obj, _now: Instant) -> str:
     claim_reference = value_at(obj, "spec", "claimRef")
     return f"{claim_reference.get('namespace', '')}/{claim_reference.get('name', '')}" if claim_reference else ""
 
 
 _CLASS_COLUMNS: Final = (
-    (Column("StorageClass"), _storage_class_name),
+    (Column("StorageClass"), lambda obj, _now: storage_class_name(obj)),
     (Column("VolumeAttributesClass"), value_cell("spec", "volumeAttributesClassName", default=_UNSET_TEXT)),
 )
 _VOLUME_MODE_COLUMN: Final = (Column("VolumeMode", priority=1), value_cell("spec", "volumeMode", default=_UNSET_TEXT))

@@ -48,6 +48,9 @@ from batchyard.apiserver.crd.values import (
 _T: Final = cel.Type
 _ANY_TYPE: Final = _T.DYN
 _LIST: Final = _T.List(_T.DYN)
+_IPV4_LINK_LOCAL_MULTICAST: Final = ipaddress.IPv4Network("224.0.0.0/24")
+_IPV4_BROADCAST: Final = ipaddress.IPv4Address("255.255.255.255")
+_CIDR_PATTERN: Final = re.compile(r"[0-9A-Fa-f.:]+/(0|[1-9][0-9]*)")
 
 
 def kubernetes_functions() -> Any:
@@ -69,6 +72,7 @@ def _function_declarations() -> Iterator[tuple[str, bool, list[Any], Any, Callab
     yield "max", True, [_LIST], _ANY_TYPE, max
     yield "indexOf", True, [_LIST, _ANY_TYPE], integer, _index_of
     yield "lastIndexOf", True, [_LIST, _ANY_TYPE], integer, _last_index_of
+    yield "reverse", True, [_LIST], _LIST, lambda each: list(reversed(each))
     yield "sets.contains", False, [_LIST, _LIST], boolean, lambda a, b: _comparable_set(a) >= _comparable_set(b)
     yield "sets.intersects", False, [_LIST, _LIST], boolean, lambda a, b: bool(_comparable_set(a) & _comparable_set(b))
     yield "sets.equivalent", False, [_LIST, _LIST], boolean, lambda a, b: _comparable_set(a) == _comparable_set(b)
@@ -101,17 +105,22 @@ def _network_function_declarations() -> Iterator[tuple[str, bool, list[Any], Any
     yield "getPort", True, [text], text, lambda url: str(urlsplit(url).port or "")
     yield "getEscapedPath", True, [text], text, lambda url: urlsplit(url).path
     yield "getQuery", True, [text], _T.Map(text, _T.List(text)), lambda url: parse_qs(urlsplit(url).query)
-    yield "ip", False, [text], text, lambda address: str(ipaddress.ip_address(address))
-    yield "isIP", False, [text], boolean, _make_parse_check(ipaddress.ip_address)
-    yield "family", True, [text], integer, lambda address: ipaddress.ip_address(address).version
-    yield "isLoopback", True, [text], boolean, lambda address: ipaddress.ip_address(address).is_loopback
-    yield "isUnspecified", True, [text], boolean, lambda address: ipaddress.ip_address(address).is_unspecified
-    yield "cidr", False, [text], text, lambda network: str(ipaddress.ip_interface(network))
-    yield "isCIDR", False, [text], boolean, lambda cidr: "/" in cidr and _make_parse_check(ipaddress.ip_interface)(cidr)
-    yield "containsIP", True, [text, text], boolean, lambda cidr, ip: ipaddress.ip_address(ip) in _parse_network(cidr)
+    yield "ip", False, [text], text, lambda address: str(_parse_address(address))
+    yield "isIP", False, [text], boolean, _make_parse_check(_parse_address)
+    yield "ip.isCanonical", False, [text], boolean, lambda address: str(_parse_address(address)) == address
+    yield "family", True, [text], integer, lambda address: _parse_address(address).version
+    yield "isLoopback", True, [text], boolean, lambda address: _parse_address(address).is_loopback
+    yield "isUnspecified", True, [text], boolean, lambda address: _parse_address(address).is_unspecified
+    yield "isLinkLocalUnicast", True, [text], boolean, lambda address: _parse_address(address).is_link_local
+    yield "isLinkLocalMulticast", True, [text], boolean, _is_link_local_multicast
+    yield "isGlobalUnicast", True, [text], boolean, _is_global_unicast
+    yield "cidr", False, [text], text, lambda cidr: str(_parse_cidr(cidr))
+    yield "isCIDR", False, [text], boolean, _make_parse_check(_parse_cidr)
+    yield "ip", True, [text], text, lambda cidr: str(_parse_cidr(cidr).ip)
+    yield "containsIP", True, [text, text], boolean, lambda cidr, ip: _parse_address(ip) in _parse_cidr(cidr).network
     yield "containsCIDR", True, [text, text], boolean, _contains_network
-    yield "prefixLength", True, [text], integer, lambda network: _parse_network(network).prefixlen
-    yield "masked", True, [text], text, lambda network: str(_parse_network(network))
+    yield "prefixLength", True, [text], integer, lambda cidr: _parse_cidr(cidr).network.prefixlen
+    yield "masked", True, [text], text, lambda cidr: str(_parse_cidr(cidr).network)
 
 
 def _make_parse_check(parse: Callable[[str], object]) -> Callable[[str], bool]:
@@ -168,12 +177,42 @@ def _checked_url(text: str) -> str:
     return text
 
 
-def _parse_network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
-    return ipaddress.ip_network(text, strict=False)
+def _parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Parse an address; as in Kubernetes, one with a zone or an IPv4-mapped one raises ValueError."""
+    return _checked_address(ipaddress.ip_address(text), text)
+
+
+def _parse_cidr(text: str) -> ipaddress.IPv4Interface | ipaddress.IPv6Interface:
+    if _CIDR_PATTERN.fullmatch(text) is None:
+        raise ValueError(f"{text!r} is not an address with a prefix length, such as 10.0.0.0/8")
+    interface = ipaddress.ip_interface(text)
+    _checked_address(interface.ip, text)
+    return interface
+
+
+def _checked_address(
+    address: ipaddress.IPv4Address | ipaddress.IPv6Address, text: str
+) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    if isinstance(address, ipaddress.IPv6Address) and (address.scope_id or address.ipv4_mapped):
+        raise ValueError(f"IP address {text!r} with a zone, or mapped from IPv4, is not allowed")
+    return address
+
+
+def _is_link_local_multicast(text: str) -> bool:
+    address = _parse_address(text)
+    if isinstance(address, ipaddress.IPv4Address):
+        return address in _IPV4_LINK_LOCAL_MULTICAST
+    return address.packed[0] == 0xFF and address.packed[1] & 0x0F == 0x02  # ff?2::
+
+
+def _is_global_unicast(text: str) -> bool:
+    address = _parse_address(text)
+    has_other_scope = address.is_unspecified or address.is_loopback or address.is_multicast or address.is_link_local
+    return not has_other_scope and address != _IPV4_BROADCAST
 
 
 def _contains_network(outer_text: str, inner_text: str) -> bool:
-    outer_network, inner_network = _parse_network(outer_text), _parse_network(inner_text)
+    outer_network, inner_network = _parse_cidr(outer_text).network, _parse_cidr(inner_text).network
     is_subnet = outer_network.version == inner_network.version and inner_network.prefixlen >= outer_network.prefixlen
     return is_subnet and inner_network.network_address in outer_network
 
@@ -183,9 +222,14 @@ def _contains_network(outer_text: str, inner_text: str) -> bool:
 # Sources: k8s.io/apiserver, pkg/cel/library, and k8s.io/apiextensions-apiserver, pkg/apiserver/schema/cel.
 
 
-#: Kubernetes functions that are not implemented: a rule that calls one is accepted but not checked.
+#: Kubernetes functions that are not implemented: a rule that calls one is accepted but not checked. `all`, `exists` and
+#: `existsOne` are undeclared only with two variables. `lists` stands for `lists.range`.
 UNIMPLEMENTED_FUNCTIONS: Final = frozenset(
-    {"authorizer", "format", "isSemver", "semver", "transformList", "transformMap", "transformMapEntry"}
+    {
+        *("authorizer", "format", "isSemver", "semver"),
+        *("all", "exists", "existsOne", "transformList", "transformMap", "transformMapEntry"),
+        *("distinct", "flatten", "lists", "slice", "sort", "sortBy", "unwrap", "unwrapOpt"),
+    }
 )
 _UNKNOWN_FUNCTION: Final = re.compile(r"(?:undeclared reference to|no matching overload for) '([^']*)'")
 _ALLOWED_RESULT_TYPES: Final = ("BOOL", "DYN")

@@ -24,7 +24,7 @@ def with_subresources(
 ) -> list[Resource]:
     """Return the resources with subresources that functions answer, followed by the virtual resources.
 
-    Pods, Namespaces, Deployments, ReplicaSets and StatefulSets get subresources. The virtual resources are bindings,
+    Pods, Namespaces and the kinds with replicas get subresources. The virtual resources are bindings,
     ComponentStatuses, the metrics API and Kueue's visibility API.
     """
     pod_containers, binding_handlers = PodContainers(objects, containers), BindingHandlers(objects, now)

@@ -1,7 +1,8 @@
 """The subresource `scale`, which reads and writes the desired replicas of an object.
 
 A write makes its field manager own the replicas field of the scaled object. Sources:
-k8s.io/apiextensions-apiserver, pkg/registry/customresource/etcd.go; Kubernetes's pkg/registry/apps;
+k8s.io/apiextensions-apiserver, pkg/registry/customresource/etcd.go; Kubernetes's pkg/registry/apps and
+pkg/registry/core/replicationcontroller;
 k8s.io/apimachinery, pkg/util/managedfields/scalehandler.go.
 """
 
@@ -40,7 +41,6 @@ from batchyard.interfaces.client import Update
 
 _GROUP: Final = "autoscaling"
 _REPLICAS_PATH: Final = "spec.replicas"
-_SCALABLE_KINDS: Final = (scheme.DEPLOYMENT, scheme.REPLICA_SET, scheme.STATEFUL_SET)
 #: The replica paths of the native kinds.
 _NATIVE_REPLICA_PATHS: Final = {
     "specReplicasPath": ".spec.replicas",
@@ -65,6 +65,7 @@ class ScaleHandler:
         self._status_replicas_path = parse_json_path(replica_paths["statusReplicasPath"])
         selector_path = replica_paths.get("labelSelectorPath")
         self._selector_path = parse_json_path(selector_path) if selector_path else None
+        self._selects_by_labels = resource.served_kind.constant == scheme.REPLICATION_CONTROLLER
 
     def handlers(self) -> EndpointHandlers:
         """Return the handlers of the subresource `scale`."""
@@ -145,9 +146,18 @@ class ScaleHandler:
         current_replica_counts = values_at(stored_object, self._status_replicas_path)
         status: dict[str, Any] = {"replicas": current_replica_counts[0] if current_replica_counts else 0}
         selectors = values_at(stored_object, self._selector_path) if self._selector_path is not None else []
-        status |= {"selector": _selector_text(selectors[0])} if selectors else {}
+        status |= {"selector": self._selector_text(selectors[0])} if selectors else {}
         spec = {"replicas": desired_replica_counts[0]} if desired_replica_counts else {}
         return {"kind": "Scale", "apiVersion": f"{_GROUP}/v1", "metadata": metadata, "spec": spec, "status": status}
+
+    def _selector_text(self, selector: Any) -> str:
+        """Format a selector as for kubectl's `--selector`; a custom kind stores it in this form already.
+
+        The selector of a ReplicationController is a mapping of labels, that of the other native kinds a LabelSelector.
+        """
+        if not isinstance(selector, Mapping):
+            return str(selector)
+        return format_selector({"matchLabels": selector} if self._selects_by_labels else selector)
 
 
 def with_scale(
@@ -159,10 +169,12 @@ def with_scale(
 
 
 def with_scales(resources: Iterable[Resource], objects: ApiObjectStore, now: Callable[[], Instant]) -> list[Resource]:
-    """Return the resources, with the subresource `scale` on Deployments, ReplicaSets and StatefulSets."""
+    """Return the resources, with the subresource `scale` on the kinds of Kubernetes that have it."""
     return [
-        with_scale(each, objects, _NATIVE_REPLICA_PATHS, now) if each.served_kind.constant in _SCALABLE_KINDS else each
-        for each in resources
+        with_scale(resource, objects, _NATIVE_REPLICA_PATHS, now)
+        if resource.served_kind.constant in scheme.SCALABLE_KINDS
+        else resource
+        for resource in resources
     ]
 
 
@@ -174,11 +186,6 @@ def _desired_replicas(scale: Any, stored_object: Obj) -> int:
         problem = f"Invalid value: {format_json(replicas)}: should be a non-negative integer"
         raise _invalid_scale_error(stored_object["metadata"]["name"], FieldError(_REPLICAS_PATH, problem))
     return replicas
-
-
-def _selector_text(selector: Any) -> str:
-    """Format a label selector as for kubectl's `--selector`; a custom kind stores it in this form already."""
-    return format_selector(selector) if isinstance(selector, Mapping) else str(selector)
 
 
 def _object_field(scale: Mapping[str, Any], field: str) -> Mapping[str, Any]:

@@ -15,9 +15,10 @@ from batchyard.api.yaml_documents import read_documents
 from batchyard.operator_manifests.deployment import WEBHOOK_PORT
 from batchyard.provision.engine import KUEUE_WEBHOOK_PORT, engine_deployments
 from batchyard.provision.model import PlatformEngine, PlatformModel, Queue
-from batchyard.provision.render import MANIFESTS_FOLDER, driver_resources
+from batchyard.provision.render import ENGINE_FOLDER, MANIFESTS_FOLDER, driver_resources
 from batchyard.provision.steps import probe_parsers
 from batchyard.provision.steps.model import (
+    CommandOutput,
     PlatformStep,
     Probe,
     Retry,
@@ -26,6 +27,7 @@ from batchyard.provision.steps.model import (
     requirement_step,
     wait_step,
 )
+from batchyard.provision.yaml_output import labels_of
 
 # The rendered manifests, in parts: each part is a file or folder that one step applies.
 
@@ -166,6 +168,35 @@ def require_admin_step(connection: ClusterConnection, platform_name: str) -> Pla
     )
 
 
+def own_namespaces_steps(
+    connection: ClusterConnection, platform_name: str, manifest_parts: Sequence[ManifestPart]
+) -> Iterator[PlatformStep]:
+    """Yield a step that requires that each namespace which `destroy` deletes is missing or has the platform's labels.
+
+    Otherwise `create` would take over a namespace of others, and `destroy` would delete the objects of others in it.
+    """
+    names, labels = deleted_namespaces(manifest_parts), labels_of(platform_name)
+
+    def is_foreign(namespace: Mapping[str, Any]) -> bool:
+        return not labels.items() <= (namespace["metadata"].get("labels") or {}).items()
+
+    if names:
+        get_command = connection.kubectl("get", "namespaces", *names, "--ignore-not-found", "--output=json")
+        label_arguments = " ".join(f"{label}={value}" for label, value in labels.items())
+        yield requirement_step(
+            "own-namespaces",
+            f"the namespaces of {platform_name} are new or its own",
+            Probe(get_command, probe_parsers.none_match(is_foreign, "without the labels of the platform")),
+            "use another namespace, or turn off monitoring.stack; to hand over the namespace, which destroy then"
+            f" deletes: kubectl label --overwrite namespace NAME {label_arguments}",
+        )
+
+
+def deleted_namespaces(manifest_parts: Sequence[ManifestPart]) -> list[str]:
+    """Return the namespaces in the manifests, except the engine's, which hold objects of users or of monitoring."""
+    return [name for part in manifest_parts if part.path != ENGINE_FOLDER for name in part.names_of_kind("Namespace")]
+
+
 def apply_step(connection: ClusterConnection, part: ManifestPart) -> PlatformStep:
     """Return a step that applies one top-level file or folder of the manifests."""
     return PlatformStep(
@@ -236,32 +267,52 @@ def webhooks_step(connection: ClusterConnection, flavor: Mapping[str, Any], reme
     return wait_step("webhooks", "wait until the engine's webhooks answer", [probe], ENGINE_PATIENCE_SECONDS, remedy)
 
 
-def resume_queues_step(
-    connection: ClusterConnection, cluster_queues: Sequence[str], stopped_queues: Sequence[str]
-) -> PlatformStep:
-    """Return a step that resumes the ClusterQueues if an incomplete `destroy` has stopped any of them.
+def resume_queues_steps(connection: ClusterConnection, queues: Sequence[Queue]) -> Iterator[PlatformStep]:
+    """Yield steps for the ClusterQueues that an incomplete `destroy` has stopped, which have its annotation.
 
-    Queues in `stopped_queues`, which the platform file itself stops, stay stopped.
+    The first step resumes them. Queues that the platform file stops stay stopped, and another step removes the
+    annotation. A queue without the annotation is not changed, also if a user has stopped it.
     """
-    resumed_queues = [name for name in cluster_queues if name not in stopped_queues]
     annotation_patch = {"metadata": {"annotations": {_STOPPED_ANNOTATION: None}}}
-    patches = (
-        (resumed_queues, {**annotation_patch, "spec": {"stopPolicy": "None"}}),
-        (stopped_queues, annotation_patch),
+    yield from _patch_marked_queues_step(
+        connection,
+        ("resume-queues", "resume queues that an earlier destroy has stopped"),
+        [queue.name for queue in queues if not queue.is_stopped],
+        {**annotation_patch, "spec": {"stopPolicy": "None"}},
     )
-    return PlatformStep(
-        "resume-queues",
-        "resume queues that an earlier destroy has stopped",
-        commands=tuple(
-            connection.kubectl("patch", _CLUSTER_QUEUES, *names, "--type=merge", f"--patch={json.dumps(patch)}")
-            for names, patch in patches
-            if names
-        ),
-        probes=(
-            Probe(_get_queues(connection, cluster_queues), probe_parsers.none_match(_is_stopped_by_destroy, "stopped")),
-        ),
+    yield from _patch_marked_queues_step(
+        connection,
+        ("unmark-queues", "remove the annotation of an earlier destroy from queues that the file stops"),
+        [queue.name for queue in queues if queue.is_stopped],
+        annotation_patch,
+    )
+
+
+def _patch_marked_queues_step(
+    connection: ClusterConnection, description: tuple[str, str], names: Sequence[str], patch: Mapping[str, Any]
+) -> Iterator[PlatformStep]:
+    """Yield a step that patches those of the named ClusterQueues that have the annotation; none without names."""
+    if not names:
+        return
+    is_unmarked = probe_parsers.none_match(_is_stopped_by_destroy, "stopped")
+    yield PlatformStep(
+        *description,
+        commands=(connection.kubectl("patch", "--filename=-", "--type=merge", f"--patch={json.dumps(patch)}"),),
+        probes=(Probe(_get_queues(connection, names), is_unmarked),),
+        stdin_from_probes=_marked_queues,
         retry=_TRANSIENT_ERROR_RETRY,
     )
+
+
+def _marked_queues(outputs: Sequence[CommandOutput]) -> str:
+    """Return a Kubernetes List of the listed ClusterQueues that `destroy` has stopped, with their names only."""
+    queues = [queue for output in outputs for queue in probe_parsers.items_of(output.document() or {"items": []})]
+    references = [
+        {"apiVersion": queue["apiVersion"], "kind": queue["kind"], "metadata": {"name": queue["metadata"]["name"]}}
+        for queue in queues
+        if _is_stopped_by_destroy(queue)
+    ]
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": references})
 
 
 def _get_queues(connection: ClusterConnection, names: Sequence[str]) -> StepCommand:
@@ -281,11 +332,9 @@ def queues_active_steps(connection: ClusterConnection, queues: Sequence[Queue]) 
 
     Queues that the platform file stops stay stopped, and no step waits for them.
     """
-    stopped_queues = [queue.name for queue in queues if queue.is_stopped]
     active_queues = [queue for queue in queues if not queue.is_stopped]
     names = [queue.name for queue in active_queues]
-    if queues:
-        yield resume_queues_step(connection, [queue.name for queue in queues], stopped_queues)
+    yield from resume_queues_steps(connection, queues)
     if names:
         yield wait_step(
             "cluster-queues",

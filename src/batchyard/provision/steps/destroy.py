@@ -240,6 +240,7 @@ def creation_steps(
         else report_obsolete_step(connection, platform, manifest_parts, "; --prune removes these objects")
     )
     steps = [
+        *cluster.own_namespaces_steps(connection, platform.name, manifest_parts),
         *_cluster_steps(platform, manifest_parts, connection),
         obsolete_step,
         *_final_check_steps(platform, connection),
@@ -323,6 +324,7 @@ def destruction_steps(
     steps = [
         KUBECTL.step(),
         cluster.api_server_step(connection),
+        *cluster.own_namespaces_steps(connection, platform.name, manifest_parts),
         cluster.list_workloads_step(connection),
         report_obsolete_step(connection, platform, manifest_parts, "; destroy deletes these objects too"),
         _confirmation_step(f"This deletes {platform.name} from {describe_cluster(connection)}: {loss_text}."),
@@ -416,14 +418,9 @@ def _team_namespaces(platform: PlatformModel) -> list[str]:
     return [team.namespace for team in platform.teams]
 
 
-def _deleted_namespaces(manifest_parts: Sequence[ManifestPart]) -> list[str]:
-    """Return the namespaces in the manifests, except the engine's, which hold objects of users or of monitoring."""
-    return [name for part in manifest_parts if part.path != ENGINE_FOLDER for name in part.names_of_kind("Namespace")]
-
-
 def _describe_loss(platform: PlatformModel, manifest_parts: Sequence[ManifestPart]) -> str:
     loss_text = count_with_noun(len(platform.queues), "ClusterQueue")
-    names = _deleted_namespaces(manifest_parts)
+    names = cluster.deleted_namespaces(manifest_parts)
     return f"{loss_text}, and everything in the namespaces {', '.join(names)}" if names else loss_text
 
 

@@ -64,16 +64,15 @@ def encode_in_pieces(body: Mapping[str, Any]) -> Iterator[bytes]:
         yield encoded_head + b"\n"
         return
     separator = b"" if encoded_head == b"{}" else b","
-    piece_buffers = [encoded_head[:-1] + separator + b'"%b":[' % name.encode()]
-    piece_length, is_first = len(piece_buffers[0]), True
+    prefix, piece_texts = encoded_head[:-1] + separator + b'"%b":[' % name.encode(), list[bytes]()
+    piece_length = len(prefix)
     for item in items:
-        text = _encode(item)
-        piece_buffers.append(text if is_first else b"," + text)
-        is_first, piece_length = False, piece_length + len(text)
-        if piece_length >= PIECE_SIZE or len(piece_buffers) > _PIECE_ITEMS_MAX:
-            yield b"".join(piece_buffers)
-            piece_buffers, piece_length = [], 0
-    yield b"".join([*piece_buffers, b"]}\n"])
+        piece_texts.append(_encode(item))
+        piece_length += len(piece_texts[-1])
+        if piece_length >= PIECE_SIZE or len(piece_texts) >= _PIECE_ITEMS_MAX:
+            yield prefix + b",".join(piece_texts)
+            prefix, piece_texts, piece_length = b",", [], 0
+    yield (prefix if piece_texts else prefix.removesuffix(b",")) + b",".join(piece_texts) + b"]}\n"
 
 
 ResponseReceiver: TypeAlias = Callable[[api_request.StartedResponse], None]

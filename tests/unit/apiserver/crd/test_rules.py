@@ -133,6 +133,7 @@ HOLDING = [
     "quantity(self.size).isGreaterThan(quantity('1Mi')) && quantity(self.size) == quantity('1024Mi')",
     "quantity('1').add(quantity('500m')).compareTo(quantity('1500m')) == 0 && !isQuantity('many')",
     "isURL('https://a.b:80/c') && url('https://a.b:80/c').getHostname() == 'a.b' && !isURL('a')",
+    "self.list.reverse() == [3, 2, 1] && [1, 2].reverse() == [2, 1] && 'ab'.reverse() == 'ba'",
     "isIP('::1') && ip('10.1.1.1').family() == 4 && cidr('10.0.0.0/8').containsIP('10.1.1.1')",
     "'abc123'.find('[0-9]+') == '123' && 'a1b2'.findAll('[0-9]') == ['1', '2']",
     "self.?missing.orValue(1) == 1 && self.list.map(x, x * 2).exists(x, x == 6)",
@@ -141,7 +142,22 @@ HOLDING = [
 ]
 
 
-@pytest.mark.parametrize("rule", HOLDING)
+NETWORK_RULES = [
+    "ip('10.0.0.1').isGlobalUnicast() && ip('fd00::1').isGlobalUnicast() && !ip('::').isGlobalUnicast()",
+    "!ip('255.255.255.255').isGlobalUnicast() && !ip('ff00::1').isGlobalUnicast() && !ip('::1').isGlobalUnicast()",
+    "ip('169.254.1.1').isLinkLocalUnicast() && ip('fe80::1').isLinkLocalUnicast()",
+    "!ip('169.254.1.1').isGlobalUnicast() && !ip('192.168.0.1').isLinkLocalUnicast()",
+    "ip('224.0.0.1').isLinkLocalMulticast() && !ip('224.0.1.1').isLinkLocalMulticast()",
+    "ip('ff02::1').isLinkLocalMulticast() && !ip('fd00::1').isLinkLocalMulticast()",
+    "ip.isCanonical('127.0.0.1') && !ip.isCanonical('2001:DB8::ABCD') && !ip.isCanonical('2001:db8::0:0:0:abcd')",
+    "cidr('192.168.0.1/24').ip() == ip('192.168.0.1') && cidr('::1/128').ip().family() == 6",
+    "cidr('10.1.0.1/16').masked() == cidr('10.1.0.0/16') && cidr('10.0.0.0/8').containsCIDR('10.1.0.0/16')",
+    "!isIP('::ffff:1.2.3.4') && !isIP('fe80::1%eth0') && !isCIDR('::ffff:1.2.3.4/120')",
+    "!isCIDR('10.0.0.0/255.0.0.0') && !isCIDR('10.0.0.0/08') && !isCIDR('10.0.0.0') && isCIDR('10.0.0.0/8')",
+]
+
+
+@pytest.mark.parametrize("rule", [*HOLDING, *NETWORK_RULES])
 def test_rule_uses_kubernetes_extension_functions(rule: str) -> None:
     fields = {"list": {"type": "array", "items": WHOLE}, "size": TEXT, "share": {"type": "number"}, "if": TEXT}
     api = space(schema_with_rules({"rule": rule}, **fields, **{"a-b": TEXT}))
@@ -162,3 +178,19 @@ def test_rule_with_unsupported_function_returns_warning_and_is_not_checked() -> 
     assert warning.endswith("the rule is not checked: unsupported functions: semver")
     api.reconcile_definition()
     api.post(ROCKETS, rocket(a="0.1.0"))
+
+
+@pytest.mark.parametrize(
+    ("rule", "names"),
+    [
+        ("self.a.sortBy(x, x) == self.a && self.a.distinct() == self.a.sort()", "sortBy, distinct, sort"),
+        ("self.a.slice(0, 1) == [1] && [[1]].flatten() == lists.range(1)", "slice, flatten, lists"),
+        ("self.a.all(i, v, i < v) && self.a.exists(i, v, i < v)", "all, exists"),
+        ("self.a.existsOne(i, v, i < v)", "existsOne"),
+        ("[optional.of(1)].unwrapOpt() == [1]", "unwrapOpt"),
+        ("optional.unwrap([optional.of(1)]) == [1]", "unwrap"),
+        ("!format.dns1123Label().validate(self.b).hasValue()", "format"),
+    ],
+)
+def test_rule_with_unsupported_function_of_kubernetes_is_no_error(rule: str, names: str) -> None:
+    assert find_compilation_problems({"rule": rule}) == ("", names)

@@ -1,9 +1,11 @@
 """The steps of create and destroy, as data."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,9 +13,10 @@ from batchyard.provision.loading import PlatformSource, read_platform
 from batchyard.provision.model import PlatformModel
 from batchyard.provision.render import render
 from batchyard.provision.steps import google
-from batchyard.provision.steps.cluster import ClusterConnection
+from batchyard.provision.steps.cluster import ClusterConnection, resume_queues_steps
 from batchyard.provision.steps.destroy import creation_steps, destruction_steps, leftovers
-from batchyard.provision.steps.model import PlatformStep
+from batchyard.provision.steps.model import CommandOutput, PlatformStep
+from batchyard.provision.yaml_output import labels_of
 
 REFARCH = Path(__file__).parents[4] / "examples/platforms/refarch.yaml"
 OWN = ClusterConnection(".batchyard/kubeconfig")
@@ -121,6 +124,55 @@ def test_question_about_destroy_lists_monitoring_namespace() -> None:
     consent = steps[place_of(steps, "confirm")].consent
     assert consent is not None
     assert "team-d, monitoring" in consent.question
+
+
+@pytest.mark.parametrize("steps_of", [creation_steps, destruction_steps])
+def test_namespace_of_others_stops_create_and_destroy_before_any_change(
+    steps_of: Callable[..., list[PlatformStep]],
+) -> None:
+    steps = steps_of(*rendered_platform(False, with_stack=True), ELSEWHERE)
+    index = place_of(steps, "own-namespaces")
+    assert not [step.name for step in steps[:index] if step.commands]
+    assert steps[index].is_prerequisite
+    (probe,) = steps[index].probes
+    assert {"team-a", "monitoring"} <= {*probe.command.argv}
+    assert "batchyard-system" not in probe.command.argv
+    foreign: dict[str, Any] = {"kind": "Namespace", "metadata": {"name": "monitoring"}}
+    own = {"kind": "Namespace", "metadata": {"name": "team-a", "labels": labels_of("gke-batch-refarch")}}
+    other = {"kind": "Namespace", "metadata": {"name": "team-b", "labels": labels_of("other")}}
+    for items, description in (
+        ([], ""),
+        ([own], ""),
+        ([own, foreign, other], "without the labels of the platform: 2 (monitoring, team-b)"),
+    ):
+        listed = CommandOutput(0, json.dumps({"kind": "List", "items": items}))
+        assert probe.parser(listed) == (not description, description)
+
+
+def test_create_on_gke_checks_namespaces_before_applying_manifests() -> None:
+    steps = creating(True)
+    assert place_of(steps, "api-server") < place_of(steps, "own-namespaces") < place_of(steps, "apply-00-engine")
+
+
+def queue(name: str, stopped_by: str = "") -> dict[str, Any]:
+    annotations = {"platform.batchyard.dev/stopped-by": stopped_by} if stopped_by else {}
+    metadata = {"name": name, "annotations": annotations, "resourceVersion": "7"}
+    return {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ClusterQueue", "metadata": metadata, "spec": {}}
+
+
+def test_create_resumes_only_queues_that_destroy_has_stopped() -> None:
+    platform, _ = rendered_platform(False)
+    first, second, third = platform.queues[:3]
+    stopped = replace(third, spec={**third.spec, "stopPolicy": "Hold"})
+    resume, unmark = resume_queues_steps(ELSEWHERE, [first, second, stopped])
+    for step, asked in ((resume, {first.name, second.name}), (unmark, {third.name})):
+        assert asked == {first.name, second.name, third.name} & {*step.probes[0].command.argv}
+        assert step.stdin_from_probes is not None
+        listed = {"kind": "List", "items": [queue(first.name, "destroy"), queue(second.name)]}
+        sent = json.loads(step.stdin_from_probes([CommandOutput(0, json.dumps(listed))]))
+        assert [each["metadata"] for each in sent["items"]] == [{"name": first.name}]
+    assert "stopPolicy" in resume.commands[0].argv[-1]
+    assert "stopPolicy" not in unmark.commands[0].argv[-1]
 
 
 def test_external_engine_is_deleted_last_and_conditionally() -> None:
