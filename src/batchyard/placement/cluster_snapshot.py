@@ -16,6 +16,7 @@ from batchyard.api.views.node import NodeView
 from batchyard.api.views.pod_shape import NodeRules, PodShape
 from batchyard.api.views.pods import PodView
 from batchyard.placement import node_filters
+from batchyard.placement.gpu_policies import DrawBelow, GpuPolicy, NodeScoring
 from batchyard.placement.node_info import NodeGenerations, NodeInfo
 from batchyard.placement.pod_affinity import PodAffinityIndex
 
@@ -80,14 +81,10 @@ class CandidateNodes:
     """The nodes whose labels, taints and free resources suit pods of one PodShape, and their resource scores."""
 
     def __init__(
-        self,
-        shape: PodShape,
-        profile: node_filters.AutoscalingProfile,
-        static_results: StaticFilterResults,
-        node_changes: NodeGenerations,
+        self, shape: PodShape, profile: NodeScoring, static_results: StaticFilterResults, node_changes: NodeGenerations
     ) -> None:
         self._shape = shape
-        self._profile = profile
+        self._score = profile.score if isinstance(profile, GpuPolicy) else partial(node_filters.resource_score, profile)
         self._changes = node_changes
         self._evaluated_generation = -1
         self._heap: list[tuple[int, str]] = []
@@ -126,6 +123,11 @@ class CandidateNodes:
             heappush(heap, heap_entry)
         return best_node_name
 
+    def random_node(self, accepts_node: Callable[[str], bool], draw_below: DrawBelow) -> str:
+        """Return the name of a random node that `accepts_node` allows; '' if there is none."""
+        names = [name for name in self.scores if accepts_node(name)]
+        return names[draw_below(len(names))] if names else ""
+
     def _evaluate_node(self, name: str, node: NodeInfo | None) -> None:
         if (
             node is None
@@ -134,7 +136,7 @@ class CandidateNodes:
         ):
             self.scores.pop(name, None)
             return
-        score = node_filters.resource_score(self._shape, node, self._profile)
+        score = self._score(self._shape, node)
         if self.scores.get(name) != score:
             self.scores[name] = score
             heappush(self._heap, (-score, name))
@@ -150,7 +152,7 @@ class CandidateNodesCache:
         self._changes = node_changes
         self._property_changes = property_changes
         self._static_results: dict[NodeRules, StaticFilterResults] = {}
-        self._candidates: dict[tuple[PodShape, node_filters.AutoscalingProfile], CandidateNodes] = {}
+        self._candidates: dict[tuple[PodShape, NodeScoring], CandidateNodes] = {}
 
     def static_results(self, rules: NodeRules) -> StaticFilterResults:
         """Return the up-to-date static filter results for pods with the node rules `rules`."""
@@ -163,7 +165,7 @@ class CandidateNodesCache:
         static_results.refresh()
         return static_results
 
-    def candidates_for(self, shape: PodShape, profile: node_filters.AutoscalingProfile) -> CandidateNodes:
+    def candidates_for(self, shape: PodShape, profile: NodeScoring) -> CandidateNodes:
         """Return the up-to-date candidate nodes for pods with the requirements `shape`, scored by `profile`."""
         cache_key = shape, profile
         candidate_nodes = self._candidates.pop(cache_key, None)

@@ -15,6 +15,7 @@ from batchyard.api.views.pod_shape import SpreadRule
 from batchyard.api.views.pods import PodView
 from batchyard.placement import node_filters
 from batchyard.placement.cluster_snapshot import CandidateNodes, ClusterSnapshot
+from batchyard.placement.gpu_policies import GpuPolicy, NodeScoring
 from batchyard.placement.node_info import NodeInfo
 from batchyard.placement.pod_affinity import CountByNode, Domain, PodAffinityFilter, PodAffinityIndex, affinity_scores
 
@@ -232,9 +233,7 @@ def needs_only_resources(pods: Iterable[PodView], nodes: ClusterSnapshot) -> boo
 
 
 def find_node(
-    pod: PodView,
-    nodes: ClusterSnapshot,
-    profile: node_filters.AutoscalingProfile = node_filters.AutoscalingProfile.BALANCED,
+    pod: PodView, nodes: ClusterSnapshot, profile: NodeScoring = node_filters.AutoscalingProfile.BALANCED
 ) -> Placement:
     """Return the best node for a pod, or why the pod fits no node."""
     name = choose_node(pod, nodes, profile)
@@ -249,9 +248,7 @@ def find_obstacles(pod: PodView, nodes: ClusterSnapshot) -> dict[str, node_filte
 
 
 def choose_node(
-    pod: PodView,
-    nodes: ClusterSnapshot,
-    profile: node_filters.AutoscalingProfile = node_filters.AutoscalingProfile.BALANCED,
+    pod: PodView, nodes: ClusterSnapshot, profile: NodeScoring = node_filters.AutoscalingProfile.BALANCED
 ) -> str:
     """Return the name of the best node for a pod, its nominated node if that still fits; '' if the pod fits no node."""
     nominated_node = nodes.get(nodes.nominated_node_of(pod.uid))
@@ -261,6 +258,8 @@ def choose_node(
     if not candidate_nodes.scores:
         return ""
     pod_filters, pod_preferences = PodFilters(pod, nodes), PodPreferences(pod, nodes, candidate_nodes)
+    if isinstance(profile, GpuPolicy) and profile.draw_below is not None:
+        return candidate_nodes.random_node(pod_filters.accepts_node, profile.draw_below)
     if pod_preferences.is_empty:
         return candidate_nodes.best_node(pod_filters.accepts_node)
     return pod_preferences.best_node(
