@@ -64,7 +64,7 @@ class WorkloadsByCheck:
         return True
 
     def keys_for_check(self, check_name: str) -> Iterable[meta.Key]:
-        """Return the keys of the Workloads that have an admission check."""
+        """Return the keys of the Workloads that have the admission check with this name."""
         return list(self._workloads.get(check_name, ()))
 
 
@@ -105,7 +105,7 @@ class ProvisioningChecks:
         self._checks = ChecksByConfig()
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return the key of a changed AdmissionCheck, or the keys of the AdmissionChecks that use a changed config."""
+        """Update the index; return the key of a changed AdmissionCheck, or those of the checks of a changed config."""
         if event.key.kind == scheme.PROVISIONING_REQUEST_CONFIG:
             return [meta.Key(scheme.ADMISSION_CHECK, "", name) for name in self._checks.names_for(event.key.name)]
         self._checks.observe(event)
@@ -284,7 +284,7 @@ class ProvisioningController:
         self._workloads = WorkloadsByCheck()
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return the keys of the Workloads that a changed Workload, request, AdmissionCheck or config affects."""
+        """Update the indexes; return the keys of the Workloads that the event affects."""
         match event.key.kind:
             case scheme.WORKLOAD:
                 has_checks = self._workloads.observe(event) and event.type is not EventType.DELETED
@@ -301,8 +301,8 @@ class ProvisioningController:
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Update the admission checks of a Workload with a quota reservation, and its ProvisioningRequests.
 
-        Unneeded requests are deleted before missing ones are created. If the Workload is finished or evicted, all its
-        ProvisioningRequests and PodTemplates are deleted.
+        Unneeded requests are deleted before missing ones are created. If the Workload is finished or evicted, its
+        ProvisioningRequests and their PodTemplates are deleted.
         """
         workload = reader.get(key)
         if workload is None:

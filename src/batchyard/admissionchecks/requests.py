@@ -112,7 +112,7 @@ class TemplateGroup:
 
 
 def groups_needing_capacity(workload: meta.Obj, config: ProvisioningConfig) -> list[TemplateGroup]:
-    """Return the pod sets of a Workload that need machines, grouped by the PodTemplate that they may share."""
+    """Return the admitted pod sets of a Workload that need machines, grouped by the PodTemplate that they may share."""
     groups: list[TemplateGroup] = []
     for pod_set, assignment in _admitted_pod_sets(workload):
         pod_count = assignment.get("count", pod_set["count"])

@@ -1,9 +1,9 @@
 """Node auto-provisioning as in GKE: creates node pools for pods that fit no existing pool.
 
-The cheapest suitable machine type is chosen. Each placement group and each TPU slice gets a separate pool. Sources:
-GKE's autoscaler, pkg/autoprovisioning (injection.go, machineselection) and
-pkg/cloudprovider/gke/gke_cloud_provider_impl.go (NewNodeGroup, generateNewNodeGroupName, cropMachineType), where names
-end with random digits; here the digits are a hash of the spec.
+Of the machine types on which the most pods fit, the cheapest is chosen. Each placement group and each TPU slice gets a
+separate pool. Sources: GKE's autoscaler, pkg/autoprovisioning (injection.go, machineselection) and
+pkg/cloudprovider/gke/gke_cloud_provider_impl.go (NewNodeGroup, generateNewNodeGroupName, cropMachineType). In GKE, the
+names end with random digits. Here the digits are a hash of the spec.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ _encode_json = msgspec.json.Encoder(order="sorted").encode
 class NodeAutoProvisioner:
     """A planner of new node pools for pods; `provisioning` is the provisioning model of all pools.
 
-    If `provisioning` is '', each pool has the model that its pods require.
+    If `provisioning` is '', the pods of each pool determine its model.
     """
 
     def __init__(
@@ -242,7 +242,7 @@ def node_pool(name: str, spec: PoolSpec) -> dict[str, Any]:
 
 
 def shorten_machine_type(machine_type: str) -> str:
-    """Shorten a machine type to at most 14 characters: cut its middle part, or else its beginning."""
+    """Return a machine type shortened to at most 14 characters: its middle part is cut, or else its beginning."""
     excess_length = len(machine_type) - _MACHINE_NAME_LENGTH_MAX
     type_parts = machine_type.split("-")
     if excess_length <= 0:

@@ -56,7 +56,7 @@ _TERMINATION_TOLERANCE: Final = 30 * SECOND
 class PodDrainability(Enum):
     """The effect of a pod on the removal of its node: the pod moves, stays, must end first, or blocks the removal."""
 
-    #: The pod fits another node, or its controller creates a replacement.
+    #: The pod is evicted before the node is removed.
     MOVES = auto()
     #: The pod is removed with the node.
     STAYS = auto()
@@ -72,7 +72,7 @@ _DRAINABILITY_BY_SAFE_TO_EVICT: Final = {"true": PodDrainability.MOVES, "on-comp
 def pod_drainability(pod: Obj, now: Instant, *, is_guarded: bool = False) -> PodDrainability:
     """Return the effect of a pod on the removal of its node.
 
-    `is_guarded` is whether the pod's PodDisruptionBudget allows no disruption.
+    `is_guarded` is whether a PodDisruptionBudget forbids the eviction of the pod now.
     """
     deletion_timestamp = pod["metadata"].get("deletionTimestamp")
     grace_time = grace_period(pod["spec"]) * SECOND
@@ -149,7 +149,7 @@ class ScaleDown:
     ) -> None:
         """Record the unneeded candidates: underused nodes without blocking pods, whose moving pods all fit other nodes.
 
-        `needed_nodes` are never unneeded. Pods do not move to `upcoming_nodes`, which are still being created.
+        Nodes in `needed_nodes` are not recorded. Pods do not move to `upcoming_nodes`, which are still being created.
         """
         self._excluded_nodes += upcoming_nodes
         for candidate in sorted(removal_candidates, key=self._sort_key):
@@ -299,7 +299,10 @@ class AutoscalerLoop:
         self.outcome = ReconcileResult()
 
     def run(self) -> ReconcileResult:
-        """Scale up and scale down in simulation; return the resulting writes and Events."""
+        """Simulate a scale-up and a scale-down; return the resulting writes and Events.
+
+        Both are postponed while recent pods may still be followed by other pods of their gang.
+        """
         self._failures.detect()
         self._requeue_by(self._failures.requeue_at)
         with self._index.nodes.what_if():
@@ -463,10 +466,9 @@ RETRY_TIME: Final = 10 * SECOND
 
 
 def drain_nodes(index: ScalingIndex, reader: Reader, now: Instant) -> ReconcileResult:
-    """Return the writes that evict the pods of each node with the ToBeDeleted taint, or delete its empty machine.
+    """Return the writes that evict pods from nodes with the ToBeDeleted taint, or delete machines that are drained.
 
-    If a pod blocks the removal or must end first, or if pods remain at the end of the drain time, the taint is removed
-    and the node stays.
+    A node stays, without the taint, if a pod blocks the removal, must end first, or remains after the drain time.
     """
     reconcile_result = ReconcileResult()
     for name in index.draining_nodes:

@@ -259,7 +259,7 @@ class NodeGroupsState:
         return used_by_resource
 
     def room(self, group: node_groups.NodeGroup) -> int:
-        """Return how many machines a node group may add; a new TPU slice must wait until the old one is deleted."""
+        """Return how many machines a node group's size bounds let it add; 0 while an old TPU slice is not deleted."""
         if group.hosts > 1:
             return 0 if self.size(group) or self._terminating_counts.get(group.name) else group.hosts
         pool_room = group.total.maximum - self.pool_size(group)

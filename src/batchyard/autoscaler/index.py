@@ -1,7 +1,7 @@
 """The autoscaler's index of the cluster, built from watch events, and the detection of failed machines.
 
-While no pool is autoscaled and no ProvisioningRequest exists, most events are ignored. When scaling becomes possible,
-all objects are read once, and later events update the index.
+Until the autoscaler first has work, most events are ignored. Then all objects are read once, and later events update
+the index.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -59,7 +59,7 @@ class NodeRecord(NamedTuple):
 
     view: NodeView
     pool: str
-    #: Whether the node has never been ready.
+    #: Whether the node's kubelet is still starting.
     is_upcoming: bool
     #: Whether an annotation disables the scale-down of the node.
     is_scale_down_disabled: bool
@@ -79,7 +79,7 @@ class ScalingIndex:
         self.pools: dict[str, Obj] = {}
         self.groups: dict[str, list[node_groups.NodeGroup]] = {}
         self.node_records: dict[str, NodeRecord] = {}
-        #: The unschedulable pods, by uid.
+        #: The unschedulable pods that may trigger a scale-up, by uid.
         self.pending_pods: dict[str, PodView] = {}
         self.backoffs: dict[str, expander.Backoff] = {}
         #: ProvisioningRequests by key; queued requests also by the name of their ResizeRequest.
@@ -341,7 +341,7 @@ class FailedMachines:
         self.requeue_at: Instant | None = None
 
     def detect(self) -> None:
-        """Find machines that failed or did not become nodes in time, and put their node groups into backoff."""
+        """Find the machines to delete, which failed or did not become nodes in time, and update the backoffs."""
         for machine in self._index.machines.failed_machines.values():
             self._record_failure(machine, self._machine_error(machine))
         for machine in self._index.machines.upcoming_machines.values():

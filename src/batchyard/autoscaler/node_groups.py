@@ -23,7 +23,7 @@ from batchyard.placement.node_filters import AutoscalingProfile
 # autoscaler, pkg/cloudprovider/gke/gke_cloud_provider_impl.go (provision times).
 
 
-#: The time after which a node that is not ready is removed.
+#: The time after which an unneeded node that is not ready is removed.
 UNREADY_TIME: Final = 20 * MINUTE
 #: The maximum number of nodes that are removed at once, and of those that must be drained.
 PARALLEL_REMOVALS_MAX: Final = 10
@@ -80,7 +80,7 @@ class ScalingSettings:
     priorities: tuple[str, ...]
     scan_interval: Duration
     scale_down_delays: ScaleDownDelays
-    #: The utilization below which a node may be removed, in billionths of the allocatable amount.
+    #: The highest utilization at which a node may be removed, in billionths of the allocatable amount.
     utilization_threshold: int
     provision_time: Duration
     limits: Mapping[str, ResourceLimit]
@@ -264,7 +264,7 @@ class ClusterLimits:
         return max(0, min(bounds, default=_UNLIMITED_COUNT))
 
     def exceeded_resources(self, resources: Mapping[str, int], count: int = 1) -> list[str]:
-        """Return the resources whose cluster limits `count` more machines with these resources would exceed."""
+        """Return the resources whose cluster limit would be exceeded by `count` more machines with these amounts."""
         return [r for r, amount in self._limited_amounts(resources).items() if amount * count > self._remaining(r)]
 
     def take(self, resources: Mapping[str, int], count: int) -> None:
@@ -287,5 +287,5 @@ class ClusterLimits:
 
 
 def format_exceeded_limits(resources: list[str]) -> str:
-    """Format, in the cluster autoscaler's words, that a node group cannot grow because of cluster limits."""
+    """Return the cluster autoscaler's message that a scale-up would exceed the cluster limits of these resources."""
     return f'exceeded quota: "cluster-wide", resources: {", ".join(resources)}'

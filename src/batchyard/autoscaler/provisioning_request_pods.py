@@ -1,4 +1,4 @@
-"""ProvisioningRequests of GKE's queued class: their conditions, their pods, and the choice of one node group for them.
+"""ProvisioningRequests: their conditions, their pods, and the choice of nodes for those of GKE's queued class.
 
 Source: GKE's autoscaler, pkg/provisioningrequests/scaleup (orchestrator.go, reasons).
 """
@@ -44,7 +44,7 @@ STAGE_CONDITIONS: Final = (ACCEPTED, PROVISIONED, FAILED, BOOKING_EXPIRED, CAPAC
 BOOKING_TIME: Final = 10 * MINUTE
 #: How long a request with missing templates or without a fitting group is retried.
 RETRY_TIME: Final = 2 * MINUTE
-#: How long a finished request is kept, and when a request of the other classes without success fails.
+#: How long a finished request is kept, and the age at which an unsuccessful request of the other classes fails.
 RETENTION_TIME: Final = 7 * 24 * HOUR
 EXPIRY_TIME: Final = 7 * 24 * HOUR
 MIN_RUN_DURATION: Final = 30 * SECOND
@@ -241,7 +241,7 @@ def is_for_other_autoscaler(request: Obj) -> bool:
 
 
 def valid_until(request: Obj) -> Instant | None:
-    """Return the time until which a ProvisioningRequest may wait for capacity; None without a limit."""
+    """Return the time until which a ProvisioningRequest may wait for capacity; None if it sets no valid limit."""
     wait_time_max = _seconds_parameter(request, _VALID_SECONDS_PARAMETER)
     return None if wait_time_max is None else creation_time(request) + wait_time_max
 
@@ -362,7 +362,7 @@ class GroupRefusal(NamedTuple):
 def choose_scale_up(
     pods: Sequence[PodView], scale_up: ScaleUp, provisioner: NodeAutoProvisioner | None
 ) -> ScaleUpOption | ConditionText:
-    """Return a scale-up of one node group for all pods of a ProvisioningRequest; a Failed condition if none fits."""
+    """Return a scale-up of one node group or new pool for all pods of a request; a Failed condition if none fits."""
     refusals: dict[NodeGroup, GroupRefusal] = {}
     scale_up_options: list[ScaleUpOption] = []
     for group in scale_up.fleet.groups.values():

@@ -79,7 +79,7 @@ class PodPlacements:
         self.node_by_pod: dict[str, str] = {}
 
     def place_all(self, pods: Sequence[PodView]) -> Sequence[PodView]:
-        """Place pods on free capacity; retry pods with affinity to other pods. Return the pods that fit no node."""
+        """Place pods on free capacity; return the pods that fit no node."""
         return _place_with_retries(pods, self._place_in_order)
 
     def add(self, pod: PodView, node_name: str) -> None:
@@ -225,7 +225,7 @@ def _requested_fraction(pod: PodView, template: NodeView) -> float:
 
 
 def spread_nodes(groups: Sequence[NodeGroup], count: int, fleet: NodeGroupsState, cluster: Obj) -> dict[NodeGroup, int]:
-    """Distribute `count` new nodes over the node groups (zones) of a pool; return the number for each that grows."""
+    """Return the number of new nodes for each node group (zone) that grows: `count` in total, fewer without room."""
     increase_by_group = dict.fromkeys(groups, 0)
     if groups[0].takes_any_zone:
         _spread_by_capacity(increase_by_group, count, fleet, cluster)
@@ -272,7 +272,7 @@ class NewPoolPlanner(Protocol):
     """A planner of new node pools for pods that fit no existing pool."""
 
     def scale_up_options(self, pods: Sequence[PodView], scale_up: "ScaleUp") -> Sequence[ScaleUpOption]:
-        """Return the possible scale-ups with new node pools for these pods."""
+        """Return scale-ups with new node pools for these pods."""
 
     def explain_no_new_pool(self, pod: PodView, scale_up: "ScaleUp") -> str:
         """Return why no new node pool helps a pod."""
@@ -323,7 +323,10 @@ class ScaleUp:
         self.new_nodes: dict[str, None] = {}
 
     def plan(self, unit: PendingUnit) -> bool:
-        """Plan new nodes for a gang, all or none, or for pods without a gang; return whether all pods have a node."""
+        """Plan new nodes for the pods of a unit that lack a node; return whether all pods have a node.
+
+        A gang gets nodes for all its pods or none.
+        """
         pods_by_kind = group_pods_by_kind(unit.pods, self.nodes)
         gang_key = tuple(kind for kind, pods in pods_by_kind.items() for _ in pods) if unit.is_gang else ()
         if gang_key in self._known_failures:
@@ -362,7 +365,7 @@ class ScaleUp:
             self._grow(groups, groups[0].total.minimum - self.fleet.pool_size(groups[0]) if groups[0].hosts == 1 else 0)
 
     def next_backoff_end(self) -> Instant | None:
-        """Return the earliest end of a node group's backoff after which a retry can succeed; None if there is none."""
+        """Return the earliest end of a node group's backoff after which a retry may succeed; None if there is none."""
         cluster, now = self.loop_context.cluster, self.loop_context.now
         backoff_end_times = []
         for group in self.fleet.groups.values():
@@ -401,7 +404,7 @@ class ScaleUp:
     def option(
         self, groups: Sequence[NodeGroup], pods: Sequence[PodView], other_pods: Sequence[PodView]
     ) -> ScaleUpOption | None:
-        """Return a scale-up of similar node groups for pods that fit them; None if no node can be added.
+        """Return a scale-up of similar node groups for pods that fit them; None if no new node would get a pod.
 
         `other_pods` do not fit the groups; they remain unplaced.
         """

@@ -123,7 +123,7 @@ class CapacityPool:
         self._counts_by_demand[demand] = self._counts_by_demand.get(demand, 0) + count
 
     def refusal(self, demand: MachineDemand, count: int = 1) -> AllocationRefusal | None:
-        """Return GCE's error if `count` more machines exceed a quota or the capacity; otherwise None."""
+        """Return the result of `quota_refusal` for `count` more machines, or else that of `capacity_refusal`."""
         return self.quota_refusal(demand, count) or self.capacity_refusal(demand, count)
 
     def quota_refusal(self, demand: MachineDemand, count: int = 1) -> AllocationRefusal | None:
@@ -143,7 +143,7 @@ class CapacityPool:
         return None
 
     def capacity_refusal(self, demand: MachineDemand, count: int = 1) -> AllocationRefusal | None:
-        """Return GCE's error if `count` more machines exceed capacity, reservation or placement group; else None."""
+        """Return GCE's error if placement, reservation or capacity do not allow `count` more machines; else None."""
         refusal = self._placement_refusal(demand, count)
         if refusal is not None:
             return refusal
@@ -260,7 +260,7 @@ class CapacityIndex:
         return sum(count for capacity_key, count in self._machine_counts.items() if capacity_key.pool == pool)
 
     def observe(self, event: WatchEvent) -> bool:
-        """Update the index from a watch event; return whether a pending request can now make progress."""
+        """Update the index from a watch event; return whether a pending request may now make progress."""
         if event.key.kind == scheme.INSTANCE:
             may_allow_allocation = self._observe_instance(event)
         elif event.key.kind == scheme.RESIZE_REQUEST:
@@ -361,7 +361,7 @@ class Allocation:
             self._capacity.reserve(demand_of(capacity_key, self._find_pool(capacity_key.pool), self._catalog), count)
 
     def run(self) -> None:
-        """Allocate machines to all pending requests in order, or refuse them; add the resulting writes to `writes`."""
+        """Grant, refuse or postpone the pending requests in order, and add the resulting writes to `writes`."""
         for pending_request in sorted(self._pending_requests(), key=lambda pending_request: pending_request.sort_key):
             if pending_request.request is not None:
                 self._serve_resize_request(pending_request.request)
@@ -531,11 +531,11 @@ class CapacityController:
         self._index = CapacityIndex()
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the one key for all requests if a pending request may succeed after the event; otherwise nothing."""
+        """Update the index; return the one key for all requests if a pending request may now succeed, or nothing."""
         return (_ALL_REQUESTS,) if self._index.observe(event) else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Allocate machines to all pending Instances and ResizeRequests in one pass, or refuse them."""
+        """Try to allocate machines to all pending Instances and ResizeRequests in one pass."""
         cluster = find_cluster(reader)
         if cluster is None:
             return ReconcileResult()

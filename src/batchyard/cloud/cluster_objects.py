@@ -125,7 +125,7 @@ def _label_error(required_labels: Mapping[str, str]) -> str:
 
 
 def is_system_label(key: str) -> bool:
-    """Return whether a node label is one that Kubernetes or GKE sets, not users."""
+    """Return whether the key of a node label has a domain of Kubernetes or GKE."""
     return _SYSTEM_LABEL_PATTERN.search(key) is not None
 
 
@@ -193,7 +193,7 @@ def catalog_errors(cluster: Obj) -> Sequence[FieldError]:
 
 
 def pool_errors(pool: Obj, cluster: Obj | None) -> Sequence[FieldError]:
-    """Return the validation errors of a NodePool outside the Cluster object; a missing Cluster is an error too."""
+    """Return the validation errors of a separate NodePool object against the Cluster; a missing Cluster is an error."""
     if cluster is None:
         return [FieldError("", "this NodePool has no Cluster", "add a Cluster object (cloud.batchyard.dev/v1alpha1)")]
     spec, catalog, zones = pool["spec"], catalog_of(cluster), cluster["spec"]["zones"]

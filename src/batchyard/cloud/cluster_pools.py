@@ -1,6 +1,6 @@
 """The controller that applies changes of a Cluster's `spec.nodePools` to the NodePools of a running platform.
 
-An annotation of the Cluster holds a hash of each applied row. Only rows that changed since then are applied, so a
+An annotation of the Cluster holds a hash of each applied row. Only rows that changed since then are applied. So a
 NodePool that a user changed or deleted stays as it is until its row changes. Simulations need no such controller,
 because the scenario applies the NodePools of each Cluster document (`sim/scenario.py`).
 """
@@ -37,7 +37,8 @@ class ClusterPoolsController:
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Apply the rows of `spec.nodePools` that changed since they were last applied, and record their hashes.
 
-        NodePools of removed rows are deleted. If the Cluster has no `spec.nodePools`, all NodePools stay as they are.
+        NodePools of removed rows are deleted. A row that changes the machines of an existing NodePool is refused with
+        an Event. If the Cluster has no `spec.nodePools`, all NodePools stay as they are.
         """
         cluster = find_cluster(reader)
         if cluster is None or "nodePools" not in cluster["spec"]:

@@ -25,7 +25,7 @@ from batchyard.interfaces.controller import Controller, EventRecord, ReconcileRe
 
 
 class InstanceController:
-    """The controller that moves each machine (Instance) through phases: Provisioning, Booting, Running, Stopping."""
+    """The controller that moves each machine (Instance) from Provisioning through Booting and Running to Stopping."""
 
     name = "cloud-instances"
     rank = 0
@@ -39,7 +39,7 @@ class InstanceController:
         return (event.key,)
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Move a machine to its next phase if that is due; otherwise requeue it at that time."""
+        """Move a machine to its next phase if that is due; delete the Node of an Instance that no longer exists."""
         instance, cluster = reader.get(key), find_cluster(reader)
         node = reader.get(meta.Key(scheme.NODE, "", key.name))
         if instance is None:
@@ -184,7 +184,7 @@ class NodePoolController:
         self._members = PoolMembers()
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return the key of the changed node pool, or of the pool that a change of an Instance or Node concerns."""
+        """Update the index; return the key of the node pool to reconcile after the event, or ()."""
         if event.key.kind == scheme.NODE_POOL:
             return (event.key,)
         observe = self._members.observe_instance if event.key.kind == scheme.INSTANCE else self._members.observe_node

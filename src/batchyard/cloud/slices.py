@@ -56,7 +56,7 @@ class PoolMembers:
         self._ready_nodes_by_pool: dict[str, dict[str, None]] = {}
 
     def instances_of(self, pool: str) -> Mapping[str, PoolMember]:
-        """Return the Instances of a node pool by name, in order of creation."""
+        """Return the Instances of a node pool by name, in the order in which they were first observed."""
         return self._members_by_pool.get(pool) or {}
 
     def crashed_members(self, pool: str) -> Sequence[PoolMember]:
@@ -68,7 +68,7 @@ class PoolMembers:
         return len(self._ready_nodes_by_pool.get(pool) or ())
 
     def observe_instance(self, event: WatchEvent) -> str | None:
-        """Update the index from an Instance's watch event; return its node pool if that must be reconciled."""
+        """Update the index from an Instance's event; return the name of its node pool if that must be reconciled."""
         pool_name, name = event.obj["spec"]["pool"], event.key.name
         old_member = self.instances_of(pool_name).get(name)
         new_member = None if event.type is EventType.DELETED else _pool_member(event.obj)
@@ -83,7 +83,7 @@ class PoolMembers:
         return pool_name if _plan_relevant_fields(old_member) != _plan_relevant_fields(new_member) else None
 
     def observe_node(self, event: WatchEvent) -> str | None:
-        """Update the index from a Node's watch event; return its node pool if the number of ready Nodes changed."""
+        """Update the index from a Node's event; return the name of its node pool if the ready count changed."""
         pool_name = label(event.obj, well_known.NODE_POOL)
         if pool_name is None:
             return None
@@ -285,8 +285,8 @@ def _request_missing_machines(plan: PoolPlan, hosts: list[PoolMember]) -> None:
 def requests_own_slice(pool: Obj, host_count: int) -> bool:
     """Return whether the node pool controller, not the autoscaler, creates the machines of a pool's TPU slice now.
 
-    For an autoscaled pool, these are only the initial machines, if nodeCount is above 0, and the replacement of a
-    crashed slice. For another pool, there are none if nodeCount is 0.
+    For an autoscaled pool, it creates only the initial slice, if nodeCount is above 0, and the successor of a crashed
+    slice. For another pool, it creates the slice unless nodeCount is 0.
     """
     if is_autoscaled(pool) and is_true(pool, INITIALIZED):
         return is_true(pool, RECREATING)

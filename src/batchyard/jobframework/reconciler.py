@@ -1,8 +1,9 @@
 """Job reconciler for all job kinds: creates a Workload per job, keeps both in sync, and deletes unneeded Workloads.
 
 A reconcile finds the first action that is due, in the order of Kueue's JobReconciler (pkg/controller/jobframework/
-reconciler.go), and returns its write. The watch event of the write triggers the next reconcile. A job is managed if it
-names a queue and none of its owners is managed. The reconciler does not depend on the controller that runs the pods.
+reconciler.go), and returns its writes. Their watch events trigger the next reconcile. A job in a managed namespace is
+managed if it names a queue and none of its owners is managed. The reconciler does not depend on the controller that
+runs the pods.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -156,7 +157,7 @@ class JobReconciler:
         self._managed_namespaces = managed_namespaces
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return the keys of the jobs to reconcile after an event.
+        """Update the index from an event; return the keys of the jobs to reconcile.
 
         Events of jobs and Workloads count, and the creation of a priority class or ResourceFlavor.
         """

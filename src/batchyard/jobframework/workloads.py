@@ -80,7 +80,7 @@ def flavor_injection(
 
 
 def original_injections(workload: meta.Obj) -> list[PodSetInfo]:
-    """Return the scheduling fields of each pod template as it was when the Workload was created."""
+    """Return the scheduling fields of each pod template in the spec of a Workload."""
     return [_original_info(pod_set) for pod_set in workload["spec"]["podSets"]]
 
 
@@ -333,7 +333,7 @@ def with_job_owner(workload: meta.Obj, job: meta.Obj) -> meta.Obj:
 
 
 def workload_spec(job: meta.Obj, pod_sets: PodSets, priority: WorkloadPriority) -> dict[str, Any]:
-    """Return the spec that the Workload of a job must have."""
+    """Return the spec of a job's Workload, with `active` true."""
     spec: dict[str, Any] = {
         "queueName": meta.label(job, well_known.QUEUE_NAME) or "",
         "podSets": list(pod_sets),
@@ -448,7 +448,7 @@ class GenericJob(Protocol):
         """Return the pod sets that the Workload of a job must have."""
 
     def reclaimable_pods(self, job: meta.Obj) -> list[dict[str, Any]]:
-        """Return, for each pod set, how many pods will not run again, in the form of `status.reclaimablePods`."""
+        """Return the numbers of pods that will not run again, by pod set, in the form of `status.reclaimablePods`."""
 
     def started_job(self, job: meta.Obj, injections: Sequence[PodSetInfo]) -> meta.Obj:
         """Return the unsuspended job with scheduling fields in its templates; raise InvalidPodSetInfo on conflict."""

@@ -1,6 +1,7 @@
 """Cluster snapshot of the placement controller: nodes, pods, nominated nodes, PodDisruptionBudgets and candidate nodes.
 
-The snapshot is updated incrementally. `what_if` undoes changes exactly, so plans are tried on the snapshot itself.
+The snapshot is updated incrementally. Plans are tried on the snapshot itself, because `what_if` undoes changes of
+nodes, pods and nominations.
 """
 
 from bisect import bisect_left, insort
@@ -49,7 +50,7 @@ class StaticFilterResults:
             self._evaluate_node(node.view)
 
     def refresh(self) -> None:
-        """Evaluate the rules again for the nodes whose labels or taints changed since the last call."""
+        """Update the results for nodes that were added, removed, relabeled or tainted since the last call."""
         if self._evaluated_generation == self._property_changes.latest:
             return
         for name in self._property_changes.changed_since(self._evaluated_generation):
@@ -107,7 +108,10 @@ class CandidateNodes:
             heapify(self._heap)
 
     def best_node(self, accepts_node: Callable[[str], bool]) -> str:
-        """Return the name of the best node that `accepts_node` allows, the first name on a tie; '' if there is none."""
+        """Return the name of the node with the highest score that `accepts_node` allows; '' if there is none.
+
+        On a tie, the node whose name sorts first is chosen.
+        """
         heap, scores, rejected_entries = self._heap, self.scores, list[tuple[int, str]]()
         best_node_name = ""
         while heap and not best_node_name:
@@ -269,7 +273,10 @@ _NO_PODS: Mapping[str, PodView] = {}
 
 
 class ClusterSnapshot:
-    """The nodes with their pods, the nominated nodes of pending pods, budgets and namespaces; changes can be undone."""
+    """The nodes with their pods, the nominated nodes of pending pods, the PodDisruptionBudgets, and namespace labels.
+
+    `what_if` undoes changes of nodes, pods and nominations.
+    """
 
     def __init__(self) -> None:
         self._nodes: dict[str, NodeInfo] = {}
@@ -281,7 +288,7 @@ class ClusterSnapshot:
         self._nominated_nodes: dict[str, str] = {}
         #: The number of pods on nodes, by priority.
         self._pod_counts_by_priority: dict[int, int] = {}
-        #: Uids of pods on nodes that are terminating.
+        #: Uids of the terminating pods among the pods on nodes.
         self.terminating_uids: dict[str, None] = {}
         self._undo_steps: list[Callable[[], None]] | None = None
         #: Labels by namespace.
@@ -395,7 +402,7 @@ class ClusterSnapshot:
         self._record_node_change(node_name)
 
     def gpu_indices_of(self, uid: str) -> Sequence[int]:
-        """Return the indices of the GPUs that a pod uses on its node, in whole or in part; () if it has no node."""
+        """Return the indices of the GPUs that a pod uses on its node, in whole or in part; () if it uses none."""
         node = self._nodes.get(self.node_name_of(uid))
         return () if node is None else node.gpu_shares.gpus_of(uid)
 
@@ -439,7 +446,7 @@ class ClusterSnapshot:
         return self._nominations.get(node_name, _NO_PODS)
 
     def competing_nominations(self, pod: PodView, node_name: str) -> list[PodView]:
-        """Return the other pods nominated to a node whose reservation counts for a pod: same or higher priority."""
+        """Return the other pods that are nominated to a node and have at least the priority of `pod`."""
         nominations = self._nominations.get(node_name)
         if nominations is None:
             return []
@@ -455,7 +462,7 @@ class ClusterSnapshot:
         return outer_undo_steps
 
     def keep_changes(self, outer_undo_steps: list[Callable[[], None]] | None) -> None:
-        """Keep the changes since `begin_trial`: append their undo steps to the enclosing trial's."""
+        """Keep the changes since `begin_trial`: append their undo steps to `outer_undo_steps` (not None)."""
         assert outer_undo_steps is not None, "keep_changes() requires an enclosing what_if() block"
         outer_undo_steps += self._undo_steps or ()
         self._undo_steps = outer_undo_steps

@@ -1,6 +1,6 @@
 """Placement controller: binds pods to nodes, preempts pods of lower priority, and reports why pods are unschedulable.
 
-The controller has one constant key, PASS_KEY. Its rank lets other due reconciles run first, so that all pods of a gang
+The controller has one constant key, PASS_KEY. Its rank lets the job controllers run first, so that all pods of a gang
 exist. A pass tries the due scheduling units (a pod or a gang) in order, each on the cluster state that earlier units
 left. Sources: kube-scheduler's schedule_one.go, framework/preemption/executor.go.
 """
@@ -40,8 +40,8 @@ _EVENT_NOTE_MAX: Final = 1024
 class PlacementController:
     """Controller that binds pending pods to nodes as kube-scheduler does, and preempts pods of lower priority.
 
-    `profile` scores nodes for pods of the default scheduler. With `hotswap`, victims are evicted as whole Workloads or
-    gangs, and exclusively placed Jobs get a topology domain with room for all their pods.
+    `profile` scores nodes for pods of the default scheduler. With `hotswap`, the pods of a Workload are evicted
+    together, and exclusively placed Jobs get a topology domain with room for all their pods.
     """
 
     name = "placement"
@@ -66,11 +66,11 @@ class PlacementController:
             return isinstance(gang.place_gang(pods, nodes, self._index.profile_of(pods[0])), gang.GangPlacement)
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return PASS_KEY if a placement pass is due after the event; otherwise ()."""
+        """Update the index from the event; return PASS_KEY if a placement pass is due, otherwise ()."""
         return (PASS_KEY,) if self._index.observe(event) else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Try all due pods and gangs once: bind them, preempt pods for them, or report why they are unschedulable."""
+        """Try all due pods and gangs: bind them, preempt pods for them, or report why they are unschedulable."""
         self._index.recover_failed_writes(reader)
         reservations = self._reservations
         hotswap_pass = None if reservations is None else HotswapPass(self._index.nodes, reservations, reader, now)

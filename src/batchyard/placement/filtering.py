@@ -167,7 +167,7 @@ NO_NODES: Final = "no nodes available to schedule pods"
 
 
 class ChosenNode(NamedTuple):
-    """The node that was chosen for a pod."""
+    """The name of the node that was chosen for a pod."""
 
     node: str
 
@@ -208,7 +208,11 @@ def filter_failure_reasons(pod: PodView, node: NodeInfo, nodes: ClusterSnapshot)
 
 
 def find_obstacle(pod: PodView, node: NodeInfo, nodes: ClusterSnapshot) -> node_filters.FilterFailure | None:
-    """Return why a node rejects a pod; None if it fits both with and without the pods nominated to the node."""
+    """Return why a node rejects a pod; None if the node accepts it.
+
+    The pod must fit with and without its competitors: the pods nominated to the node that have the same or a higher
+    priority.
+    """
     competing_pods = nodes.competing_nominations(pod, node.name)
     if not competing_pods:
         return PodFilters(pod, nodes).find_obstacle(node)
@@ -225,7 +229,7 @@ def find_obstacle(pod: PodView, node: NodeInfo, nodes: ClusterSnapshot) -> node_
 
 
 def needs_only_resources(pods: Iterable[PodView], nodes: ClusterSnapshot) -> bool:
-    """Return whether resource sums alone decide if pods fit a node that passes the taint and node affinity filters."""
+    """Return whether resource sums alone decide if pods fit nodes with suitable labels and taints; False if unsure."""
     if nodes.placed_pods.anti_affinity_terms:
         return False
     shapes = [pod.shape for pod in pods]
@@ -235,7 +239,7 @@ def needs_only_resources(pods: Iterable[PodView], nodes: ClusterSnapshot) -> boo
 def find_node(
     pod: PodView, nodes: ClusterSnapshot, profile: NodeScoring = node_filters.AutoscalingProfile.BALANCED
 ) -> Placement:
-    """Return the best node for a pod, or why the pod fits no node."""
+    """Return the node that `choose_node` chooses for a pod, or why the pod fits no node."""
     name = choose_node(pod, nodes, profile)
     return ChosenNode(name) if name else Unschedulable(find_obstacles(pod, nodes))
 
@@ -250,7 +254,7 @@ def find_obstacles(pod: PodView, nodes: ClusterSnapshot) -> dict[str, node_filte
 def choose_node(
     pod: PodView, nodes: ClusterSnapshot, profile: NodeScoring = node_filters.AutoscalingProfile.BALANCED
 ) -> str:
-    """Return the name of the best node for a pod, its nominated node if that still fits; '' if the pod fits no node."""
+    """Return a pod's nominated node if it still fits there, otherwise the best node, by name; '' if it fits no node."""
     nominated_node = nodes.get(nodes.nominated_node_of(pod.uid))
     if nominated_node is not None and find_obstacle(pod, nominated_node, nodes) is None:
         return nominated_node.name
@@ -327,7 +331,7 @@ class PodPreferences:
         )
 
     def best_node(self, scores: dict[str, int]) -> str:
-        """Add preferences to the resource scores by node; return the best node's name, '' if there are no scores."""
+        """Add the preferences to `scores` (resource scores by node); return the best node's name, '' without scores."""
         if not scores:
             return ""
         add_node_affinity_scores(scores, self._static_results.affinity_weights)

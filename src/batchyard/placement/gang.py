@@ -27,7 +27,7 @@ class GangPlacement(NamedTuple):
 
 
 class GangUnschedulable(NamedTuple):
-    """A failed placement of a gang: its first pod that fits no node, and why each node rejects this pod."""
+    """A failed placement of a gang: its first pod that could not be placed, and why each node rejects this pod."""
 
     pod: PodView
     fit_error: Unschedulable
@@ -84,10 +84,10 @@ def placement_order(pods: Sequence[PodView]) -> list[PodView]:
 
 
 def may_have_room(pods: Sequence[PodView], nodes: ClusterSnapshot, profile: NodeScoring) -> bool:
-    """Return whether the nodes may have enough capacity for a gang, checked separately for pods of each kind.
+    """Return whether the nodes may have enough capacity for a gang: a cheap check that ignores most constraints.
 
-    A cheap check: a gang that fits, or fits after preemption, always passes. While earlier victims terminate, further
-    preemption is not considered.
+    Pods with equal requirements and priority are checked separately from other pods. Capacity that preemption could
+    free counts, unless victims of an earlier preemption are still terminating.
     """
     may_preempt = not any(awaits_victims(pod, nodes) for pod in pods)
     pods_by_kind: dict[tuple[PodShape, int, bool], list[PodView]] = {}
@@ -176,7 +176,7 @@ class PlacementClaim(NamedTuple):
 
 
 def placeholders(leader: Obj, count: int) -> list[PodView]:
-    """Return `count` placeholders for missing pods of the leader's Job, with the node requirements they will have."""
+    """Return `count` placeholders for missing pods: copies of the leader without affinity for exclusive placement."""
     metadata, spec = leader["metadata"], _without_exclusive_affinity(leader["spec"])
     pods = []
     for number in range(1, count + 1):
@@ -241,7 +241,7 @@ def withdraw_nominations(claims: Sequence[PlacementClaim], nodes: ClusterSnapsho
 
 
 def claim_order(claims: Sequence[PlacementClaim]) -> list[PlacementClaim]:
-    """Return placement claims in order: those for whole topology domains first, by descending number of pods."""
+    """Return the claims for whole topology domains by descending number of pods, then those for single pods."""
     claims_by_leader = {claim.leader.uid: claim for claim in claims}
     ordered_claims = [claims_by_leader[leader.uid] for leader in placement_order([claim.leader for claim in claims])]
     return sorted(ordered_claims, key=lambda claim: (not claim.topology_key, -len(claim.pods)))
@@ -250,9 +250,9 @@ def claim_order(claims: Sequence[PlacementClaim]) -> list[PlacementClaim]:
 def place_claims(
     claims: Sequence[PlacementClaim], nodes: ClusterSnapshot, profile: NodeScoring
 ) -> GangPlacement | GangUnschedulable:
-    """Return nodes for all pods of placement claims, or a pod that fits no node, with the reasons.
+    """Return nodes for all pods of placement claims, or a pod that could not be placed, with the reasons.
 
-    The result is the nominated nodes if all pods still fit there, otherwise the best nodes.
+    If all pods fit their nominated nodes, the result is these nodes.
     """
     nominations = nominated_nodes(claims, nodes)
     with nodes.what_if():

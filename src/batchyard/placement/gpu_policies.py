@@ -98,7 +98,7 @@ def make_gpu_policy(placement: GpuPlacement, draw_below: DrawBelow) -> GpuPolicy
 # The compared policies.
 
 
-def _equal_score(shape: PodShape, node: NodeInfo) -> int:
+def _equal_score(_shape: PodShape, _node: NodeInfo) -> int:
     return 0
 
 

@@ -6,8 +6,8 @@ with the out-of-service taint. `find_hotswap` and `HotswapPass` free nodes for t
 
 Watch events of nodes and pods have no common order. The scheduler may therefore have received a newer state of a node.
 So a pod that was bound after the node was lost, or recently to an unknown node, is not deleted for a short time.
-Kubernetes binds pods to a recovered node with the NoExecute taint, because all pods tolerate the taint for five
-minutes.
+Kubernetes may bind pods to a recovered node that still has the NoExecute taint, because pods by default tolerate the
+taint for five minutes.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -160,7 +160,7 @@ def find_hotswap(
     find_eviction_unit: FindEvictionUnit,
     profile: NodeScoring,
 ) -> HotswapPlan | None:
-    """Return the Workloads and pods to evict so that a gang's pods fit, with their nodes; None if nothing suffices."""
+    """Return a plan of nodes and evictions with which all pods of the claims fit; None if the search finds none."""
     if not nodes.terminating_uids and not nodes.has_pods_below(max(claim.leader.priority for claim in claims)):
         return None
     hotswap_search = _HotswapSearch(claims, nodes, find_eviction_unit, profile)
@@ -186,7 +186,7 @@ def eviction_message(preemptor: str, uid: str, job_uid: str, victim: EvictionUni
 
 
 def eviction_cost(eviction_units: Sequence[EvictionUnit]) -> EvictionCost:
-    """Return the cost of evictions as a sort key (lost work, pods, names); evictions under way cost nothing."""
+    """Return the cost of evictions as a sort key (lost work, pod count, names); evictions under way cost nothing."""
     units_to_evict = [eviction_unit for eviction_unit in eviction_units if not eviction_unit.is_being_evicted]
     return (
         sum([unit.work_lost for unit in units_to_evict]),
@@ -361,7 +361,10 @@ class Hotswap:
         self._is_lost_by_node: dict[str, bool] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return the keys of the pods of a node that became lost, or of a changed pod on a lost node."""
+        """Update the index of pods and nodes, and return the keys of the pods to check.
+
+        These are the pods on a node that was lost or deleted, or a changed pod on a lost or unknown node.
+        """
         key, new = event.key, None if event.type is _DELETED else event.obj
         if key.kind == scheme.POD:
             self._pods.observe(key, event.old, new)
@@ -372,7 +375,7 @@ class Hotswap:
         return self._pods.pod_keys_on(key.name) if not was_node_lost and self._may_node_be_lost(key.name) else ()
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Set a gang pod on a lost node to Failed; once this is written, delete the pod."""
+        """Set a gang pod on a lost or deleted node to Failed; once this is written, delete the pod."""
         pod = reader.get(key)
         name = "" if pod is None else lifecycle.bound_node(pod)
         if pod is None or not name or not _belongs_to_gang(pod):
@@ -475,7 +478,7 @@ class HotswapPass:
     def evict(self, eviction_unit: EvictionUnit, preemptor: PodView, result: ReconcileResult) -> meta.Obj | None:
         """Add the eviction of a victim's Workload to `result`, and return the Workload.
 
-        The result is None for a pod without a Workload, which the caller must delete.
+        Return None if the victim has no Workload; the caller must then delete its pods.
         """
         pod = eviction_unit.pods[0]
         self._eviction_units[pod.gang or pod.uid] = eviction_unit._replace(is_being_evicted=True)

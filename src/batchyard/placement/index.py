@@ -56,7 +56,7 @@ class PlacementIndex:
         }
 
     def observe(self, event: WatchEvent) -> bool:
-        """Apply a watch event; return whether pending pods must be tried again."""
+        """Apply a watch event; return whether a placement pass is due."""
         self._handlers[event.key.kind](event)
         return self.pending_units.has_work or bool(self.pods_with_stale_conditions) or bool(self._unconfirmed_victims)
 
@@ -93,7 +93,10 @@ class PlacementIndex:
         self._unconfirmed_victims.append(RecordedVictim(victim, uid, preemptor.uid))
 
     def recover_failed_writes(self, reader: Reader) -> None:
-        """Read the objects of unconfirmed writes again, and retry their pods; all writes must have completed."""
+        """Read the objects of unconfirmed writes again, and retry the pods that still need a node.
+
+        All writes must have completed.
+        """
         unconfirmed_pods, self._unconfirmed = self._unconfirmed, {}
         for uid, key in unconfirmed_pods.items():
             obj = reader.get(key)

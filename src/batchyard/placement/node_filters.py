@@ -36,7 +36,7 @@ _NODE_NAME_MISMATCH: Final = FilterFailure(("node(s) didn't satisfy plugin(s) [N
 
 
 def find_obstacle(rules: NodeRules, node: NodeView) -> FilterFailure | None:
-    """Return why a node's name, taints or labels exclude pods with these node rules; None if they do not."""
+    """Return why a node's name, taints, labels or spec.unschedulable exclude pods with `rules`; None if none does."""
     allowed_names = _allowed_node_names(rules)
     if allowed_names is not None and node.name not in allowed_names:
         return _NODE_NAME_MISMATCH if allowed_names else AFFINITY_CONFLICT

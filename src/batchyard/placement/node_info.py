@@ -21,7 +21,7 @@ WHOLE_GPU: Final = 1000
 
 
 class GpuShares:
-    """The GPUs of a node and how much of each GPU its pods use; a pod for which too few GPUs are free gets none."""
+    """The GPUs of a node and how much of each GPU its pods use. If too few GPUs are free, a pod gets none."""
 
     __slots__ = ("_shares_by_pod", "free_shares")
 
@@ -45,7 +45,7 @@ class GpuShares:
         return self._shares_by_pod.get(uid, (0, ()))[1]
 
     def take(self, uid: str, gpu_milli: int, gpus: Sequence[int]) -> None:
-        """Assign `gpus` to a pod, or free GPUs if `gpus` has a wrong number of GPUs, duplicates or unknown indices."""
+        """Assign `gpus` to a pod; if these indices are empty or invalid, choose GPUs with enough free capacity."""
         is_right_gpu_count = len(gpus) == -(-gpu_milli // WHOLE_GPU) == len(dict.fromkeys(gpus))
         are_valid = all(0 <= number < len(self.free_shares) for number in gpus)
         chosen_gpus = (
@@ -55,7 +55,7 @@ class GpuShares:
         self._change_free(gpu_milli, chosen_gpus, -1)
 
     def release(self, uid: str) -> tuple[int, ...]:
-        """Free the GPUs of a pod, and return their indices; () if it had none."""
+        """Free the GPUs of a pod that was passed to `take`, and return their indices; () if it got none."""
         gpu_milli, chosen_indices = self._shares_by_pod.pop(uid)
         self._change_free(gpu_milli, chosen_indices, 1)
         return chosen_indices

@@ -32,7 +32,7 @@ class PodAffinityIndex:
         self._uids_by_label: dict[str, dict[str, dict[str, None]]] = {}
         #: Required anti-affinity terms of placed pods.
         self.anti_affinity_terms: dict[PodTerm, CountByNode] = {}
-        #: Affinity terms of placed pods with their weights (negative: anti-affinity).
+        #: Affinity terms of placed pods with their weights (negative: anti-affinity). Required affinity weighs 1.
         self.preferred_terms: dict[tuple[PodTerm, int], CountByNode] = {}
 
     def get(self, uid: str) -> PodView | None:
@@ -153,7 +153,7 @@ class PodAffinityFilter:
         )
 
     def find_obstacle(self, node: NodeInfo) -> FilterFailure | None:
-        """Return why a node fails the required affinity terms; None if it passes."""
+        """Return why a node fails the required affinity or anti-affinity terms; None if it passes."""
         labels = node.view.labels
         for term, domains in self._affinity_domains.items():
             value = labels.get(term.topology_key)
@@ -207,7 +207,7 @@ class PodAffinityFilter:
 
 
 def affinity_scores(pod: PodView, affinity_context: AffinityContext) -> dict[Domain, int]:
-    """Return each topology domain's score by a pod's preferred affinity and placed pods' affinity; may be negative."""
+    """Return scores of topology domains by a pod's preferred affinity and placed pods' affinity for it; can be < 0."""
     domain_scores: dict[Domain, int] = {}
     for weight, term in pod.shape.preferred_terms:
         node_counts: CountByNode = {}

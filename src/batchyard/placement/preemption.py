@@ -1,4 +1,4 @@
-"""Preemption: the fewest and least important pods of lower priority whose eviction makes a pod fit on one node.
+"""Preemption: the choice of a node, and of pods of lower priority whose eviction makes a pod fit there.
 
 Sources: kube-scheduler's framework/preemption (Preempt, DryRunPreemption, pickOneNodeForPreemption) and plugin
 defaultpreemption. Pods whose disruption budget allows no disruption are spared if possible. Where kube-scheduler starts
@@ -52,7 +52,10 @@ PREEMPTION_UNDER_WAY: Final = PreemptionFailure(
 def find_preemption(
     pod: PodView, nodes: ClusterSnapshot, obstacles: Mapping[str, FilterFailure]
 ) -> PodPreemption | PreemptionFailure:
-    """Return the best preemption for a pod (`obstacles`: why each node rejects it), or why preemption does not help."""
+    """Return the best preemption found for a pod, or why preemption does not help.
+
+    `obstacles` are the reasons why nodes reject the pod, by node name.
+    """
     if not pod.may_preempt:
         return _NEVER_PREEMPTS
     nominated_failure = obstacles.get(nodes.nominated_node_of(pod.uid))

@@ -19,7 +19,7 @@ from batchyard.placement.units import SchedulingUnits, UnitSortKey
 
 
 def may_be_helped_by(pod: PodView, node_names: Iterable[str], nodes: ClusterSnapshot) -> bool:
-    """Return whether a pod may now fit one of the changed nodes, possibly by preemption."""
+    """Return whether a pod may fit one of the nodes in `node_names`, possibly by preemption."""
     obstacles = nodes.candidate_cache.static_results(pod.shape.rules).obstacles
     for name in node_names:
         node = nodes.get(name)
@@ -35,7 +35,7 @@ def may_be_helped_by(pod: PodView, node_names: Iterable[str], nodes: ClusterSnap
 
 
 def is_affected_by(pod: PodView, other_pod: PodView, nodes: ClusterSnapshot) -> bool:
-    """Return whether the addition or removal of `other_pod` may change on which nodes a pod fits."""
+    """Return whether affinity, anti-affinity or spread rules make the placement of `pod` depend on `other_pod`."""
     for term in (*pod.shape.affinity, *pod.shape.anti_affinity):
         if term.selects(other_pod.namespace, other_pod.labels, nodes.namespaces):
             return True
@@ -157,8 +157,8 @@ class UnschedulablePods:
     ) -> list[tuple[UnitSortKey, str]]:
         """Return (sort key, name) of the unschedulable pods and gangs that may fit now, only the first of each class.
 
-        Changed nodes and added or removed pods may help them. With `is_topology_changed` (nodes, their labels or
-        taints, or namespace labels), all units that are alone in their class are included.
+        The changed nodes `node_names` and the added or removed `moved_pods` may help them. With `is_topology_changed`
+        (nodes, their labels or taints, or namespace labels changed), all units with a class of their own are included.
         """
         helped_units = [
             equivalence_class.queued_units[0]
@@ -279,7 +279,10 @@ class SchedulingQueue:
         self._unschedulable_pods.add(unit, pods, self._units.sort_key(pods))
 
     def record_moved_pod(self, pod: PodView, has_node: bool) -> None:
-        """Record that a pod was bound (`has_node`) or removed; a partly bound gang is then scheduled pod by pod."""
+        """Record that a pod was bound (`has_node`), terminates or was removed.
+
+        The pods of a partly bound gang are then scheduled one by one.
+        """
         if self._unschedulable_pods:
             self._moved_pods.append(pod)
         if pod.gang and self._units.record_bound_state(pod, has_node):

@@ -65,7 +65,7 @@ class PodTemplate:
     #: The requests of one pod by resource, as integers, in the order of resource_order.
     requests: Requests
     node_selector: tuple[tuple[str, str], ...]
-    #: Required node affinity: terms are ORed, the expressions of a term ANDed. None: no restriction.
+    #: Required node affinity by labels: terms are ORed, the expressions of a term ANDed. None: no restriction.
     affinity: tuple[tuple[Requirement, ...], ...] | None
     tolerations: tuple[Toleration, ...]
     #: The containers whose requests exceed their limits: pairs of the path in the pod spec and the resources.
@@ -210,7 +210,7 @@ class NodeView:
     #: The taints with any effect, in the order of the object.
     taints: tuple[Taint, ...]
     unschedulable: bool
-    #: The allocatable resources as integers; `pods` is the maximum number of pods.
+    #: The allocatable resources (without them, the capacity) as integers; `pods` is the maximum number of pods.
     allocatable: Mapping[str, int]
     #: Whether the condition Ready is True. Taints, not this field, keep pods away from a node that is not ready.
     ready: bool

@@ -24,7 +24,7 @@ _ASSUMED_MEMORY_REQUEST: Final = "200Mi"
 
 
 class NodeTerm(NamedTuple):
-    """A term of node affinity: a node matches if it satisfies all requirements on labels and fields."""
+    """A term of node affinity: its requirements on labels and fields, all of which a node must satisfy."""
 
     labels: tuple[Requirement, ...]
     fields: tuple[Requirement, ...]
@@ -107,7 +107,7 @@ class PodShape:
     requests: Requests
     cpu: int
     memory: int
-    #: The requested thousandths of a shared GPU.
+    #: The requested thousandths of GPUs (`batchyard.dev/gpu-milli`).
     gpu_milli: int
     #: cpu in thousandths and memory in bytes for node scoring, with default amounts for containers without requests.
     scored_cpu: int

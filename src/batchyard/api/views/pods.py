@@ -330,8 +330,9 @@ def scheduled_at(pod: meta.Obj) -> Instant:
 def taint_eviction_time(pod: meta.Obj, taints: Sequence[Mapping[str, Any]]) -> Instant | None:
     """Return when `taints`, the NoExecute taints of a node, evict a pod; None if the pod tolerates them all forever.
 
-    The shortest tolerationSeconds counts (0 for a taint that is not tolerated), from the time of the first taint or, if
-    later, of the binding to the node. A time in the past means now. Source: pkg/controller/tainteviction.
+    Each taint uses the tolerationSeconds of the first toleration that matches, 0 without one. The shortest counts, from
+    the time of the first taint or, if later, of the binding to the node. A time in the past means now. Source:
+    pkg/controller/tainteviction.
     """
     tolerated_seconds: list[int] = []
     tolerations = [(parse_toleration(t), t.get("tolerationSeconds")) for t in pod["spec"].get("tolerations") or ()]

@@ -70,7 +70,7 @@ class WorkloadView:
     created: Instant
     #: The timestamp that orders the queue: creation, or the eviction because of an admission check or PodsReady.
     queued: Instant
-    #: When the Workload started to wait for quota: its creation or its last requeue.
+    #: When the Workload started to wait for quota: the last transition of its condition Requeued, or its creation.
     waiting_since: Instant
     generation: int
     active: bool
@@ -87,7 +87,7 @@ class WorkloadView:
     pods_ready: bool
     #: Whether an admission check has the state Rejected or Retry.
     has_failed_check: bool
-    #: Whether the Workload may be queued: it is active and not finished, holds no quota, and is not held or gated.
+    #: Whether the Workload may be queued: it is active, unfinished, without quota, and neither on hold nor gated.
     admissible: bool
     #: Whether the condition Requeued is False; and the time before which the Workload must not be requeued.
     requeue_blocked: bool

@@ -133,7 +133,7 @@ _PRESSURE_CONDITIONS: Final = (
 
 
 def node_template(pool: Obj, zone: str, cluster: Obj) -> dict[str, Any]:
-    """Return the Node that a new machine of a node pool in a zone becomes once it is ready."""
+    """Return the template of the ready Nodes of a node pool in a zone."""
     catalog = catalog_of(cluster)
     machine = machine_of(pool, catalog)
     pods, node_system = pool["spec"].get("maxPodsPerNode", DEFAULT_PODS_PER_NODE), catalog.node_system
@@ -183,7 +183,7 @@ def registered_node(instance: Obj, pool: Obj, cluster: Obj, now: Instant) -> dic
 
 
 def awaits_drivers(node: Obj) -> bool:
-    """Return whether a Node's condition Ready is False because its kubelet starts, as while drivers are installed.
+    """Return whether a Node is not ready because its kubelet starts, for example while drivers are installed.
 
     A Node that shuts down has the same reason but another message.
     """

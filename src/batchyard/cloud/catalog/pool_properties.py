@@ -38,13 +38,13 @@ def has_its_accelerator(pool: Obj, catalog: Catalog) -> bool:
 
 
 def zones_of(pool: Obj, cluster: Obj) -> Sequence[str]:
-    """Return the zones of a node pool, by default the Cluster's; a multi-host TPU slice uses only the first one."""
+    """Return the zones of a node pool, by default the Cluster's."""
     zones: Sequence[str] = pool["spec"].get("zones") or cluster["spec"]["zones"]
     return zones
 
 
 def is_autoscaled(pool: Obj) -> bool:
-    """Return whether the autoscaler sets a node pool's size; otherwise the pool has nodeCount machines in each zone."""
+    """Return whether the autoscaler sets a node pool's size."""
     return pool["spec"].get("autoscaling") is not None
 
 

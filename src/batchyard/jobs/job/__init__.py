@@ -1,4 +1,4 @@
-"""Controller of batch/v1 Jobs, as in Kubernetes. Its decisions are pure functions of a Job and the pods of the Job.
+"""Controller of batch/v1 Jobs, as in Kubernetes.
 
 - spec: the spec of a Job with defaults, the pods of the Job, and its observed state
 - plan: the next changes of the pods and the status of a Job

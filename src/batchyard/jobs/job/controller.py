@@ -202,7 +202,7 @@ class RelevantJobPods:
         return max(now, self._reconcile_at if self._wake_at is None else min(self._reconcile_at, self._wake_at))
 
     def record_job(self, job: meta.Obj) -> None:
-        """Record from the Job's spec whether one more succeeded pod can end the Job or lets it create another pod."""
+        """Record that the Job is known, and whether its spec requires a reconcile after each succeeded pod."""
         spec = job_spec(job)
         self.job_is_known = True
         self._needs_successes = bool(spec.success_rules) or (spec.completions or 0) > spec.parallelism
@@ -319,7 +319,7 @@ def _has_same_containers(event: WatchEvent) -> bool:
 
 
 class OrphanPodIndex:
-    """Index of the pods without a controller, and of the Jobs with manual selectors, which may adopt any such pod."""
+    """Index of the pods without a controller, and of the unfinished Jobs with manual selectors."""
 
     def __init__(self) -> None:
         #: Orphan pods by namespace and by the Job name in their label ('' for Jobs with manual selectors).
@@ -417,7 +417,7 @@ class JobPodController:
         self._jobs_by_priority_class: dict[str, dict[meta.Key, None]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return the keys of the Jobs to reconcile, and of a pod that may have to lose its owner or Job finalizer."""
+        """Update the indexes; return the keys of Jobs to reconcile, and of a pod whose owner must be checked."""
         if event.key.kind == scheme.PRIORITY_CLASS:
             return list(self._jobs_by_priority_class.get(event.key.name, ())) if event.type is EventType.ADDED else ()
         if event.key.kind == scheme.JOB:

@@ -63,7 +63,10 @@ class JobIntegration:
         return [pod_set if parallelism_min is None else {**pod_set, "minCount": parallelism_min}]
 
     def reclaimable_pods(self, job: Obj) -> list[dict[str, Any]]:
-        """Return how many parallel pods the remaining completions do not need, as `reclaimablePods`; [] if none."""
+        """Return, as `reclaimablePods`, how many parallel pods the remaining completions do not need; [] if none.
+
+        A Job whose parallelism is 1, or none of whose pods has ended, has no reclaimable pods.
+        """
         parallelism: int = job["spec"].get("parallelism", 1)
         completions: int = job["spec"].get("completions", parallelism)
         ended_count = _ended_count(job, completions)

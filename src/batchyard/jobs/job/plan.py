@@ -261,7 +261,7 @@ def releasable_pods(job: ObservedJob, outcome: JobOutcome | None) -> list[JobPod
 
 
 def termination_fields(job: ObservedJob, outcome: JobOutcome | None) -> dict[str, Any]:
-    """Return the Job status fields that count succeeded and failed pods, with unrecorded terminations added."""
+    """Return the Job status fields that count ended pods and record new terminations; at most 500 uids are recorded."""
     records = {pod.uid: _termination_record(pod, job, outcome) for pod in job.pods if pod.tracked}
     spec, uncounted_uids = job.spec, job.status.get("uncountedTerminatedPods") or {}
     status_fields: dict[str, Any] = {}
@@ -338,7 +338,7 @@ class PodChanges(NamedTuple):
     """The pods that a Job creates and deletes now, and when to reconcile it again (None: only after an event)."""
 
     to_create: Sequence[NewPod] = ()
-    #: Surplus pods to delete, which do not count as failures.
+    #: Pods to delete that do not count as failures.
     to_dismiss: Sequence[JobPod] = ()
     #: Pods that a failing Job deletes, which count as failures.
     to_delete: Sequence[JobPod] = ()

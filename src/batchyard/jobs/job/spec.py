@@ -173,7 +173,7 @@ def count_common(a: Spans, b: Spans) -> int:
 
 
 def unused_indexes(spans: Spans, count: int, completions: int) -> list[int]:
-    """Return the lowest `count` completion indexes, below `completions`, that are not in the set."""
+    """Return at most `count` completion indexes that are not in the set: the lowest ones below `completions`."""
     free_indexes: list[int] = []
     candidate_index = 0
     for first, last in (*spans, (completions, completions)):
@@ -213,7 +213,7 @@ class PolicyDecision(NamedTuple):
 
 
 def policy_decision(rules: Sequence[PolicyRule] | None, pod: Obj) -> PolicyDecision:
-    """Return the action of the first pod failure policy rule that matches a failed pod; '' if no rule matches."""
+    """Return the decision of the first pod failure policy rule that matches a pod; its action is '' if none matches."""
     for number, rule in enumerate(rules or ()):
         status = pod.get("status") or {}
         exit_code_rule, condition_patterns = rule.get("onExitCodes"), rule.get("onPodConditions")

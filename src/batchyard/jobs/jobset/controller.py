@@ -1,7 +1,7 @@
 """JobSet controller: creates the Jobs of JobSets, and reacts to the completion and failure of these Jobs.
 
 Each reconcile takes the same steps as upstream (pkg/controllers/jobset_controller.go of JobSet), and writes the status
-once, at the end. The module `policies` decides when a JobSet starts its Jobs, restarts, completes or fails.
+at most once, at the end. The module `policies` decides when a JobSet starts its Jobs, restarts, completes or fails.
 """
 
 import hashlib

@@ -49,8 +49,7 @@ class PlacementReader(Protocol):
 def with_priority_label(pod: meta.Obj) -> meta.Obj:
     """Return a JobSet's pod with its priority as a label, by which pod anti-affinity can select pods of that priority.
 
-    A pod that the webhooks do not handle is returned unchanged. The pod already has a priority, because the built-in
-    admission plugins of the API server run first.
+    A pod without a priority, or that the webhooks do not handle, is returned unchanged.
     """
     annotations = pod["metadata"].get("annotations") or {}
     priority = pod["spec"].get("priority")
@@ -61,7 +60,9 @@ def with_priority_label(pod: meta.Obj) -> meta.Obj:
 
 
 def mutate_pod(pod: meta.Obj, reader: PlacementReader) -> meta.Obj:
-    """Return the pod as JobSet's mutating webhook changes it: leaders get affinity terms, followers a node selector.
+    """Return the pod as JobSet's mutating webhook changes it: with its priority as a label, and placement rules.
+
+    Leaders get affinity terms. Followers get a node selector if their leader has a node.
 
     Raises Forbidden if the node of a follower's leader does not exist or lacks the topology label.
     """
@@ -232,7 +233,7 @@ class ExclusivePlacementController:
         return (event.key,) if event.type is not EventType.DELETED and is_scheduled_leader(event.obj) else ()
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Delete all followers, with DisruptionTarget=True, if one does not select the leader's topology domain."""
+        """Set DisruptionTarget=True on all followers and delete them, if one does not select the leader's domain."""
         leader = reader.get(key)
         owner_reference = None if leader is None else meta.controller_of(leader)
         if leader is None or owner_reference is None or not is_scheduled_leader(leader):

@@ -1,8 +1,9 @@
 """JobSet policies (failure, startup, success, resumption), and the next status of a JobSet during a reconcile.
 
 The failure policy applies the action of the first rule that matches a failed Job; the message names the matching Job
-that failed first. A policy without a matching rule restarts the JobSet, and a JobSet without a policy fails. The action
-RestartJob and its variant belong to a disabled feature gate: JobSets that use them are rejected on creation.
+that failed first. A policy without a matching rule restarts the JobSet up to maxRestarts times. A JobSet without a
+policy fails. The action RestartJob and its variant belong to a disabled feature gate: JobSets that use them are
+rejected on creation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +30,7 @@ ReplicatedJobCounts = dict[str, Any]
 
 
 def replicated_statuses(jobset: Obj, children: ChildJobs) -> dict[str, ReplicatedJobCounts]:
-    """Return the items of `replicatedJobsStatus`, by name: how many Jobs are ready, succeeded, failed and so on."""
+    """Return the items of `replicatedJobsStatus`, by name: the numbers of Jobs by state."""
     counts_by_name: dict[str, ReplicatedJobCounts] = {
         each["name"]: {"name": each["name"], "ready": 0, "succeeded": 0, "failed": 0, "active": 0, "suspended": 0}
         for each in replicated_jobs(jobset)
@@ -126,7 +127,7 @@ class JobSetStatusDraft:
         self.events.append(JobSetEvent(_WARNING_EVENT, *action))
 
     def end_restart(self) -> None:
-        """Set the JobSet's restart condition to False, because all its Jobs are ready."""
+        """Set the JobSet's restart condition, if it has one, to False, because all its Jobs are ready."""
         self._set_condition(spec.RESTARTING, False, spec.RESTARTED)
 
     def suspend(self) -> None:
@@ -135,7 +136,7 @@ class JobSetStatusDraft:
         self._set_condition(spec.RESTARTING, False, spec.RESTART_ENDED_BY_SUSPENSION)
 
     def resume(self) -> None:
-        """Set the JobSet's Suspended condition to False."""
+        """Set the JobSet's Suspended condition, if it has one, to False."""
         self._set_condition(spec.SUSPENDED, False, spec.JOBS_RESUMED)
 
     def start_in_order(self) -> None:
