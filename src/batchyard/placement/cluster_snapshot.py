@@ -146,8 +146,28 @@ class CandidateNodes:
             heappush(self._heap, (-score, name))
 
 
+class NodeShortages:
+    """Which resources or host ports each node lacks for pods of one PodShape, computed again after a node changes."""
+
+    def __init__(self, shape: PodShape, node_changes: NodeGenerations) -> None:
+        self._shape = shape
+        self._changes = node_changes
+        self._evaluated_generation = node_changes.latest
+        self._failure_by_node: dict[str, node_filters.FilterFailure | None] = {}
+
+    def find(self, node: NodeInfo) -> node_filters.FilterFailure | None:
+        """Return what a node of the snapshot lacks for the pods; None if it has enough free resources."""
+        if self._evaluated_generation != self._changes.latest:
+            for name in self._changes.changed_since(self._evaluated_generation):
+                self._failure_by_node.pop(name, None)
+            self._evaluated_generation = self._changes.latest
+        if node.name not in self._failure_by_node:
+            self._failure_by_node[node.name] = node_filters.find_shortage(self._shape, node)
+        return self._failure_by_node[node.name]
+
+
 class CandidateNodesCache:
-    """LRU cache of static filter results by a pod's node rules, and of candidate nodes by a pod's requirements."""
+    """LRU cache of static filter results by a pod's node rules; of candidates and shortages by its requirements."""
 
     def __init__(
         self, nodes: Mapping[str, NodeInfo], node_changes: NodeGenerations, property_changes: NodeGenerations
@@ -157,6 +177,7 @@ class CandidateNodesCache:
         self._property_changes = property_changes
         self._static_results: dict[NodeRules, StaticFilterResults] = {}
         self._candidates: dict[tuple[PodShape, NodeScoring], CandidateNodes] = {}
+        self._shortages: dict[PodShape, NodeShortages] = {}
 
     def static_results(self, rules: NodeRules) -> StaticFilterResults:
         """Return the up-to-date static filter results for pods with the node rules `rules`."""
@@ -168,6 +189,16 @@ class CandidateNodesCache:
         self._static_results[rules] = static_results
         static_results.refresh()
         return static_results
+
+    def shortages_for(self, shape: PodShape) -> NodeShortages:
+        """Return the shortages of nodes for pods with the requirements `shape`."""
+        shortages = self._shortages.pop(shape, None)
+        if shortages is None:
+            if len(self._shortages) >= _CACHED_CANDIDATES_MAX:
+                del self._shortages[next(iter(self._shortages))]
+            shortages = NodeShortages(shape, self._changes)
+        self._shortages[shape] = shortages
+        return shortages
 
     def candidates_for(self, shape: PodShape, profile: NodeScoring) -> CandidateNodes:
         """Return the up-to-date candidate nodes for pods with the requirements `shape`, scored by `profile`."""

@@ -279,6 +279,7 @@ class PodFilters:
         self._pod = pod
         self._nodes = nodes
         self._static_results = nodes.candidate_cache.static_results(shape.rules)
+        self._shortages = nodes.candidate_cache.shortages_for(shape)
         self._spread: TopologySpreadFilter | None = None
         self._affinity: PodAffinityFilter | None = None
         if any(rule.is_hard for rule in shape.spread_rules):
@@ -289,11 +290,7 @@ class PodFilters:
 
     def find_obstacle(self, node: NodeInfo) -> node_filters.FilterFailure | None:
         """Return why a node rejects the pod, ignoring pods nominated to the node; None if the node accepts it."""
-        return (
-            self._static_results.obstacles[node.name]
-            or node_filters.find_shortage(self._pod.shape, node)
-            or self._find_conflict(node)
-        )
+        return self._static_results.obstacles[node.name] or self._shortages.find(node) or self._find_conflict(node)
 
     def find_obstacle_with_nominations(self, node: NodeInfo) -> node_filters.FilterFailure | None:
         """Return why a node rejects the pod, counting the pods nominated to the node; None if the node accepts it."""

@@ -93,11 +93,14 @@ def gpu_placement_for(trace: Trace, policy: GpuPolicyName) -> GpuPlacement:
 def fill_trace(trace: Trace, requested: Fraction, seed: int) -> TraceFill:
     """Return a trace whose pods request up to the fraction `requested` of all GPUs.
 
-    `seed` determines the order of the pods and of the nodes, and the pods that arrive again.
+    `seed` determines the order of the pods and of the nodes, and the pods that arrive again. Raise ValueError if the
+    trace has no GPUs, or no pods that request GPUs.
     """
     draws = SeededDraws(seed)
     nodes = _objects_of(trace, "Node")
     gpu_milli = sum(node_view(node).allocatable.get(GPU, 0) for node in nodes)
+    if not gpu_milli or not any(pod.shape.gpu_milli for pod in trace.pods):
+        raise ValueError("the trace has no nodes with GPUs, or no pods that request GPUs; use another trace")
     arriving_pods = _arriving_pods(trace.pods, requested * gpu_milli, draws)
     horizon = (len(arriving_pods) + 1) * SECOND
     renamed_nodes = map(_with_rank, nodes, _shuffled(range(len(nodes)), draws))
@@ -121,9 +124,8 @@ def _arriving_pods(pods: Sequence[TracedPod], requested_max: Fraction, draws: Se
 
 
 def _random_pods(pods: Sequence[TracedPod], draws: SeededDraws) -> Iterator[TracedPod]:
-    """Yield random pods, without end if any pod requests GPUs."""
-    while any(pod.shape.gpu_milli for pod in pods):
-        yield from (pods[draws.draw_below(len(pods))] for _ in pods)
+    while True:
+        yield pods[draws.draw_below(len(pods))]
 
 
 def _shuffled(items: Sequence[ItemT], draws: SeededDraws) -> list[ItemT]:
