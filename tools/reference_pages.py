@@ -35,20 +35,26 @@ _NAMES: Final[Mapping[str, tuple[str, str]]] = {
     "DELETE_AT": ("any object of a simulation", "when the object is deleted"),
     "RUNTIME": ("Jobs, JobSets, pods", "how long a simulated pod runs: `30m`"),
     "EXIT_CODE": ("pods", "the exit code of a simulated container; 0 by default"),
-    "CHECKPOINT_EVERY": ("Jobs, JobSets, pods", "the interval in which simulated pods save their work"),
+    "CHECKPOINT_EVERY": ("Jobs, JobSets, pods", "the interval at which simulated pods save their work"),
     "WORK_DONE": ("Jobs, JobSets", "the saved work of simulated pods; written by the simulator"),
-    "WORK_FINALIZER": ("pods", "finalizer until the work of a simulated pod is saved"),
-    "GPU_MILLI": ("resource name", "thousandths of a GPU, for pods that share one"),
+    "WORK_FINALIZER": ("pods", "a finalizer that keeps a simulated pod until its work is saved"),
+    "GPU_MILLI": ("resource name", "thousandths of a GPU, for pods that share a GPU"),
     "GPU_INDEX": ("pods", "the indices of the GPUs that a pod with `gpu-milli` shares"),
-    "PROVIDED": ("objects that the platform creates", "a client that creates an object of that name replaces it"),
-    "INSTANCE_FINALIZER": ("Instances", "finalizer until the machine is off and its node is deleted"),
+    "PROVIDED": (
+        "objects that the platform creates",
+        "marks the object; if a client creates an object of the same name, it replaces this one",
+    ),
+    "INSTANCE_FINALIZER": (
+        "Instances",
+        "a finalizer that keeps the Instance until the machine is off and its node is deleted",
+    ),
     "INITIAL_INSTANCE": ("Instances", "marks the machines that exist from the start"),
     "RESIZE_REQUEST_UID": ("Instances", "the uid of the ResizeRequest that created the machine"),
-    "NODE_POOL_FINALIZER": ("NodePools", "finalizer until the pool has no machines"),
+    "NODE_POOL_FINALIZER": ("NodePools", "a finalizer that keeps the pool until it has no machines"),
     "APPLIED_NODE_POOLS": ("Clusters", "a hash of each row of `spec.nodePools` that the platform has applied, as JSON"),
     "PRICE": ("nodes", "the price of the node in dollars an hour"),
     "HELD_BY": ("LocalQueues", "the Budget that holds the queue"),
-    "STOP_POLICY_BEFORE": ("LocalQueues", "the `stopPolicy` before a Budget held the queue"),
+    "STOP_POLICY_BEFORE": ("LocalQueues", "the `stopPolicy` that the queue had before a Budget held it"),
     "PRIORITY_BOOST": ("Workloads", "the priority that a Budget adds; negative for demoted Workloads"),
 }
 #: The environment variables that commands read beside those of their options.
@@ -56,7 +62,7 @@ _ENVIRONMENT: Final = (
     (
         "BATCHYARD_NODE_WITHOUT",
         "up --cluster local",
-        "what pods of this machine do without, names separated by commas, such as `userns,podman`",
+        "names of capabilities that the node does not use, separated by commas, such as `userns,podman`",
     ),
 )
 
@@ -338,7 +344,7 @@ def _configuration() -> Iterator[str]:
     yield from (
         "## Feature gates",
         "",
-        "These are the defaults of Kueue 0.19. If a Configuration sets another value, the command reports it.",
+        "These are the defaults of Kueue 0.19. The command reports gates for which a Configuration sets another value.",
         "",
     )
     gates = ((f"`{name}`", str(value).lower()) for name, value in sorted(_feature_gates().items()))
@@ -359,7 +365,7 @@ def _events() -> Iterator[str]:
     yield from ("## The event log of a simulation", "")
     yield from (
         "`batchyard simulate --events FILE` writes one JSON object per line, with `time` in seconds.",
-        "Its `event` is one of:",
+        "The field `event` has one of these values:",
         "",
     )
     names = sorted(set(_log_names()))

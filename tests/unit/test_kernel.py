@@ -94,7 +94,7 @@ def test_endless_instant_raises_error_with_its_work() -> None:
         kernel.call_soon(again)
 
     kernel.call_soon(again)
-    with pytest.raises(EndlessInstant, match=r"more than 100 callbacks ran at instant 7.*again"):
+    with pytest.raises(EndlessInstant, match=r"more than 100 callbacks ran at one time, .*again"):
         kernel.run()
     assert kernel.steps == 100
     with pytest.raises(EndlessInstant):

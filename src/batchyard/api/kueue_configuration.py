@@ -34,8 +34,10 @@ def read_configuration(file_name: str, text: str) -> Obj:
     """
     documents = list(read_documents(text))
     if len(documents) != 1:
-        problem = "the file is empty" if not documents else f"the file has {len(documents)} YAML documents, not one"
-        raise InvalidConfiguration(f"{file_name}: {problem}; {_HEADER_REMEDY}, and write a single document")
+        problem = f"the file is empty; {_HEADER_REMEDY}"
+        if documents:
+            problem = f"the file has {len(documents)} YAML documents, not one; keep only the Configuration"
+        raise InvalidConfiguration(f"{file_name}: {problem}")
     document = documents[0]
     configuration, errors = (None, document.faults) if document.faults else _decode_configuration(document.value)
     if configuration is None or errors:

@@ -248,7 +248,7 @@ class ModelStream:
         try:
             model = self._compute_model()
         except Exception:  # noqa: BLE001 - ends only this stream; its client reconnects
-            _LOG.exception("cannot compute a dashboard model; its stream ends")
+            _LOG.exception("cannot compute the model of a dashboard page; its stream ends, and the page reconnects")
             model = None
         if model is None:
             self.end()

@@ -145,7 +145,7 @@ class DashboardActions:
         constant = _KINDS.get(kind)
         obj = None if constant is None else self._objects.get(Key(constant, namespace, name))
         if obj is None or not self._is_allowed(user, "get", key_of(obj)):
-            raise StatusError(404, "NotFound", "not found, or not visible to you")
+            raise StatusError(404, "NotFound", f"{kind} {name} not found, or not visible to you: reload the page")
         return obj
 
     def _is_allowed(self, user: UserInfo, verb: str, target: Key) -> bool:
@@ -187,13 +187,18 @@ class DashboardActions:
 
     def _plan_priority_change(self, workload: Obj, class_name: str) -> PlannedWrite:
         if not follows_priority_label(workload, has_quota_reservation(workload)):
-            message = "its priority comes from the PriorityClass of its pods, or it holds quota without a class"
-            raise StatusError(409, "Conflict", f"the priority cannot be changed now: {message}")
+            has_pod_class = workload["spec"].get("priorityClassRef") is not None
+            pod_class_text = "it comes from the PriorityClass of its pods: cancel its job, and create it with another"
+            no_class_text = "it holds quota without a WorkloadPriorityClass: stop it first"
+            message = pod_class_text if has_pod_class else no_class_text
+            raise StatusError(
+                409, "Conflict", f"the priority of Workload {workload['metadata']['name']} cannot be changed: {message}"
+            )
         if not class_name:  # offered without values: the user types the name
             return PlannedWrite("PATCH", _owner_key(workload) or key_of(workload), {})
         priority_class = self._objects.get(Key(scheme.WORKLOAD_PRIORITY_CLASS, "", class_name))
         if priority_class is None:
-            raise bad_request(f"value: WorkloadPriorityClass {class_name!r} does not exist")
+            raise bad_request(f"value: WorkloadPriorityClass {class_name!r} does not exist: use another, or create it")
         owner = _owner_key(workload)
         if owner is not None:
             metadata = {"uid": _owner_reference(workload)["uid"], "labels": {well_known.PRIORITY_CLASS: class_name}}

@@ -241,5 +241,6 @@ def step_of(item: Any, schema: MergeSchema) -> str:
         if key_value is not None:
             keys[name] = key_value
     if not keys:
-        raise bad_request(f"associative list with keys has an element that omits all key fields {list(schema.keys)}")
+        keys_text = " ".join(_encode(key).decode() for key in schema.keys)
+        raise bad_request(f"associative list with keys has an element that omits all key fields [{keys_text}]")
     return f"k:{_encode(keys).decode()}"

@@ -208,7 +208,7 @@ def _apply_directive(patch: Mapping[str, Any]) -> dict[str, Any]:
             return {name: new_value for name, new_value in patch.items() if name != _DIRECTIVE_KEY}
         case "delete":
             return {}
-    raise request.bad_request(f"unknown patch type: {patch[_DIRECTIVE_KEY]} in map: {dict(patch)}")
+    raise request.bad_request(f"unknown patch type: {_go_text(patch[_DIRECTIVE_KEY])} in map: {_go_text(patch)}")
 
 
 def _retain_keys(value: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
@@ -270,14 +270,27 @@ def _merge_items(
     return patch_items, merged_items
 
 
+def _go_text(value: Any) -> str:
+    """Return a JSON value as Go's verb %v prints it, such as `map[name:a ports:[80]]`."""
+    if value is None:
+        return "<nil>"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return f"map[{' '.join(f'{name}:{_go_text(value[name])}' for name in sorted(value))}]"
+    if isinstance(value, list):
+        return f"[{' '.join(map(_go_text, value))}]"
+    return str(value)
+
+
 def _directive_of(item: Any) -> str | None:
     if not isinstance(item, Mapping):
-        raise request.bad_request(f"an item of a list with a merge key is not an object: {item}")
+        raise request.bad_request(f"an item of a list with a merge key is not an object: {_go_text(item)}")
     directive = item.get(_DIRECTIVE_KEY)
     if directive == "merge":
         raise request.bad_request("merging lists cannot yet be specified in the patch")
     if directive not in (None, "replace", "delete"):
-        raise request.bad_request(f"unknown patch type: {directive} in map: {dict(item)}")
+        raise request.bad_request(f"unknown patch type: {_go_text(directive)} in map: {_go_text(item)}")
     return directive
 
 
@@ -285,7 +298,7 @@ def _item_key(item: Any, key: str) -> Any:
     if not key:
         return item
     if not isinstance(item, Mapping) or key not in item:
-        raise request.bad_request(f"map: {item} does not contain declared merge key: {key}")
+        raise request.bad_request(f"map: {_go_text(item)} does not contain declared merge key: {key}")
     return item[key]
 
 
@@ -295,8 +308,8 @@ def _check_element_order(element_order: Any, patch: Sequence[Any], key: str) -> 
     ordered_keys: Iterator[Any] = iter([_item_key(item, key) for item in element_order])
     patch_items = [item for item in patch if not key or _directive_of(item) is None]
     if patch and element_order and not all(_item_key(item, key) in ordered_keys for item in patch_items):
-        message = f"doesn't match {_ORDER_PREFIX.rstrip('/')} list:\n{element_order}\n"
-        raise request.bad_request(f"The order in patch list:\n{list(patch)}\n {message}")
+        message = f"doesn't match {_ORDER_PREFIX.rstrip('/')} list:\n{_go_text(element_order)}\n"
+        raise request.bad_request(f"The order in patch list:\n{_go_text(patch)}\n {message}")
 
 
 def _order_items(items: list[Any], element_order: Sequence[Any], previous_items: Sequence[Any], key: str) -> list[Any]:

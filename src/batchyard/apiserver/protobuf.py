@@ -181,7 +181,7 @@ def _decode_text(value: FieldValue) -> str:
     try:
         return _expect_bytes(value).decode()
     except UnicodeDecodeError as error:
-        raise BadMessage(f"a string is not valid UTF-8: {error}") from error
+        raise BadMessage(f"byte {error.start} of a string is not UTF-8") from error
 
 
 def _expect_bytes(value: FieldValue) -> bytes:
@@ -237,7 +237,11 @@ def _decode_raw_json(value: FieldValue) -> Any:
         if is_too_deep(raw.decode()):
             raise BadMessage(f"embedded JSON is nested more than {NESTING_MAX} levels deep")
         return _decode_json(raw) if raw else None
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise BadMessage(f"embedded JSON is invalid: byte {error.start} is not UTF-8") from error
+    except RecursionError as error:
+        raise BadMessage("embedded JSON is nested too deeply") from error
+    except msgspec.DecodeError as error:
         raise BadMessage(f"embedded JSON is invalid: {error}") from error
 
 

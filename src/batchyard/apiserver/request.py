@@ -388,7 +388,7 @@ def _dry_run_errors(dry_run_values: list[Any]) -> Iterator[FieldError]:
 def parse_delete_options(request: ApiRequest, body: Any) -> DeleteOptions:
     """Parse the options of a delete request; its body overrides its query. Raises StatusError if they are invalid."""
     if not isinstance(body, Mapping):
-        raise bad_request("the request body is not a DeleteOptions")
+        raise bad_request("the request body must be an object of kind DeleteOptions")
     options: dict[str, Any] = {
         name: request.query[name] for name in ("gracePeriodSeconds", "propagationPolicy") if name in request.query
     }
@@ -396,11 +396,13 @@ def parse_delete_options(request: ApiRequest, body: Any) -> DeleteOptions:
     options |= {"dryRun": [request.query["dryRun"]]} if "dryRun" in request.query else {}
     fields = {name: value for name, value in {**options, **body}.items() if value is not None}
     dry_run, preconditions = fields.get("dryRun", []), fields.get("preconditions", {})
-    if not isinstance(dry_run, list) or not isinstance(preconditions, Mapping):
-        raise bad_request("the request body is not a DeleteOptions")
+    if not isinstance(dry_run, list):
+        raise bad_request('dryRun of the DeleteOptions must be a list, such as ["All"]')
+    if not isinstance(preconditions, Mapping):
+        raise bad_request("preconditions of the DeleteOptions must be an object")
     uid, resource_version = preconditions.get("uid"), preconditions.get("resourceVersion")
     if not isinstance(uid, str | None) or not isinstance(resource_version, str | None):
-        raise bad_request("the request body is not a DeleteOptions")
+        raise bad_request("uid and resourceVersion in preconditions of the DeleteOptions must be strings")
     if errors := [*_dry_run_errors(dry_run), *_propagation_errors(fields)]:
         raise _invalid_options_error("DeleteOptions", errors)
     grace_period = _parse_grace_period(fields.get("gracePeriodSeconds"))
@@ -428,7 +430,7 @@ def _parse_grace_period(value: Any) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not str(value).removeprefix("-").isdecimal() or len(str(value)) > 10:
-        raise bad_request(f"gracePeriodSeconds is not a number of seconds: {value}")
+        raise bad_request(f"gracePeriodSeconds is {format_json(value)}: write a whole number of seconds, such as 30")
     return 1 if int(value) < 0 else int(value)
 
 

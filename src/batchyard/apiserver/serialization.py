@@ -79,7 +79,11 @@ def read_json(body: bytes) -> RequestBody:
         text = body.decode()
         check_json_limits(body)
         value = _decode_json_body(body)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise bad_request(f"the request body is not valid JSON: byte {error.start} is not UTF-8") from error
+    except RecursionError as error:
+        raise bad_request("the request body is not valid JSON: it is nested too deeply") from error
+    except msgspec.DecodeError as error:
         raise bad_request(f"the request body is not valid JSON: {error}") from error
     # Re-encoding differs if a field is duplicated, or numbers or escapes have another form. Only then is the slow check
     # for duplicates necessary.
@@ -96,7 +100,7 @@ def read_yaml(body: bytes) -> RequestBody:
     try:
         values = list(islice(yaml_documents.read_documents(body.decode(), yaml_documents.VALUES_MAX), _DOCUMENTS_MAX))
     except UnicodeDecodeError as error:
-        raise bad_request(f"error decoding YAML: {error}") from error
+        raise bad_request(f"error decoding YAML: byte {error.start} is not UTF-8") from error
     if len(values) != 1:
         count_text = "none" if not values else "several"
         raise bad_request(f"error decoding YAML: expected one document, found {count_text}")

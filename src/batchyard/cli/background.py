@@ -80,7 +80,7 @@ def _lock_log(log: Path) -> Iterator[None]:
     except BlockingIOError:
         output.fail(f"batchyard: {log.parent}: another `batchyard up --detach` is starting a platform; wait for it")
     except OSError as error:
-        output.fail(f"batchyard: {log}: {error.strerror}; check its permissions")
+        output.fail(f"batchyard: {log}: {error.strerror}; check the path, its permissions and the free disk space")
 
 
 def _fail_with_log(log: Path, log_offset: int, exit_code: int) -> NoReturn:
@@ -114,5 +114,5 @@ def require_running_platform(folder: Path) -> PlatformProcess:
     """Return the platform process of a data directory; the command exits if no platform runs there."""
     platform_process = running_process_in(folder)
     if platform_process is None:
-        output.fail(f"batchyard: no platform runs in {folder}; start one with `batchyard up`, or set --data-dir")
+        output.fail(f"batchyard: no platform runs in {folder}; start one with `batchyard up`, or set its --data-dir")
     return platform_process

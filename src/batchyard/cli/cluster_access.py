@@ -401,13 +401,13 @@ async def read_snapshot(target: ClusterTarget, handle_page: PageHandler) -> Snap
     finally:
         await transport.close()
     if scheme.CLUSTER_QUEUE in snapshot_result.unserved:
-        raise ClusterError("the API server does not serve ClusterQueues: install Kueue first")
+        raise ClusterError(f"{access.url} does not serve ClusterQueues: install Kueue first, or select another cluster")
     missing_kinds = [kind for kind in REQUIRED_KINDS if kind in snapshot_result.forbidden]
     if missing_kinds:
         names = ", ".join(f"{kind_info(kind).plural}.{kind_info(kind).group}" for kind in missing_kinds)
         raise ListPermissionError(
-            f"no permission to list {names} in all namespaces, which is required: ask for the verb `list` on these "
-            f"({snapshot_result.refusal})"
+            f"{access.url}: no permission to list {names} in all namespaces, which is required: ask for the verb "
+            f"`list` on these ({snapshot_result.refusal})"
         )
     snapshot_result.at = snapshot_result.at or wall_clock()
     return snapshot_result

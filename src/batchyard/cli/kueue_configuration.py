@@ -17,9 +17,10 @@ def read_configuration_file(file: Path) -> Obj:
     except InvalidConfiguration as invalid:
         output.fail(str(invalid))
     except OSError as error:
-        output.fail(f"batchyard: {file}: {error.strerror}; set --config to a file with Kueue's Configuration")
+        remedy = "set --config to a readable file with Kueue's Configuration"
+        output.fail(f"batchyard: {file}: {error.strerror}; {remedy}")
     except UnicodeDecodeError as error:
-        output.fail(f"batchyard: {file}: {error}; save the file as UTF-8")
+        output.fail(f"batchyard: {file}: the file is not text: byte {error.start} is not UTF-8; save the file as UTF-8")
 
 
 def read_kueue_settings(file: Path) -> kueue_configuration.KueueSettings:

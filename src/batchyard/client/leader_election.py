@@ -262,7 +262,8 @@ class Leadership:
         is_error_expected = response.code in _EXPECTED_ERROR_CODES or lease_in(response) is not None
         error_text = "" if is_error_expected else failure_reason(response)
         if error_text and error_text != self._last_error:
-            self.on_trouble(f"cannot read or write the Lease: {error_text}")
+            terms = self._elector.terms
+            self.on_trouble(f"cannot read or write the Lease {terms.namespace}/{terms.name}: {error_text}")
         self._last_error = error_text
 
     def _retry_delay(self) -> Duration:

@@ -461,7 +461,8 @@ class LocalClient:
             named_object = with_metadata(obj, name=generated_name(name_prefix, uid))
             if self._store.get(key_of(named_object)) is None:
                 return self._put_new_object(key_of(named_object), named_object, uid, target_store)
-        raise Conflict(f'{group_kind(obj)} "{name_prefix}": no free name was found in {_NAMES_TRIED_MAX} attempts')
+        problem = f'{group_kind(obj)} "{name_prefix}": no free name was found in {_NAMES_TRIED_MAX} attempts'
+        raise Conflict(f"{problem}; try again, or set another generateName")
 
     def _put_new_object(self, key: Key, obj: Obj, uid: str, target_store: WritableStore) -> Obj:
         new = with_server_metadata(obj, uid, self._kernel.now())

@@ -160,9 +160,11 @@ class VirtualEventLoop:
             heappop(work_heap)
 
     def _raise_endless_instant(self) -> NoReturn:
+        next_work = self._due_work[0]
+        name = getattr(getattr(next_work, "func", next_work), "__qualname__", type(next_work).__name__)
         raise EndlessInstant(
-            f"more than {self._work_per_instant_max:,} callbacks ran at instant {self._now}, so the clock "
-            f"does not advance; the next callback is {self._due_work[0]!r}"
+            f"the clock does not advance: more than {self._work_per_instant_max:,} callbacks ran at one time, "
+            f"and the next is {name}; this is a bug in batchyard: report it with the input"
         )
 
 

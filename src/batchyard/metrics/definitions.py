@@ -263,7 +263,7 @@ _KUEUE_METRICS: Final = (
     Metric(
         "cluster_queue_weighted_share",
         GAUGE,
-        "Borrowed quota divided by lendable quota, in thousandths, by weight; NaN for a borrower of weight 0",
+        "Borrowed quota divided by lendable quota and by weight, in thousandths; NaN for a borrower of weight 0",
         ("cluster_queue", "cohort", _ROLE_LABEL),
     ),
     Metric("local_queue_reserving_active_workloads", GAUGE, "Workloads with reserved quota", _LQ_LABELS),
@@ -302,7 +302,7 @@ _KUEUE_METRICS: Final = (
     Metric(
         "cohort_weighted_share",
         GAUGE,
-        "Borrowed quota divided by lendable quota, in thousandths, by weight; NaN for a borrower of weight 0",
+        "Borrowed quota divided by lendable quota and by weight, in thousandths; NaN for a borrower of weight 0",
         ("cohort", _ROLE_LABEL),
     ),
     Metric(

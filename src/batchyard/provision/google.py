@@ -161,9 +161,11 @@ def _image_errors(google: GoogleSettings) -> Iterator[FieldError]:
         if image.repository and not _REPOSITORY_PATTERN.fullmatch(image.repository):
             problem = f"{format_value(image.repository)} is not a valid repository name"
             yield FieldError(f"{path}.repository", problem, _REPOSITORY_REMEDY)
-        if image.location and not (image.repository and _LOCATION_PATTERN.fullmatch(image.location)):
-            problem = f"{format_value(image.location)} is not a valid location, or no repository is set"
-            yield FieldError(f"{path}.location", problem, "set repository too, and use a location such as us")
+        if image.location and not image.repository:
+            yield FieldError(f"{path}.location", "location is set, but repository is not", "set repository too")
+        if image.location and not _LOCATION_PATTERN.fullmatch(image.location):
+            problem = f"{format_value(image.location)} is not a valid location"
+            yield FieldError(f"{path}.location", problem, "use a location such as us")
 
 
 def _submission_errors(cluster: Part, google: GoogleSettings) -> Iterator[FieldError]:

@@ -378,8 +378,11 @@ def read_platform(source: PlatformSource, project: str = "") -> model.PlatformMo
     """
     documents = list(read_documents(source.text))
     if len(documents) != 1:
-        problem = "the file is empty" if not documents else f"the file has {len(documents)} YAML documents, not one"
-        raise InvalidPlatformError([PlatformFault(source.name, 0, FieldError("", problem, _EXAMPLE_REMEDY))])
+        error = FieldError("", "the file is empty", _EXAMPLE_REMEDY)
+        if documents:
+            problem = f"the file has {len(documents)} YAML documents, not one"
+            error = FieldError("", problem, "keep only the Platform in this file")
+        raise InvalidPlatformError([PlatformFault(source.name, 0, error)])
     document = documents[0]
     platform, errors = _read_platform(document, project)
     if platform is None or errors:

@@ -438,7 +438,7 @@ def _build_view(
     """
     run_root = f"{paths.run}/root"
     if root:
-        _check_root_filesystem(root)
+        _check_root_filesystem(root, spec["image"]["name"])
         resolve_path = partial(unpacking.resolve_in_root, root)
         spec = nesting.attach_nested_mounts(spec, resolve_path, paths.run)
         return spec, bubblewrap.ContainerView(
@@ -458,11 +458,13 @@ def _build_view(
     )
 
 
-def _check_root_filesystem(root: str) -> None:
+def _check_root_filesystem(root: str, image: str) -> None:
     """Raise ValueError if /proc, /sys or /dev of an image is a symbolic link: containers get mounts at these paths."""
     for name in ("proc", "sys", "dev"):
         if os.path.islink(f"{root}/{name}"):
-            raise ValueError(f"/{name} in the image is a symbolic link; it must be a directory or missing")
+            raise ValueError(
+                f"/{name} in the image {image} is a symbolic link: replace it by a directory, or remove it"
+            )
 
 
 def _enter_pod(run: ShimRun, namespaces: int) -> int:

@@ -48,7 +48,7 @@ class ShimRun:
             state_dir.write_json(self.folder, "state.json", self.state)
         except OSError as failure:
             if failure.errno != errno.ENOENT:
-                state_dir.log_error(self.node, f"state.json of run {self.path} cannot be written: {failure}")
+                state_dir.log_error(self.node, f"state.json of run {self.path} cannot be written: {failure.strerror}")
             return False
         return True
 

@@ -426,7 +426,7 @@ class Spawner:
         try:
             shim_pid = os.fork()
         except OSError as failure:
-            state_dir.log_error(self._node, f"cannot fork the shim of run {path}: {failure}; retrying")
+            state_dir.log_error(self._node, f"cannot fork the shim of run {path}: {failure.strerror}; retrying")
             self._loop.call_later(_FORK_RETRY_SECONDS, partial(self._fork_shim, path))
             return
         if shim_pid == 0:
@@ -440,7 +440,7 @@ class Spawner:
             try:
                 child_pid = os.fork()
             except OSError as failure:
-                state_dir.log_error(self._node, f"cannot fork the host of an exec session: {failure}")
+                state_dir.log_error(self._node, f"cannot fork the host of an exec session: {failure.strerror}")
                 return  # the client sees the connection closed
             if child_pid == 0:
                 self._close_inherited_fds()

@@ -1,5 +1,6 @@
 """Random scenarios for tests: queues, Cohorts, flavors, and users who change them, without nodes."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
@@ -30,6 +31,20 @@ class RandomSource(Protocol):
 
     def draw_below(self, stop: int) -> int:
         """Return a random integer from 0 to `stop` - 1."""
+
+
+class SeededDraws:
+    """A source of reproducible random numbers, which depend on a seed alone."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._draw_count = 0
+
+    def draw_below(self, stop: int) -> int:
+        """Return a random integer from 0 to `stop` - 1."""
+        self._draw_count += 1
+        digest = hashlib.blake2b(f"{self._seed}/{self._draw_count}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest) % stop
 
 
 class RandomChoices:

@@ -165,13 +165,12 @@ def _machine_errors(name: str, path: str, targets: PossibleFaultTargets) -> Iter
 
 
 def _unknown_target(path: str, kind: str, name: str, known_names: Collection[str]) -> FieldError:
-    close_matches = get_close_matches(name, list(known_names), 1)
-    spelling_hint = (
-        f"did you mean {close_matches[0]!r}?"
-        if close_matches
-        else f"use a {kind} of the Cluster, such as {min(known_names)!r}"
-    )
-    return FieldError(path, f"unknown {kind} {name!r}", spelling_hint if known_names else f"the Cluster has no {kind}")
+    remedy = f"add a {kind} to the Cluster, which has none"
+    if close_matches := get_close_matches(name, list(known_names), 1):
+        remedy = f"did you mean {close_matches[0]!r}?"
+    elif known_names:
+        remedy = f"use a {kind} of the Cluster, such as {min(known_names)!r}"
+    return FieldError(path, f"unknown {kind} {name!r}", remedy)
 
 
 # The field `waitForPodsReady` of a Scenario: as in Kueue's Configuration, but off by default.

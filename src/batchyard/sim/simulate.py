@@ -80,10 +80,10 @@ def simulate(
     """Simulate manifests in virtual time, and return the result.
 
     Sources are files, folders (all manifests below them), manifest text (multi-line YAML, or JSON), or objects as
-    dicts. `until` ends the run (`"2h"`, or seconds). Without it the run ends at the scenario's horizon, or when no
-    more events are scheduled. With `on_preemption_loop="stop"`, it also ends when Workloads preempt each other
-    endlessly. `events` is called with each event as it happens. With `record=False` the result contains no events,
-    which saves time and memory in large runs.
+    dicts. `until` is the time at which the run ends (`"2h"`, or seconds). Without `until`, the run ends at the horizon
+    of the scenario, or when no more events are scheduled. With `on_preemption_loop="stop"`, the run also ends when
+    Workloads preempt each other endlessly. `events` is called with each event as it happens. With `record=False`, the
+    result contains no events, which saves time and memory in large runs.
 
     Raise InvalidScenario with all errors in the sources, ValueError for an invalid `until` or `on_preemption_loop`.
 

@@ -14,13 +14,13 @@ equal scores, so the nodes get random names. Source: Weng et al., Beware of Frag
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
-from itertools import accumulate, chain
-from typing import Any, TypeVar
+from itertools import accumulate, chain, count
+from typing import Any
 
 from batchyard.api import well_known
 from batchyard.api.meta import Obj, with_path
 from batchyard.api.views.node import node_view
-from batchyard.base.draws import SeededDraws
+from batchyard.base import draw_integer
 from batchyard.base.instant import SECOND, Duration
 from batchyard.placement.gpu_policies import ExpectedPod, GpuPlacement, GpuPolicyName, LargestNode
 from batchyard.placement.node_info import WHOLE_GPU
@@ -29,9 +29,6 @@ from batchyard.sim.simulate import Simulation, SimulationOptions
 from batchyard.sim.trace_report import ALL_NODES, FleetPoint, TraceWatch, with_api_names
 from batchyard.sim.traces import GPU, MODEL, PodMix, Trace, TracedPod
 from batchyard.sim.world import EPOCH
-
-ItemT = TypeVar("ItemT")
-
 
 @dataclass(frozen=True, slots=True)
 class TraceFill:
@@ -96,14 +93,14 @@ def fill_trace(trace: Trace, requested: Fraction, seed: int) -> TraceFill:
     `seed` determines the order of the pods and of the nodes, and the pods that arrive again. Raise ValueError if the
     trace has no GPUs, or no pods that request GPUs.
     """
-    draws = SeededDraws(seed)
     nodes = _objects_of(trace, "Node")
     gpu_milli = sum(node_view(node).allocatable.get(GPU, 0) for node in nodes)
     if not gpu_milli or not any(pod.shape.gpu_milli for pod in trace.pods):
         raise ValueError("the trace has no nodes with GPUs, or no pods that request GPUs; use another trace")
-    arriving_pods = _arriving_pods(trace.pods, requested * gpu_milli, draws)
+    arriving_pods = _arriving_pods(trace.pods, requested * gpu_milli, seed)
     horizon = (len(arriving_pods) + 1) * SECOND
-    renamed_nodes = map(_with_rank, nodes, _shuffled(range(len(nodes)), draws))
+    nodes.sort(key=lambda node: draw_integer(seed, "node", node["metadata"]["name"]))
+    renamed_nodes = [_with_rank(node, rank) for rank, node in enumerate(nodes)]
     steps = [ScenarioStep(0, (*_objects_of(trace, "Namespace"), *renamed_nodes), ())]
     for manifest in _pod_manifests(trace, arriving_pods, horizon):
         steps.append(ScenarioStep(len(steps) * SECOND, (manifest,), ()))
@@ -112,10 +109,10 @@ def fill_trace(trace: Trace, requested: Fraction, seed: int) -> TraceFill:
     return TraceFill(scenario, trace.pods, arriving_pods, gpu_milli)
 
 
-def _arriving_pods(pods: Sequence[TracedPod], requested_max: Fraction, draws: SeededDraws) -> Sequence[TracedPod]:
+def _arriving_pods(pods: Sequence[TracedPod], requested_max: Fraction, seed: int) -> Sequence[TracedPod]:
     arriving_pods = []
     requested_milli = 0
-    for pod in chain(_shuffled(pods, draws), _random_pods(pods, draws)):
+    for pod in chain(sorted(pods, key=lambda pod: draw_integer(seed, "pod", pod.name)), _random_pods(pods, seed)):
         requested_milli += pod.shape.gpu_milli
         if requested_milli > requested_max:
             break
@@ -123,17 +120,9 @@ def _arriving_pods(pods: Sequence[TracedPod], requested_max: Fraction, draws: Se
     return arriving_pods
 
 
-def _random_pods(pods: Sequence[TracedPod], draws: SeededDraws) -> Iterator[TracedPod]:
-    while True:
-        yield pods[draws.draw_below(len(pods))]
-
-
-def _shuffled(items: Sequence[ItemT], draws: SeededDraws) -> list[ItemT]:
-    shuffled_items = list(items)
-    for last in range(len(shuffled_items) - 1, 0, -1):
-        chosen = draws.draw_below(last + 1)
-        shuffled_items[last], shuffled_items[chosen] = shuffled_items[chosen], shuffled_items[last]
-    return shuffled_items
+def _random_pods(pods: Sequence[TracedPod], seed: int) -> Iterator[TracedPod]:
+    for number in count():
+        yield pods[draw_integer(seed, "again", str(number)) % len(pods)]
 
 
 def _objects_of(trace: Trace, kind: str) -> list[Obj]:

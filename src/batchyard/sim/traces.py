@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from batchyard.api import scheme, well_known
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Key, Obj
+from batchyard.base.counts import pluralize
 from batchyard.base.instant import SECOND, Duration
 from batchyard.placement.node_info import WHOLE_GPU, choose_gpus
 from batchyard.sim.scenario import FileFault, InvalidScenario, Scenario, ScenarioStep, read_folder
@@ -219,16 +220,9 @@ def _read_table(name: str, text: str, tables: dict[Sequence[str], _TraceRows], f
     for row in reader:
         location = f"{name}:{reader.line_num}"
         if None in row or None in row.values():
-            faults.append(
-                FileFault(
-                    location,
-                    FieldError(
-                        "",
-                        f"the row does not have {len(field_names)} fields like the first line",
-                        "add the missing fields, or remove the row",
-                    ),
-                )
-            )
+            problem = f"the row does not have {len(field_names)} fields like the first line"
+            action = "remove the extra" if None in row else "add the missing"
+            faults.append(FileFault(location, FieldError("", problem, f"{action} fields, or remove the row")))
         else:
             rows.append((location, row))
 
@@ -239,9 +233,10 @@ def _columns_error(field_names: Sequence[str]) -> FieldError:
         return FieldError("", "the columns are those of neither nodes nor pods", remedy)
     is_pods = len({*_POD_COLUMNS} & set(field_names)) > len({*_NODE_COLUMNS} & set(field_names))
     table_name, columns = ("pods", _POD_COLUMNS) if is_pods else ("nodes", _NODE_COLUMNS)
-    missing = ", ".join(column for column in columns if column not in field_names)
-    remedy = f"add the missing columns to the first line and to each row, or rename similar columns to {missing}"
-    return FieldError("", f"the table of {table_name} lacks the columns {missing}", remedy)
+    missing_columns = [column for column in columns if column not in field_names]
+    missing, noun = ", ".join(missing_columns), pluralize("column", len(missing_columns))
+    remedy = f"add the missing {noun} to the first line and to each row, or rename similar columns to {missing}"
+    return FieldError("", f"the table of {table_name} lacks the {noun} {missing}", remedy)
 
 
 def _report_duplicates(rows: Sequence[tuple[str, TraceRow]], column: str, faults: list[FileFault]) -> None:
@@ -259,6 +254,14 @@ def _report_duplicates(rows: Sequence[tuple[str, TraceRow]], column: str, faults
             )
 
 
+class _RowError(ValueError):
+    """A value of a row is invalid."""
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        super().__init__(problem)
+        self.remedy = remedy
+
+
 ConvertedT = TypeVar("ConvertedT")
 
 
@@ -268,7 +271,7 @@ def _convert_row(
     try:
         return convert(row)
     except (ValueError, TypeError) as error:
-        remedy = "write whole numbers from 0, and times in seconds: creation, then scheduling, then deletion"
+        remedy = error.remedy if isinstance(error, _RowError) else "correct the row, or remove it"
         faults.append(FileFault(location, FieldError("", f"the row is invalid: {error}", remedy)))
         return None
 
@@ -330,7 +333,8 @@ def _pod_times(row: TraceRow, load: Fraction) -> tuple[Duration, Duration | None
     scheduled_at = _whole_number(row, "scheduled_time") * SECOND if row["scheduled_time"] else None
     if not created_at <= (created_at if scheduled_at is None else scheduled_at) <= deleted_at:
         times = f"creation_time {row['creation_time']}, scheduled_time {row['scheduled_time'] or '-'}"
-        raise ValueError(f"{times} and deletion_time {row['deletion_time']} are not in ascending order")
+        problem = f"{times} and deletion_time {row['deletion_time']} are not in ascending order"
+        raise _RowError(problem, "write the times in seconds: creation, then scheduling, then deletion")
     time_shift = created_at - created_at * load.denominator // load.numerator
     return created_at - time_shift, None if scheduled_at is None else scheduled_at - time_shift, deleted_at - time_shift
 
@@ -341,14 +345,15 @@ def _gpu_request(row: TraceRow) -> int:
     if count != 1:
         return count * WHOLE_GPU
     if not 1 <= gpu_milli <= WHOLE_GPU:
-        raise ValueError(f"gpu_milli is {row['gpu_milli']!r}, but must be from 1 to {WHOLE_GPU} for one GPU")
+        problem = f"gpu_milli is {row['gpu_milli']!r}, but must be from 1 to {WHOLE_GPU} for one GPU"
+        raise _RowError(problem, f"write the thousandths of a GPU, such as {WHOLE_GPU} for a whole one")
     return gpu_milli
 
 
 def _whole_number(row: TraceRow, column: str) -> int:
     text = row[column] or ""
     if not (text.isascii() and text.isdecimal()):
-        raise ValueError(f"{column} is {text!r}, not a whole number")
+        raise _RowError(f"{column} is {text!r}, not a whole number", "write a whole number from 0")
     return int(text)
 
 

@@ -4,6 +4,7 @@ A run applies the scenario's steps and processes events, until a given time or u
 At the end, the caller flushes batched writes of controllers with `World.settle`.
 """
 
+from itertools import count
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,7 +18,7 @@ from batchyard.api.meta import Key, Obj, find_condition, group_kind, key_of
 from batchyard.api.times import parse_time
 from batchyard.api.validation import validate_update
 from batchyard.api.views.workload import workload_view
-from batchyard.base.draws import SeededDraws
+from batchyard.base import draw_integer
 from batchyard.base.instant import Duration, Instant
 from batchyard.client.local import LocalClient
 from batchyard.cloud.simulated import simulated_cloud
@@ -27,7 +28,7 @@ from batchyard.interfaces.controller import EventRecord
 from batchyard.kubelet.simulated.durations import BareWorkloads
 from batchyard.kubelet.simulated.kubelet import SimulatedKubelets, container_delays_of
 from batchyard.kubelet.simulated.pod_status import NodeAgents
-from batchyard.placement.gpu_policies import make_gpu_policy
+from batchyard.placement.gpu_policies import DrawBelow, make_gpu_policy
 from batchyard.placement.node_filters import AutoscalingProfile
 from batchyard.scheduling.cycle import PreemptionLoop
 from batchyard.sim.event_log import EventLog, Record
@@ -397,10 +398,15 @@ def _settings_of(scenario: Scenario, state: State | None, seed: int) -> Platform
     return PlatformSettings(
         scenario.kueue,
         with_nodes=cluster is not None or "Node" in scenario.counts or (state is not None and state.has_nodes),
-        profile=profile if gpu_placement is None else make_gpu_policy(gpu_placement, SeededDraws(seed).draw_below),
+        profile=profile if gpu_placement is None else make_gpu_policy(gpu_placement, _draw_function(seed)),
         hotswap=scenario.hotswap,
         with_costs="Budget" in scenario.counts or (state is not None and bool(state.of_kind(scheme.BUDGET))),
     )
+
+
+def _draw_function(seed: int) -> DrawBelow:
+    numbers = count()
+    return lambda stop: draw_integer(seed, "placement", str(next(numbers))) % stop
 
 
 class _StepCallback:

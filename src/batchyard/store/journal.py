@@ -165,7 +165,8 @@ class RevisionJournal:
             journal_file.rename_durably(draft_path, self._path)
         except OSError as error:
             creation_error_text = f"{self._path} cannot be created: {error.strerror}"
-            raise journal_file.JournalError(f"{creation_error_text}; check its folder") from error
+            remedy = "check the permissions and the free disk space of its folder"
+            raise journal_file.JournalError(f"{creation_error_text}; {remedy}") from error
         return commit_record
 
     def _raise_revision(self, revision: int) -> journal_file.JournalContents:
@@ -230,7 +231,7 @@ class RevisionJournal:
             yield
         except OSError as error:
             mark_error_text = f"{self._path}: cannot write its commit mark: {error.strerror}"
-            raise journal_file.JournalError(f"{mark_error_text}; check the disk") from error
+            raise journal_file.JournalError(f"{mark_error_text}; check the disk and its free space") from error
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -279,7 +280,9 @@ def back_up(journal: Path, backup: Path) -> journal_file.JournalContents:
     Raises JournalError if the journal is missing or damaged, or if the backup exists or cannot be written.
     """
     if not journal.exists():
-        raise journal_file.JournalError(f"{journal} does not exist; pass the data directory of the journal")
+        raise journal_file.JournalError(
+            f"{journal} does not exist; set the data directory of a platform with --data-dir"
+        )
     _refuse_to_overwrite(backup)
     if not backup.parent.is_dir():
         raise journal_file.JournalError(f"{backup}: the folder {backup.parent} does not exist; create it first")
@@ -306,10 +309,11 @@ def restore_backup(backup: Path, journal: Path) -> journal_file.JournalContents:
     Raises JournalError if the backup is invalid, or if the journal exists or cannot be written.
     """
     if not backup.is_file():
-        raise journal_file.JournalError(f"{backup} does not exist; pass a file that `batchyard backup` wrote")
+        problem = "is not a file" if backup.exists() else "does not exist"
+        raise journal_file.JournalError(f"{backup} {problem}; pass a file that `batchyard backup` wrote")
     if any(backup.with_name(backup.name + suffix).exists() for suffix in ("-wal", "-journal")):
         raise journal_file.JournalError(
-            f"{backup} is not a backup: a SQLite log file is beside it; use `batchyard backup`"
+            f"{backup} is not a backup: a SQLite log file is beside it; pass a file that `batchyard backup` wrote"
         )
     with backup.open("rb") as file:
         if file.read(len(_SQLITE_FILE_HEADER)) != _SQLITE_FILE_HEADER:
@@ -359,7 +363,9 @@ def _temporary_file(path: Path) -> Iterator[Path]:
     try:
         fd, name = mkstemp(prefix=f".{path.name}.", suffix=".new", dir=path.parent)
     except OSError as error:
-        raise journal_file.JournalError(f"{path}: {error.strerror}; choose a writable folder") from error
+        raise journal_file.JournalError(
+            f"{path}: {error.strerror}; choose a writable folder with free space"
+        ) from error
     os.close(fd)
     draft_path = Path(name)
     try:

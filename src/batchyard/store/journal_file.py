@@ -62,7 +62,9 @@ class CommitMark:
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise JournalError(f"{path}: {error.strerror}; check that its folder exists and is writable") from error
+            raise JournalError(
+                f"{path}: {error.strerror}; check that its folder exists and that both are writable"
+            ) from error
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -285,7 +287,8 @@ def _check_file(path: Path, connection: sqlite3.Connection) -> None:
     if application_id != JOURNAL_APPLICATION_ID:
         raise JournalError(f"{path} is not a batchyard journal; choose another data directory")
     if version != JOURNAL_FORMAT:
-        raise JournalError(f"{path} has format {version} instead of {JOURNAL_FORMAT}; use the version that wrote it")
+        problem = f"{path} has journal format {version}, but this version of batchyard reads format {JOURNAL_FORMAT}"
+        raise JournalError(f"{problem}; use the version that wrote it")
 
 
 def _read_floor(path: Path, connection: sqlite3.Connection) -> CompactionFloor:

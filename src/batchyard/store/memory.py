@@ -326,9 +326,9 @@ class Store:
     def _check_copy(self, key: Key, obj: Obj | None) -> None:
         assert self._copies is not None
         if obj is not None and (stored_copy := self._copies[key]) != obj:
-            raise InvariantError(
-                f'{key.kind} "{key}" was changed in place after it was stored: {stored_copy} became {obj}'
-            )
+            fields = [field for field in {**stored_copy, **obj} if stored_copy.get(field) != obj.get(field)]
+            problem = f"was changed in place after it was stored, in {', '.join(fields)}"
+            raise InvariantError(f'{key.kind} "{key}" {problem}; write a changed copy instead')
 
 
 def _check_revision(key: Key, old_object: Obj | None, expected_revision: int) -> None:

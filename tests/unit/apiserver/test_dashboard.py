@@ -204,7 +204,7 @@ def test_exception_in_model_ends_stream_and_is_logged(
     page.change()
     page.kernel.run()
     assert stream.is_over
-    assert "cannot compute a dashboard model" in caplog.text
+    assert "cannot compute the model of a dashboard page" in caplog.text
 
 
 def test_static_files_have_security_headers() -> None:

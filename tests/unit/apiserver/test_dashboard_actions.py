@@ -157,7 +157,10 @@ def test_priority_is_set_on_the_job(page: Actions) -> None:
     assert job is not None
     assert job["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] == "urgent"
     missing = page.perform(EDITOR, page.workload, "priority", "none")
-    assert (missing.code, missing.body["message"]) == (400, "value: WorkloadPriorityClass 'none' does not exist")
+    assert (missing.code, missing.body["message"]) == (
+        400,
+        "value: WorkloadPriorityClass 'none' does not exist: use another, or create it",
+    )
 
 
 def test_queue_is_stopped_and_resumed(page: Actions) -> None:

@@ -282,11 +282,15 @@ def test_patch_that_removes_object_structure_is_rejected(api: Api, operation: di
         ({"preconditions": {"resourceVersion": "99"}}, 409, "the ResourceVersion in the precondition (99) does not"),
         ({"propagationPolicy": "Some"}, 422, 'Unsupported value: "Some": supported values: "Foreground"'),
         ({"propagationPolicy": "Orphan", "orphanDependents": True}, 422, "cannot be both set"),
-        ({"gracePeriodSeconds": "soon"}, 400, "gracePeriodSeconds is not a number of seconds: soon"),
-        ({"dryRun": "All"}, 400, "the request body is not a DeleteOptions"),
-        ({"preconditions": {"uid": ["x"]}}, 400, "the request body is not a DeleteOptions"),
-        ({"preconditions": {"resourceVersion": 99}}, 400, "the request body is not a DeleteOptions"),
-        ([], 400, "the request body is not a DeleteOptions"),
+        (
+            {"gracePeriodSeconds": "soon"},
+            400,
+            'gracePeriodSeconds is "soon": write a whole number of seconds, such as 30',
+        ),
+        ({"dryRun": "All"}, 400, 'dryRun of the DeleteOptions must be a list, such as ["All"]'),
+        ({"preconditions": {"uid": ["x"]}}, 400, "uid and resourceVersion in preconditions"),
+        ({"preconditions": {"resourceVersion": 99}}, 400, "uid and resourceVersion in preconditions"),
+        ([], 400, "the request body must be an object of kind DeleteOptions"),
     ],
 )
 def test_invalid_delete_options_are_rejected(api: Api, options: Any, code: int, reported: str) -> None:

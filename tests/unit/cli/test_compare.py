@@ -60,7 +60,7 @@ def test_nodes_and_costs_are_compared_with_clusters(batchyard: Batchyard) -> Non
     ("arguments", "stated"),
     [
         (PAIR, "it contains no Job, JobSet, Pod or Workload; pass a load for both with --trace"),
-        ((*PAIR, *LOAD, "--load", "2"), "--load scales a trace: set the folder of a trace with --trace"),
+        ((*PAIR, *LOAD, "--load", "2"), "set the folder of a trace with --trace, or remove --load"),
         ((PAIR[0], "none.yaml", *LOAD), "none.yaml: cannot be read: No such file or directory"),
     ],
 )

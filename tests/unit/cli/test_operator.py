@@ -35,7 +35,9 @@ def test_invalid_lease_durations_are_rejected() -> None:
 
 def test_unsupported_configuration_is_rejected(tmp_path: Path) -> None:
     file = tmp_path / "kueue.yaml"
-    assert "set --config to a file with Kueue's Configuration" in output_of_failure("operator", "--config", str(file))
+    assert "set --config to a readable file with Kueue's Configuration" in output_of_failure(
+        "operator", "--config", str(file)
+    )
     file.write_text(
         "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\nmanageJobsWithoutQueueName: true\n"
     )

@@ -41,7 +41,7 @@ def test_folder_with_foreign_files_is_left_unchanged(tmp_path: Path) -> None:
 def test_commands_without_running_platform_are_rejected(tmp_path: Path) -> None:
     for command in ("status", "down"):
         assert f"no platform runs in {tmp_path}" in output_of_failure(command, "--data-dir", str(tmp_path))
-    assert "does not exist; pass the data directory" in output_of_failure(
+    assert "does not exist; set the data directory" in output_of_failure(
         "backup", str(tmp_path / "b"), "--data-dir", str(tmp_path)
     )
 
@@ -87,10 +87,10 @@ def test_speed_above_limit_is_rejected() -> None:
 
 def test_unreadable_cluster_file_is_reported(tmp_path: Path) -> None:
     up = ("up", "--data-dir", str(tmp_path / "new"), "--cluster")
-    assert f"{tmp_path / 'none'}: No such file or directory; set --cluster to a file" in output_of_failure(
+    assert f"{tmp_path / 'none'}: No such file or directory; set --cluster to a readable file" in output_of_failure(
         *up, str(tmp_path / "none")
     )
-    assert f"{tmp_path}: Is a directory; set --cluster to a file" in output_of_failure(*up, str(tmp_path))
+    assert f"{tmp_path}: Is a directory; set --cluster to a readable file" in output_of_failure(*up, str(tmp_path))
 
 
 def test_concurrent_detached_start_is_reported(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_concurrent_detached_start_is_reported(tmp_path: Path) -> None:
     (tmp_path / "up.log").unlink()
     (tmp_path / "up.log").mkdir()
     reported = output_of_failure("up", "--data-dir", str(tmp_path), "--detach")
-    assert f"{tmp_path / 'up.log'}: Is a directory; check its permissions" in reported
+    assert f"{tmp_path / 'up.log'}: Is a directory; check the path, its permissions" in reported
 
 
 @pytest.mark.parametrize("address", ["192.0.2.1", "300.1.1.1", "127.0.0.1:80"])

@@ -139,7 +139,7 @@ def test_repeated_lease_error_is_reported_once() -> None:
     rivals.run(5)
     rivals.second.line.trouble = lambda _request: HttpResponse(403, b'{"message": "no rights"}')
     rivals.run(30)
-    assert rivals.second.troubles == ["cannot read or write the Lease: 403: no rights"]
+    assert rivals.second.troubles == ["cannot read or write the Lease team/batchyard: 403: no rights"]
 
 
 def test_renewed_lease_is_not_acquired_despite_clock_skew() -> None:

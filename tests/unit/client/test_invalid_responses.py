@@ -36,7 +36,10 @@ def test_html_response_with_200_does_not_elect_leader() -> None:
     rivals.run(30)
     assert rivals.second.reported == []
     assert rivals.second.troubles == [
-        "cannot read or write the Lease: the response is not from the Kubernetes API: <html>Log in</html>"
+        (
+            "cannot read or write the Lease team/batchyard: "
+            "the response is not from the Kubernetes API: <html>Log in</html>"
+        )
     ]
     rivals.first.line.trouble = rivals.second.line.trouble
     rivals.run(20)

@@ -94,7 +94,7 @@ def test_file_with_unknown_columns_is_rejected(tmp_path: Path) -> None:
 def test_missing_column_is_named(tmp_path: Path) -> None:
     (write_trace(tmp_path) / "more.csv").write_text("sn,cpu_milli,memory_mib,gpus,model\na,1,1,0,x\n")
     (fault,) = faults(tmp_path)
-    assert fault.startswith("/more.csv:1: the table of nodes lacks the columns gpu; add the missing columns")
+    assert fault.startswith("/more.csv:1: the table of nodes lacks the column gpu; add the missing column")
 
 
 def test_binary_file_is_rejected(tmp_path: Path) -> None:

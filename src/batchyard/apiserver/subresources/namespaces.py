@@ -69,10 +69,13 @@ class FinalizeHandler:
         if stored_object is None:
             raise not_found_error(_SERVED_KIND, name)
         if not isinstance(sent_object, Mapping) or sent_object.get("kind", "Namespace") != "Namespace":
-            raise bad_request("the request body is not a Namespace")
-        decoded_object = self._strategy.decode({**sent_object, "kind": "Namespace", "apiVersion": "v1"}, "").obj
-        if decoded_object is None or decoded_object["metadata"].get("name") != name:
-            raise bad_request(f"the request body is not a valid Namespace with the name {name} of the path")
+            raise bad_request("the request body must be an object of kind Namespace")
+        decoding = self._strategy.decode({**sent_object, "kind": "Namespace", "apiVersion": "v1"}, "")
+        decoded_object = decoding.obj
+        if decoded_object is None:
+            raise bad_request(f"the request body is not a valid Namespace: {'; '.join(map(str, decoding.faults))}")
+        if decoded_object["metadata"].get("name") != name:
+            raise bad_request(f"metadata.name of the Namespace must be the name on the URL, {name}")
         has_finalizer = FINALIZER in finalizers_of(decoded_object)
         new = with_finalizer(stored_object, FINALIZER) if has_finalizer else without_finalizer(stored_object, FINALIZER)
         new = {**new, "spec": decoded_object.get("spec") or {}}

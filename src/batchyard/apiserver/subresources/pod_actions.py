@@ -137,19 +137,19 @@ class BindingHandlers:
 def _read_binding(request: api_request.ApiRequest) -> Mapping[str, Any]:
     binding = read_body(request).value
     if not isinstance(binding, Mapping) or binding.get("kind", _KIND) != _KIND:
-        raise api_request.bad_request("the request body is not a Binding")
+        raise api_request.bad_request("the request body must be an object of kind Binding")
     metadata = binding.get("metadata") or {}
     if not isinstance(metadata, Mapping):
-        raise api_request.bad_request("the metadata of the Binding is not an object")
+        raise api_request.bad_request("metadata of the Binding must be an object")
     annotations = metadata.get("annotations") or {}
     if not isinstance(annotations, Mapping) or not all(isinstance(text, str) for text in annotations.values()):
-        raise api_request.bad_request("the annotations of the Binding are not strings")
+        raise api_request.bad_request("metadata.annotations of the Binding must be an object with string values")
     return {**binding, "metadata": metadata}
 
 
 def _target_node_name(target_reference: Any, name: str) -> str:
     if not isinstance(target_reference, Mapping | None):
-        raise api_request.bad_request("the target of the Binding is not an object")
+        raise api_request.bad_request("target of the Binding must be an object")
     kind, node = (target_reference or {}).get("kind") or "", (target_reference or {}).get("name") or ""
     errors = []
     if kind not in ("", "Node"):
@@ -244,7 +244,7 @@ class EvictionHandler:
 def _read_eviction(request: api_request.ApiRequest, namespace: str, name: str) -> Mapping[str, Any]:
     eviction = read_body(request).value
     if not isinstance(eviction, Mapping) or (eviction.get("kind") or _EVICTION_KIND) != _EVICTION_KIND:
-        raise api_request.bad_request("the request body is not an Eviction")
+        raise api_request.bad_request("the request body must be an object of kind Eviction")
     expected_version = _EVICTION_VERSIONS[0]
     api_version = eviction.get("apiVersion") or expected_version
     if api_version not in _EVICTION_VERSIONS:

@@ -157,7 +157,7 @@ def _ledger_errors_as_api_errors() -> Iterator[None]:
         yield
     except QueryTooBroad:
         message = "the query would scan too many decisions"
-        raise bad_request(f"{message}; set since or about") from None
+        raise bad_request(f"{message}; set since, or a later one, or about") from None
     except LedgerUnreadable as error:
         raise StatusError(500, "InternalError", str(error)) from None
 
@@ -191,7 +191,7 @@ def _keys_about_subject(subject: str, namespace: str) -> Iterator[Key]:
     if set(name) & set("*?["):
         raise bad_request(f"about={subject}: {name} is not a valid name; wildcards are not supported")
     if served_kind.namespaced and not namespace:
-        raise bad_request(f"about={subject}: the kind is namespaced; send the query to a namespace")
+        raise bad_request(f"about={subject}: the kind is namespaced; select one namespace for the query")
     yield Key(served_kind.constant, namespace if served_kind.namespaced else "", name)
     if served_kind.constant in {scheme.JOB, scheme.JOB_SET}:
         yield Key(scheme.WORKLOAD, namespace, f"{served_kind.kind.lower()}-{name}{_HASH_WILDCARD}")
@@ -214,7 +214,7 @@ def _time_parameter(request: ApiRequest, name: str) -> Instant | None:
 def _limit_parameter(request: ApiRequest) -> int:
     text = request.query.get("limit") or str(_DECISIONS_DEFAULT_LIMIT)
     if not text.isdecimal() or len(text) > 9:
-        raise bad_request(f"limit={text}: must be a number such as 100")
+        raise bad_request(f"limit={text}: must be a number of at most 9 digits, such as 100")
     return min(int(text) or _DECISIONS_DEFAULT_LIMIT, _DECISIONS_LIMIT_MAX)
 
 

@@ -14,6 +14,7 @@ from batchyard.api.errors import FieldError, InvalidObject
 from batchyard.api.meta import Key, Obj, with_path
 from batchyard.api.printing.cells import format_selector
 from batchyard.api.times import format_time
+from batchyard.api.validation.rules import format_json
 from batchyard.apiserver.apply import (
     FieldManager,
     apply_configuration,
@@ -167,10 +168,10 @@ def with_scales(resources: Iterable[Resource], objects: ApiObjectStore, now: Cal
 
 def _desired_replicas(scale: Any, stored_object: Obj) -> int:
     if not isinstance(scale, Mapping) or scale.get("kind", "Scale") != "Scale":
-        raise bad_request("the request body is not a Scale of autoscaling/v1")
+        raise bad_request("the request body must be an object of kind Scale (autoscaling/v1)")
     replicas = _object_field(scale, "spec").get("replicas", 0)
     if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
-        problem = f"Invalid value: {replicas}: should be a non-negative integer"
+        problem = f"Invalid value: {format_json(replicas)}: should be a non-negative integer"
         raise _invalid_scale_error(stored_object["metadata"]["name"], FieldError(_REPLICAS_PATH, problem))
     return replicas
 

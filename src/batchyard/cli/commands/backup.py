@@ -21,9 +21,8 @@ def write_backup(file: Path, folder: Path) -> None:
     except JournalError as error:
         output.fail(f"batchyard: {error}")
     except OSError as error:
-        output.fail(
-            f"batchyard: cannot write the backup: {error.filename or file}: {error.strerror}; choose another file"
-        )
+        message = f"batchyard: cannot write the backup: {error.filename or file}: {error.strerror}"
+        output.fail(f"{message}; check its permissions and the free disk space, or choose another file")
     state = journal_contents.store
     objects_text = count_with_noun(len(state.objects), "object")
     output.report_line(f"batchyard: backup {file} written and verified: {objects_text} at revision {state.revision}")
@@ -37,9 +36,8 @@ def restore_backup(file: Path, folder: Path) -> None:
     except (DirectoryError, JournalError) as error:
         output.fail(f"batchyard: {error}")
     except OSError as error:
-        output.fail(
-            f"batchyard: cannot restore the backup: {error.filename or folder}: {error.strerror}; check its permissions"
-        )
+        message = f"batchyard: cannot restore the backup: {error.filename or folder}: {error.strerror}"
+        output.fail(f"{message}; check its permissions and the free disk space")
     state = journal_contents.store
     objects_text = count_with_noun(len(state.objects), "object")
     output.report_line(f"batchyard: {folder}: {objects_text} restored; revisions continue from {state.revision}")

@@ -117,7 +117,8 @@ def _read_loads(request: CompareRequest, variants: Sequence[ComparedConfiguratio
     sources: list[Source] = []
     trace_paths = [path for path in request.loads if is_trace(Path(path))]
     if request.load_factor is not None and not trace_paths:
-        output.fail("batchyard: --load scales a trace: set the folder of a trace with --trace")
+        remedy = "set the folder of a trace with --trace, or remove --load"
+        output.fail(f"batchyard: --load scales a trace, but no --trace is the folder of one: {remedy}")
     for path in request.loads:
         sources += (
             trace_as_jobs(Path(path), request.load_factor or Fraction(1), variants) if path in trace_paths else [path]

@@ -77,11 +77,12 @@ def print_costs(target: ClusterTarget, query: CostQuery, output_format: CostForm
     """Print the costs that a platform's CostRecords contain; exit with 1 if they cannot be read."""
     try:
         now = read_platform_time(target)
-        begin, end = _parse_instant(query.begin, now), _parse_instant(query.end, now) if query.end else now + HOUR
+        begin = _parse_instant("start", query.begin, now)
+        end = _parse_instant("end", query.end, now) if query.end else now + HOUR
         cost_records, remark = _list_cost_records(target, query.namespace)
     except UnreachableError as error:
-        message = f"{error}; the cluster has no CostRecords" if error.code == _NOT_FOUND_CODE else str(error)
-        output.fail(f"batchyard: {message}")
+        remedy = "only clusters with batchyard's controller group costs have CostRecords: select one"
+        output.fail(f"batchyard: {error}; {remedy}" if error.code == _NOT_FOUND_CODE else f"batchyard: {error}")
     except REQUEST_ERRORS as error:
         output.fail(f"batchyard: {error}")
     cost_report = make_cost_report(cost_records, query.by.value, begin, end)
@@ -118,7 +119,7 @@ def _cost_records_in_namespace(target: ClusterTarget, namespace: str) -> Sequenc
     return cost_records
 
 
-def _parse_instant(text: str, now: Instant) -> Instant:
+def _parse_instant(name: str, text: str, now: Instant) -> Instant:
     days_match = _DAYS_PATTERN.fullmatch(text)
     if days_match is not None:
         return now - int(days_match[1]) * 24 * HOUR
@@ -129,7 +130,7 @@ def _parse_instant(text: str, now: Instant) -> Instant:
     try:
         return now - parse_duration(text)
     except ValueError:
-        output.fail(f"batchyard: {text!r} is not a time; use 2026-01-31T12:00:00Z, or 24h for a day ago")
+        output.fail(f"batchyard: the {name} {text!r} is not a time; use 2026-01-31T12:00:00Z, or 24h for a day ago")
 
 
 def _report_remarks(cost_report: CostReport) -> Sequence[str]:

@@ -59,7 +59,7 @@ def _query_decisions(target: ClusterTarget, query: DecisionQuery) -> Mapping[str
     parameters = {"limit": str(query.limit), "about": query.about}
     parameters["fieldSelector"] = f"reason={query.reason}" if query.reason else ""
     for name, text in (("since", query.since), ("until", query.until)):
-        parameters[name] = format_time(_parse_instant(target, text)) if text else ""
+        parameters[name] = format_time(_parse_instant(target, f"--{name}", text)) if text else ""
     encoded_query = urlencode({name: text for name, text in parameters.items() if text})
 
     def path_in(namespace: str) -> str:
@@ -70,7 +70,7 @@ def _query_decisions(target: ClusterTarget, query: DecisionQuery) -> Mapping[str
     return request_document(target, path_in)
 
 
-def _parse_instant(target: ClusterTarget, text: str) -> Instant:
+def _parse_instant(target: ClusterTarget, option: str, text: str) -> Instant:
     try:
         return parse_time(text)
     except ValueError:
@@ -78,7 +78,7 @@ def _parse_instant(target: ClusterTarget, text: str) -> Instant:
     try:
         time_before_now = parse_duration(text)
     except ValueError:
-        output.fail(f"batchyard: {text!r} is not a time; use 2026-01-31T12:00:00Z, or 2h for two hours ago")
+        output.fail(f"batchyard: {option}: {text!r} is not a time; use 2026-01-31T12:00:00Z, or 2h for two hours ago")
     return read_platform_time(target) - time_before_now
 
 

@@ -61,7 +61,8 @@ def _end_or_report_pods(folder: Path, *, end_pods: bool) -> None:
     if pod_count:
         output.report_line(f"batchyard: ending {pods_text}, which can take up to {GRACE_SECONDS} s")
     if not orphaned_pods.end():
-        output.fail(f"batchyard: some pods could not be ended; see the files in {folder / 'node'}")
+        remedy = f"run the command again, or kill the pids in the state.json files below {folder / 'node' / 'pods'}"
+        output.fail(f"batchyard: some pods still run; {remedy}")
 
 
 def _has_ended(journal: Path) -> bool:

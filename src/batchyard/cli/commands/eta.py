@@ -275,13 +275,15 @@ def eta(
 ) -> None:
     """Forecast the start of Workloads, with an interval, from many simulated forks of the current state.
 
-    A platform forecasts one object itself. With --forks, --until, --no-arrivals or --fair-sharing, the forecast is
-    computed here, from all objects of the cluster.
+    For one object, the platform computes the forecast. With --forks, --until, --no-arrivals or --fair-sharing, the
+    command computes the forecast itself, from all objects of the cluster.
     """
-    if bool(subject) == all_:
+    if subject and all_:
+        raise typer.BadParameter("KIND/NAME and --all exclude each other: remove one of them")
+    if not subject and not all_:
         raise typer.BadParameter("add one KIND/NAME, or --all")
     if queue and not all_:
-        raise typer.BadParameter("--queue requires --all")
+        raise typer.BadParameter("--queue requires --all: add it, or remove --queue")
 
     horizon: Duration = HORIZON if until is None else until
     forecast_options = ForecastOptions(seed, forks, fair_sharing, horizon, expects_arrivals=arrivals)

@@ -114,7 +114,8 @@ def _connect_as_owner(folder: Path) -> Iterator[_OwnerClient]:
         with closing(open_owner_connection(platform_process, folder)) as connection:
             yield _OwnerClient(connection)
     except (KubeconfigError, OSError, http.client.HTTPException, ValueError) as error:
-        output.fail(f"batchyard: request to {platform_process.url} failed: {error}")
+        message = f"batchyard: request to {platform_process.url} failed: {error}"
+        output.fail(f"{message}; `batchyard status` shows whether the platform responds")
 
 
 def _running_instance(owner: _OwnerClient, name: str) -> Obj:
@@ -127,7 +128,8 @@ def _running_instance(owner: _OwnerClient, name: str) -> Obj:
     phase = instances.phase_of(instance)
     if phase not in {instances.RUNNING, instances.STOPPING} or instances.is_being_deleted(instance):
         state_text = "is being removed" if instances.is_being_deleted(instance) else f"is in phase {phase or 'Pending'}"
-        output.fail(f"batchyard: the machine of node {name} {state_text}, so it cannot be crashed or reclaimed now")
+        message = f"batchyard: the machine of node {name} {state_text}, so it cannot be crashed or reclaimed now"
+        output.fail(f"{message}; choose another node")
     return instance
 
 

@@ -135,7 +135,8 @@ def run(
         _print_timings(live_guide, len(simulated_rows), different_rows, live_speed)
         _print_guide(live_observations, live_guide, step, output_format, _live_document(live_guide, different_rows))
         if not all(row.is_explained for row in different_rows):
-            output.fail("batchyard: some rows differ from the simulation although no Job or reading was late")
+            problem = "some rows differ from the simulation although no Job or reading was late"
+            output.fail(f"batchyard: {problem}; the messages above name the rows")
 
 
 def _treat_signals_as_ctrl_c() -> None:
@@ -297,8 +298,8 @@ def _report_agreement(observations: Sequence[GuideObservation], guide: PlayedGui
         )
     if wrong_rows or (is_complete and completed_count < job_count):
         row_message = f"rows that differ from the guide: {', '.join(wrong_rows)}"
-        message = row_message if wrong_rows else "some Jobs did not complete"
-        output.fail(f"batchyard: {message}")
+        jobs_message = f"{count_with_noun(job_count - completed_count, 'Job')} did not complete"
+        output.fail(f"batchyard: {row_message if wrong_rows else jobs_message}; -o wide prints all tables")
 
 
 def run_for_platform(

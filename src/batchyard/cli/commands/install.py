@@ -39,9 +39,13 @@ def run(settings: InstallSettings, out: Path | None) -> None:
     if out is None:
         output.write(_dump_objects(manifests(settings)))
         return
-    out.mkdir(parents=True, exist_ok=True)
-    for name, text in kustomization_files(settings).items():
-        (out / name).write_text(text, "utf-8")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, text in kustomization_files(settings).items():
+            (out / name).write_text(text, "utf-8")
+    except OSError as error:
+        message = f"batchyard: cannot write the manifests: {error.filename or out}: {error.strerror}"
+        output.fail(f"{message}; choose another folder with --out")
     output.report_line(f"batchyard: manifests written to {out}; apply them with: kubectl apply --server-side -k {out}")
 
 

@@ -236,7 +236,7 @@ def wait_until_ready(
         except subprocess.TimeoutExpired:
             continue
         raise make_ended_error(program, process.returncode)
-    raise ProgramError(f"{program.name} was not ready within {timeout_seconds} s; read its log {program.log}")
+    raise ProgramError(f"{program.name} was not ready within {timeout_seconds:g} s; read its log {program.log}")
 
 
 def make_ended_error(program: HttpProgram, exit_code: int) -> ProgramError:
@@ -361,7 +361,8 @@ def start_monitoring(request: MonitoringRequest) -> None:
     except (ProgramError, CredentialsError) as error:
         output.fail(f"batchyard: {error}")
     except OSError as error:
-        output.fail(f"batchyard: {error.filename or folder.path}: {error.strerror}; check its permissions")
+        message = f"batchyard: {error.filename or folder.path}: {error.strerror}"
+        output.fail(f"{message}; check its permissions and the free disk space")
 
 
 def end_monitoring(data_dir: Path) -> None:
@@ -369,7 +370,8 @@ def end_monitoring(data_dir: Path) -> None:
     folder = monitoring_folder(data_dir)
     processes = read_served_processes(folder.state)
     if not processes:
-        output.fail(f"batchyard: no monitoring runs in {data_dir}; start it with `batchyard monitoring`")
+        remedy = "start it with `batchyard monitoring`, or set its --data-dir"
+        output.fail(f"batchyard: no monitoring runs in {data_dir}; {remedy}")
     for name, process in processes.items():
         if not end_served_process(process):
             output.fail(f"batchyard: {name}, pid {process.pid}, did not end; kill it with: kill -9 {process.pid}")

@@ -121,7 +121,7 @@ def is_shadow(
 ) -> bool:
     """Return whether shadow mode is on; raise BadParameter if an option of shadow mode is set without `--shadow`."""
     if not shadow and any(option is not None for option in (duration, patience, output_format)):
-        raise typer.BadParameter("--for, --patience and --output require --shadow")
+        raise typer.BadParameter("--for, --patience and --output require --shadow: add it, or remove them")
     return shadow
 
 

@@ -64,13 +64,13 @@ def page(
     ] = None,
     hours: Annotated[int, typer.Option(metavar="N", min=1, max=168, help="Hours of validity.")] = 1,
     actions: Annotated[
-        bool, typer.Option("--actions", help="Permit the user's changes of Workloads and queues; default: read-only.")
+        bool, typer.Option("--actions", help="Allow the user to change Workloads and queues; default: read-only.")
     ] = False,
 ) -> None:
     """Print a link to the platform's dashboard, with a token for one user."""
     if user is not None and not user:  # such as an unset variable in a script: it must not select the owner
         raise typer.BadParameter("--user must not be empty: set a name, or remove the option to use the owner")
     if group and not user:
-        raise typer.BadParameter("--group requires --user")
+        raise typer.BadParameter("--group requires --user: add --user NAME, or remove --group")
 
     print_link(data_dir, PageViewer(user or "", group or (), hours, actions), opens_browser=open_it)

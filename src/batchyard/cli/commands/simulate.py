@@ -128,7 +128,7 @@ def _read_earlier_totals(path: Path) -> Mapping[str, float]:
             output.fail(f"{path}: the file is larger than {EARLIER_RESULT_LENGTH_MAX >> 20} MiB; {remedy}")
         return earlier_totals(path.read_text("utf-8"))
     except OSError as error:
-        output.fail(f"{path}: cannot be read: {error.strerror}; {remedy}")
+        output.fail(f"{path}: cannot be read: {error.strerror}; check the path in --compare-with and its permissions")
     except ValueError as error:
         output.fail(f"{path}: {error}; {remedy}")
 
@@ -300,7 +300,8 @@ def _event_sink(name: str | None) -> Iterator[Callable[[Record], None]]:
     except BrokenPipeError:
         output.end_with_closed_pipe()
     except OSError as error:
-        output.fail(f"{name}: cannot write the event log: {error.strerror}; choose another file with --events")
+        target = "standard output" if name == "-" else name
+        output.fail(f"{target}: cannot write the event log: {error.strerror}; choose another file with --events")
 
 
 def _line_writer(stream: BinaryIO) -> Callable[[Record], None]:
@@ -492,7 +493,7 @@ def simulate(
     if events == "-" and output_format is not None:
         raise typer.BadParameter("--events - writes the event log to standard output: remove --output")
     if not paths and trace is None:
-        raise typer.BadParameter("Missing argument 'PATH...'; add manifests, a trace with --trace DIR, or both")
+        raise typer.BadParameter("nothing to simulate: add manifests (PATH...), a trace with --trace DIR, or both")
     if trace is None:
         _reject_trace_options({"--load": load, "--fill": fill, "--gpu-placement": gpu_placement})
     if fill is not None and (paths or cluster is not None or load is not None):
@@ -500,7 +501,7 @@ def simulate(
         raise typer.BadParameter(f"--fill takes nodes and pods from the trace alone: remove {option}")
     if trace is not None and (report is not None or compare_with is not None):
         option = "--report" if report is not None else "--compare-with"
-        raise typer.BadParameter(f"{option} is for manifests only: --trace prints its own report")
+        raise typer.BadParameter(f"{option} is for manifests only, and --trace prints its own report: remove {option}")
     if runtime is not None:
         output.report_line("batchyard: --runtime is the old name of --default-runtime")
     request = SimulateRequest(
@@ -528,4 +529,4 @@ def simulate(
 def _reject_trace_options(values_by_option: Mapping[str, object]) -> None:
     for option, value in values_by_option.items():
         if value is not None:
-            raise typer.BadParameter(f"{option} is for traces: add --trace DIR")
+            raise typer.BadParameter(f"{option} is for traces: add --trace DIR, or remove {option}")

@@ -57,7 +57,8 @@ def run(request: SnapshotRequest) -> None:
     except BrokenPipeError:
         output.end_with_closed_pipe()
     except OSError as error:
-        output.fail(f"batchyard: cannot write the snapshot {request.file}: {error.strerror or error}")
+        message = f"batchyard: cannot write the snapshot to {request.file}: {error.strerror or error}"
+        output.fail(f"{message}; check its folder, its permissions and the free disk space, or choose another file")
     except SOURCE_ERRORS as error:
         output.fail(f"batchyard: {error}")
     for line in snapshot_remarks(snapshot_result, request):
@@ -158,7 +159,7 @@ def snapshot(
 ) -> None:
     """Write the state of a live cluster to a file, for why, eta, whatif, lint, simulate and compare. Read-only."""
     if redact_key and not redact:
-        raise typer.BadParameter("--redact-key requires --redact")
+        raise typer.BadParameter("--redact-key requires --redact: add it, or remove --redact-key")
     if old_file and file != STANDARD_OUTPUT:
         raise typer.BadParameter(f"--output {old_file} and {file} are two files: remove --output")
     if old_file:

@@ -31,8 +31,12 @@ def print_status(folder: Path, output_format: Output) -> None:
         status_report = fetch_status(platform_process, folder)
     except KubeconfigError as error:
         output.fail(f"batchyard: {error}")
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        output.fail(f"batchyard: {platform_process.url}, pid {platform_process.pid}, does not respond: {error}")
+    except (OSError, http.client.HTTPException) as error:
+        problem = f"{platform_process.url}, pid {platform_process.pid}, does not respond: {error}"
+        output.fail(f"batchyard: {problem}; run the command again, or restart it with `batchyard down` and `up`")
+    except ValueError as error:
+        problem = f"{platform_process.url}, pid {platform_process.pid}, does not report its status: {error}"
+        output.fail(f"batchyard: {problem}; run the command again, or restart it with `batchyard down` and `up`")
     kubeconfig = str((folder / KUBECONFIG_FILE).resolve())
     document = {"url": platform_process.url, "pid": platform_process.pid, "kubeconfig": kubeconfig, **status_report}
     if output_format.is_table:

@@ -102,7 +102,7 @@ def run(options: PlatformOptions, cluster: Obj | None, speed: float, report_read
         output.fail(f"batchyard: {error}")
     except OSError as error:
         message = f"{error.filename or options.folder}: {error.strerror}"
-        output.fail(f"batchyard: {message}; check its free disk space and permissions")
+        output.fail(f"batchyard: {message}; check the path, its permissions and the free disk space")
     output.report_line("batchyard: the platform has ended; its data is kept")
 
 
@@ -163,9 +163,9 @@ def _read_cluster(path: Path) -> Obj:
         text = _LOCAL_CLUSTER if path == _LOCAL_CLUSTER_NAME else path.read_text("utf-8")
         manifests = read_manifests([(str(path), text)])
     except OSError as error:
-        output.fail(f"batchyard: {path}: {error.strerror}; set --cluster to a file with a Cluster")
+        output.fail(f"batchyard: {path}: {error.strerror}; set --cluster to a readable file with a Cluster")
     except UnicodeDecodeError as error:
-        output.fail(f"batchyard: {path}: {error}; save the file as UTF-8")
+        output.fail(f"batchyard: {path}: the file is not text: byte {error.start} is not UTF-8; save the file as UTF-8")
     cluster_manifests = [each for each in manifests.objects if each.obj["kind"] == kind_info(CLUSTER).kind]
     clusters = [manifest.obj for manifest in cluster_manifests]
     catalog_faults = [each.fault(error) for each in cluster_manifests for error in catalog_errors(each.obj)]

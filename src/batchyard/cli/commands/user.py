@@ -38,18 +38,20 @@ def create_user(folder: Path, user: NewUser) -> None:
     """Write the kubeconfig of a new user and print how to use it; exit with 1 on failure."""
     for name in (user.name, *user.groups):
         if not name:
-            output.fail("batchyard: the names of users and groups must not be empty")
+            output.fail("batchyard: the names of users and groups must not be empty; set NAME and each --group")
         if not name.isprintable():
-            output.fail(f"batchyard: {name!r} is not a valid name: it has unprintable characters")
+            output.fail(f"batchyard: {name!r} is not a valid name: it has unprintable characters; use another")
         if name.startswith(_RESERVED_NAME_PREFIX):
-            output.fail(f"batchyard: {name!r} is not a valid user name: the prefix {_RESERVED_NAME_PREFIX} is reserved")
+            problem = f"the prefix {_RESERVED_NAME_PREFIX} is reserved for Kubernetes"
+            output.fail(f"batchyard: {name!r} is not a valid name of a user or group: {problem}; use another")
     if len(user.name) > COMMON_NAME_MAX:
-        output.fail(f"batchyard: {user.name!r} is too long: certificates allow at most {COMMON_NAME_MAX} characters")
+        message = f"{user.name!r} is too long: certificates allow at most {COMMON_NAME_MAX} characters"
+        output.fail(f"batchyard: {message}; use a shorter name")
     if "/" in user.name or user.name.startswith("."):
-        output.fail(f"batchyard: {user.name!r} is not a valid name: it contains / or starts with a dot")
+        output.fail(f"batchyard: {user.name!r} is not a valid name: it contains / or starts with a dot; use another")
     platform_process = running_process_in(folder)
     if platform_process is None:
-        output.fail(f"batchyard: no platform runs in {folder}; start one with `batchyard up` first")
+        output.fail(f"batchyard: no platform runs in {folder}; start one with `batchyard up`, or set its --data-dir")
     if platform_process.url.startswith("http:"):
         output.fail(
             "batchyard: every user of this machine has the owner's permissions; start the platform without "
@@ -61,8 +63,9 @@ def create_user(folder: Path, user: NewUser) -> None:
         output.fail(f"batchyard: {error}")
     except OSError as error:
         problem = f"batchyard: cannot write the kubeconfig of {user.name}: {error.filename or folder}: {error.strerror}"
+        remedy = "check its permissions and the free disk space"
         is_denied = isinstance(error, PermissionError) and str(error.filename).startswith(str(folder / USERS_FOLDER))
-        output.fail(f"{problem}; make {folder / USERS_FOLDER} writable" if is_denied else problem)
+        output.fail(f"{problem}; make {folder / USERS_FOLDER} writable" if is_denied else f"{problem}; {remedy}")
     output.report_line(
         f"batchyard: {path.resolve()} is the kubeconfig of {user.name}, valid {count_with_noun(user.days, 'day')};"
         " treat it like a password"

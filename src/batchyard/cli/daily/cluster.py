@@ -121,7 +121,8 @@ class ClusterClient:
             self._served_versions[kind] = version
             return None if code == HTTPStatus.FORBIDDEN else [to_storage_version(info, version, item) for item in items]
         if is_required:
-            raise ClusterRequestError(f"{self.url} does not serve {info.plural}.{info.group}: install Kueue first")
+            message = f"{self.url} does not serve {info.plural}.{info.group}"
+            raise ClusterRequestError(f"{message}: install Kueue first, or select another cluster")
         return ()
 
     async def list_pending(self, queue_path: str) -> PendingList:
@@ -213,7 +214,9 @@ class ClusterClient:
             if not token:
                 return response.code, items
             next_page = f"&continue={quote(token, safe='')}"
-        raise ClusterRequestError(f"{self.url}{path}: more than {_PAGES_MAX * LIST_PAGE_SIZE:,} objects: use -n NS")
+        message = f"{self.url}{path}: more than {_PAGES_MAX * LIST_PAGE_SIZE:,} objects"
+        remedy = "delete objects that have ended" if "/namespaces/" in path else "use -n NS"
+        raise ClusterRequestError(f"{message}: {remedy}")
 
     async def _request(self, request: HttpRequest) -> HttpResponse:
         response = await self.transport.ask(request)

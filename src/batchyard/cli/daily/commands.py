@@ -226,6 +226,8 @@ async def _set_active(client: ClusterClient, entry: JobEntry, *, is_active: bool
     verb, job_text = ("resumed" if is_active else "suspended"), f"{entry.title} in namespace {entry.namespace}"
     if entry.state.has_ended:
         raise ClusterRequestError(f"{job_text} has ended ({entry.state}), so it cannot be {verb}: submit it again")
+    if entry.workload is None and entry.queue:
+        raise ClusterRequestError(f"{job_text} has no Workload yet: run the command again once Kueue has created it")
     if entry.workload is None:
         message = f"{job_text} has no Workload, so no queue manages it"
         raise ClusterRequestError(f"{message}: set its label {well_known.QUEUE_NAME} to a LocalQueue")
@@ -292,7 +294,8 @@ async def _set_priority(client: ClusterClient, entry: JobEntry, class_name: str)
     if entry.state.has_ended:
         raise ClusterRequestError(f"{job_text} has ended ({entry.state}): its priority has no effect any more")
     if entry.job is None and entry.kind == "Workload":
-        raise ClusterRequestError(f"{job_text} has no job: set its spec.priorityClassRef with `kubectl edit`")
+        command = f"kubectl edit workload {entry.name} -n {entry.namespace}"
+        raise ClusterRequestError(f"{job_text} has no job: set its spec.priorityClassRef with `{command}`")
     _check_class_change(entry, job_text)
     old_class = _class_of(entry)
     if old_class == class_name:

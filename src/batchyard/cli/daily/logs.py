@@ -157,9 +157,11 @@ class _JobLogs:
         if not started_pods:
             state = f"{entry.state}: {entry.reason}" if entry.reason else str(entry.state)
             pods_text = "no pod that has started" if pods else "no pods"
+            command = "kubectl describe" if entry.workload is None else "batchyard why"
+            subject = entry.title if entry.workload is None else f"workload/{entry.workload_name}"
             raise ClusterRequestError(
                 f"{entry.title} in namespace {entry.namespace} has {pods_text}; it is {state}; add -f to wait for its"
-                f" logs, or run: batchyard why workload/{entry.workload_name} -n {entry.namespace}"
+                f" logs, or run: {command} {subject} -n {entry.namespace}"
             )
         if len(started_pods) < len(pods):
             missing_count = len(pods) - len(started_pods)

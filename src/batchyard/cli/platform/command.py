@@ -56,7 +56,7 @@ def plan(
         bool, typer.Option("--guide", help="Also simulate the reference architecture's guide on it.")
     ] = False,
 ) -> None:
-    """Show what would be created, and its costs. Lists objects, machines, required quotas and lint findings."""
+    """Show what would be created, and its costs. Also lists required quotas and lint findings."""
     from batchyard.cli.platform import plan as command  # noqa: PLC0415 - loads the platform
 
     command.run(file, project, output, guide=guide)
@@ -71,7 +71,7 @@ def render(
         bool, typer.Option("--overwrite", help="Also replace files that you wrote or changed.")
     ] = False,
 ) -> None:
-    """Write all files of the platform to a folder. Terraform, manifests, and the embedded platform's cluster file."""
+    """Write all files of the platform to a folder: Terraform, manifests, and the cluster file of `up`."""
     from batchyard.cli.platform import render as command  # noqa: PLC0415 - loads the platform
 
     command.run(file, out, project, overwrite=overwrite)
@@ -107,7 +107,7 @@ def create(
     skip: _Skip = None,
     output: _ProgressFormat = ProgressFormat.TEXT,
 ) -> None:
-    """Create the platform, or resume an unfinished run. It runs on GKE or on an existing cluster."""
+    """Create the platform on GKE or on an existing cluster, or resume an unfinished run."""
     from batchyard.cli.platform import drive  # noqa: PLC0415 - loads the platform
     from batchyard.cli.platform.step_runner import StepRunnerSettings  # noqa: PLC0415 - loads the platform
     from batchyard.cli.platform.target import ClusterOptions  # noqa: PLC0415 - loads the platform

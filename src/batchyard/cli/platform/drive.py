@@ -279,7 +279,8 @@ def render_requested_platform(request: PlatformRequest) -> RenderedPlatform:
     """Render the requested platform; the command exits if the platform file is invalid or lacks the Google project."""
     platform = read_valid_platform(read_source(request.file), request.project)
     if platform.google is not None and not platform.google.project:
-        output.fail("batchyard: no Google Cloud project is set; set spec.google.project, or use --project ID")
+        remedy = "set spec.google.project, or use --project ID"
+        output.fail(f"batchyard: {request.file} sets no Google Cloud project; {remedy}")
     folder = (request.out or Path(platform.name)).resolve()
     return RenderedPlatform(platform, render(platform), folder)
 
@@ -378,6 +379,7 @@ def _write_files(rendered_platform: RenderedPlatform) -> None:
     )
     if paths:
         message = "".join(f"\n  {path}" for path in paths[:10])
+        message += f"\n  and {len(paths) - 10} more" if len(paths) > 10 else ""
         output.fail(
             f"batchyard: rendering would overwrite files in {rendered_platform.folder} that it did not write:"
             f"{message}\nmove those files, choose another folder with --out DIR, or replace the "
@@ -398,7 +400,7 @@ def _lock_folder(rendered_platform: RenderedPlatform, display: Display) -> Itera
         message = f"batchyard: {error.filename or rendered_platform.folder}: {error.strerror}"
         if error.errno in _DISK_FULL_ERRORS:
             output.fail(f"{message}; free disk space and run the command again to resume")
-        output.fail(f"{message}; choose another folder with --out DIR")
+        output.fail(f"{message}; check its permissions, or choose another folder with --out DIR")
 
 
 def _find_connection(
@@ -421,7 +423,8 @@ def _run_steps(
     lock, journal, display = lock_journal_display
     unknown_steps = sorted(request.settings.skipped_steps - {step.name for step in steps})
     if unknown_steps:
-        output.fail(f"batchyard: unknown step {', '.join(unknown_steps)} in --skip; --dry-run lists all steps")
+        noun = "steps" if len(unknown_steps) > 1 else "step"
+        output.fail(f"batchyard: unknown {noun} {', '.join(unknown_steps)} in --skip; --dry-run lists all steps")
     unfinished_command = _unfinished_command(journal)
     if unfinished_command:
         display.report(f"the previous {unfinished_command} did not finish: its completed steps are skipped")

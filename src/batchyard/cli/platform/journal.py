@@ -119,7 +119,8 @@ class FolderLock:
         if not _try_lock(self._driver_lock):
             holder = _read_lock_holder(self._driver_lock)
             self._driver_lock.close()
-            raise FolderBusyError(f"process {holder.get('pid', '?')} is using this folder: wait until it ends")
+            process = f"process {holder['pid']}" if "pid" in holder else "another process"
+            raise FolderBusyError(f"{self._folder.parent}: {process} is using this folder: wait until it ends")
         _write_lock_holder(self._driver_lock, {"pid": os.getpid()})
         self._command_lock = (self._folder / "command.lock").open("a+")
         is_holder_reported = False

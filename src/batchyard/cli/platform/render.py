@@ -33,7 +33,8 @@ def run(file: str, out: Path, project: str, *, overwrite: bool) -> None:
         file_contents = contents_by_path(platform)
         conflicting_paths, removed_count = write_platform_files(file_contents, out, overwrite=overwrite)
     except OSError as error:
-        output.fail(f"batchyard: cannot write {error.filename or out}: {error.strerror}; choose another folder")
+        message = f"batchyard: cannot write {error.filename or out}: {error.strerror}"
+        output.fail(f"{message}; check its permissions, or choose another folder with --out DIR")
     if conflicting_paths:
         path_lines = "".join(f"\n  {path}" for path in conflicting_paths[:_PATHS_SHOWN_MAX])
         omitted_count = len(conflicting_paths) - _PATHS_SHOWN_MAX

@@ -66,8 +66,9 @@ def _record_target(journal: StepJournal, name: str, location: str, **details: st
         journal.note(event="target", platform=name, place=location, **details)
         return
     if (recorded_target["platform"], recorded_target["place"]) != (name, location):
-        owner = f"{recorded_target['platform']} on {recorded_target['place']}"
-        raise TargetError(f"this folder belongs to {owner}, not to {name} on {location}: choose another with --out DIR")
+        owner = f"platform {recorded_target['platform']} on {recorded_target['place']}"
+        message = f"the rendered folder belongs to {owner}, not to {name} on {location}"
+        raise TargetError(f"{message}: choose another folder with --out DIR, or select that cluster")
 
 
 def _read_kubeconfig_view(connection: ClusterConnection) -> dict[str, Any]:
@@ -81,7 +82,8 @@ def _read_kubeconfig_view(connection: ClusterConnection) -> dict[str, Any]:
     except subprocess.TimeoutExpired:
         raise TargetError(f"kubectl reported no cluster within {_KUBECTL_TIMEOUT} s: check your kubeconfig") from None
     if result.returncode:
-        raise TargetError(f"{result.stderr.strip()}: select a cluster with --kubeconfig FILE or --context NAME")
+        reason = result.stderr.strip() or f"kubectl failed with exit code {result.returncode}"
+        raise TargetError(f"{reason}: select a cluster with --kubeconfig FILE or --context NAME")
     kubeconfig_view: dict[str, Any] = json.loads(result.stdout)
     return kubeconfig_view
 

@@ -73,7 +73,8 @@ class Cluster:
         classes = await self.client.list_objects(scheme.WORKLOAD_PRIORITY_CLASS) if name else None
         if classes is not None and name not in [each["metadata"]["name"] for each in classes]:
             available = ", ".join(each["metadata"]["name"] for each in classes) or "none"
-            raise SubmitError(f"WorkloadPriorityClass {name} not found; available: {available}")
+            remedy = "use one of them, or remove --priority"
+            raise SubmitError(f"WorkloadPriorityClass {name} not found; available: {available}; {remedy}")
 
     async def _read_flavors(self, queue: Obj) -> _QueueFlavors | None:
         cluster_queues = await self.client.list_objects(scheme.CLUSTER_QUEUE) or ()
@@ -144,15 +145,14 @@ class Cluster:
         response = await self.client.transport.ask(HttpRequest("DELETE", _object_path(scheme.JOB, job), _DELETION))
         if not 200 <= response.code < 300 and response.code != _NOT_FOUND_CODE:
             name = job["metadata"]["name"]
-            raise SubmitError(
-                f"Job {name} was created without its files and cannot be deleted: {failure_reason(response)}"
-            )
+            problem = f"Job {name} was created without its files and cannot be deleted: {failure_reason(response)}"
+            raise SubmitError(f"{problem}: run: kubectl delete job {name} -n {job['metadata']['namespace']}")
 
     async def _create_object(self, kind: str, obj: Obj, query: str = "") -> Mapping[str, Any]:
         path = object_path(kind_info(kind), "v1", obj["metadata"]["namespace"]) + query
         response = await self.client.transport.ask(HttpRequest("POST", path, msgspec.json.encode(obj)))
         if not 200 <= response.code < 300:
-            raise SubmitError(f"{obj['kind']} {obj['metadata']['name']}: {failure_reason(response)}")
+            raise SubmitError(f"{obj['kind']} {obj['metadata']['name']} cannot be created: {failure_reason(response)}")
         return decode_object(response.body)
 
 

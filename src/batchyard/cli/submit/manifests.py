@@ -238,7 +238,7 @@ def pack(folder: Path) -> PackedFolder:
             raise PackingError(_too_large_message(folder, total_size, FOLDER_SIZE_MAX, "", folder_entries))
         content = gzip.compress(_make_archive(folder_entries), mtime=0)
     except OSError as error:
-        raise PackingError(f"{error.filename or folder}: {error.strerror}") from error
+        raise PackingError(f"{error.filename or folder}: {error.strerror}: check its permissions") from error
     if len(content) > PACKED_MAX:
         raise PackingError(_too_large_message(folder, len(content), PACKED_MAX, " packed", folder_entries))
     file_count = sum(not stat.S_ISDIR(entry.path.lstat().st_mode) for entry in folder_entries)

@@ -369,7 +369,8 @@ def _value_from_source(
         return resource_field_value(pod_fields, value_from["resourceFieldRef"], container["name"])
     if value_from.get("fileKeyRef"):
         raise local_errors.InputError(
-            "fileKeyRef is not supported here; set the variable in the command, or by configMapKeyRef"
+            f"fileKeyRef in env of container {container['name']} is not supported here; set the variable in the "
+            "command, or by configMapKeyRef"
         )
     for field in ("configMapKeyRef", "secretKeyRef"):
         if value_from.get(field):

@@ -88,7 +88,7 @@ def find_image_mapping(image: str, mappings: Sequence[ImageMapping], engines: Se
         raise ContainerError(
             ERR_IMAGE_PULL,
             f"image {quote_like_go(image)} is mapped to {mapping.engine}, which is not usable on this node:"
-            " install it, or change the mapping",
+            f" install {mapping.engine}, or change --image or spec.local.images of the Cluster",
         )
     if mapping.engine or mapping.environment or mapping.root or mapping.machine:
         return mapping

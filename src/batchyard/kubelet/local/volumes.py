@@ -404,14 +404,19 @@ def _node_memory(pod: Obj, reader: Reader) -> int:
     return meta.amount("memory", allocatable.get("memory") or "0")
 
 
+#: What permits pods to use a path of the machine.
+HOST_PATH_REMEDY: Final = (
+    "list the path, or a folder above it, in spec.local.hostPaths of the Cluster, or use up --host-path"
+)
+
+
 def _host_path_plan(source: Mapping[str, Any], allowed_folders: Sequence[str]) -> HostPathPlan:
     path: str = source["path"]
     if ".." in path.split("/"):
         raise errors.InputError(f"invalid HostPath `{path}`: must not contain '..'")
     normalized_path = _normalize_host_path(path)
     if not is_within_any(normalized_path, allowed_folders):
-        remedy = "list the path, or a folder above it, in spec.local.hostPaths of the Cluster, or use up --host-path"
-        raise errors.InputError(f"hostPath {path} is not allowed here: {remedy}")
+        raise errors.InputError(f"hostPath {path} is not allowed here: {HOST_PATH_REMEDY}")
     return HostPathPlan(normalized_path, source.get("type") or "", tuple(allowed_folders))
 
 

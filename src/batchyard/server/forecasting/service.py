@@ -242,7 +242,8 @@ class CalibrationLoop:
             temporary_path.write_bytes(msgspec.json.encode(new_calibration))
             temporary_path.replace(self._path)
         except OSError as error:
-            _LOG.warning("%s: cannot write the calibration of forecasts: %s", self._path, error)
+            problem = f"{self._path}: cannot write the calibration of forecasts: {error.strerror or error}"
+            _LOG.warning("%s; check its permissions and the free disk space", problem)
 
 
 def _read_calibration(path: Path) -> calibration.Calibration:
@@ -251,7 +252,8 @@ def _read_calibration(path: Path) -> calibration.Calibration:
     except FileNotFoundError:
         return calibration.Calibration()
     except (OSError, msgspec.MsgspecError) as error:
-        _LOG.error("%s: cannot read the calibration of forecasts; starting with an empty one: %s", path, error)
+        reason = getattr(error, "strerror", None) or error
+        _LOG.error("%s: cannot read the calibration of forecasts (%s); starting with an empty one", path, reason)
         return calibration.Calibration()
 
 

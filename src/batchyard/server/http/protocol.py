@@ -537,5 +537,9 @@ def _reject_browser_request(request: ApiRequest) -> None:
     """
     host, origin = request.headers.get("host", ""), request.headers.get("origin")
     is_own_page = request.path == DASHBOARD_ACTIONS_PATH and origin == f"http://{host}"
-    if not _LOOPBACK_HOST.fullmatch(host) or not (origin is None or is_own_page):
-        raise StatusError(403, "Forbidden", "without TLS, only requests to localhost without Origin header are served")
+    if not _LOOPBACK_HOST.fullmatch(host):
+        problem = "without TLS (--insecure-loopback), only requests to localhost are served"
+        raise StatusError(403, "Forbidden", f"{problem}: use http://localhost or http://127.0.0.1 with the port")
+    if not (origin is None or is_own_page):
+        problem = "without TLS (--insecure-loopback), requests with an Origin header are rejected"
+        raise StatusError(403, "Forbidden", f"{problem}: remove the header, or send the request from outside a browser")

@@ -50,7 +50,7 @@ async def run_credential_plugin(plugin: Any, cluster: Mapping[str, Any]) -> Mapp
     try:
         process = await asyncio.create_subprocess_exec(*command, env={**os.environ, **env}, stdin=stdin, stdout=PIPE)
     except FileNotFoundError as error:
-        install_hint = f". {plugin['installHint']}" if plugin.get("installHint") else ""
+        install_hint = f". {plugin['installHint']}" if plugin.get("installHint") else ": install it"
         raise ValueError(f"exec: {command[0]} was not found on this machine{install_hint}") from error
     try:
         plugin_output, _ = await process.communicate()
@@ -91,10 +91,8 @@ def _parse_credentials(plugin_output: bytes, version: str, command: str) -> Mapp
     if not isinstance(credential, dict) or credential.get("kind") != "ExecCredential":
         raise ValueError(f"exec: {command} did not print an ExecCredential")
     if credential.get("apiVersion") != version:
-        raise ValueError(
-            f"exec: {command} printed an ExecCredential of apiVersion {credential.get('apiVersion')} "
-            f"instead of {version}"
-        )
+        printed_version = f"apiVersion {credential['apiVersion']}" if credential.get("apiVersion") else "no apiVersion"
+        raise ValueError(f"exec: {command} printed an ExecCredential with {printed_version} instead of {version}")
     status = credential.get("status")
     status_fields = status if isinstance(status, dict) else {}
     token, certificate, key = (status_fields.get(each) for each in ("token", "clientCertificateData", "clientKeyData"))
@@ -218,14 +216,18 @@ async def read_access(source: KubeconfigSource) -> ApiServerAccess:
         namespace, impersonation_headers = await _configure(source, configuration)
         return _access_from_configuration(configuration, namespace)._replace(headers=tuple(impersonation_headers))
     except (ConfigException, OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
-        raise KubeconfigError(_describe_failure(source, _error_message(error).rstrip("."))) from error
+        is_missing = isinstance(error, FileNotFoundError) and error.filename is None
+        problem = _error_message(error).rstrip(".")
+        raise KubeconfigError(_describe_failure(source, problem, is_missing=is_missing)) from error
 
 
-def _describe_failure(source: KubeconfigSource, problem: str) -> str:
+def _describe_failure(source: KubeconfigSource, problem: str, *, is_missing: bool) -> str:
     if _is_in_cluster(source):
         return f"ServiceAccount in {_SERVICE_ACCOUNT_FOLDER}: {problem}; run in a pod, or use --kubeconfig"
     source_path = source.kubeconfig or str(DEFAULT_KUBECONFIG)
-    return f"{source_path}: {problem}; select another file with --kubeconfig or another context with --context"
+    if is_missing:
+        return f"{source_path}: {problem}; select another file with --kubeconfig"
+    return f"{source_path}: {problem}; correct it, or select another file (--kubeconfig) or context (--context)"
 
 
 def _is_in_cluster(source: KubeconfigSource) -> bool:
@@ -255,9 +257,10 @@ def _without_empty_fields(entry: Mapping[str, Any]) -> Mapping[str, Any]:
 def _normalized_server(cluster: Mapping[str, Any]) -> Mapping[str, str]:
     url, proxy = str(cluster.get("server") or ""), str(cluster.get("proxy-url") or "")
     if urlsplit(url).scheme not in _SUPPORTED_SCHEMES or not urlsplit(url).hostname:
-        raise ValueError(f"the server of the kubeconfig's cluster is not an http or https URL: {url!r}")
+        problem = f"the server of its cluster is not an http or https URL: {url!r}"
+        raise ValueError(problem if url else "its cluster has no server")
     if proxy and (urlsplit(proxy).scheme not in _SUPPORTED_SCHEMES or not urlsplit(proxy).hostname):
-        raise ValueError(f"the cluster's proxy-url is not an http or https URL: {proxy!r}")
+        raise ValueError(f"the proxy-url of its cluster is not an http or https URL: {proxy!r}")
     scheme, _, authority_and_path = url.partition("://")
     return {"server": f"{scheme.lower()}://{authority_and_path}"}
 
@@ -295,8 +298,10 @@ def _access_from_configuration(config: Configuration, namespace: str) -> ApiServ
 
 def _error_message(error: Exception) -> str:
     match error:
+        case KeyError(args=(str(name),)):
+            return f"it is not a valid kubeconfig: the field {name} is missing"
         case KeyError() | TypeError() | AttributeError():
-            return f"it is not a valid kubeconfig: {error}"
+            return "it is not a valid kubeconfig: a field has a wrong type"
         case FileNotFoundError(filename=str(name)):
             return f"{name} does not exist"
         case OSError(filename=str(name), strerror=str(problem)):

@@ -341,7 +341,8 @@ class LocalNodeComponents:
             pod_listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             pod_listener.bind(("0.0.0.0", API_PORT))  # noqa: S104 - in the pod network's namespace
         except OSError as error:
-            _LOG.warning("pods cannot reach the API: its socket in the pod network could not be created: %s", error)
+            reason = f"{error.strerror or error}; read {self._folder / 'node.log'}, and restart the platform"
+            _LOG.warning("pods cannot reach the API: its socket in the pod network could not be created: %s", reason)
             return None
         return self.container_runtime.gateway, pod_listener
 
@@ -358,7 +359,8 @@ class LocalNodeComponents:
             with PodNetworkConnection(node) as network:
                 await self._name_server.serve(network.create_udp_socket(), network.create_tcp_socket())
         except OSError as error:
-            _LOG.warning("the DNS server of the pods could not be started: %s", error)
+            reason = f"{error.strerror or error}; read {node / 'node.log'}, and restart the platform"
+            _LOG.warning("the DNS server of the pods could not be started: %s", reason)
 
 
 def local_node_settings(cluster: Obj | None) -> Mapping[str, Any] | None:

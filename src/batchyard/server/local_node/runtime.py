@@ -161,7 +161,8 @@ def _check_host_path(name: str, plan: volumes.HostPathPlan) -> None:
     path = Path(plan.path)
     real_path = os.path.realpath(path)
     if not _is_host_path_allowed(real_path, plan):
-        raise VolumeError(name, f"hostPath {path} leads to {real_path}, which is outside the allowed host paths")
+        problem = f"hostPath {path} leads to {real_path}, which is outside the allowed host paths"
+        raise VolumeError(name, f"{problem}: {volumes.HOST_PATH_REMEDY}")
     if not path.exists() and plan.type in {"", "DirectoryOrCreate"}:
         os.close(nesting.make_directories(path.anchor, real_path, _FOLDER_MODE))
     elif not path.exists() and plan.type == "FileOrCreate":
@@ -204,7 +205,8 @@ def mount_source(pod_folder: Path, mount: volumes.Mount, plan: volumes.VolumePla
         return mount.source  # it is mounted only inside the pod's sandbox
     volume = Path(os.path.realpath(pod_folder / mount.folder))
     if isinstance(plan, volumes.HostPathPlan) and not _is_host_path_allowed(str(volume), plan):
-        raise ContainerError(CONFIG_ERROR, f"hostPath {mount.folder} leads outside the allowed host paths")
+        problem = f"hostPath {plan.path} leads outside the allowed host paths"
+        raise ContainerError(CONFIG_ERROR, f"{problem}: {volumes.HOST_PATH_REMEDY}")
     if not mount.sub_path:
         return str(volume) if isinstance(plan, volumes.HostPathPlan) else mount.source
     target = Path(os.path.realpath(volume / mount.sub_path))

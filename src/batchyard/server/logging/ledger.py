@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from batchyard.api.meta import Key
+from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import Instant
 from batchyard.interfaces.controller import DecisionRecord, LedgerQuery, LedgerUnreadable, QueryTooBroad
 from batchyard.metrics.definitions import metric
@@ -237,6 +238,7 @@ class LiveLedger:
     """The decision ledger of a running platform: its file, and the decisions that are not written yet."""
 
     def __init__(self, path: Path, loop: asyncio.AbstractEventLoop) -> None:
+        self._path = path
         self._file = LedgerFile(path)
         if self._file.was_damaged:
             _LOG.error(
@@ -322,7 +324,8 @@ class LiveLedger:
             self._file.append(records)
         except sqlite3.Error as error:
             self._lost_count += len(records)
-            _LOG.error("%d entries of the decision ledger could not be written and are lost: %s", len(records), error)
+            lost_text = count_with_noun(len(records), "entry")
+            _LOG.error("%s: %s could not be written: %s; check the free disk space", self._path, lost_text, error)
 
 
 def _matches_query(entry: DecisionRecord, query: LedgerQuery) -> bool:

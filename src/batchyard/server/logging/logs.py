@@ -222,7 +222,8 @@ class AuditLog:
         try:
             self._write(line)
         except OSError as error:
-            _AUDIT_LOG.error("an event could not be written to the audit log %s and is lost: %s", self._path, error)
+            reason = f"{error.strerror or error}; check its permissions and the free disk space"
+            _AUDIT_LOG.error("an event could not be written to the audit log %s and is lost: %s", self._path, reason)
 
     def close(self) -> None:
         """Close the file of the audit log."""

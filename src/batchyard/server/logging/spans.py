@@ -123,7 +123,8 @@ class SpanExport:
     def _count_lost_spans(self, count: int, reason: object) -> None:
         self.lost_count += count
         spans_text = count_with_noun(count, "trace span")
-        _LOG.warning("%s could not be sent to %s: %s; check the address in --otlp", spans_text, self._url, reason)
+        problem = f"{spans_text} could not be sent to {self._url}: {reason}"
+        _LOG.warning("%s; check that the collector runs and that --otlp has its address", problem)
 
 
 async def _sleep(seconds: float, loop: asyncio.AbstractEventLoop) -> None:

@@ -239,7 +239,7 @@ async def read_kueue_configuration(
         if response.code == 200:
             return _parse_config_map(name, (decode_object(response.body).get("data") or {}).get(_CONFIG_KEY))
         if response.code != 404:
-            error_message = f"Kueue's Configuration cannot be read: {failure_reason(response)}"
+            error_message = f"Kueue's Configuration cannot be read from {name}: {failure_reason(response)}"
             return ConfigurationResult(None, error_message, is_unreadable=True)
     return ConfigurationResult(None, "no ConfigMap with Kueue's Configuration found")
 

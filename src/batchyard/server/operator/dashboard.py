@@ -5,6 +5,8 @@ replicas have no objects in memory.
 """
 
 import asyncio
+import errno
+import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Self
 
@@ -178,13 +180,26 @@ class HttpEndpoints:
             app.add_routes(self._routes)
             self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_TIMEOUT)
             await self._runner.setup()
-            await web.TCPSite(self._runner, address, port).start()
+            await start_site(web.TCPSite(self._runner, address, port), address, port, "--port")
             self._report(f"batchyard: health and metrics at http://{address}:{port}, dashboard at /ui/")
         return self
 
     async def __aexit__(self, *_: object) -> None:
         if self._runner is not None:
             await self._runner.cleanup()
+
+
+async def start_site(site: web.TCPSite, address: str, port: int, port_option: str) -> None:
+    """Start to listen; raise OSError, with a message that names `port_option` or --listen, if that is impossible."""
+    try:
+        await site.start()
+    except OSError as error:
+        if error.errno == errno.EADDRNOTAVAIL or (error.errno or 0) < 0:  # negative: an error of getaddrinfo
+            problem = f"{address} is not an address of this machine"
+            raise OSError(f"{problem}; set another address with --listen") from error
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        problem = f"cannot listen on {address}, port {port}: {reason}"
+        raise OSError(f"{problem}; set another port with {port_option}") from error
 
 
 def health_routes(exposition: Exposition, readiness_delay: Callable[[], str]) -> list[web.RouteDef]:

@@ -59,7 +59,9 @@ async def _install_definition(api_client: DefinitionsClient, served_kind: Served
     response = await api_client.ask(HttpRequest("POST", _CRDS_PATH, msgspec.json.encode(definition)))
     if response.code not in {201, _ALREADY_EXISTS}:
         error_reason = decode_object(response.body).get("message") or response.trouble or response.code
-        return f"batchyard: CustomResourceDefinition {name} could not be installed: {error_reason}"
+        problem = f"batchyard: CustomResourceDefinition {name} could not be installed: {error_reason}"
+        remedy = "; permit the operator to create it, or create it yourself" if response.code == 403 else ""
+        return f"{problem}{remedy}"
     for _ in range(_POLLS_MAX):
         stored_definition = decode_object((await api_client.ask(HttpRequest("GET", f"{_CRDS_PATH}/{name}"))).body)
         if is_true(stored_definition, ESTABLISHED):

@@ -172,7 +172,9 @@ class OperatorProcess:
 
     def _stop_after_lost_lease(self) -> None:
         self.kernel.stop()
-        self.fail(OperatorError("leader election lost: another replica may lead now; restart this one"))
+        terms = self._config.terms
+        lease_text = "" if terms is None else f" (Lease {terms.namespace}/{terms.name})"
+        self.fail(OperatorError(f"leader election lost{lease_text}: another replica may lead now; restart this one"))
 
     def _process_informer_change(self, informer: Informer) -> None:
         if news := self._watch_errors.news(informer, self.client.informers.values()):

@@ -27,6 +27,7 @@ from batchyard.client import transport
 from batchyard.metrics.forks import WebhookMetrics
 from batchyard.server.clocks.wall import monotonic_seconds, wall_clock
 from batchyard.server.operator.aiohttp_transport import HttpTransport
+from batchyard.server.operator.dashboard import start_site
 from batchyard.webhooks.hooks import (
     CONVERT_PATH,
     MUTATE_PATH,
@@ -331,7 +332,8 @@ class CertificateRotator:
         error = transport.failure_reason(response)
         if error not in self._reported_errors:
             self._reported_errors[error] = None
-            self._report(f"batchyard: webhook certificates cannot be checked or published: {error}")
+            secret = f"{self._targets.namespace}/{self._targets.secret}"
+            self._report(f"batchyard: webhook certificates (Secret {secret}) cannot be checked or published: {error}")
 
 
 def with_ca_bundle(obj: Mapping[str, Any], ca_bundle: str, service: Mapping[str, str]) -> Obj:
@@ -450,9 +452,8 @@ class Webhooks:
         app.add_routes(web.post(path, self._count_requests(path, handler)) for path, handler in handlers.items())
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_TIMEOUT)
         await self._runner.setup()
-        await web.TCPSite(
-            self._runner, self._address, terms.port, ssl_context=self._certificate_rotator.context
-        ).start()
+        site = web.TCPSite(self._runner, self._address, terms.port, ssl_context=self._certificate_rotator.context)
+        await start_site(site, self._address, terms.port, "--webhook-port")
         self._report(f"batchyard: webhooks at https://{self._address}:{terms.port}")
         return self
 

@@ -25,7 +25,8 @@ def check_cluster_option(cluster: Obj | None, stored_clusters: Sequence[Obj], op
         raise ClusterConflictError(f"{problem}: metadata.name differs; {remedy}")
     errors = list(cluster_update_errors(with_spec_of(stored_cluster, cluster), stored_cluster))
     if errors:
-        raise ClusterConflictError("\n".join(f"{problem}: {error}" for error in errors))
+        remedy = "keep the stored value, or set another folder with --data-dir"
+        raise ClusterConflictError("\n".join(f"{problem}: {error}; {remedy}" for error in errors))
 
 
 def with_spec_of(stored_cluster: Obj, cluster: Obj) -> Obj:

@@ -272,7 +272,9 @@ class GroupCommit:
         self.failure = (
             error
             if isinstance(error, JournalError)
-            else JournalError(f"unexpected exception in a write of the journal: {error!r}")
+            else JournalError(
+                f"unexpected {type(error).__name__} in a write of the journal: {error}; restart the platform"
+            )
         )
         self._collected_changes.clear()
         while self._waiting_callers:
@@ -288,7 +290,7 @@ class GroupCommit:
     def _run_write(self, work: Callable[[], _T]) -> _T:
         """Run a write of the journal. Raises JournalError if an earlier write failed: the journal must have no gaps."""
         if self._is_broken:
-            raise JournalError("an earlier write to the journal failed")
+            raise JournalError("an earlier write to the journal failed, so no more are accepted: restart the platform")
         self._is_broken = True
         result = work()
         self._is_broken = False

@@ -38,7 +38,9 @@ def unpack(archive_fd: int, target: str) -> dict[str, Any]:
     with open(result_reader, "rb") as file:
         result_json = file.read()
     status = os.waitpid(child_pid, 0)[1]
-    failure_message = f"unpacking the image ended with status {status}"
+    exit_code = os.waitstatus_to_exitcode(status)
+    ending = f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
+    failure_message = f"the process that unpacks the image ended with {ending}; the next attempt unpacks it again"
     result: dict[str, Any] = json.loads(result_json) if result_json else {"error": failure_message}
     if "error" in result:
         raise OSError(result["error"])

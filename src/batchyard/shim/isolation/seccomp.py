@@ -345,7 +345,11 @@ def compile_profile_file(path: str) -> bytes:
         raise ValueError(f'decoding seccomp profile failed "{path}": {error}') from error
     try:
         return compile_profile(_parse_profile(document), _require_processor())
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except KeyError as error:
+        raise ValueError(f'decoding seccomp profile failed "{path}": the field {error.args[0]} is missing') from error
+    except (TypeError, AttributeError) as error:
+        raise ValueError(f'decoding seccomp profile failed "{path}": a field has a wrong type') from error
+    except ValueError as error:
         raise ValueError(f'decoding seccomp profile failed "{path}": {error}') from error
 
 
@@ -435,18 +439,18 @@ def _parse_profile(document: Mapping[str, Any]) -> SeccompProfile:
 
 def _parse_action(name: str, error_number: int | None) -> int:
     if name not in _ACTIONS_BY_NAME:
-        raise ValueError(f"invalid seccomp action {name}")
+        raise ValueError(f"invalid seccomp action {name}; use one of {', '.join(_ACTIONS_BY_NAME)}")
     if _ACTIONS_BY_NAME[name] != _RET_ERRNO and name != "SCMP_ACT_TRACE":
         return _ACTIONS_BY_NAME[name]
     value = errno.EPERM if error_number is None else int(error_number)
     if not 0 <= value <= _ERRNO_MAX:
-        raise ValueError(f"invalid errno {value}")
+        raise ValueError(f"invalid errno {value}: must be from 0 to {_ERRNO_MAX}")
     return _ACTIONS_BY_NAME[name] | value
 
 
 def _parse_condition(fields: Mapping[str, Any]) -> ArgumentComparison:
     if fields["op"] not in _OPERATORS:
-        raise ValueError(f"invalid seccomp operator {fields['op']}")
+        raise ValueError(f"invalid seccomp operator {fields['op']}; use one of {', '.join(_OPERATORS)}")
     index = int(fields["index"])
     if not 0 <= index < _SYSCALL_ARGUMENTS_MAX:
         raise ValueError(f"invalid argument index {index}: must be from 0 to {_SYSCALL_ARGUMENTS_MAX - 1}")

@@ -147,7 +147,10 @@ def _upper_id_range() -> tuple[int, int]:
     range_start, end = max(_read_id_ranges(), key=lambda extent: extent[1] - extent[0], default=(0, 0))
     id_count = (end - range_start) // 4
     if id_count < 1:
-        raise OSError(0, "the user namespace of root maps too few ids to assign one to each pod; map more ids")
+        raise OSError(
+            0,
+            "the user namespace of this machine's root maps too few ids to assign one to each pod; map more ids to it",
+        )
     return range_start + 2 * id_count, id_count
 
 

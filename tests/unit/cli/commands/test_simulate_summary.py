@@ -160,7 +160,7 @@ def test_run_is_compared_with_report_and_with_json(batchyard: Batchyard, tmp_pat
 def test_file_without_result_is_rejected(batchyard: Batchyard, tmp_path: Path) -> None:
     done = batchyard("simulate", PREEMPTION, "--compare-with", tmp_path / "none.html")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "cannot be read: No such file or directory; --compare-with needs a file written by --report" in done.stderr
+    assert "cannot be read: No such file or directory; check the path in --compare-with" in done.stderr
 
 
 def test_summary_names_jobs_and_pods_without_priority_class(batchyard: Batchyard, tmp_path: Path) -> None:

@@ -220,7 +220,9 @@ def test_env_from_without_source_is_ignored() -> None:
 
 def test_file_key_ref_is_rejected() -> None:
     source = {"fileKeyRef": {"volumeName": "v", "path": "p", "key": "k"}}
-    assert container_error({"name": "X", "valueFrom": source})[1].startswith("fileKeyRef is not supported here")
+    assert container_error({"name": "X", "valueFrom": source})[1].startswith(
+        "fileKeyRef in env of container main is not supported here"
+    )
 
 
 def test_null_byte_in_value_is_rejected() -> None:

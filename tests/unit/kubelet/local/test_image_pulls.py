@@ -167,7 +167,7 @@ def test_image_row_of_user_takes_precedence_over_engine() -> None:
     rows = [ImageMapping("own/*", engine="podman", image="other:1"), ImageMapping("*", machine=True)]
     assert find_image_mapping("own/a", rows, ["podman"]).image == "other:1"
     assert find_image_mapping("busybox", rows, ["podman"]).machine
-    with pytest.raises(ContainerError, match="is mapped to podman, which is not usable on this node: install it"):
+    with pytest.raises(ContainerError, match="is mapped to podman, which is not usable on this node: install podman"):
         find_image_mapping("own/a", rows)
 
 

@@ -37,7 +37,12 @@ def test_only_missing_definitions_are_installed() -> None:
 
 def test_rejected_installation_is_reported() -> None:
     reported = asyncio.run(install_definitions(DefinitionServer(403), KINDS))
-    assert reported == ["batchyard: CustomResourceDefinition jobsets.jobset.x-k8s.io could not be installed: no rights"]
+    assert reported == [
+        (
+            "batchyard: CustomResourceDefinition jobsets.jobset.x-k8s.io could not be installed: no rights; "
+            "permit the operator to create it, or create it yourself"
+        )
+    ]
 
 
 def test_conflicting_installation_counts_as_installed() -> None:

@@ -190,6 +190,15 @@ def test_unknown_fault_target_is_rejected(fault: str, stated: str) -> None:
     assert fault_in_cluster(f"{{at: 1m, {fault}}}").startswith(stated)
 
 
+def test_fault_target_in_cluster_without_pools_is_rejected() -> None:
+    pools = CLUSTER[CLUSTER.index("  nodePools:") : CLUSTER.index("  autoscaling:")]
+    text = f"{HEAD}  - {{at: 1m, fail: {{pool: cpu}}}}\n{CLUSTER.replace(pools, '').replace('AUTOSCALING', '{}')}"
+    with pytest.raises(
+        InvalidScenario, match="unknown node pool 'cpu'; add a node pool to the Cluster, which has none"
+    ):
+        make_scenario(read_manifests([("s.yaml", text)]))
+
+
 @pytest.mark.parametrize("fault", ["fail: {pool: cpu}", "reclaimSpot: {pool: cheap}", "fail: {node: gke-c-cpu-1}"])
 def test_fault_with_possible_target_is_accepted(fault: str) -> None:
     assert fault_in_cluster(f"{{at: 1m, {fault}}}") == ""
