@@ -30,6 +30,7 @@ from batchyard.sim.trace_report import ALL_NODES, FleetPoint, TraceWatch, with_a
 from batchyard.sim.traces import GPU, MODEL, PodMix, Trace, TracedPod
 from batchyard.sim.world import EPOCH
 
+
 @dataclass(frozen=True, slots=True)
 class TraceFill:
     """A scenario in which the pods of a trace arrive, one per second, and never end."""

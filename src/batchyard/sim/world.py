@@ -4,10 +4,10 @@ A run applies the scenario's steps and processes events, until a given time or u
 At the end, the caller flushes batched writes of controllers with `World.settle`.
 """
 
-from itertools import count
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from typing import Any, Final
 
 from batchyard.admission_chain import AdmissionChain
