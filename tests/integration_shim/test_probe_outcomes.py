@@ -80,7 +80,7 @@ def frame(kind: int, flags: int, payload: bytes, stream: int = 1) -> bytes:
     return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
 
 
-SERVING, NOT_SERVING = (frame(0, 0, b"\0\0\0\0\x02\x08" + bytes([status])) for status in (1, 2))
+INVALID = ProbeOutcome("failure", "error: health rpc probe failed: grpc: failed to unmarshal the received message")
 
 
 @pytest.mark.parametrize(
@@ -96,6 +96,18 @@ SERVING, NOT_SERVING = (frame(0, 0, b"\0\0\0\0\x02\x08" + bytes([status])) for s
             ProbeOutcome(
                 "failure", "error: health rpc probe failed: the server has ended the request without an answer"
             ),
+        ),
+        (
+            [frame(0, 0, b"\0\0\0\0\x03\x08\xac\x02")],
+            ProbeOutcome("failure", 'service unhealthy (responded with "300")'),
+        ),
+        ([frame(0, 0, b"\0\0\0\0\x01\x08")], INVALID),
+        ([frame(0, 0, b"\0\0\0\0\x02\x08\x80")], INVALID),
+        ([frame(0, 0, b"\0\0\0\0\x01\x08\x01")], INVALID),
+        ([frame(0, 8, b"\x01\0\0\0\0\x02\x08\x01\0")], ProbeOutcome("success", "service healthy")),
+        (
+            [frame(0, 8, b"")],
+            ProbeOutcome("failure", "error: health rpc probe failed: the server has sent an invalid frame"),
         ),
     ],
 )

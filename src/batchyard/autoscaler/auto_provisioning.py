@@ -40,7 +40,7 @@ _encode_json = msgspec.json.Encoder(order="sorted").encode
 class NodeAutoProvisioner:
     """A planner of new node pools for pods; `provisioning` is the provisioning model of all pools.
 
-    If `provisioning` is '', the pods of each pool determine its model.
+    If `provisioning` is '', the pods of each pool determine its model. A queued pool gets all new nodes in one zone.
     """
 
     def __init__(
@@ -59,7 +59,8 @@ class NodeAutoProvisioner:
     def scale_up_options(self, pods: Sequence[PodView], scale_up: ScaleUp) -> list[ScaleUpOption]:
         """Return the best scale-up with a new pool for each group of pods that have equal node requirements.
 
-        A group that no new pool can help gets no scale-up.
+        The scale-up of a queued pool uses one zone, preferably one with known capacity for all its nodes. A group of
+        pods that no new pool can help gets no scale-up.
         """
         pods_by_requirements: dict[cluster_objects.NodeRequirements, list[PodView]] = {}
         for pod in pods:
@@ -123,9 +124,12 @@ class NodeAutoProvisioner:
     # --- candidates ---
 
     def _growable_pool_groups(self, requirements: cluster_objects.NodeRequirements, scale_up: ScaleUp) -> _PoolGroups:
+        """Yield the groups that one scale-up may use: those of a pool that can grow, or one of a queued pool."""
         for groups in self._possible_pool_groups(requirements, scale_up):
             open_groups = [group for group in groups if self._can_grow(group, scale_up)]
-            if open_groups:
+            if requirements.provisioning == "queued":
+                yield from ([group] for group in open_groups)
+            elif open_groups:
                 yield open_groups
 
     def _possible_pool_groups(self, requirements: cluster_objects.NodeRequirements, scale_up: ScaleUp) -> _PoolGroups:

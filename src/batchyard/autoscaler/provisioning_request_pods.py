@@ -374,9 +374,11 @@ def choose_scale_up(
         else:
             scale_up_options.append(option_or_refusal)
     if not scale_up_options and provisioner is not None:
-        scale_up_options = [
-            option for option in provisioner.scale_up_options(pods, scale_up) if not option.unplaced_pods
-        ]
+        new_pool_options = provisioner.scale_up_options(pods, scale_up)
+        scale_up_options = [option for option in new_pool_options if not option.unplaced_pods]
+        refusals |= {
+            option.group: _refusal_for_rest(option.group, len(option.nodes), scale_up) for option in new_pool_options
+        }
     if not scale_up_options:
         return _condition_for_refusals(refusals)
     guaranteed_options = [option for option in scale_up_options if _is_guaranteed(option, scale_up)]
@@ -394,20 +396,22 @@ def _option_in_group(group: NodeGroup, pods: Sequence[PodView], scale_up: ScaleU
         misfit_reasons = find_misfit_reasons(similar_pods[0], group, scale_up.nodes)
         if misfit_reasons:
             return GroupRefusal(_MISFIT_CAUSE, misfit_reasons)
-    remaining_size = fleet.room(group)
     option = scale_up.option([group], pods, [])
     if option is None or option.unplaced_pods:
-        node_count = 0 if option is None else len(option.nodes)
-        if node_count >= remaining_size:
-            return GroupRefusal(FULL)
-        resources = limits.exceeded_resources(group.counted_resources, node_count + 1)
-        return GroupRefusal(_EXCEEDED_CAUSE, resources) if resources else GroupRefusal(_INFEASIBLE_CAUSE)
+        return _refusal_for_rest(group, 0 if option is None else len(option.nodes), scale_up)
     return option
 
 
+def _refusal_for_rest(group: NodeGroup, node_count: int, scale_up: ScaleUp) -> GroupRefusal:
+    """Return why a node group that gets `node_count` new nodes gets none for the rest of the pods."""
+    if node_count >= scale_up.fleet.room(group):
+        return GroupRefusal(FULL)
+    resources = scale_up.limits.exceeded_resources(group.counted_resources, node_count + 1)
+    return GroupRefusal(_EXCEEDED_CAUSE, resources) if resources else GroupRefusal(_INFEASIBLE_CAUSE)
+
+
 def _is_guaranteed(option: ScaleUpOption, scale_up: ScaleUp) -> bool:
-    guaranteed_count = max(scale_up.fleet.known_room(group, scale_up.loop_context.cluster) for group in option.groups)
-    return guaranteed_count >= len(option.nodes)
+    return scale_up.fleet.known_room(option.group, scale_up.loop_context.cluster) >= len(option.nodes)
 
 
 def _condition_for_refusals(refusals: Mapping[NodeGroup, GroupRefusal]) -> ConditionText:

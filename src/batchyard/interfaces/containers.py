@@ -115,7 +115,7 @@ class Containers(Protocol):
     """Access to the containers of pods through the container runtime."""
 
     def log(self, pod: Obj, container: str, *, previous: bool) -> ContainerLog:
-        """Return a reader of the log of a container's last run or, with `previous`, of its previous run.
+        """Return a reader of the log of a container's last run or, with `previous`, of the run in its `lastState`.
 
         The caller has checked in the pod's status that this run exists.
         """

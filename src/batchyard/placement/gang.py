@@ -87,29 +87,36 @@ def may_have_room(pods: Sequence[PodView], nodes: ClusterSnapshot, profile: Node
     """Return whether the nodes may have enough capacity for a gang: a cheap check that ignores most constraints.
 
     Pods with equal requirements and priority are checked separately from other pods. Capacity that preemption could
-    free counts, unless victims of an earlier preemption are still terminating.
+    free counts, unless victims of an earlier preemption are still terminating. A pod with required pod affinity may be
+    placed last, so capacity that any other pod of the gang could free counts for it too.
     """
     may_preempt = not any(awaits_victims(pod, nodes) for pod in pods)
-    pods_by_kind: dict[tuple[PodShape, int, bool], list[PodView]] = {}
+    highest_priority = max([pod.priority for pod in pods if pod.may_preempt and may_preempt], default=None)
+    pods_by_kind: dict[tuple[PodShape, int, int | None], list[PodView]] = {}
     for pod in pods:
-        pods_by_kind.setdefault((pod.shape, pod.priority, pod.may_preempt and may_preempt), []).append(pod)
+        own_priority = pod.priority if pod.may_preempt and may_preempt else None
+        preemptor_priority = highest_priority if pod.shape.affinity else own_priority
+        pods_by_kind.setdefault((pod.shape, pod.priority, preemptor_priority), []).append(pod)
     return all(_equal_pods_may_fit(equal_pods, nodes, profile, kind[2]) for kind, equal_pods in pods_by_kind.items())
 
 
 def _equal_pods_may_fit(
-    equal_pods: Sequence[PodView], nodes: ClusterSnapshot, profile: NodeScoring, may_preempt: bool
+    equal_pods: Sequence[PodView], nodes: ClusterSnapshot, profile: NodeScoring, preemptor_priority: int | None
 ) -> bool:
+    """Count the capacity of pods with a priority below `preemptor_priority` as free; None: of no pods."""
     pod, pod_count = equal_pods[0], len(equal_pods)
-    considers_preemption = may_preempt and nodes.has_pods_below(pod.priority)
+    if preemptor_priority is not None and not nodes.has_pods_below(preemptor_priority):
+        preemptor_priority = None
     obstacles = nodes.candidate_cache.static_results(pod.shape.rules).obstacles
-    for name in obstacles if considers_preemption else nodes.candidate_cache.candidates_for(pod.shape, profile).scores:
+    candidates: Iterable[str] = obstacles
+    if preemptor_priority is None:
+        candidates = nodes.candidate_cache.candidates_for(pod.shape, profile).scores
+    for name in candidates:
         node = nodes.get(name)
         if node is None or obstacles[name] is not None:
             continue
-        free_amounts, freed_amounts = (
-            node.free_amounts,
-            node.requests_below(pod.priority) if considers_preemption else NO_AMOUNTS,
-        )
+        free_amounts = node.free_amounts
+        freed_amounts = NO_AMOUNTS if preemptor_priority is None else node.requests_below(preemptor_priority)
         competing_pods = [other for other in nodes.competing_nominations(pod, name) if other.gang != pod.gang]
         if competing_pods:
             freed_amounts = subtract_requests(freed_amounts, competing_pods)

@@ -31,6 +31,7 @@ _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY = 0, 1, 3, 4, 6, 7
 _END_STREAM, _END_HEADERS, _ACK, _PADDED = 0x1, 0x4, 0x1, 0x8
 _STREAM_ID = 1
+_VARINT_BYTES_MAX = 10
 _HEALTH_STATUSES = ("UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN")
 SERVING = _HEALTH_STATUSES[1]
 
@@ -42,7 +43,8 @@ class NoAnswerError(OSError):
 def check_grpc_health(connection: socket.socket, authority: str, service: str, user_agent: str) -> str:
     """Return the gRPC health status of a service ('': the whole server), such as `SERVING`.
 
-    An unknown status is returned as the text of its number. NoAnswerError or another OSError on failure.
+    An unknown status is returned as the text of its number. NoAnswerError or another OSError on failure, also for an
+    invalid response.
     """
     headers = {
         ":method": "POST",
@@ -69,16 +71,23 @@ def _read_grpc_response(connection: socket.socket) -> bytes:
         if kind in {_SETTINGS, _PING} and not flags & _ACK:
             connection.sendall(_encode_frame(kind, _ACK, 0, payload if kind == _PING else b""))
         if kind == _DATA and stream == _STREAM_ID:
-            response_body += payload[1 : len(payload) - payload[0]] if flags & _PADDED else payload
-            if len(response_body) >= 5 and len(response_body) - 5 >= int.from_bytes(response_body[1:5], "big"):
-                return response_body[5:]
+            response_body += _without_padding(payload) if flags & _PADDED else payload
+            message_end = 5 + int.from_bytes(response_body[1:5], "big")
+            if len(response_body) >= message_end:
+                return response_body[5:message_end]
         is_end = stream == _STREAM_ID and (kind == _RST_STREAM or (flags & _END_STREAM and kind in {_DATA, _HEADERS}))
         if is_end or kind == _GOAWAY:
             raise NoAnswerError("the server has ended the request without an answer")
 
 
+def _without_padding(payload: bytes) -> bytes:
+    if not payload or payload[0] >= len(payload):
+        raise OSError("the server has sent an invalid frame")
+    return payload[1 : len(payload) - payload[0]]
+
+
 def _parse_health_status(message: bytes) -> str:
-    status_number = message[1] if message[:1] == b"\x08" else 0
+    status_number = _decode_varint(message[1:]) if message[:1] == b"\x08" else 0
     return _HEALTH_STATUSES[status_number] if status_number < len(_HEALTH_STATUSES) else str(status_number)
 
 
@@ -113,6 +122,15 @@ def _encode_varint(number: int) -> bytes:
         encoded_bytes += bytes([number & 127 | 128])
         number >>= 7
     return encoded_bytes + bytes([number])
+
+
+def _decode_varint(data: bytes) -> int:
+    number = 0
+    for index, byte in enumerate(data[:_VARINT_BYTES_MAX]):
+        number |= (byte & 127) << 7 * index
+        if byte < 128:
+            return number
+    raise OSError("grpc: failed to unmarshal the received message")
 
 
 ProbeResultKind: TypeAlias = Literal["success", "warning", "failure", "unknown"]

@@ -135,8 +135,11 @@ class Forecast:
         return wait_of(lower_wait + (upper_wait - lower_wait) * remainder)
 
     def quantile_of_forks(self, fraction: float) -> Duration | None:
-        """Return the wait within which the Workload starts in a fraction of the forks; None if it starts in too few."""
-        position = min(max(fraction * (self.forks + 1) - 1, 0), self.forks - 1)
+        """Return the wait within which the Workload starts in a fraction of the forks.
+
+        None if it starts in too few forks, or if there are none.
+        """
+        position = max(min(fraction * (self.forks + 1) - 1, self.forks - 1), 0)
         lower_index = int(position)
         upper_index = lower_index + (position > lower_index)
         if upper_index >= len(self.waits):

@@ -13,6 +13,7 @@ from batchyard.api.meta import Key, Obj, key_of
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS, KueueSettings
+from batchyard.sim.faults import LastingFaults
 from batchyard.store.memory import RecoveredStore
 
 #: The kinds that are left out of a state that is read from a file or a cluster.
@@ -37,6 +38,8 @@ class State:
     kueue: KueueSettings = SIMULATION_SETTINGS
     #: Whether the source of the state records its time; if not, `at` is the latest timestamp in the objects.
     is_time_recorded: bool = True
+    #: The lasting faults of a simulation that are under way.
+    lasting_faults: LastingFaults = field(default_factory=LastingFaults)
 
     @property
     def has_nodes(self) -> bool:

@@ -171,7 +171,7 @@ def _merge_steps(steps: Iterable[ScenarioStep]) -> list[ScenarioStep]:
 def _start_at_moment(start: RunStart, seed: int) -> RunStart:
     """Simulate a scenario until `start.at`; return a start with that state, and with the later steps and faults.
 
-    A stockout, slow boot or drain that lasts at `start.at` does not end later, because its end is not in the state.
+    Faults that last at `start.at` are in the state, and end at their time.
     """
     scenario = start.scenario
     world = World(scenario, seed=seed)

@@ -32,7 +32,7 @@ from batchyard.placement.gpu_policies import DrawBelow, make_gpu_policy
 from batchyard.placement.node_filters import AutoscalingProfile
 from batchyard.scheduling.cycle import PreemptionLoop
 from batchyard.sim.event_log import EventLog, Record
-from batchyard.sim.faults import FaultyClient, ScheduledFault, WriteFaults
+from batchyard.sim.faults import Conflicts, FaultyClient, LastingFaults, ScheduledFault, WriteFaults
 from batchyard.sim.faults.injection import FaultInjector
 from batchyard.sim.scenario import Scenario, ScenarioStep
 from batchyard.sim.state import State, as_added
@@ -211,8 +211,9 @@ class World:
         self._last_applied_manifests: dict[Key, Obj] = {} if state is None else dict(state.last_applied_manifests)
         self.log = EventLog(self.start, self.kernel.now, sink)
         self.waits = WaitTracker(self.client)
+        lasting_faults = LastingFaults() if state is None else state.lasting_faults
         #: The client that injects faults between the platform and the store, if the scenario needs one.
-        self._write_faults = write_faults or _write_faults_for(scenario)
+        self._write_faults = write_faults or _write_faults_for(scenario, lasting_faults)
         self._faulty_client: FaultyClient | None = None
         self.platform = self._start_platform()
         if sink is not ignore_record or self._settings.with_nodes:  #  it records the time of the last event
@@ -227,14 +228,19 @@ class World:
         ]
         for step in (ScenarioStep(0, [*map(new_namespace, missing_namespaces)], ()), *scenario.steps):
             self.kernel.call_at(self.start + step.at, _StepCallback(self, step))
-        if scenario.faults:
-            last_step_at = self.start + max((step.at for step in scenario.steps), default=0)
-            FaultInjector(self, scenario.faults, self._write_faults, last_step_at)
+        last_step_at = self.start + max((step.at for step in scenario.steps), default=0)
+        self._fault_injector = FaultInjector(self, scenario.faults, self._write_faults, last_step_at, lasting_faults)
 
     def state(self) -> State:
-        """Return the current objects as a state; everything scheduled for this instant must be done."""
+        """Return the current objects and lasting faults as a state; everything due at this instant must be done."""
         objects = {key_of(obj): obj for kind in self.store.kinds() for obj in self.store.list(kind)}
-        return State(self.kernel.now(), self.store.revision, objects, dict(self._last_applied_manifests))
+        return State(
+            self.kernel.now(),
+            self.store.revision,
+            objects,
+            dict(self._last_applied_manifests),
+            lasting_faults=self._fault_injector.lasting_faults(),
+        )
 
     def _load_state(self, state: State) -> None:
         events = state.added_events()
@@ -376,8 +382,9 @@ def _raise_stopped(loop: PreemptionLoop) -> None:
     raise StoppedByLoop(loop)
 
 
-def _write_faults_for(scenario: Scenario) -> WriteFaults | None:
-    return WriteFaults() if any(fault.affects_writes for fault in scenario.faults) else None
+def _write_faults_for(scenario: Scenario, lasting_faults: LastingFaults) -> WriteFaults | None:
+    has_conflicts = any(isinstance(fault_end.action, Conflicts) for fault_end in lasting_faults.ends)
+    return WriteFaults() if has_conflicts or any(fault.affects_writes for fault in scenario.faults) else None
 
 
 def undefined_namespaces(steps: Iterable[ScenarioStep]) -> list[str]:

@@ -266,21 +266,38 @@ def test_requests_do_not_share_nodes() -> None:
     assert len(world.machines()) == 2
 
 
-def test_auto_provisioning_creates_queued_pool_for_request() -> None:
+def with_request_for_new_pool(request: Obj, **spec: Any) -> AutoscalerStage:
+    """A cluster with auto-provisioning, without a queued pool, and with a request for pods with a T4."""
     limits = [{"resource": name, "max": 100} for name in ("cpu", "memory", "nvidia-tesla-t4")]
     select = {"cloud.google.com/gke-accelerator": "nvidia-tesla-t4"}
-    world = with_request(
-        provisioning_request(),
-        pool(),
-        template={**OWN, "nodeSelector": select},
-        autoscaling={"autoProvisioning": {"limits": limits}},
-    )
+    autoscaling = {"autoProvisioning": {"limits": limits}}
+    return with_request(request, pool(), template={**OWN, "nodeSelector": select}, autoscaling=autoscaling, **spec)
+
+
+def test_auto_provisioning_creates_queued_pool_for_request() -> None:
+    world = with_request_for_new_pool(provisioning_request())
     world.run(60)
     (created,) = [name for name in world.pools() if name != "pool"]
     assert world.get(scheme.NODE_POOL, created, "")["spec"]["provisioning"] == "queued"
     assert (state(world, "Provisioned"), len(world.nodes(created))) == ("True/Provisioned", 1)
     world.run(2 * HOUR)
     assert (world.pools(), world.machines()) == (["pool"], [])
+
+
+@pytest.mark.parametrize(
+    ("counts", "selected"), [((0, None, None), 1), ((1, 1, 3), 2), ((0, 2, 2), 1), ((None, 0, None), 0)]
+)
+def test_request_for_new_pool_selects_zone_with_capacity(counts: tuple[int | None, ...], selected: int) -> None:
+    capacity = [
+        {"machineType": "n1-standard-1", "zone": zone, "count": count}
+        for zone, count in zip(ZONES, counts, strict=True)
+        if count is not None
+    ]
+    world = with_request_for_new_pool(provisioning_request(count=2), capacity=capacity)
+    world.run(60)
+    (resize_request,) = world.client.list(scheme.RESIZE_REQUEST)
+    assert (resize_request["spec"]["zone"], resize_request["spec"]["count"]) == (ZONES[selected], 2)
+    assert (state(world, "Provisioned"), world.zones()) == ("True/Provisioned", {ZONES[selected]: 2})
 
 
 def test_atomic_request_creates_all_nodes_at_once() -> None:

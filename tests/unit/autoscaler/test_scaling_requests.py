@@ -7,6 +7,8 @@ import pytest
 import make
 from batchyard.api.meta import Obj
 from batchyard.autoscaler import provisioning_request_pods
+from batchyard.autoscaler.auto_provisioning import NodeAutoProvisioner
+from batchyard.autoscaler.expander import ScaleUpOption
 from batchyard.autoscaler.provisioning_request_pods import (
     ConditionText,
     ProvisioningRequestState,
@@ -20,7 +22,7 @@ from batchyard.autoscaler.provisioning_request_pods import (
 )
 from batchyard.base.instant import HOUR
 from unit.autoscaler.scaling_make import pod, pod_template, provisioning_request
-from unit.autoscaler.scaling_make_core import A, B, groups, planner, pool, views
+from unit.autoscaler.scaling_make_core import A, B, cluster, groups, planner, pool, views
 
 CONSUMES = {
     "autoscaling.x-k8s.io/consume-provisioning-request": "pr",
@@ -136,3 +138,28 @@ def test_choose_group_selects_single_zone_with_capacity() -> None:
 def test_choose_group_reports_failure_reason(found: ConditionText, reason: str, message: str) -> None:
     assert (found.type, found.reason) == ("Failed", reason)
     assert found.message.startswith(message)
+
+
+def scale_up_with_new_pool(count: int, **limits: int) -> ScaleUpOption | ConditionText:
+    """The scale-up for pods that need a node of 1 cpu each."""
+    autoscaling = {"autoProvisioning": {"limits": [{"resource": name, "max": most} for name, most in limits.items()]}}
+    select = {"node.kubernetes.io/instance-type": "n1-standard-1"}
+    pods = views(*[f"p{number}" for number in range(count)], cpu="600m", tolerations=QUEUED_TAINT, nodeSelector=select)
+    provisioner = NodeAutoProvisioner(cluster(), (), (), "queued")
+    return choose_scale_up(pods, planner([], autoscaling=autoscaling), provisioner)
+
+
+def test_new_queued_pool_grows_to_its_size_limit_in_one_zone() -> None:
+    option = scale_up_with_new_pool(1000)
+    assert isinstance(option, ScaleUpOption)
+    assert ([group.name.zone for group in option.groups], len(option.nodes)) == ([A], 1000)
+    failure = scale_up_with_new_pool(1001)
+    assert isinstance(failure, ConditionText)
+    assert failure.reason == "NodepoolSizeReached"
+    assert failure.message.startswith("Max nodepool size reached, affected nodepools: nap-n1-standard-1-")
+
+
+def test_new_queued_pool_reports_exceeded_cluster_limit() -> None:
+    failure = scale_up_with_new_pool(3, cpu=2)
+    assert isinstance(failure, ConditionText)
+    assert failure.reason == "OutOfResources"

@@ -12,7 +12,7 @@ from batchyard.interfaces.client import Delete, EventType, Update, UpdateStatus,
 from batchyard.placement.controller import PASS_KEY, PlacementController
 from batchyard.placement.node_filters import AutoscalingProfile
 from stage import Stage, condition_state
-from unit.placement.placement_make import member, node, pod, pod_term, required
+from unit.placement.placement_make import HOST, member, node, pod, pod_term, required
 
 GOLD = {"matchLabels": {"tier": "gold"}}
 NO_VICTIMS = "preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."
@@ -425,6 +425,16 @@ def test_placement_nominates_all_gang_members_on_same_node() -> None:
     stage.put(member("a", cpu="2", priority=1), member("b", cpu="2", priority=2))
     pass_of(controller, stage)
     assert [controller._index.nodes.nominated_node_of(f"uid-{name}") for name in "ab"] == ["n", "n"]
+
+
+def test_placement_retries_gang_whose_affinity_target_can_preempt_on_new_node() -> None:
+    beside = member("m", cpu="2", affinity=required("podAffinity", pod_term(HOST)))
+    leader = member("leader", cpu="2", labels={"app": "a"}, priority=9)
+    stage = placement_stage(node("a"), pod("blocker", cpu="4", nodeName="a", priority=20), beside, leader)
+    assert unschedulable_message(stage, "m").startswith("pod group is unschedulable: 0/1 nodes are available")
+    stage.put(pod("victim", cpu="4", nodeName="b", priority=5), node("b"))
+    assert [nominated_node(stage, name) for name in ("m", "leader")] == ["b", "b"]
+    assert terminating_pods(stage) == ["victim"]
 
 
 def test_placement_gang_does_not_preempt_its_own_members() -> None:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 import make
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
 from batchyard.placement.gang import (
@@ -135,6 +137,32 @@ def test_may_have_room_excludes_nominations_of_other_pods() -> None:
     nodes.withdraw_nomination("uid-n")
     nodes.nominate(view(gang(4)[0]), "a")
     assert has_room(nodes, gang(4))
+
+
+def gang_beside_leader(**fields: Any) -> list[Any]:
+    """The Pods of a gang: a leader of priority 9 that may preempt, and a pod that must run on the leader's node."""
+    beside = member("m", cpu="2", affinity=required("podAffinity", pod_term(HOST)), **fields)
+    return [beside, member("leader", cpu="2", labels={"app": "a"}, priority=9)]
+
+
+@pytest.mark.parametrize("fields", [{}, {"priority": 9, "preemptionPolicy": "Never"}])
+def test_may_have_room_counts_preemption_by_affinity_target(fields: dict[str, Any]) -> None:
+    nodes = cluster(node("a"), pod("victim", cpu="4", nodeName="a", priority=5))
+    pods = gang_beside_leader(**fields)
+    assert gang_victims(nodes, pods) == [("victim", "leader")]
+    assert has_room(nodes, pods)
+
+
+def test_may_have_room_counts_no_preemption_that_cannot_come_first() -> None:
+    victim = pod("victim", cpu="4", nodeName="a", priority=5)
+    beside, leader = gang_beside_leader()
+    assert not has_room(cluster(node("a"), {**victim, "spec": {**victim["spec"], "priority": 9}}), [beside, leader])
+    assert not has_room(cluster(node("a"), victim), [beside, {**leader, "spec": {**leader["spec"], "priority": 5}}])
+    independent = member("m", cpu="2")
+    assert gang_victims(cluster(node("a"), victim), [independent, leader]) == (
+        "preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."
+    )
+    assert not has_room(cluster(node("a"), victim), [independent, leader])
 
 
 def test_place_gang_accepts_single_pod() -> None:

@@ -62,6 +62,12 @@ def test_running_workload_has_started_and_ended_workload_has_no_forecast() -> No
     assert forecast_workloads(result, ["team/a", "team/gone"], QUIET) == {}
 
 
+def test_quantile_without_forks_is_unknown() -> None:
+    started = forecast_of(state([*queue(1), workload("b", 50)], 10), "b")
+    assert (started.forks, started.quantile_of_forks(0.5)) == (0, None)
+    assert started.waits_by_level == (None,) * len(LEVELS)
+
+
 def test_expected_arrivals_of_higher_priority_delay_pending_workload() -> None:
     rows = [workload(f"w{n:02}", 10, n, priority=100) for n in range(40)]
     result = state([*queue(1), *rows, workload("low", 10, 0.5)], 39.5)

@@ -10,6 +10,7 @@ import pytest
 from batchyard.api import scheme
 from batchyard.api.meta import Key
 from batchyard.base.instant import SECOND
+from batchyard.sim.faults import Drain, ScheduledFault
 from batchyard.sim.random_worlds import scenario_of
 from batchyard.sim.scenario import InvalidScenario
 from batchyard.sim.simulate import read_scenario
@@ -129,6 +130,17 @@ def test_change_of_settings_keeps_later_faults() -> None:
     logged_faults = [[each for each in run.log if "fault" in each] for run in (result.without, result.changed)]
     assert fault.at == 900 * SECOND
     assert [[each["time"] for each in records] for records in logged_faults] == [[300], [300]]
+
+
+def test_change_of_settings_keeps_end_of_lasting_fault() -> None:
+    scenario, _ = read_scenario([str(EXAMPLES / "hotswap")])
+    node = next(name for name in _nodes(scenario) if name)
+    drain = ScheduledFault(Drain(node, 100 * SECOND), at=120 * SECOND)
+    start = RunStart(replace(scenario, faults=[drain], horizon=300 * SECOND), at=150 * SECOND)
+    result = difference(start, FAIR_SHARING).comparison
+    for run in (result.without, result.changed):
+        (spec,) = [n["spec"] for n in run.result.objects[scheme.NODE] if n["metadata"]["name"] == node]
+        assert "unschedulable" not in spec
 
 
 def test_change_of_settings_keeps_end_of_scenario() -> None:

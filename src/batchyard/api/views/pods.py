@@ -479,12 +479,15 @@ def saved_work_key(pod: meta.Obj) -> str:
 
 
 def resumption(pod: meta.Obj) -> ResumedWork | None:
-    """Return the checkpointed work with which a pod resumes, from its condition Resumed; None without the condition."""
+    """Return the checkpointed work with which a pod resumes, from its condition Resumed.
+
+    The result is None if the condition is missing, or if its message is malformed or states no work.
+    """
     resumed_condition = meta.find_condition(pod, RESUMED)
-    if resumed_condition is None:
-        return None
-    work, _, pod_key = resumed_condition["message"].partition(_RESUMED_SEPARATOR)
-    return ResumedWork(pod_key, parse_duration(work))
+    message = "" if resumed_condition is None else resumed_condition.get("message") or ""
+    work_text, _, pod_key = message.partition(_RESUMED_SEPARATOR)
+    work = _parse_work_duration(work_text)
+    return ResumedWork(pod_key, work) if work and pod_key else None
 
 
 def resumed_work(pod: meta.Obj) -> Duration:
@@ -496,11 +499,12 @@ def resumed_work(pod: meta.Obj) -> Duration:
 def with_resumption(pod: meta.Obj, resumed_from: ResumedWork | None, now: Instant) -> meta.Obj:
     """Return the pod with its condition Resumed set, or removed if `resumed_from` is None or contains no work.
 
-    Returns the same object if the condition already states this work.
+    Returns the same object if the condition already states this work, or is already missing.
     """
     if resumed_from is not None and not resumed_from.work:
         resumed_from = None
-    if resumption(pod) == resumed_from:
+    is_stated = resumed_from is not None or meta.find_condition(pod, RESUMED) is None
+    if is_stated and resumption(pod) == resumed_from:
         return pod
     other_conditions = [c for c in pod["status"].get("conditions") or () if c["type"] != RESUMED]
     if resumed_from is not None:

@@ -45,7 +45,8 @@ def pod_fields_of(pod: Obj, addresses: Sequence[str], reader: Reader) -> PodFiel
 def field_value_for_variable(pod_fields: PodFields, path: str) -> str:
     """Return the value of a variable's `fieldRef` with the field path `path`.
 
-    InputError if the path is not supported, or if the IP address of the node is unknown.
+    A pod without its own network has the IP addresses of its node; '' if they are unknown. InputError if the path is
+    not supported, or if the path is `status.hostIP` or `status.hostIPs` and the node has no IP address.
     """
     spec: Mapping[str, Any] = pod_fields.pod["spec"]
     match path:
@@ -54,9 +55,9 @@ def field_value_for_variable(pod_fields: PodFields, path: str) -> str:
         case "spec.serviceAccountName":
             return str(spec.get("serviceAccountName") or "")
         case "status.podIP":
-            return next(iter(pod_fields.addresses), "")
+            return next(iter(pod_fields.addresses or _node_addresses(pod_fields.node)), "")
         case "status.podIPs":
-            return ",".join(pod_fields.addresses)
+            return ",".join(pod_fields.addresses or _node_addresses(pod_fields.node))
         case "status.hostIP":
             return _host_addresses(pod_fields.node)[0]
         case "status.hostIPs":
@@ -96,16 +97,20 @@ def _metadata_entry(metadata: Mapping[str, Any], path: str, field: str, key: str
 
 
 def _host_addresses(node: Obj | None) -> list[str]:
-    """Return a node's first IP address, and its first of the other IP family, if any; internal addresses come first.
-
-    Raises InputError if the node has no IP address.
-    """
-    node_addresses: Sequence[Mapping[str, str]] = ((node or {}).get("status") or {}).get("addresses") or ()
-    addresses = [a["address"] for kind in ("InternalIP", "ExternalIP") for a in node_addresses if a["type"] == kind]
+    """Return the addresses as `_node_addresses` does. Raises InputError if there are none."""
+    addresses = _node_addresses(node)
     if not addresses:
         raise local_errors.InputError("host IP unknown; known addresses: []")
+    return addresses
+
+
+def _node_addresses(node: Obj | None) -> list[str]:
+    """Return a node's first IP address, and its first of the other IP family, if any; internal addresses come first."""
+    node_addresses: Sequence[Mapping[str, str]] = ((node or {}).get("status") or {}).get("addresses") or ()
+    addresses = [a["address"] for kind in ("InternalIP", "ExternalIP") for a in node_addresses if a["type"] == kind]
     versions = [ipaddress.ip_address(address).version for address in addresses]
-    return [addresses[0], *[a for a, version in zip(addresses, versions, strict=True) if version != versions[0]][:1]]
+    other_family = [a for a, version in zip(addresses, versions, strict=True) if version != versions[0]]
+    return [*addresses[:1], *other_family[:1]]
 
 
 def resource_field_value(pod_fields: PodFields, selector: Mapping[str, Any], default_container: str = "") -> str:
@@ -296,7 +301,7 @@ _REFERENCE_KINDS: Final[Mapping[str, tuple[_ConfigFinder, str, Callable[[str], s
 def environment(pod: Obj, container: Mapping[str, Any], addresses: Sequence[str], reader: Reader) -> dict[str, str]:
     """Return a container's environment variables. ContainerError if a value is unavailable or invalid.
 
-    `addresses` are the pod's addresses. The image's variables, HOME and HOSTNAME are not included.
+    `addresses` are those of the pod's own network, if any. The image's variables, HOME and HOSTNAME are not included.
     """
     try:
         variables = _environment_variables(pod_fields_of(pod, addresses, reader), container, reader)

@@ -161,7 +161,7 @@ class ResolvedImage(NamedTuple):
 class ContainerInputs:
     """The inputs of a container from its pod: addresses, volumes, devices and the image."""
 
-    #: The pod's addresses, the primary one first.
+    #: The addresses of the pod's own network, the primary one first; empty without such a network.
     addresses: Sequence[str] = ()
     #: The pod's volumes, by name.
     volumes: Mapping[str, pod_volumes.VolumePlan] = field(default_factory=dict)

@@ -166,6 +166,12 @@ def pod_of(run: Obj) -> Mapping[str, str]:
     return pod
 
 
+def container_id(run: ObservedRun) -> str:
+    """Return the containerID of a container start in its pod's status, such as `batchyard://UID/main/0`."""
+    key = key_of_run(run)
+    return f"batchyard://{key.namespace}/{key.name}"
+
+
 def key_of_run(run: ObservedRun) -> Key:
     """Return the key (kind, namespace, name) of the Run object of a container start, sandbox or image pull."""
     return key_of(run.obj)

@@ -5,6 +5,7 @@ instead of ignored. Sources: pkg/kubelet/kuberuntime/security_context_others.go;
 (DetermineEffectiveSecurityContext); pkg/volume/util (FsUserFrom).
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -17,6 +18,7 @@ from batchyard.kubelet.local.names import quote_pod_name
 #: RuntimeClass handlers that this node can replace: they require no stronger isolation.
 _SUPPORTED_RUNTIME_HANDLERS: Final = frozenset({"", "runc", "crun", "nvidia"})
 _APPARMOR_PROFILES: Final = frozenset({"RuntimeDefault", "Unconfined"})
+_UID_PATTERN: Final = re.compile(r"[0-9]{1,18}")
 _NO_FIELDS: Final[Mapping[str, Any]] = {}
 
 
@@ -44,7 +46,7 @@ def user_of(pod: Obj, container: Mapping[str, Any], default_user: ContainerUser)
     """
     uid, gid = _effective_setting(pod, container, "runAsUser"), _effective_setting(pod, container, "runAsGroup")
     if _effective_setting(pod, container, "runAsNonRoot"):
-        _reject_root(pod, container, uid, default_user)
+        _reject_root(pod, container, uid, str(default_user.uid))
     if uid is None and gid is None:
         return None
     default_gid = default_user.gid if uid is None else 0
@@ -55,16 +57,12 @@ def user_in_image(pod: Obj, container: Mapping[str, Any], image_user: str) -> st
     """Return the user of an engine's container as `user` or `user:gid`; None if no securityContext sets one.
 
     None means that the container runs as `image_user`, the user of the image. ContainerError if runAsNonRoot is set and
-    the user is root or cannot be verified.
+    the user is root, or is a name of the image, which cannot be verified.
     """
     uid, gid = _effective_setting(pod, container, "runAsUser"), _effective_setting(pod, container, "runAsGroup")
     name, _, _ = image_user.partition(":")
     if _effective_setting(pod, container, "runAsNonRoot"):
-        if uid is None and name and not name.isdigit():
-            container_text = f"(pod: {quote_pod_name(pod)}, container: {container['name']})"
-            reason = f"image has non-numeric user ({name}), cannot verify user is non-root"
-            raise ContainerError(CONFIG_ERROR, f"container has runAsNonRoot and {reason} {container_text}")
-        _reject_root(pod, container, uid, ContainerUser(int(name or 0), 0))
+        _reject_root(pod, container, uid, name or "0")
     if uid is None and gid is None:
         return None
     user = str(uid) if uid is not None else name or "0"
@@ -93,11 +91,15 @@ def shared_group(pod: Obj) -> int | None:
     return fs_user(pod) if group is None else group
 
 
-def _reject_root(pod: Obj, container: Mapping[str, Any], uid: int | None, default_user: ContainerUser) -> None:
+def _reject_root(pod: Obj, container: Mapping[str, Any], uid: int | None, default_user: str) -> None:
+    """Raise ContainerError if a container would run as root; `default_user` is the user's uid or name without `uid`."""
     owner = f"(pod: {quote_pod_name(pod)}, container: {container['name']})"
     if uid == 0:
         raise ContainerError(CONFIG_ERROR, f"container's runAsUser breaks non-root policy {owner}")
-    if uid is None and default_user.uid == 0:
+    if uid is None and not _UID_PATTERN.fullmatch(default_user):
+        reason = f"image has non-numeric user ({default_user}), cannot verify user is non-root"
+        raise ContainerError(CONFIG_ERROR, f"container has runAsNonRoot and {reason} {owner}")
+    if uid is None and int(default_user) == 0:
         raise ContainerError(CONFIG_ERROR, f"container has runAsNonRoot and image will run as root {owner}")
 
 

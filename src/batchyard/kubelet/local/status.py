@@ -11,9 +11,8 @@ from batchyard.api.meta import Obj, find_condition
 from batchyard.api.times import format_time
 from batchyard.api.views.pods import FAILED, PENDING, RUNNING, SUCCEEDED, is_terminal, pod_condition
 from batchyard.base.instant import SECOND, Duration, Instant
-from batchyard.interfaces.containers import SANDBOX
 from batchyard.kubelet.local.pod_actions import ContainerRole, PodActions, PodContainer, PodState, termination_of
-from batchyard.kubelet.local.runs import READY, STARTING, ObservedRun
+from batchyard.kubelet.local.runs import READY, STARTING, ObservedRun, container_id
 from batchyard.kubelet.simulated.pod_status import qos_class
 
 # Statuses of containers, computed from their runs.
@@ -76,7 +75,7 @@ def container_status(
         or (is_running and container.role is not ContainerRole.INIT and bool(run.status.get("ready"))),
         "started": is_running and run.is_started,
         "restartCount": run.attempt,
-        **({} if run.phase == STARTING else {"containerID": _container_id(run)}),
+        **({} if run.phase == STARTING else {"containerID": container_id(run)}),
     }
 
 
@@ -157,16 +156,11 @@ def terminated_state(run: ObservedRun) -> Mapping[str, Any]:
     if run.status.get("message"):
         state["message"] = run.status["message"]
     time_fields = {"startedAt": format_time(run.started_at), "finishedAt": format_time(run.ended_at)}
-    return {"terminated": {**state, **time_fields, "containerID": _container_id(run)}}
+    return {"terminated": {**state, **time_fields, "containerID": container_id(run)}}
 
 
 def _termination_reason(exit_code: int) -> str:
     return "Error" if exit_code else "Completed"
-
-
-def _container_id(run: ObservedRun) -> str:
-    metadata = run.obj["metadata"]
-    return f"batchyard://{metadata['namespace']}/{metadata['name'] if run.container else SANDBOX}"
 
 
 # Conditions of pods, computed from the container statuses.

@@ -109,7 +109,7 @@ class LiveKernel:
         self._schedule_slice()
 
     def stop(self) -> None:
-        """Stop the event loop. During a callback, those that are due may still run, for up to SLICE_SECONDS_MAX."""
+        """Stop the event loop: no further callbacks run. A callback that calls this still runs to its end."""
         self.is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -131,16 +131,19 @@ class LiveKernel:
             self._schedule_next_slice()  # also after an exception: asyncio logs it, and the platform continues
 
     def _run_due_work(self) -> None:
-        virtual_loop, slice_end = self._virtual_loop, self._loop.time() + SLICE_SECONDS_MAX
-        last_due_time = max(self.clock(), virtual_loop.now())
+        slice_end = self._loop.time() + SLICE_SECONDS_MAX
+        last_due_time = max(self.clock(), self._virtual_loop.now())
         with rare_garbage_collection():
-            while not self.must_pause() and virtual_loop.step(last_due_time) and self._loop.time() < slice_end:
+            while self._may_run_work() and self._virtual_loop.step(last_due_time) and self._loop.time() < slice_end:
                 pass
+
+    def _may_run_work(self) -> bool:
+        return not self.is_stopped and not self.must_pause()
 
     def _schedule_next_slice(self) -> None:
         self._is_slice_scheduled = False
         next_due = self._virtual_loop.next_instant()
-        if next_due is None or (self.stops_at is not None and next_due > self.stops_at):
+        if self.is_stopped or next_due is None or (self.stops_at is not None and next_due > self.stops_at):
             return
         delay = (next_due - self.clock()) / SECOND / self._speed
         if self.must_pause():

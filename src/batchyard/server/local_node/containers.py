@@ -16,7 +16,8 @@ from batchyard.api.meta import Key, Obj
 from batchyard.api.times import parse_time
 from batchyard.interfaces import containers
 from batchyard.interfaces.client import WatchEvent
-from batchyard.kubelet.local.runs import EXITED, RUNNING, ObservedRun, key_of_run, run_of
+from batchyard.kubelet.local.pod_actions import statuses_by_name
+from batchyard.kubelet.local.runs import EXITED, RUNNING, ObservedRun, container_id, key_of_run, run_of
 from batchyard.server.clocks.wall import monotonic_seconds
 from batchyard.server.local_node import sessions
 from batchyard.server.local_node.run_dirs import NodeTimes, RunFolders
@@ -219,12 +220,13 @@ class LocalContainers:
         self._is_ending = False
 
     def log(self, pod: Obj, container: str, *, previous: bool) -> containers.ContainerLog:
-        """Open the log of a container's newest start; with `previous`, of the start before that, if there is one."""
+        """Open the log of a container's newest start or, with `previous`, of the start in its `lastState`."""
         uid = pod["metadata"]["uid"]
         container_runs = [run for run in map(run_of, self._runtime.runs(uid)) if run.container == container]
-        run = (container_runs[-1:] if not previous else container_runs[-2:-1]) or container_runs[-1:]
-        name = f"{container}/{run[0].attempt if run else 0}"
-        key = Key(containers.RUN, uid, name)
+        if previous:
+            previous_id = _previous_container_id(pod, container)
+            container_runs = [run for run in container_runs if container_id(run) == previous_id]
+        key = key_of_run(container_runs[-1]) if container_runs else Key(containers.RUN, uid, f"{container}/0")
         log = LocalLog(
             self._folders.log_path(key), self._loop, lambda: self._has_exited(key), self._open_logs, self._times
         )
@@ -528,6 +530,11 @@ def _ignore_new_data() -> None:
     pass
 
 
+def _previous_container_id(pod: Obj, container: str) -> str:
+    last_state = (statuses_by_name(pod).get(container) or {}).get("lastState") or {}
+    return (last_state.get("terminated") or {}).get("containerID") or ""
+
+
 def _container_not_found_message(container: str) -> str:
     return f'unable to upgrade connection: container not found ("{container}")'
 
@@ -543,7 +550,7 @@ class CombinedContainers:
         self._node = node
 
     def log(self, pod: Obj, container: str, *, previous: bool) -> containers.ContainerLog:
-        """Open the log of a container's newest start or, with `previous`, of the start before that."""
+        """Open the log of a container's newest start or, with `previous`, of the start in its `lastState`."""
         return self._containers_of(pod).log(pod, container, previous=previous)
 
     def usage(self, pod: Obj) -> containers.MeasuredUsage | None:

@@ -25,7 +25,7 @@ from typing import Any, Final, TypeAlias
 from batchyard.api.errors import Conflict, FieldError
 from batchyard.api.meta import Key, Obj
 from batchyard.base import draw_integer
-from batchyard.base.instant import SECOND, Duration, parse_duration
+from batchyard.base.instant import SECOND, Duration, Instant, parse_duration
 from batchyard.client.local import LocalClient
 from batchyard.interfaces.client import Listener, Write, WriteResult
 
@@ -97,7 +97,8 @@ class Restart:
     """The platform crashes and restarts."""
 
 
-Action: TypeAlias = Fail | ReclaimSpot | Stockout | SlowBoot | Drain | Conflicts | Restart
+LastingAction: TypeAlias = Stockout | SlowBoot | Drain | Conflicts
+Action: TypeAlias = Fail | ReclaimSpot | LastingAction | Restart
 #: The text of each action, by its values in order. It seeds random draws: a change of a text changes simulations.
 _SEED_TEXTS: Final[Mapping[type[Action], str]] = {
     Fail: "Fail(node={!r}, pool={!r}, pod={!r}, job_set={!r}, slice={!r}, count={!r})",
@@ -108,6 +109,26 @@ _SEED_TEXTS: Final[Mapping[type[Action], str]] = {
     Conflicts: "Conflicts(percent={!r}, lasts={!r})",
     Restart: "Restart()",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class FaultEnd:
+    """The end of a lasting fault that is under way."""
+
+    at: Instant
+    action: LastingAction
+    #: The uid of a drained node; otherwise empty.
+    node_uid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LastingFaults:
+    """The lasting faults that are under way in a simulation, from which another simulation can continue them."""
+
+    #: The ends of the faults, in the order in which the faults began.
+    ends: Sequence[FaultEnd] = ()
+    #: The Cluster without the active stockouts and slow boots, and with them, as last written; None before a write.
+    written_clusters: tuple[Obj, Obj] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ Cluster. Nodes are drained as `kubectl drain` does. Repeated faults end when all
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, is_true, label, with_path
@@ -104,6 +104,9 @@ _JOB_END_CONDITIONS: Final = ("Complete", "Failed")
 _JOB_SET_END_CONDITIONS: Final = ("Completed", "Failed")
 
 
+_ActionT = TypeVar("_ActionT", bound=fault_kinds.LastingAction)
+
+
 class FaultTarget(Protocol):
     """The interface of the simulation into which faults are injected."""
 
@@ -125,7 +128,7 @@ class FaultTarget(Protocol):
 
 
 class FaultInjector:
-    """Injects a scenario's faults into a simulation. `last_step_at` is the time of the scenario's last step."""
+    """Injects a scenario's faults into a simulation, and ends the lasting ones, also those from before its start."""
 
     def __init__(
         self,
@@ -133,20 +136,29 @@ class FaultInjector:
         faults: Sequence[fault_kinds.ScheduledFault],
         write_faults: fault_kinds.WriteFaults | None,
         last_step_at: Instant,
+        lasting_faults: fault_kinds.LastingFaults,
     ) -> None:
+        """Schedule the faults, and the ends of `lasting_faults`; `last_step_at` is when the scenario's last step is."""
         self._world = world
         self._write_faults = write_faults
         self._last_step_at = last_step_at
         self._start_time = world.kernel.now()
         #: The number of scheduled kernel callbacks that belong to faults.
         self._scheduled_count = 0
-        self._stockouts: list[fault_kinds.Stockout] = []
-        self._slow_boots: list[fault_kinds.SlowBoot] = []
-        self._conflicts: list[fault_kinds.Conflicts] = []
+        #: The ends of the lasting faults that are under way, in the order in which the faults began.
+        self._fault_ends = list(lasting_faults.ends)
         #: The Cluster without the active shortages and the Cluster with them, as last written.
-        self._written_clusters: tuple[Obj, Obj] | None = None
+        self._written_clusters = lasting_faults.written_clusters
+        for fault_end in lasting_faults.ends:
+            self._schedule_end(fault_end)
+        if self._active_faults(fault_kinds.Conflicts):
+            self._update_conflict_rate()
         for fault in faults:
             self._schedule(fault, fault.occurrences())
+
+    def lasting_faults(self) -> fault_kinds.LastingFaults:
+        """Return the lasting faults that are under way."""
+        return fault_kinds.LastingFaults(tuple(self._fault_ends), self._written_clusters)
 
     def _schedule(self, fault: fault_kinds.ScheduledFault, occurrences: Iterator[tuple[int, Duration]]) -> None:
         for number, at in occurrences:
@@ -188,16 +200,16 @@ class FaultInjector:
             case fault_kinds.Drain() as action:
                 self._log_targets("drain", fault, self._drain_node(action))
             case fault_kinds.Stockout() as action:
-                self._start_lasting_fault(self._stockouts, action, action.lasts, self._update_shortages)
+                self._start_lasting_fault(action, action.lasts)
                 provisioning_field = {"provisioning": action.provisioning} if action.provisioning else {}
                 seconds = duration_seconds(action.lasts)
                 self._log("stockout", machine=action.machine, zone=action.zone, **provisioning_field, seconds=seconds)
             case fault_kinds.SlowBoot() as action:
-                self._start_lasting_fault(self._slow_boots, action, action.lasts, self._update_shortages)
+                self._start_lasting_fault(action, action.lasts)
                 seconds = duration_seconds(action.lasts)
                 self._log("slowBoot", machine=action.machine, times=action.times, seconds=seconds)
             case fault_kinds.Conflicts() as action:
-                self._start_lasting_fault(self._conflicts, action, action.lasts, self._update_conflict_rate)
+                self._start_lasting_fault(action, action.lasts)
                 self._log("conflicts", percent=action.percent, seconds=duration_seconds(action.lasts))
             case fault_kinds.Restart():
                 self._log("restart")
@@ -242,8 +254,7 @@ class FaultInjector:
             submit_write(UpdateStatus(with_disruption(pod, DISRUPTION_BY_EVICTION, self._world.kernel.now())))
             submit_write(Delete(Key(scheme.POD, pod["metadata"]["namespace"], pod["metadata"]["name"])))
         if action.lasts is not None:
-            uncordon_node = partial(self._uncordon, action.node, node["metadata"]["uid"])
-            self._call_at(self._world.kernel.now() + action.lasts, uncordon_node)
+            self._start_lasting_fault(action, action.lasts, node["metadata"]["uid"])
         return [action.node]
 
     def _uncordon(self, name: str, uid: str) -> None:
@@ -253,16 +264,30 @@ class FaultInjector:
 
     # --- lasting faults ---
 
-    def _start_lasting_fault(
-        self, faults: list[Any], action: Any, duration: Duration, apply: Callable[[], None]
-    ) -> None:
-        def end_fault() -> None:
-            faults.remove(action)
-            apply()
+    def _start_lasting_fault(self, action: fault_kinds.LastingAction, duration: Duration, node_uid: str = "") -> None:
+        fault_end = fault_kinds.FaultEnd(self._world.kernel.now() + duration, action, node_uid)
+        self._fault_ends.append(fault_end)
+        self._update_effects(action)
+        self._schedule_end(fault_end)
 
-        faults.append(action)
-        apply()
-        self._call_at(self._world.kernel.now() + duration, end_fault)
+    def _schedule_end(self, fault_end: fault_kinds.FaultEnd) -> None:
+        self._call_at(fault_end.at, partial(self._end_fault, fault_end))
+
+    def _end_fault(self, fault_end: fault_kinds.FaultEnd) -> None:
+        self._fault_ends.remove(fault_end)
+        if isinstance(fault_end.action, fault_kinds.Drain):
+            self._uncordon(fault_end.action.node, fault_end.node_uid)
+        self._update_effects(fault_end.action)
+
+    def _update_effects(self, action: fault_kinds.LastingAction) -> None:
+        match action:
+            case fault_kinds.Stockout() | fault_kinds.SlowBoot():
+                self._update_shortages()
+            case fault_kinds.Conflicts():
+                self._update_conflict_rate()
+
+    def _active_faults(self, kind: type[_ActionT]) -> list[_ActionT]:
+        return [fault_end.action for fault_end in self._fault_ends if isinstance(fault_end.action, kind)]
 
     def _update_shortages(self) -> None:
         cluster = next(iter(self._world.client.list(scheme.CLUSTER)), None)
@@ -271,13 +296,17 @@ class FaultInjector:
         without_shortages_cluster = (
             cluster if self._written_clusters is None else without_shortages(cluster, *self._written_clusters)
         )
-        with_shortages_cluster = with_shortages(without_shortages_cluster, self._stockouts, self._slow_boots)
+        with_shortages_cluster = with_shortages(
+            without_shortages_cluster,
+            self._active_faults(fault_kinds.Stockout),
+            self._active_faults(fault_kinds.SlowBoot),
+        )
         self._written_clusters = (without_shortages_cluster, with_shortages_cluster)
         self._world.submit(Update(with_shortages_cluster))
 
     def _update_conflict_rate(self) -> None:
         if self._write_faults is not None:
-            highest_rate = max((action.percent for action in self._conflicts), default=0) / 100
+            highest_rate = max((each.percent for each in self._active_faults(fault_kinds.Conflicts)), default=0) / 100
             self._write_faults.conflict_rate = max(highest_rate, self._write_faults.base_conflict_rate)
 
 

@@ -5,11 +5,14 @@ from typing import Any
 import pytest
 
 import make
+from batchyard.api.meta import with_status
 from batchyard.api.views.pods import (
+    RESUMED,
     ResumedWork,
     checkpoint_interval,
     lost_work,
     most_saved_work,
+    resumed_work,
     resumption,
     running_since,
     saved_work,
@@ -82,6 +85,19 @@ def test_resumption_of_pod_round_trips() -> None:
         without_condition = with_resumption(reported, nothing, make.NOW)
         assert resumption(without_condition) is None
         assert with_resumption(without_condition, nothing, make.NOW) is without_condition
+
+
+@pytest.mark.parametrize(
+    "text", [{}, {"message": "hello"}, {"message": "5s"}, {"message": "soon of work were done at 1"}]
+)
+def test_malformed_resumption_counts_as_none(text: dict[str, str]) -> None:
+    condition = {"type": RESUMED, "status": "True", **text}
+    malformed = with_status(pod("Running"), {"phase": "Running", "conditions": [condition]})
+    assert (resumption(malformed), resumed_work(malformed), saved_work_key(malformed)) == (None, 0, "p")
+    resumed = ResumedWork("1", 5 * SECOND)
+    reported = with_resumption(malformed, resumed, make.NOW)
+    assert (resumption(reported), len(reported["status"]["conditions"])) == (resumed, 1)
+    assert with_resumption(malformed, None, make.NOW)["status"]["conditions"] == []
 
 
 def test_saved_work_is_stored_per_place() -> None:

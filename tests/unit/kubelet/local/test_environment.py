@@ -74,6 +74,14 @@ def test_variable_can_be_field_of_pod(path: str, value: str) -> None:
     assert result == {"X": value}
 
 
+def test_pod_without_own_network_has_addresses_of_node() -> None:
+    only = container(env=[field("status.podIP"), {**field("status.podIPs"), "name": "ALL"}])
+    objects = FixedObjects(node(("InternalIP", "192.168.0.1"), ("InternalIP", "fd00::1")))
+    for on_network in (pod(only, hostNetwork=True), pod(only)):
+        assert environment(on_network, only, [], objects) == {"X": "192.168.0.1", "ALL": "192.168.0.1,fd00::1"}
+    assert environment(pod(only), only, [], NOTHING) == {"X": "", "ALL": ""}
+
+
 def test_invalid_field_path_is_rejected() -> None:
     assert container_error(field("spec.containers")) == (
         "CreateContainerConfigError",

@@ -142,6 +142,11 @@ def test_user_of_pod_overrides_image_user() -> None:
         user(runAsNonRoot=True)
 
 
+def test_run_as_non_root_accepts_named_image_user_if_uid_is_set() -> None:
+    context = {"runAsUser": 1000, "runAsNonRoot": True}
+    assert run_of({"command": ["x"], "securityContext": context})["user"] == "1000"
+
+
 def run_of(stated: Mapping[str, Any]) -> dict[str, Any]:
     """The run of a container of the image."""
     own = container(image="busybox:1", **{"command": None, **stated})

@@ -132,3 +132,20 @@ def test_kernel_runs_no_work_while_held() -> None:
 
     assert run(begin) == []
     assert begun == [False]
+
+
+def test_work_that_is_due_does_not_run_after_stop() -> None:
+    order: list[str] = []
+
+    def begin(kernel: LiveKernel, done: asyncio.Future[None]) -> None:
+        def stop() -> None:
+            order.append("stop")
+            kernel.stop()
+            asyncio.get_running_loop().call_soon(done.set_result, None)
+
+        kernel.post(stop)
+        kernel.post(partial(order.append, "posted"))
+        kernel.call_at(kernel.now() + MILLISECOND, partial(order.append, "timer"))
+
+    assert run(begin) == []
+    assert order == ["stop"]

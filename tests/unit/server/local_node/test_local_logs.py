@@ -7,9 +7,12 @@ from typing import cast
 
 import pytest
 
-from batchyard.interfaces.containers import LogLine
-from batchyard.server.local_node.containers import LocalLog
-from batchyard.server.local_node.run_dirs import NodeTimes
+from batchyard.api import scheme
+from batchyard.api.meta import Key
+from batchyard.interfaces.containers import RUN, LogLine
+from batchyard.server.local_node.containers import LocalContainers, LocalLog
+from batchyard.server.local_node.run_dirs import NodeTimes, RunFolders
+from unit.kubelet.local.fake_machine import UID, ContainerScript, LocalStage, pod
 
 STAMP = "2026-01-01T00:00:00.000000000Z"
 #: Longer than a piece.
@@ -148,3 +151,32 @@ def test_last_partial_line_of_ended_container_is_returned_without_newline(
     reader.is_over = True
     assert reader.until_caught_up() == [*texts(0), "rest"]
     assert reader.log.is_over
+
+
+class LogsOfStage:
+    """Reads the logs of the pod of a stage, in which each start has written its number."""
+
+    def __init__(self, stage: LocalStage, folder: Path, loop: asyncio.AbstractEventLoop, starts: int) -> None:
+        folders, now = RunFolders(folder), stage.kernel.now
+        self._stage = stage
+        self._containers = LocalContainers(stage.machine, folders, loop, NodeTimes(now, now))
+        for attempt in range(starts):
+            path = folders.log_path(Key(RUN, UID, f"main/{attempt}"))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write(path, [str(attempt)])
+
+    def read(self, *, previous: bool) -> list[str]:
+        log = self._containers.log(self._stage.get(scheme.POD, "pod"), "main", previous=previous)
+        lines = [line.text for line in log.read()]
+        log.close()
+        return lines
+
+
+def test_previous_log_is_that_of_last_state(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
+    stage = LocalStage(pod(restartPolicy="Always"), main=ContainerScript(3, 1))
+    logs = LogsOfStage(stage, tmp_path, loop, 3)
+    read_logs = []
+    for seconds in (4, 10, 17, 20):
+        stage.run(seconds)
+        read_logs.append((*stage.container()["state"], *logs.read(previous=False), *logs.read(previous=True)))
+    assert read_logs == [("running", "1", "0"), ("waiting", "1", "1"), ("running", "2", "1"), ("waiting", "2", "2")]

@@ -1,6 +1,7 @@
 """Faults in a world: the effect of each on machines, nodes, the cloud and the platform, and its end."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Key, Obj
 from batchyard.base.instant import HOUR, MINUTE, SECOND
 from batchyard.cloud.catalog.instances import phase_of
+from batchyard.sim.faults import WriteFaults
 from batchyard.sim.faults.injection import has_unfinished_work
 from batchyard.sim.scenario import make_scenario
 from batchyard.sim.world import World
@@ -192,3 +194,53 @@ def test_repeating_faults_end_at_until() -> None:
     world.run_until(None)
     assert fault_events(log)
     assert all(at <= 600 for at, _ in fault_events(log))
+
+
+def continued(world: World, write_faults: WriteFaults | None = None) -> World:
+    """A world that starts from the state of another, with the later faults of its scenario."""
+    later_faults = [replace(fault, elapsed=world.now()) for fault in world.scenario.faults]
+    scenario = replace(world.scenario, steps=[], faults=later_faults)
+    return World(scenario, state=world.state(), write_faults=write_faults)
+
+
+def test_shortages_that_last_at_start_end_on_time() -> None:
+    slow = "slowBoot: {machine: e2-standard-4, times: 2, for: 4m}"
+    out = "stockout: {machine: n2-standard-2, zone: r-a, for: 4m}"
+    world, _ = world_of(f"{{at: 1m, {slow}}}", f"{{at: 1m, {out}}}", f"{{at: 3m, {out}}}")
+    world.run_until(2 * MINUTE)
+    world = continued(world)
+    seen = {}
+    for minute in (0, 1, 3, 5):
+        world.run_until(minute * MINUTE)
+        spec = cluster_of(world)["spec"]
+        is_slow = "e2-standard-4" in (spec["times"].get("byMachine") or {})
+        seen[minute] = ([row["count"] for row in spec["capacity"]], is_slow)
+    assert seen == {0: ([5, 0], True), 1: ([5, 0, 0], True), 3: ([5, 0], False), 5: ([5], False)}
+
+
+def test_drained_node_is_uncordoned_after_continuation() -> None:
+    calm, _ = world_of()
+    calm.run_until(MINUTE)
+    node = Key(scheme.NODE, "", calm.objects(scheme.NODE)[0]["metadata"]["name"])
+    world, _ = world_of(f"{{at: 1m, drain: {{node: {node.name}, for: 10m}}}}")
+    world.run_until(2 * MINUTE)
+    world = continued(continued(world))
+    seen = []
+    for minute in (8, 9):
+        world.run_until(minute * MINUTE)
+        obj = world.client.get(node)
+        assert obj is not None
+        seen.append("unschedulable" in obj["spec"])
+    assert seen == [True, False]
+
+
+def test_conflicts_that_last_at_start_end_on_time() -> None:
+    world, _ = world_of("{at: 1m, conflicts: {percent: 30, for: 5m}}")
+    world.run_until(2 * MINUTE)
+    write_faults = WriteFaults()
+    world = continued(world, write_faults)
+    rates = []
+    for minute in (0, 3, 4):
+        world.run_until(minute * MINUTE)
+        rates.append(write_faults.conflict_rate)
+    assert rates == [0.3, 0.3, 0]
