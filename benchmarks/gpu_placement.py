@@ -64,8 +64,8 @@ def measure(trace: Trace, policy: GpuPolicyName, seed: int) -> Outcome:
     points = run.report().points
     at_100 = max((point for point in points if point.requested <= 1), key=lambda point: point.requested)
     at_130 = points[-1]
-    percentages = [100 * share for share in (at_100.allocated, at_130.allocated, at_100.fragmented)]
-    return Outcome(*percentages, time.process_time() - started_at)
+    cpu_seconds = time.process_time() - started_at
+    return Outcome(100 * at_100.allocated, 100 * at_130.allocated, 100 * at_100.fragmented, cpu_seconds)
 
 
 if __name__ == "__main__":

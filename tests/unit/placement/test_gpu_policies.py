@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchyard.api.views.node import node_view
+from batchyard.api.views.pods import PodView
 from batchyard.placement.gpu_policies import (
     ExpectedPod,
     GpuPlacement,
@@ -33,7 +34,7 @@ def policy(name: GpuPolicyName, expected: Sequence[ExpectedPod] = (PART,)) -> Gp
     return make_gpu_policy(GpuPlacement(name, expected, LARGEST, MODEL), lambda stop: stop - 1)
 
 
-def sharing_pod(name: str, milli: int, cpu: str = "1") -> placement_make.PodView:
+def sharing_pod(name: str, milli: int, cpu: str = "1") -> PodView:
     """A pod that requests thousandths of GPUs."""
     pod = placement_make.pod(name, cpu=cpu, memory="1Mi")
     if milli:
