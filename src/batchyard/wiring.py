@@ -39,6 +39,7 @@ from batchyard.jobs.kinds import INTEGRATIONS
 from batchyard.nodes.health import NodeHealth, TaintEviction
 from batchyard.nodes.pods import PodGarbageCollector
 from batchyard.placement.controller import PlacementController
+from batchyard.placement.gpu_policies import NodeScoring
 from batchyard.placement.hotswap import Hotswap
 from batchyard.placement.node_filters import AutoscalingProfile
 from batchyard.quotas.resource_quotas import ResourceQuotas
@@ -88,7 +89,7 @@ class PlatformSettings:
     #: Whether pods are scheduled to nodes; otherwise pods run without a node.
     with_nodes: bool = False
     #: The scoring profile of nodes.
-    profile: AutoscalingProfile = AutoscalingProfile.BALANCED
+    profile: NodeScoring = AutoscalingProfile.BALANCED
     #: Whether a gang that lost a machine takes over the machines of a whole gang of lower priority.
     hotswap: bool = True
     #: Whether clients use the API: Events are objects with a TTL of an hour, Namespaces have ServiceAccounts,

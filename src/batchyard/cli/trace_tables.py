@@ -4,6 +4,7 @@ from typing import Final
 
 from batchyard.api.printing import Table, format_table
 from batchyard.base.instant import SECOND, format_age
+from batchyard.sim.trace_fill import FillReport
 from batchyard.sim.trace_report import DurationStatistics, TraceReport, Usage
 
 #: The maximum number of reasons that are printed.
@@ -24,6 +25,25 @@ def report_tables(report: TraceReport, *, wide: bool) -> str:
         "over time": _points_table(report, 1 if wide else _POINT_STRIDE),
     }
     return "\n".join(f"# {title}\n{format_table(rows)}" for title, rows in tables_by_title.items() if len(rows) > 1)
+
+
+#: Without `-o wide`, the table of a fill has only every tenth percent of requested GPUs.
+_FILL_PERCENT_STRIDE: Final = 10
+
+
+def fill_table(report: FillReport, *, wide: bool) -> str:
+    """Return the report on a fill as a table with a title."""
+    policy = report.policy or "kube-scheduler's scores"
+    title = f"{report.pods} pods on {report.nodes} nodes with {report.gpus} GPUs, {policy}, seed {report.seed}"
+    stride = 1 if wide else _FILL_PERCENT_STRIDE
+    shown_points = [
+        point for number, point in enumerate(report.points) if not number % stride or number == len(report.points) - 1
+    ]
+    rows = [
+        [*map(_format_percent, (point.requested, point.allocated, point.fragmented)), str(point.unplaced_pods)]
+        for point in shown_points
+    ]
+    return f"# {title}\n{format_table([['REQUESTED', 'ALLOCATED', 'FRAGMENTED', 'UNPLACED PODS'], *rows])}"
 
 
 _USAGE_HEADER: Final = ["NODES WITH", "NODES", "RESOURCE", "MEAN", "PEAK", "PEAK AT", "MEAN THERE", "PEAK THERE"]

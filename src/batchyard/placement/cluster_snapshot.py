@@ -17,6 +17,7 @@ from batchyard.api.views.node import NodeView
 from batchyard.api.views.pod_shape import NodeRules, PodShape
 from batchyard.api.views.pods import PodView
 from batchyard.placement import node_filters
+from batchyard.placement.gpu_policies import DrawBelow, GpuPolicy, NodeScoring
 from batchyard.placement.node_info import NodeGenerations, NodeInfo
 from batchyard.placement.pod_affinity import PodAffinityIndex
 
@@ -81,14 +82,10 @@ class CandidateNodes:
     """The nodes whose labels, taints and free resources suit pods of one PodShape, and their resource scores."""
 
     def __init__(
-        self,
-        shape: PodShape,
-        profile: node_filters.AutoscalingProfile,
-        static_results: StaticFilterResults,
-        node_changes: NodeGenerations,
+        self, shape: PodShape, profile: NodeScoring, static_results: StaticFilterResults, node_changes: NodeGenerations
     ) -> None:
         self._shape = shape
-        self._profile = profile
+        self._score = profile.score if isinstance(profile, GpuPolicy) else partial(node_filters.resource_score, profile)
         self._changes = node_changes
         self._evaluated_generation = -1
         self._heap: list[tuple[int, str]] = []
@@ -130,6 +127,11 @@ class CandidateNodes:
             heappush(heap, heap_entry)
         return best_node_name
 
+    def random_node(self, accepts_node: Callable[[str], bool], draw_below: DrawBelow) -> str:
+        """Return the name of a random node that `accepts_node` allows; '' if there is none."""
+        names = [name for name in self.scores if accepts_node(name)]
+        return names[draw_below(len(names))] if names else ""
+
     def _evaluate_node(self, name: str, node: NodeInfo | None) -> None:
         if (
             node is None
@@ -138,14 +140,34 @@ class CandidateNodes:
         ):
             self.scores.pop(name, None)
             return
-        score = node_filters.resource_score(self._shape, node, self._profile)
+        score = self._score(self._shape, node)
         if self.scores.get(name) != score:
             self.scores[name] = score
             heappush(self._heap, (-score, name))
 
 
+class NodeShortages:
+    """Which resources or host ports each node lacks for pods of one PodShape, computed again after a node changes."""
+
+    def __init__(self, shape: PodShape, node_changes: NodeGenerations) -> None:
+        self._shape = shape
+        self._changes = node_changes
+        self._evaluated_generation = node_changes.latest
+        self._failure_by_node: dict[str, node_filters.FilterFailure | None] = {}
+
+    def find(self, node: NodeInfo) -> node_filters.FilterFailure | None:
+        """Return what a node of the snapshot lacks for the pods; None if it has enough free resources."""
+        if self._evaluated_generation != self._changes.latest:
+            for name in self._changes.changed_since(self._evaluated_generation):
+                self._failure_by_node.pop(name, None)
+            self._evaluated_generation = self._changes.latest
+        if node.name not in self._failure_by_node:
+            self._failure_by_node[node.name] = node_filters.find_shortage(self._shape, node)
+        return self._failure_by_node[node.name]
+
+
 class CandidateNodesCache:
-    """LRU cache of static filter results by a pod's node rules, and of candidate nodes by a pod's requirements."""
+    """LRU cache of static filter results by a pod's node rules; of candidates and shortages by its requirements."""
 
     def __init__(
         self, nodes: Mapping[str, NodeInfo], node_changes: NodeGenerations, property_changes: NodeGenerations
@@ -154,7 +176,8 @@ class CandidateNodesCache:
         self._changes = node_changes
         self._property_changes = property_changes
         self._static_results: dict[NodeRules, StaticFilterResults] = {}
-        self._candidates: dict[tuple[PodShape, node_filters.AutoscalingProfile], CandidateNodes] = {}
+        self._candidates: dict[tuple[PodShape, NodeScoring], CandidateNodes] = {}
+        self._shortages: dict[PodShape, NodeShortages] = {}
 
     def static_results(self, rules: NodeRules) -> StaticFilterResults:
         """Return the up-to-date static filter results for pods with the node rules `rules`."""
@@ -167,7 +190,17 @@ class CandidateNodesCache:
         static_results.refresh()
         return static_results
 
-    def candidates_for(self, shape: PodShape, profile: node_filters.AutoscalingProfile) -> CandidateNodes:
+    def shortages_for(self, shape: PodShape) -> NodeShortages:
+        """Return the shortages of nodes for pods with the requirements `shape`."""
+        shortages = self._shortages.pop(shape, None)
+        if shortages is None:
+            if len(self._shortages) >= _CACHED_CANDIDATES_MAX:
+                del self._shortages[next(iter(self._shortages))]
+            shortages = NodeShortages(shape, self._changes)
+        self._shortages[shape] = shortages
+        return shortages
+
+    def candidates_for(self, shape: PodShape, profile: NodeScoring) -> CandidateNodes:
         """Return the up-to-date candidate nodes for pods with the requirements `shape`, scored by `profile`."""
         cache_key = shape, profile
         candidate_nodes = self._candidates.pop(cache_key, None)

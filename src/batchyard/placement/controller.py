@@ -17,6 +17,7 @@ from batchyard.interfaces.client import Delete, Reader, Update, UpdateStatus, Wa
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.placement import gang
 from batchyard.placement.filtering import NO_NODES, ChosenNode, Unschedulable, find_node
+from batchyard.placement.gpu_policies import NodeScoring
 from batchyard.placement.hotswap import EvictionUnit, FollowerReservations, HotswapPass, find_hotswap
 from batchyard.placement.index import KINDS, PlacementIndex, pod_key
 from batchyard.placement.node_filters import AutoscalingProfile
@@ -47,7 +48,7 @@ class PlacementController:
     rank = 12
     kinds = KINDS
 
-    def __init__(self, profile: AutoscalingProfile = AutoscalingProfile.BALANCED, *, hotswap: bool = False) -> None:
+    def __init__(self, profile: NodeScoring = AutoscalingProfile.BALANCED, *, hotswap: bool = False) -> None:
         self._index = PlacementIndex(profile)
         #: The node capacity that Hotswap reserves for pods that do not exist yet.
         self._reservations = FollowerReservations(self._index.nodes) if hotswap else None
@@ -201,7 +202,7 @@ class _Pass:
             return preemption
         return no_victims_failure(fit_error.obstacles, len(self._nodes))
 
-    def _still_lacks_capacity(self, pods: Sequence[PodView], profile: AutoscalingProfile) -> bool:
+    def _still_lacks_capacity(self, pods: Sequence[PodView], profile: NodeScoring) -> bool:
         return all(pod.unschedulable_message for pod in pods) and not gang.may_have_room(pods, self._nodes, profile)
 
     def _bind_all(self, pods: Sequence[PodView], nodes_by_uid: Mapping[str, str]) -> None:

@@ -15,6 +15,7 @@ from batchyard.api.views.pod_shape import SpreadRule
 from batchyard.api.views.pods import PodView
 from batchyard.placement import node_filters
 from batchyard.placement.cluster_snapshot import CandidateNodes, ClusterSnapshot
+from batchyard.placement.gpu_policies import GpuPolicy, NodeScoring
 from batchyard.placement.node_info import NodeInfo
 from batchyard.placement.pod_affinity import CountByNode, Domain, PodAffinityFilter, PodAffinityIndex, affinity_scores
 
@@ -236,9 +237,7 @@ def needs_only_resources(pods: Iterable[PodView], nodes: ClusterSnapshot) -> boo
 
 
 def find_node(
-    pod: PodView,
-    nodes: ClusterSnapshot,
-    profile: node_filters.AutoscalingProfile = node_filters.AutoscalingProfile.BALANCED,
+    pod: PodView, nodes: ClusterSnapshot, profile: NodeScoring = node_filters.AutoscalingProfile.BALANCED
 ) -> Placement:
     """Return the node that `choose_node` chooses for a pod, or why the pod fits no node."""
     name = choose_node(pod, nodes, profile)
@@ -253,9 +252,7 @@ def find_obstacles(pod: PodView, nodes: ClusterSnapshot) -> dict[str, node_filte
 
 
 def choose_node(
-    pod: PodView,
-    nodes: ClusterSnapshot,
-    profile: node_filters.AutoscalingProfile = node_filters.AutoscalingProfile.BALANCED,
+    pod: PodView, nodes: ClusterSnapshot, profile: NodeScoring = node_filters.AutoscalingProfile.BALANCED
 ) -> str:
     """Return a pod's nominated node if it still fits there, otherwise the best node, by name; '' if it fits no node."""
     nominated_node = nodes.get(nodes.nominated_node_of(pod.uid))
@@ -265,6 +262,8 @@ def choose_node(
     if not candidate_nodes.scores:
         return ""
     pod_filters, pod_preferences = PodFilters(pod, nodes), PodPreferences(pod, nodes, candidate_nodes)
+    if isinstance(profile, GpuPolicy) and profile.draw_below is not None:
+        return candidate_nodes.random_node(pod_filters.accepts_node, profile.draw_below)
     if pod_preferences.is_empty:
         return candidate_nodes.best_node(pod_filters.accepts_node)
     return pod_preferences.best_node(
@@ -280,6 +279,7 @@ class PodFilters:
         self._pod = pod
         self._nodes = nodes
         self._static_results = nodes.candidate_cache.static_results(shape.rules)
+        self._shortages = nodes.candidate_cache.shortages_for(shape)
         self._spread: TopologySpreadFilter | None = None
         self._affinity: PodAffinityFilter | None = None
         if any(rule.is_hard for rule in shape.spread_rules):
@@ -290,11 +290,7 @@ class PodFilters:
 
     def find_obstacle(self, node: NodeInfo) -> node_filters.FilterFailure | None:
         """Return why a node rejects the pod, ignoring pods nominated to the node; None if the node accepts it."""
-        return (
-            self._static_results.obstacles[node.name]
-            or node_filters.find_shortage(self._pod.shape, node)
-            or self._find_conflict(node)
-        )
+        return self._static_results.obstacles[node.name] or self._shortages.find(node) or self._find_conflict(node)
 
     def find_obstacle_with_nominations(self, node: NodeInfo) -> node_filters.FilterFailure | None:
         """Return why a node rejects the pod, counting the pods nominated to the node; None if the node accepts it."""

@@ -14,7 +14,8 @@ from batchyard.api.views.pod_shape import PodShape
 from batchyard.api.views.pods import PodView, pod_view
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
 from batchyard.placement.filtering import Unschedulable, choose_node, find_obstacle, find_obstacles
-from batchyard.placement.node_filters import NO_AMOUNTS, AutoscalingProfile, FilterFailure, subtract_requests
+from batchyard.placement.gpu_policies import NodeScoring
+from batchyard.placement.node_filters import NO_AMOUNTS, FilterFailure, subtract_requests
 from batchyard.placement.node_info import NodeInfo
 from batchyard.placement.preemption import PREEMPTION_UNDER_WAY, PreemptionFailure, awaits_victims, find_preemption
 
@@ -40,7 +41,7 @@ class GangPreemption(NamedTuple):
 
 
 def place_gang(
-    pods: Sequence[PodView], nodes: ClusterSnapshot, profile: AutoscalingProfile
+    pods: Sequence[PodView], nodes: ClusterSnapshot, profile: NodeScoring
 ) -> GangPlacement | GangUnschedulable:
     """Return nodes for all pods of a gang, or the first pod that fits none; the gang's own nominations are ignored."""
     with nodes.what_if():
@@ -51,7 +52,7 @@ def place_gang(
 
 
 def preempt_for_gang(
-    pods: Sequence[PodView], nodes: ClusterSnapshot, profile: AutoscalingProfile
+    pods: Sequence[PodView], nodes: ClusterSnapshot, profile: NodeScoring
 ) -> GangPreemption | PreemptionFailure:
     """Return the pods to preempt so that a gang fits, with the gang's nodes; or why preemption does not help."""
     if any(awaits_victims(pod, nodes) for pod in pods):
@@ -82,7 +83,7 @@ def placement_order(pods: Sequence[PodView]) -> list[PodView]:
     return sorted(pods, key=_placement_key)
 
 
-def may_have_room(pods: Sequence[PodView], nodes: ClusterSnapshot, profile: AutoscalingProfile) -> bool:
+def may_have_room(pods: Sequence[PodView], nodes: ClusterSnapshot, profile: NodeScoring) -> bool:
     """Return whether the nodes may have enough capacity for a gang: a cheap check that ignores most constraints.
 
     Pods with equal requirements and priority are checked separately from other pods. Capacity that preemption could
@@ -100,7 +101,7 @@ def may_have_room(pods: Sequence[PodView], nodes: ClusterSnapshot, profile: Auto
 
 
 def _equal_pods_may_fit(
-    equal_pods: Sequence[PodView], nodes: ClusterSnapshot, profile: AutoscalingProfile, preemptor_priority: int | None
+    equal_pods: Sequence[PodView], nodes: ClusterSnapshot, profile: NodeScoring, preemptor_priority: int | None
 ) -> bool:
     """Count the capacity of pods with a priority below `preemptor_priority` as free; None: of no pods."""
     pod, pod_count = equal_pods[0], len(equal_pods)
@@ -254,7 +255,7 @@ def claim_order(claims: Sequence[PlacementClaim]) -> list[PlacementClaim]:
 
 
 def place_claims(
-    claims: Sequence[PlacementClaim], nodes: ClusterSnapshot, profile: AutoscalingProfile
+    claims: Sequence[PlacementClaim], nodes: ClusterSnapshot, profile: NodeScoring
 ) -> GangPlacement | GangUnschedulable:
     """Return nodes for all pods of placement claims, or a pod that could not be placed, with the reasons.
 
@@ -286,7 +287,7 @@ def are_nodes_free(nodes_by_uid: Mapping[str, str], claims: Sequence[PlacementCl
 
 
 def _place_claims_in_order(
-    claims: Sequence[PlacementClaim], nodes: ClusterSnapshot, profile: AutoscalingProfile
+    claims: Sequence[PlacementClaim], nodes: ClusterSnapshot, profile: NodeScoring
 ) -> GangPlacement | GangUnschedulable:
     placed_nodes: dict[str, str] = {}
     for claim in claims:

@@ -29,8 +29,9 @@ from batchyard.nodes.pods import PodsByNode
 from batchyard.placement import gang
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
 from batchyard.placement.filtering import choose_node
+from batchyard.placement.gpu_policies import NodeScoring
 from batchyard.placement.index import pod_key
-from batchyard.placement.node_filters import AutoscalingProfile, find_shortage, total_requests
+from batchyard.placement.node_filters import find_shortage, total_requests
 from batchyard.placement.node_info import NodeInfo
 from batchyard.placement.preemption import are_in_same_gang, preemptible_pods
 from batchyard.scheduling.workload import evictions
@@ -157,7 +158,7 @@ def find_hotswap(
     claims: Sequence[gang.PlacementClaim],
     nodes: ClusterSnapshot,
     find_eviction_unit: FindEvictionUnit,
-    profile: AutoscalingProfile,
+    profile: NodeScoring,
 ) -> HotswapPlan | None:
     """Return a plan of nodes and evictions with which all pods of the claims fit; None if the search finds none."""
     if not nodes.terminating_uids and not nodes.has_pods_below(max(claim.leader.priority for claim in claims)):
@@ -200,7 +201,7 @@ class _HotswapSearch:
         claims: Sequence[gang.PlacementClaim],
         nodes: ClusterSnapshot,
         find_eviction_unit: FindEvictionUnit,
-        profile: AutoscalingProfile,
+        profile: NodeScoring,
     ) -> None:
         self._claims = gang.claim_order(claims)
         self._nominated_nodes = gang.nominated_nodes(claims, nodes)

@@ -4,7 +4,7 @@ A binding is counted at once (assumed) and confirmed by the pod's watch event. A
 all writes have completed has failed: `recover_failed_writes` reads its object again.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from batchyard.api import scheme
@@ -13,6 +13,7 @@ from batchyard.api.views.node import namespace_labels, node_view
 from batchyard.api.views.pods import PodView, is_terminating, pod_view
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
+from batchyard.placement.gpu_policies import GpuPolicy, NodeScoring
 from batchyard.placement.node_filters import AutoscalingProfile
 from batchyard.placement.scheduling_queue import SchedulingQueue
 from batchyard.placement.units import GATED
@@ -38,7 +39,7 @@ class RecordedVictim(NamedTuple):
 class PlacementIndex:
     """The state of the placement controller: cluster snapshot, scheduling queue and unconfirmed writes."""
 
-    def __init__(self, profile: AutoscalingProfile) -> None:
+    def __init__(self, profile: NodeScoring) -> None:
         self._profile = profile
         self.nodes = ClusterSnapshot()
         self.pending_units = SchedulingQueue(self.nodes)
@@ -59,7 +60,7 @@ class PlacementIndex:
         self._handlers[event.key.kind](event)
         return self.pending_units.has_work or bool(self.pods_with_stale_conditions) or bool(self._unconfirmed_victims)
 
-    def profile_of(self, pod: PodView) -> AutoscalingProfile:
+    def profile_of(self, pod: PodView) -> NodeScoring:
         """Return the node scoring profile for a pod, by its scheduler name."""
         return _PROFILE_BY_SCHEDULER[pod.scheduler] or self._profile
 
@@ -68,8 +69,15 @@ class PlacementIndex:
     def assume(self, pod: PodView, node_name: str) -> None:
         """Count a pod on its node before a watch event confirms its binding, like kube-scheduler's assume."""
         self.pending_units.drop(pod.uid)
-        self._place_on_node(pod, node_name)
+        self._place_on_node(pod, node_name, self._choose_gpus(pod, node_name))
         self._unconfirmed[pod.uid] = pod_key(pod)
+
+    def _choose_gpus(self, pod: PodView, node_name: str) -> Sequence[int]:
+        """Return the GPUs that the policy chooses for a pod; () if the node's state chooses them."""
+        profile, node = self.profile_of(pod), self.nodes.get(node_name)
+        if not (pod.shape.gpu_milli and isinstance(profile, GpuPolicy) and node is not None):
+            return ()
+        return profile.choose_gpus(pod.shape, node)
 
     def nominate(self, pod: PodView, node_name: str) -> None:
         """Nominate a node for a pod before a watch event confirms the status write."""
@@ -175,7 +183,7 @@ class PlacementIndex:
         self.pending_units.drop(uid)
         self.nodes.withdraw_nomination(uid)
 
-    def _place_on_node(self, pod: PodView, node_name: str) -> None:
+    def _place_on_node(self, pod: PodView, node_name: str, gpu_indices: Sequence[int] = ()) -> None:
         previous_revision = self.nodes.pod(pod.uid)
         if (
             previous_revision is not None
@@ -188,7 +196,7 @@ class PlacementIndex:
         else:
             if previous_revision is not None:
                 self.pending_units.record_relabeled_pod(previous_revision)
-            self.nodes.add_pod(pod, node_name)
+            self.nodes.add_pod(pod, node_name, gpu_indices)
         self.pending_units.record_moved_pod(pod, not pod.deleting)
 
     def _remove_from_node(self, uid: str) -> None:

@@ -171,7 +171,7 @@ def subtract_requests(freed_amounts: Mapping[str, int], reserving_pods: Iterable
     return remaining_amounts
 
 
-def resource_score(shape: PodShape, node: NodeInfo, profile: AutoscalingProfile) -> int:
+def resource_score(profile: AutoscalingProfile, shape: PodShape, node: NodeInfo) -> int:
     """Return the resource score of a node for a pod: the allocation score, plus the balance score of cpu and memory.
 
     The balance score is omitted for pods that request neither cpu nor memory.

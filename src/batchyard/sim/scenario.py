@@ -25,6 +25,7 @@ from batchyard.api.validation import rules
 from batchyard.base.instant import HOUR, SECOND, Duration, parse_duration
 from batchyard.cloud.catalog.machine_types import catalog_of
 from batchyard.cloud.cluster_objects import catalog_errors, initial_objects, pool_errors
+from batchyard.placement.gpu_policies import GpuPlacement
 from batchyard.scheduling import kueue_configuration
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.kueue_configuration import (
@@ -219,6 +220,8 @@ class Scenario:
     faults: Sequence[ScheduledFault] = ()
     #: Whether gangs that lost a machine may take machines from gangs of lower priority.
     hotswap: bool = True
+    #: How nodes and GPUs are chosen for pods; None: as the Cluster's profile says.
+    gpu_placement: GpuPlacement | None = None
     #: The Cluster on which pods run; None: pods need no nodes.
     cluster: Obj | None = None
     #: The run time of pods without another run time; None: the default of the Cluster.

@@ -339,7 +339,7 @@ class TraceReport:
 
     def api_document(self) -> dict[str, Any]:
         """Return the report as a JSON document with camelCase field names."""
-        api_document: dict[str, Any] = _with_api_names(asdict(self))
+        api_document: dict[str, Any] = with_api_names(asdict(self))
         return api_document
 
 
@@ -381,10 +381,11 @@ class TraceRun:
         )
 
 
-def _with_api_names(value: Any) -> Any:
+def with_api_names(value: Any) -> Any:
+    """Return a JSON value in which all field names are in camelCase instead of snake_case."""
     if isinstance(value, dict):
-        return {_api_name(name): _with_api_names(field) for name, field in value.items()}
-    return [_with_api_names(item) for item in value] if isinstance(value, list) else value
+        return {_api_name(name): with_api_names(field) for name, field in value.items()}
+    return [with_api_names(item) for item in value] if isinstance(value, list) else value
 
 
 def _api_name(name: str) -> str:

@@ -7,6 +7,7 @@ At the end, the caller flushes batched writes of controllers with `World.settle`
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from typing import Any, Final
 
 from batchyard.admission_chain import AdmissionChain
@@ -17,6 +18,7 @@ from batchyard.api.meta import Key, Obj, find_condition, group_kind, key_of
 from batchyard.api.times import parse_time
 from batchyard.api.validation import validate_update
 from batchyard.api.views.workload import workload_view
+from batchyard.base import draw_integer
 from batchyard.base.instant import Duration, Instant
 from batchyard.client.local import LocalClient
 from batchyard.cloud.simulated import simulated_cloud
@@ -26,6 +28,7 @@ from batchyard.interfaces.controller import EventRecord
 from batchyard.kubelet.simulated.durations import BareWorkloads
 from batchyard.kubelet.simulated.kubelet import SimulatedKubelets, container_delays_of
 from batchyard.kubelet.simulated.pod_status import NodeAgents
+from batchyard.placement.gpu_policies import DrawBelow, make_gpu_policy
 from batchyard.placement.node_filters import AutoscalingProfile
 from batchyard.scheduling.cycle import PreemptionLoop
 from batchyard.sim.event_log import EventLog, Record
@@ -191,7 +194,7 @@ class World:
         self.kernel = VirtualEventLoop(self.start)
         self.store = Store(contents=None if state is None else state.recovered_store())
         self._seed = seed
-        self._settings = _settings_of(scenario, state)
+        self._settings = _settings_of(scenario, state, seed)
         namespaces = self._settings.kueue.managed_namespaces
         chain = AdmissionChain(with_nodes=self._settings.with_nodes, with_api=False, managed_namespaces=namespaces)
         self.store.listen(chain.observe)
@@ -395,16 +398,22 @@ def undefined_namespaces(steps: Iterable[ScenarioStep]) -> list[str]:
     return [name for name in used_names if name not in (*SYSTEM_NAMESPACES, *created_names)]
 
 
-def _settings_of(scenario: Scenario, state: State | None) -> PlatformSettings:
-    cluster = scenario.cluster
+def _settings_of(scenario: Scenario, state: State | None, seed: int) -> PlatformSettings:
+    cluster, gpu_placement = scenario.cluster, scenario.gpu_placement
     autoscaling = {} if cluster is None else cluster["spec"].get("autoscaling") or {}
+    profile = AutoscalingProfile(autoscaling.get("profile", AutoscalingProfile.BALANCED.value))
     return PlatformSettings(
         scenario.kueue,
         with_nodes=cluster is not None or "Node" in scenario.counts or (state is not None and state.has_nodes),
-        profile=AutoscalingProfile(autoscaling.get("profile", AutoscalingProfile.BALANCED.value)),
+        profile=profile if gpu_placement is None else make_gpu_policy(gpu_placement, _draw_function(seed)),
         hotswap=scenario.hotswap,
         with_costs="Budget" in scenario.counts or (state is not None and bool(state.of_kind(scheme.BUDGET))),
     )
+
+
+def _draw_function(seed: int) -> DrawBelow:
+    numbers = count()
+    return lambda stop: draw_integer(seed, "placement", str(next(numbers))) % stop
 
 
 class _StepCallback:

@@ -26,7 +26,7 @@ def short(pending: Any, *objects: Any) -> tuple[tuple[str, ...], bool] | None:
 
 def score(pending: Any, *objects: Any, profile: AutoscalingProfile = AutoscalingProfile.BALANCED) -> int:
     """The score of a node for a pod."""
-    return resource_score(view(pending).shape, only(*objects), profile)
+    return resource_score(profile, view(pending).shape, only(*objects))
 
 
 def test_find_shortage_accepts_exact_fit() -> None:

@@ -30,11 +30,12 @@ from batchyard.cli.simulation_output import (
     run_remarks,
     run_time_remarks,
 )
-from batchyard.cli.trace_tables import report_tables
+from batchyard.cli.trace_tables import fill_table, report_tables
 from batchyard.controller_runtime.kernel import EndlessInstant
 from batchyard.lint.findings import Severity
 from batchyard.lint.references import unknown_cluster_queue, unknown_local_queue
 from batchyard.lint.registry import build_configuration, lint_manifests
+from batchyard.placement.gpu_policies import GpuPolicyName
 from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS
 from batchyard.sim.compare.result_view import (
     EARLIER_RESULT_LENGTH_MAX,
@@ -51,6 +52,7 @@ from batchyard.sim.simulate import Simulation, SimulationOptions
 from batchyard.sim.state import State
 from batchyard.sim.summary.run_summary import SummaryGrouping, summarize_run
 from batchyard.sim.summary.run_watch import RunWatch, WatchedSimulation
+from batchyard.sim.trace_fill import FillRun, fill_trace, gpu_placement_for
 from batchyard.sim.trace_report import TraceReport, TraceRun
 from batchyard.sim.traces import NAMESPACE, Trace, merge_trace, parse_load, read_trace
 from batchyard.sim.whatif import start_from_state
@@ -311,9 +313,49 @@ def _line_writer(stream: BinaryIO) -> Callable[[Record], None]:
     return write
 
 
-def run_trace(folder: Path, load: Fraction, request: SimulateRequest) -> None:
-    """Replay a cluster trace with its arrival rate times `load`, and print a report; exit with 1 on failure."""
-    trace = _read_trace_or_exit(folder, load)
+@dataclass(frozen=True, slots=True)
+class TraceRequest:
+    """The options of `batchyard simulate` for a cluster trace."""
+
+    folder: Path
+    #: The factor for the arrival rate of the pods.
+    load: Fraction = Fraction(1)
+    #: The fraction of all GPUs up to which pods request GPUs if they fill the nodes; None: the trace is replayed.
+    fill: Fraction | None = None
+    gpu_placement: GpuPolicyName | None = None
+
+
+def run_trace(trace_request: TraceRequest, request: SimulateRequest) -> None:
+    """Replay a cluster trace, or fill its nodes, and print a report; exit with 1 on failure."""
+    trace = _read_trace_or_exit(trace_request.folder, trace_request.load)
+    policy = trace_request.gpu_placement
+    if policy is not None:
+        scenario = replace(trace.scenario, gpu_placement=gpu_placement_for(trace, policy))
+        trace = replace(trace, scenario=scenario)
+    if trace_request.fill is None:
+        _replay_trace(trace, request)
+    else:
+        _fill_nodes(trace, trace_request.fill, request)
+
+
+def _fill_nodes(trace: Trace, fraction: Fraction, request: SimulateRequest) -> None:
+    try:
+        fill = fill_trace(trace, fraction, request.seed)
+    except ValueError as error:
+        output.fail(f"batchyard: --fill: {error}")
+    with open_options(request) as options:
+        fill_run = FillRun(fill, options)
+        result = run_to_end(fill_run.simulation)
+    if request.events != "-":
+        report = fill_run.report()
+        is_table, is_wide = request.output.is_table, request.output is Output.WIDE
+        output.write(
+            fill_table(report, wide=is_wide) if is_table else render_document(report.api_document(), request.output)
+        )
+    report_remarks(result)
+
+
+def _replay_trace(trace: Trace, request: SimulateRequest) -> None:
     has_manifests = bool(request.paths or request.cluster)
     scenario = merge_trace(trace, read_requested_scenario(request)) if has_manifests else None
     with open_options(request) as options:
@@ -380,6 +422,16 @@ TraceFolder: TypeAlias = Annotated[
     Path | None,
     typer.Option("--trace", metavar="DIR", help="Replay a cluster trace (CSV of nodes and pods); print a report."),
 ]
+FillPercent: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=1000, metavar="PERCENT", help="Fill the trace's nodes: pods that never end request PERCENT of GPUs."
+    ),
+]
+GpuPlacementPolicy: TypeAlias = Annotated[
+    GpuPolicyName | None,
+    typer.Option(help="How pods of the trace get nodes and GPUs.", show_default="kube-scheduler's scores"),
+]
 LoadFactor: TypeAlias = Annotated[
     Fraction | None,
     typer.Option(parser=parse_load_factor, metavar="FACTOR", help="Multiply the arrival rate of the trace's pods."),
@@ -421,6 +473,8 @@ def simulate(
     cluster: ClusterFile = None,
     trace: TraceFolder = None,
     load: LoadFactor = None,
+    fill: FillPercent = None,
+    gpu_placement: GpuPlacementPolicy = None,
     until: RunLength = None,
     seed: Annotated[int, typer.Option(help="Seed of all random values, such as uids.")] = 0,
     events: EventsFile = None,
@@ -440,8 +494,11 @@ def simulate(
         raise typer.BadParameter("--events - writes the event log to standard output: remove --output")
     if not paths and trace is None:
         raise typer.BadParameter("nothing to simulate: add manifests (PATH...), a trace with --trace DIR, or both")
-    if load is not None and trace is None:
-        raise typer.BadParameter("--load scales a trace: add --trace DIR, or remove --load")
+    if trace is None:
+        _reject_trace_options({"--load": load, "--fill": fill, "--gpu-placement": gpu_placement})
+    if fill is not None and (paths or cluster is not None or load is not None):
+        option = "PATH" if paths else "--cluster" if cluster is not None else "--load"
+        raise typer.BadParameter(f"--fill takes nodes and pods from the trace alone: remove {option}")
     if trace is not None and (report is not None or compare_with is not None):
         option = "--report" if report is not None else "--compare-with"
         raise typer.BadParameter(f"{option} is for manifests only, and --trace prints its own report: remove {option}")
@@ -465,4 +522,11 @@ def simulate(
     if trace is None:
         run(request)
     else:
-        run_trace(trace, load or Fraction(1), request)
+        fill_fraction = None if fill is None else Fraction(fill, 100)
+        run_trace(TraceRequest(trace, load or Fraction(1), fill_fraction, gpu_placement), request)
+
+
+def _reject_trace_options(values_by_option: Mapping[str, object]) -> None:
+    for option, value in values_by_option.items():
+        if value is not None:
+            raise typer.BadParameter(f"{option} is for traces: add --trace DIR, or remove {option}")

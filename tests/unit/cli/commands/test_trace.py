@@ -42,7 +42,7 @@ def test_trace_report_is_printed_as_json_and_yaml(batchyard: Batchyard, tmp_path
 def test_load_option_applies_to_traces_only(batchyard: Batchyard, tmp_path: Path) -> None:
     done = batchyard("simulate", "--trace", write_trace(tmp_path), "--load", "10")
     assert done.stdout.startswith("# pods, 10 times the arrival rate\n")
-    assert "--load scales a trace" in batchyard("simulate", "--load", "10", tmp_path).stderr
+    assert "--load is for traces" in batchyard("simulate", "--load", "10", tmp_path).stderr
     assert "'0' is not a valid load" in batchyard("simulate", "--trace", tmp_path, "--load", "0").stderr
 
 
@@ -78,3 +78,40 @@ def test_progress_follows_time_without_quota(tmp_path: Path) -> None:
         seen.append(fraction_done(simulation))
     assert seen == sorted(seen)
     assert (seen[0], max(seen)) == (0, 0.99)
+
+
+def test_fill_prints_allocation_by_requested_gpus(batchyard: Batchyard, tmp_path: Path) -> None:
+    write_trace(tmp_path)
+    done = batchyard("simulate", "--trace", tmp_path, "--fill", "100", "--gpu-placement", "fgd", "--seed", "3")
+    title, header, *rows = done.stdout.splitlines()
+    assert title.endswith("on 2 nodes with 3 GPUs, fgd, seed 3")
+    assert header.split() == ["REQUESTED", "ALLOCATED", "FRAGMENTED", "UNPLACED", "PODS"]
+    assert rows[0].split()[:2] == ["0.000%", "0.000%"]
+    report = json.loads(batchyard("simulate", "--trace", tmp_path, "--fill", "100", "-o", "json").stdout)
+    assert (report["policy"], report["gpus"], report["points"][0]["unplacedPods"]) == ("", 3, 0)
+
+
+def test_replay_accepts_placement_policy(batchyard: Batchyard, tmp_path: Path) -> None:
+    done = batchyard("simulate", "--trace", write_trace(tmp_path), "--gpu-placement", "best-fit", "-o", "json")
+    assert json.loads(done.stdout)["pods"]["placedHere"] == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        (("--fill", "100", "examples/first-steps"), "--fill is for traces: add --trace DIR, or remove --fill"),
+        (("--gpu-placement", "fgd", "examples/first-steps"), "add --trace DIR, or remove --gpu-placement"),
+        (("--trace", "T", "--fill", "100", "examples/first-steps"), "remove PATH"),
+        (("--trace", "T", "--fill", "100", "--load", "2"), "remove --load"),
+    ],
+)
+def test_fill_options_need_trace_alone(batchyard: Batchyard, arguments: tuple[str, ...], remedy: str) -> None:
+    done = batchyard("simulate", *arguments)
+    assert done.returncode == 2
+    assert remedy in " ".join(done.stderr.split())
+
+
+def test_fill_of_trace_without_gpus_fails(batchyard: Batchyard, tmp_path: Path) -> None:
+    done = batchyard("simulate", "--trace", write_trace(tmp_path, PODS[3:4]), "--fill", "100")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no pods that request GPUs" in done.stderr
