@@ -146,8 +146,14 @@ def _parse_row(pattern: str, comma: str, run_time_text: str) -> tuple[str, TimeD
     name_pattern = pattern.strip().strip('"')
     if not name_pattern:
         raise _RuleError(1, "the name pattern is empty", "write a pattern such as train-*, or * for all jobs")
-    if not comma or not run_time_text.strip():
-        raise _RuleError(column, f"the row has no run time after {name_pattern!r}", f"append one: {_FORMS}")
+    if not comma:
+        raise _RuleError(
+            1, f"the row {name_pattern!r} has no comma", "write a name pattern and a run time: train-*,10m"
+        )
+    if not run_time_text.strip():
+        raise _RuleError(
+            column, f"the row has no run time after {name_pattern!r}", f"write one after the comma: {_FORMS}"
+        )
     column += len(run_time_text) - len(run_time_text.lstrip())
     return name_pattern, _parse_distribution(run_time_text.strip(), column)
 

@@ -187,8 +187,10 @@ def pods_ready_policy(wait_for_pods_ready: Mapping[str, Any] | None) -> PodsRead
 
 
 def pods_ready_errors(wait_for_pods_ready: Mapping[str, Any] | None) -> Iterator[FieldError]:
-    """Yield an error if the timeout in `waitForPodsReady` is 0, because it would evict every Workload."""
-    if wait_for_pods_ready is not None and not parse_duration(wait_for_pods_ready["timeout"]):
+    """Yield an error if `waitForPodsReady` is on with a timeout of 0, which would evict every Workload."""
+    if wait_for_pods_ready is None or not wait_for_pods_ready["enable"]:
+        return
+    if not parse_duration(wait_for_pods_ready["timeout"]):
         remedy = "use a time such as 5m, or set enable to false"
         timeout = wait_for_pods_ready["timeout"]
         yield rules.invalid(f"{PODS_READY_PATH}.timeout", timeout, "must be greater than 0", remedy)

@@ -148,6 +148,8 @@ class RevisionJournal:
             problem = ""
         contents = journal_file.read_journal(self._path)
         problem = problem or _find_mark_mismatch(contents, commit_record)
+        if not problem and commit_record is not None and commit_record.revision < contents.floor.revision:
+            problem = "its commit mark is older than its last compaction"
         if not problem:
             return contents
         if not accept_loss:
@@ -253,8 +255,6 @@ def _find_mark_mismatch(contents: journal_file.JournalContents, commit_record: j
         return "it belongs to another data directory"
     if commit_record.revision > last_revision:
         return f"it ends at revision {last_revision}, but revision {commit_record.revision} was acknowledged"
-    if commit_record.revision < contents.floor.revision:
-        return "its commit mark is older than its last compaction"
     return ""
 
 
@@ -293,11 +293,9 @@ def back_up(journal: Path, backup: Path) -> journal_file.JournalContents:
     with _temporary_file(backup) as draft_path:
         _copy_journal(journal, draft_path, error_path=backup)
         backup_contents = journal_file.read_journal(draft_path, is_immutable=True, error_path=journal)
-        last_revision = backup_contents.store.revision
-        if record is None or record.revision > last_revision or record.identity != backup_contents.floor.identity:
-            raise journal_file.damaged_journal_error(
-                journal, f"its contents end at revision {last_revision}, which its file journal.mark does not confirm"
-            )
+        mismatch = _find_mark_mismatch(backup_contents, record)
+        if mismatch:
+            raise journal_file.damaged_journal_error(journal, mismatch)
         _refuse_to_overwrite(backup)  # another process may have created it meanwhile
         journal_file.rename_durably(draft_path, backup)
     return backup_contents

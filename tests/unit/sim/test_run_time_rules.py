@@ -105,7 +105,8 @@ def test_run_times_of_file_are_simulated() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("train-*", "r.csv:1:9: the row has no run time after 'train-*'; append one: 90s"),
+        ("train-* 10m", "r.csv:1:1: the row 'train-* 10m' has no comma; write a name pattern and a run time"),
+        ("train-*,", "r.csv:1:9: the row has no run time after 'train-*'; write one after the comma: 90s"),
         ("# c\n,5m", "r.csv:2:1: the name pattern is empty; write a pattern"),
         ("a,soon", "r.csv:1:3: 'soon' is not a run time; use 90s"),
         ("a, normal(5m)", "r.csv:1:4: 'normal' is not a distribution; use"),

@@ -171,7 +171,7 @@ def test_newer_format_is_reported(path: Path) -> None:
     filled_store(path)
     with closing(sqlite3.connect(path)) as file:
         file.execute("PRAGMA user_version = 9")
-    with pytest.raises(JournalError, match="has format 9 instead of 1; use the version that wrote it"):
+    with pytest.raises(JournalError, match="has journal format 9, but this version of batchyard reads format 1"):
         RevisionJournal(path)
 
 

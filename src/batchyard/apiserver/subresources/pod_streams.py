@@ -395,7 +395,7 @@ def _integer_parameter(query: Mapping[str, str], name: str) -> int | None:
     if not text:
         return None
     if not text.removeprefix("-").isdecimal() or not text.isascii() or len(text) > 18:
-        raise api_request.bad_request(f'{name}: "{text}" is not a number')
+        raise api_request.bad_request(f'{name}: "{text}" is not an integer of at most 18 digits')
     return int(text)
 
 
