@@ -29,6 +29,18 @@ kind: LocalQueue
 metadata: {name: jobs, namespace: TEAM}
 spec: {clusterQueue: none}
 """
+WORKLOAD = """---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: Workload
+metadata: {name: waits, namespace: team-a}
+spec:
+  queueName: jobs
+  podSets:
+  - name: main
+    count: 1
+    template:
+      spec: {restartPolicy: Never, containers: [{name: c, image: i, resources: {requests: {cpu: "1"}}}]}
+"""
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/default/leases/batchyard"
 
 
@@ -158,6 +170,34 @@ def test_page_shows_user_only_objects_that_user_may_list(tmp_path: Path) -> None
         assert code == 200
         assert "team-b" not in text
         assert [queue["namespace"] for queue in json.loads(text)["model"]["localQueues"]] == ["team-a"]
+
+
+def test_page_explains_pending_workload_to_users_that_may_list_it(tmp_path: Path) -> None:
+    port, options = free_port(), ("--controllers", "admission", "--no-leader-elect")
+    with (
+        UpProcess(tmp_path, "--controllers", "*,-admission") as platform,
+        OperatorRun(platform.kubeconfig, *options, "--port", str(port)) as running,
+    ):
+        running.wait_until("runs admission")
+        for team in ("team-a", "team-b"):
+            platform.kubectl("create", "namespace", team)
+        platform.kubectl("create", "-f", "-", sent=QUEUE.replace("TEAM", "team-a") + WORKLOAD)
+        tokens = {}
+        for user in ("ann", "bob"):
+            platform.kubectl("create", "serviceaccount", user, "-n", "team-a")
+            tokens[user] = platform.kubectl("create", "token", user, "-n", "team-a").strip()
+        for team in ("team-a", "team-b"):
+            role = ("v", "-n", team, "--clusterrole=view", "--serviceaccount=team-a:bob")
+            platform.kubectl("create", "rolebinding", *role)
+        path = "/apis/kueue.x-k8s.io/v1beta2/namespaces/team-a/workloads/waits/why"
+        assert ask_text(port, path)[0] == 401
+        code, text = ask_text(port, path, tokens["ann"])
+        assert (code, json.loads(text)["reason"]) == (403, "Forbidden")
+        code, text = ask_text(port, path, tokens["bob"])
+        explanation = json.loads(text)
+        assert (code, explanation["kind"]) == (200, "Explanation")
+        assert "none" in explanation["summary"], "the ClusterQueue does not exist"
+        assert ask_text(port, path.replace("team-a", "team-b"), tokens["bob"])[0] == 404
 
 
 def test_operator_connects_with_tls_client_certificate(tmp_path: Path) -> None:

@@ -7,15 +7,21 @@ replicas have no objects in memory.
 import asyncio
 import errno
 import os
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Self
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import Final, NamedTuple, Self
 
 import msgspec
 from aiohttp import web
 
+from batchyard.api import scheme
+from batchyard.api.meta import Key
 from batchyard.apiserver import dashboard
 from batchyard.apiserver.auth.security import unauthorized_error
-from batchyard.apiserver.request import JSON, ApiRequest, Response, StatusError
+from batchyard.apiserver.request import JSON, NO_SUCH_PATH_RESPONSE, ApiRequest, Response, StatusError, UserInfo
+from batchyard.apiserver.resources import not_found_error
+from batchyard.apiserver.subresources.queueing import Explanations
+from batchyard.base.instant import Instant
 from batchyard.dashboard.static_report import HEADERS, read_asset
 from batchyard.interfaces.client import WatchEvent
 from batchyard.metrics.exposition import CONTENT_TYPE, GROUPS_PARAMETER, Exposition
@@ -26,6 +32,7 @@ _REVIEW_ROUNDS_MAX: Final = 8
 #: The interval in seconds at which the token and permissions of a watching user are checked again.
 _ACCESS_RECHECK_INTERVAL: Final = 20.0
 _BEARER_PREFIX: Final = "bearer "
+_WHY_PATH: Final = "/apis/kueue.x-k8s.io/{version}/namespaces/{namespace}/workloads/{name}/why"
 _encode = msgspec.json.Encoder().encode
 
 
@@ -54,18 +61,28 @@ class StreamHub:
             stream.mark_stale()
 
 
+class PageSource(NamedTuple):
+    """What computes the data of the dashboard's pages."""
+
+    models: dashboard.ModelHandler
+    #: The open streams of pages.
+    stream_hub: StreamHub
+    #: Explains why Workloads are pending; None if this program does not decide about them.
+    explanations: Explanations | None = None
+
+
 class OperatorPage:
     """The HTTP handlers of the dashboard.
 
-    `models` returns the handler that computes the data of pages, and the hub of their streams. `models` returns None
-    while there is no data, because this replica does not lead or has not read all objects.
+    `source` returns None while there is no data, because this replica does not lead or has not read all objects.
     """
 
     def __init__(
-        self, token_reviewer: TokenReviewer, models: Callable[[], tuple[dashboard.ModelHandler, StreamHub] | None]
+        self, token_reviewer: TokenReviewer, now: Callable[[], Instant], source: Callable[[], PageSource | None]
     ) -> None:
         self._token_reviewer = token_reviewer
-        self._models = models
+        self._now = now
+        self._source = source
         self._files = dashboard.StaticFileHandler(read_asset, HEADERS)
 
     def routes(self) -> Iterable[web.RouteDef]:
@@ -73,30 +90,53 @@ class OperatorPage:
         return [
             web.get(dashboard.DASHBOARD_FILES_PATH, self._serve_file),
             web.get(f"{dashboard.DASHBOARD_FILES_PATH}/{{name:.*}}", self._serve_file),
-            web.get(f"{dashboard.DASHBOARD_MODELS_PATH}{{view}}", self._serve_model),
+            web.get(f"{dashboard.DASHBOARD_MODELS_PATH}{{view}}", partial(_with_status_errors, self._answer_model)),
+            web.get(_WHY_PATH, partial(_with_status_errors, self._answer_why)),
         ]
 
     async def _serve_file(self, request: web.Request) -> web.StreamResponse:
         return _web_response(self._files.respond(ApiRequest("GET", request.path)))
 
-    async def _serve_model(self, request: web.Request) -> web.StreamResponse:
-        try:
-            return await self._answer_model(request)
-        except StatusError as refused:
-            return _web_response(refused.response())
-
-    async def _answer_model(self, request: web.Request) -> web.StreamResponse:
-        models_and_hub = self._models()
-        if models_and_hub is None:
+    def _current_source(self) -> PageSource:
+        source = self._source()
+        if source is None:
             raise StatusError(503, "ServiceUnavailable", "this replica is not the leader; use the leader's dashboard")
-        models, stream_hub = models_and_hub
+        return source
+
+    async def _authenticate(self, request: web.Request) -> tuple[str, UserInfo]:
+        """Return the bearer token of a request, and its user."""
         header = request.headers.get("authorization", "")
         token = header[len(_BEARER_PREFIX) :].strip() if header.lower().startswith(_BEARER_PREFIX) else ""
         user = await self._token_reviewer.user_of(token) if token else None
         if user is None:
             raise unauthorized_error()
+        return token, user
+
+    async def _answer_why(self, request: web.Request) -> web.StreamResponse:
+        explanations = self._current_source().explanations
+        if explanations is None:
+            return _web_response(NO_SUCH_PATH_RESPONSE)
+        _, user = await self._authenticate(request)
+        permissions = dashboard.UserListPermissions(user, self._token_reviewer)
+        key = Key(scheme.WORKLOAD, request.match_info["namespace"], request.match_info["name"])
+
+        def explain() -> Response:
+            if not permissions.may_list(key.kind, key.namespace):
+                problem = f'User "{user.name}" cannot list the Workloads of the namespace "{key.namespace}"'
+                raise StatusError(403, "Forbidden", f"{problem}; the ClusterRole view in this namespace allows it")
+            explanation = explanations.why(key, self._now(), partial(permissions.may_list, key.kind))
+            if explanation is None:
+                raise not_found_error(scheme.kind_info(key.kind), key.name)
+            return Response(200, explanation)
+
+        return _web_response(await self._respond_with_reviews(explain))
+
+    async def _answer_model(self, request: web.Request) -> web.StreamResponse:
+        models, stream_hub, _ = self._current_source()
+        token, user = await self._authenticate(request)
         api_request = ApiRequest("GET", request.path, dict(request.query), user=user)
-        result = await self._compute_model(models, api_request._replace(query={**api_request.query, "watch": "false"}))
+        plain_request = api_request._replace(query={**api_request.query, "watch": "false"})
+        result = await self._respond_with_reviews(lambda: models.respond(plain_request))
         if not api_request.has_flag("watch"):
             return _web_response(result)
         model_stream = models.respond(api_request)
@@ -108,15 +148,15 @@ class OperatorPage:
             stream_hub.leave(model_stream)
             model_stream.end()
 
-    async def _compute_model(self, model_handler: dashboard.ModelHandler, api_request: ApiRequest) -> Response:
-        """Compute a dashboard page's data, again after each round of reviews that changes permissions.
+    async def _respond_with_reviews(self, respond: Callable[[], Response | dashboard.ModelStream]) -> Response:
+        """Compute a response, again after each round of reviews that changes permissions.
 
         Raises StatusError.
         """
         for _ in range(_REVIEW_ROUNDS_MAX):
             error_response: StatusError | None = None
             try:
-                response = model_handler.respond(api_request)
+                response = respond()
             except StatusError as error:
                 error_response = error
             if not await self._token_reviewer.send_reviews():
@@ -146,6 +186,15 @@ class OperatorPage:
                 stream.mark_stale()
         await response.write_eof()
         return response
+
+
+async def _with_status_errors(
+    answer: Callable[[web.Request], Awaitable[web.StreamResponse]], request: web.Request
+) -> web.StreamResponse:
+    try:
+        return await answer(request)
+    except StatusError as refused:
+        return _web_response(refused.response())
 
 
 def _web_response(response: Response) -> web.Response:

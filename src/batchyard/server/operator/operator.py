@@ -19,7 +19,7 @@ from batchyard.client.informer import Informer
 from batchyard.client.leader_election import LeaderElector, Leadership, LeaseSettings
 from batchyard.client.rest import ClientDependencies, RestClient
 from batchyard.client.transport import RateLimit
-from batchyard.controller_groups import kinds_read
+from batchyard.controller_groups import ADMISSION, kinds_read
 from batchyard.controller_runtime.events import EventRecorder
 from batchyard.dashboard.history import PlatformHistory
 from batchyard.dashboard.static_report import DashboardViews, PlatformTime
@@ -40,7 +40,7 @@ from batchyard.server.logging.spans import SpanExport
 from batchyard.server.metrics import LEADER, STANDALONE, ObservedPlatform, ServerMetrics
 from batchyard.server.operator import coexistence
 from batchyard.server.operator.aiohttp_transport import HttpTransport
-from batchyard.server.operator.dashboard import HttpEndpoints, OperatorPage, StreamHub, health_routes
+from batchyard.server.operator.dashboard import HttpEndpoints, OperatorPage, PageSource, StreamHub, health_routes
 from batchyard.server.operator.definitions import WatchErrorLog, install_definitions
 from batchyard.server.operator.token_review import TokenReviewer
 from batchyard.server.operator.webhooks import Webhooks, WebhookTerms
@@ -112,9 +112,9 @@ class OperatorProcess:
         self.client.on_new_data = self._process_informer_change
         self.client.outbox.on_refused = lambda refusal: report(f"batchyard: write rejected: {refusal}; retrying")
         self.platform: WiredPlatform | None = None
-        #: The permissions of dashboard users, and the models of the dashboard (None until the operator leads).
+        #: The permissions of dashboard users, and the source of the dashboard's data (None until the operator leads).
         self.token_reviewer = TokenReviewer(http_transport, self.timers.now)
-        self.models: tuple[ModelHandler, StreamHub] | None = None
+        self.page_source: PageSource | None = None
         self.server_metrics = ServerMetrics(STANDALONE if config.terms is None else LEADER)
         if self.spans is not None:
             self.server_metrics.additional_sources.append(self.spans.texts)
@@ -204,7 +204,7 @@ class OperatorProcess:
         has_fair_sharing = self._config.settings.kueue.policy.fair_sharing
         observed_platform = ObservedPlatform(platform, self.client, self.kernel.now, fair_sharing=has_fair_sharing)
         self.server_metrics.begin(observed_platform, existing_events)
-        self.models = self._create_models(platform, existing_events)
+        self.page_source = self._create_page_source(platform, existing_events)
         return platform
 
     def _check_write_conflicts(self, events: Sequence[WatchEvent]) -> None:
@@ -213,13 +213,15 @@ class OperatorProcess:
                 self.kernel.stop()
                 self.fail(OperatorError(reason))
 
-    def _create_models(self, platform: WiredPlatform, events: Sequence[WatchEvent]) -> tuple[ModelHandler, StreamHub]:
+    def _create_page_source(self, platform: WiredPlatform, events: Sequence[WatchEvent]) -> PageSource:
         history, stream_hub = PlatformHistory(self.kernel.clock, platform.index.cluster_queue_of), StreamHub()
         history.observe(events)
         self.client.subscribe(history.observe)
         self.client.subscribe(stream_hub.observe)
         views = DashboardViews(self.client, platform.index, history, PlatformTime(self.kernel.clock, self.clock.speed))
-        return ModelHandler(views, self.token_reviewer, stream_hub, self.timers), stream_hub
+        models = ModelHandler(views, self.token_reviewer, stream_hub, self.timers)
+        decides = ADMISSION in self._config.settings.controllers
+        return PageSource(models, stream_hub, platform.explainer if decides else None)
 
     def _cycle_observer(self, cycle_metrics: CycleObserver) -> CycleObserver:
         return CycleLog(cycle_metrics, None if self.spans is None else self.spans.emit)
@@ -328,7 +330,7 @@ def operator_endpoints(
     """Return the operator's HTTP server for health checks, metrics and the dashboard."""
     program_sources = [("program", lambda: _client_texts(operator)), ("program", operator.webhook_texts)]
     exposition = Exposition([*program_sources, *operator.server_metrics.sources()])
-    dashboard_page = OperatorPage(operator.token_reviewer, lambda: operator.models)
+    dashboard_page = OperatorPage(operator.token_reviewer, operator.kernel.now, lambda: operator.page_source)
     routes = [*health_routes(exposition, lambda: _readiness_delay(operator)), *dashboard_page.routes()]
     return HttpEndpoints(routes, address, report)
 

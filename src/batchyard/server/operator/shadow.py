@@ -27,7 +27,7 @@ from batchyard.server.kubeconfig.access import KubeconfigSource
 from batchyard.server.kubeconfig.loading import read_access
 from batchyard.server.operator.aiohttp_transport import HttpTransport
 from batchyard.server.operator.coexistence import KUEUE_CONFIG_MAP, read_kueue_configuration, unsupported_settings
-from batchyard.server.operator.dashboard import HttpEndpoints, OperatorPage, StreamHub, health_routes
+from batchyard.server.operator.dashboard import HttpEndpoints, OperatorPage, PageSource, StreamHub, health_routes
 from batchyard.server.operator.definitions import WatchErrorLog
 from batchyard.server.operator.token_review import TokenReviewer
 from batchyard.server.termination import run_unless_ended
@@ -60,7 +60,7 @@ class ShadowPage:
         self._history.comparison = self._comparison
         self._hub = StreamHub()
         dashboard_views = DashboardViews(client, self._index, self._history, PlatformTime(timers.now, 1.0))
-        self.models = ModelHandler(dashboard_views, token_reviewer, self._hub, timers), self._hub
+        self.source = PageSource(ModelHandler(dashboard_views, token_reviewer, self._hub, timers), self._hub)
 
     def observe(self, events: Sequence[WatchEvent]) -> None:
         """Update the data of the dashboard after changes; existing objects are passed as ADDED events at the start."""
@@ -202,7 +202,9 @@ def shadow_endpoints(shadow: Shadow, listen_address: tuple[str, int], report: Ca
         Exposition([("batchyard", metrics.texts)]),
         lambda: ", ".join(kind for kind, informer in informers.items() if not informer.is_synced),
     )
-    operator_page = OperatorPage(shadow.token_reviewer, lambda: None if shadow.page is None else shadow.page.models)
+    operator_page = OperatorPage(
+        shadow.token_reviewer, shadow.timers.now, lambda: None if shadow.page is None else shadow.page.source
+    )
     return HttpEndpoints([*routes, *operator_page.routes()], listen_address, report)
 
 
