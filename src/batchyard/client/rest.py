@@ -116,7 +116,7 @@ class RestClient:
         return self._cache.owned_by(uid, namespace)
 
     def subscribe(self, listener: Listener) -> None:
-        """Call `listener`, in the event loop, with batches of later changes. A batch is ordered and of one kind."""
+        """Call `listener`, in the event loop, with later changes in order, in batches of one kind each."""
         self._listeners.append(listener)
 
     def is_settled(self) -> bool:
