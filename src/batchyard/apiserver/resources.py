@@ -239,12 +239,15 @@ def subresource_in_path(path: str) -> str:
     resource_index = {"api": 2, "apis": 3}.get(parts[0])
     if resource_index is None or len(parts) <= resource_index:
         return ""
-    _, segments = _namespace_in(parts[resource_index:], is_core=resource_index == 2)
+    _, segments = _split_namespace(parts[resource_index:], is_core=resource_index == 2)
     return segments[2] if len(segments) == 3 else ""
 
 
-def _namespace_in(segments: Sequence[str], *, is_core: bool) -> tuple[str, Sequence[str]]:
-    """In the core group, `namespaces/NAME/status` and `namespaces/NAME/finalize` address the Namespace itself."""
+def _split_namespace(segments: Sequence[str], *, is_core: bool) -> tuple[str, Sequence[str]]:
+    """Split the segments of an API path into the namespace ('' if it has none) and the remaining segments.
+
+    In the core group, `namespaces/NAME/status` and `namespaces/NAME/finalize` address the Namespace itself.
+    """
     if segments[0] == "namespaces" and len(segments) > 2 and not (is_core and segments[2] in {"status", "finalize"}):
         return segments[1], segments[2:]
     return "", segments
@@ -252,7 +255,7 @@ def _namespace_in(segments: Sequence[str], *, is_core: bool) -> tuple[str, Seque
 
 def _resource_path(resources: Resources, group_version: tuple[str, str], parts: Sequence[str]) -> ResourcePath | None:
     group, version = group_version
-    namespace, parts = _namespace_in(parts, is_core=not group)
+    namespace, parts = _split_namespace(parts, is_core=not group)
     resource = resources.find(group, version, parts[0])
     if resource is None or (namespace and not resource.served_kind.namespaced):
         return None

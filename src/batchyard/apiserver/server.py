@@ -235,7 +235,7 @@ class ApiServer:
         return handler.watch(request, path) if request.has_flag("watch") else handler.list(request, path)
 
     def _authorize(self, request: ApiRequest, path: ResourcePath | None) -> None:
-        """Requests for POST handlers are not authorized here: the handlers check the rights of their users."""
+        """Raise StatusError if the user may not perform a request; POST handlers check their requests themselves."""
         if path is not None or request.method != "POST" or request.path not in self._post_handlers:
             self._auth_filters.authorize(request, path)
 

@@ -59,7 +59,7 @@ class UpcomingCluster:
 
 def upcoming_node(machine: MachineRecord, group: NodeGroup) -> NodeView:
     """Return the node that a machine of a node group will become."""
-    node_view = group.node(machine.name)
+    node_view = group.new_node(machine.name)
     if not machine.resize_request:
         return node_view
     return replace(node_view, labels={**node_view.labels, well_known.NODE_PROVISIONING_REQUEST: machine.resize_request})

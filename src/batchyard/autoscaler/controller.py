@@ -534,7 +534,7 @@ _AUTOSCALER_KEY: Final = Key(scheme.CLUSTER, "", "autoscaler")
 
 
 class Autoscaler:
-    """The controller that scans the cluster at intervals, and updates the index for controllers that run later.
+    """The controller that scans the cluster at intervals, and updates the ScalingIndex for ProvisioningRequests.
 
     Scan times are multiples of the scan interval since the creation of the Cluster, so a restart does not shift them.
     """

@@ -198,8 +198,8 @@ class NodeGroup:
             return TPU_PROVISION_TIME
         return settings.provision_time
 
-    def node(self, name: str) -> NodeView:
-        """Return a new, ready node of the group with this name."""
+    def new_node(self, name: str) -> NodeView:
+        """Return a new, ready node with this name, as the group would create it."""
         return replace(self.template, name=name, labels={**self.template.labels, well_known.HOSTNAME: name})
 
 

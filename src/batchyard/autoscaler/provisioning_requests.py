@@ -416,7 +416,7 @@ def attempt_schedule(refused_at: Instant, now: Instant, scan_interval: int) -> t
 
 
 class ProvisioningRequests:
-    """The controller of ProvisioningRequests; it must run after Autoscaler, which updates the index."""
+    """The controller of ProvisioningRequests; it must run after Autoscaler, which updates the shared ScalingIndex."""
 
     name = "provisioning-requests"
     rank = 15

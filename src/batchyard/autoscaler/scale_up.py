@@ -151,7 +151,7 @@ def pack(pods: Sequence[PodView], group: NodeGroup, node_count_max: int, nodes: 
 
 def find_misfit_reasons(pod: PodView, group: NodeGroup, nodes: ClusterSnapshot) -> tuple[str, ...]:
     """Return the reasons why a pod does not fit a new node of the node group; empty if it fits."""
-    node_view = group.node(_simulated_node_name(group, 0))
+    node_view = group.new_node(_simulated_node_name(group, 0))
     if kind_of(pod, nodes) is pod.shape:  # the pod has no rules about other nodes and pods
         obstacle = find_obstacle(pod.shape.rules, node_view) or find_shortage(pod.shape, NodeInfo(node_view))
         return () if obstacle is None else obstacle.reasons
@@ -199,7 +199,7 @@ class _Packing:
         """Return False at the limit, or if the last new node is empty: a pod that does not fit there fits no other."""
         if len(self.pods_by_node) >= self._count_max or (self.pods_by_node and not self.pods_by_node[-1]):
             return False
-        self._nodes.set_node(self._group.node(_simulated_node_name(self._group, len(self.pods_by_node))))
+        self._nodes.set_node(self._group.new_node(_simulated_node_name(self._group, len(self.pods_by_node))))
         self.pods_by_node.append([])
         return True
 
@@ -495,7 +495,7 @@ class ScaleUp:
 
     def _add_node(self, group: NodeGroup, pods: Sequence[PodView], draft: ScaleUpDraft) -> None:
         self._initial_sizes.setdefault(group.name, self.fleet.size(group))
-        node_view = group.node(f"{group.id}-new-{self.fleet.size(group)}")
+        node_view = group.new_node(f"{group.id}-new-{self.fleet.size(group)}")
         self.fleet.grow(group, 1)
         self.limits.take(group.counted_resources, 1)
         self.nodes.set_node(node_view)

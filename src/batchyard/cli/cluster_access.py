@@ -176,7 +176,7 @@ TIME_PATHS: Final = (STATUS_REPORT_PATH, DASHBOARD_TIME_PATH)
 
 
 def time_in_document(document: Mapping[str, Any]) -> tuple[Instant, float] | None:
-    """Return the platform's time and speed in a document of `TIME_PATHS`; None if either is missing."""
+    """Return the platform's time and its speed from a status or dashboard document; None if either is missing."""
     instant, text, speed = document.get("instant"), document.get("time"), document.get("speed")
     if not isinstance(speed, int | float) or not isinstance(text, str):
         return None

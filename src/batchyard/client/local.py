@@ -272,7 +272,7 @@ class DryRun:
         return obj
 
     def delete(self, key: Key, expect: int | None = None) -> Obj:
-        """Return the last state of the object, as if it were deleted. Raises NotFound if the object does not exist."""
+        """Return the object as if it were deleted; `expect` is ignored. Raises NotFound if there is no object."""
         stored_object = self._records.get(key)
         if stored_object is None:
             raise NotFound(f'{key.kind} "{key}" not found')

@@ -116,7 +116,7 @@ class RestClient:
         return self._cache.owned_by(uid, namespace)
 
     def subscribe(self, listener: Listener) -> None:
-        """Call `listener` with batches of later changes, each of one kind and in order, from the event loop."""
+        """Call `listener`, in the event loop, with later changes in order, in batches of one kind each."""
         self._listeners.append(listener)
 
     def is_settled(self) -> bool:

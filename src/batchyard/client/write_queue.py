@@ -285,7 +285,7 @@ class WriteQueue:
     def submit(self, submission: Submission) -> None:
         """Queue a caller's writes; they are sent when earlier submissions for the same objects are finished.
 
-        While too many Events wait, new ones are dropped: they get an error without a request.
+        While too many Events wait, the writes of new Events are not sent: their result is an error.
         """
         if self.send_queue.is_full(submission.priority):
             self.dropped_event_count += 1

@@ -206,7 +206,7 @@ def _workload_end_proposals(
 
 
 def _hypothetical_nodes(group: NodeGroup, node_count: int) -> list[NodeView]:
-    return [group.node(f"{group.id}-imagined-{number}") for number in range(node_count)]
+    return [group.new_node(f"{group.id}-imagined-{number}") for number in range(node_count)]
 
 
 def _minimum_number(is_satisfied: Callable[[int], bool], highest_number: int) -> int:

@@ -317,9 +317,10 @@ class PendingExplainer:
 
 
 def _outdated_condition_part(workload: Obj, binding: document.BindingLimit) -> document.DocumentPart:
-    """Return a fact if the condition QuotaReserved names another missing amount than `binding`; else {}.
+    """Return the field `facts` with a note if the QuotaReserved message names another missing amount than `binding`.
 
-    The scheduler evaluates an inadmissible Workload again when quota is released, but not when more quota is used.
+    Return {} otherwise. The message can be outdated: the scheduler evaluates an inadmissible Workload again when quota
+    is released, but not when more quota is used.
     """
     condition = find_condition(workload, lifecycle.QUOTA_RESERVED)
     rejections = messages.INSUFFICIENT_QUOTA_PATTERN.findall("" if condition is None else condition.get("message", ""))

@@ -363,7 +363,7 @@ class EventExpiry:
         return (EVENTS_KEY,) if is_batch_full or self._expiries[0][1] is event.key else ()
 
     def reconcile(self, key: meta.Key, reader: client.Reader, now: Instant) -> ReconcileResult:
-        """Delete expired Events and, while more than EVENTS_MAX exist, those that expire next; at most BATCH_MAX."""
+        """Delete expired Events and, if over EVENTS_MAX exist, the next to expire; at most BATCH_MAX per call."""
         event_expiries, deletions, rechecks = self._expiries, list[client.Write](), list[tuple[Instant, meta.Key]]()
         surplus_count = len(event_expiries) - EVENTS_MAX
         while event_expiries and len(deletions) < BATCH_MAX and (event_expiries[0][0] <= now or surplus_count > 0):

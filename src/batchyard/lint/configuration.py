@@ -374,7 +374,7 @@ class Configuration:
         return self._manifests_by_kind.get(kind, ())
 
     def find(self, kind: str, name: str, namespace: str = "") -> Manifest | None:
-        """Return the manifest that defines an object last; None if no manifest defines it."""
+        """Return the last manifest that defines an object; None if no manifest defines it."""
         return self._latest_manifests.get(Key(kind, namespace, name))
 
     def has_kind(self, kind: str) -> bool:

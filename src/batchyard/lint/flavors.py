@@ -104,10 +104,11 @@ def untolerated_flavor(config: Configuration) -> Iterator[RuleResult]:
 
 
 def undeclared_taint(config: Configuration) -> Iterator[RuleResult]:
-    """Report each NoSchedule or NoExecute taint of all nodes of a flavor that it neither declares nor tolerates.
+    """Report each hard taint that all nodes of a flavor have, but the flavor neither declares nor tolerates.
 
-    Taints that all eligible pods tolerate are not reported, nor GKE's taints of GPUs, TPUs and queued machines.
-    Flavors without labels, or with auto-provisioned node pools, are not checked.
+    Hard taints are those with effect NoSchedule or NoExecute. Taints that all eligible pods tolerate are not reported,
+    nor GKE's taints of GPUs, TPUs and queued machines. Flavors without labels, or with auto-provisioned node pools, are
+    not checked.
     """
     for name, (manifest, flavor) in config.flavors.items():
         machine_groups = config.inventory.machines_for(flavor) if flavor.labels else []

@@ -281,7 +281,7 @@ def no_such_node(config: Configuration) -> Iterator[RuleResult]:
 
 
 def untolerated_taint(config: Configuration) -> Iterator[RuleResult]:
-    """Report pod sets whose pods do not tolerate the taints of the selected nodes, in some or all of their flavors."""
+    """Report pod sets whose pods do not tolerate the taints of the nodes that some or all of their flavors select."""
     yield from _report_node_mismatches(config, "untolerated-taint")
 
 

@@ -275,7 +275,7 @@ _REPAIRS_MAX: Final = 6
 
 
 def repair_manifest(value: Any) -> tuple[Mapping[str, Any], dict[str, Any]] | None:
-    """Return a manifest with its invalid fields removed or corrected, and its decoded object; None if that fails."""
+    """Remove or correct the invalid fields of a manifest; return it and its decoded object, None on failure."""
     for _ in range(_REPAIRS_MAX):
         if not isinstance(value, Mapping):
             return None

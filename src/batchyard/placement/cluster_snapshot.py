@@ -535,7 +535,7 @@ class SnapshotTrial:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Undo the snapshot's changes made inside, or pass kept changes to the enclosing trial."""
+        """Undo the snapshot's changes of the `with` block; after `keep`, leave them to the enclosing block instead."""
         if self._is_kept:
             self._nodes.keep_changes(self._outer_undo_steps)
         else:

@@ -111,7 +111,7 @@ class _Pass:
             self._failures[equivalence_key] = failure_messages
 
     def _try_pod(self, pod: PodView) -> Sequence[str]:
-        """Bind a pod or preempt victims for it and return (); otherwise set it aside and return why it fits no node."""
+        """Bind a pod, or preempt pods for it, and return (); otherwise mark it unschedulable and return why."""
         placement = find_node(pod, self._nodes, self._index.profile_of(pod))
         if isinstance(placement, ChosenNode):
             self._bind_pod(pod, placement.node)

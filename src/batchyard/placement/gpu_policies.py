@@ -21,7 +21,7 @@ _MAX_SCORE: Final = 100
 
 
 class GpuPolicyName(StrEnum):
-    """The names of the policies."""
+    """The names of the policies that choose nodes and GPUs for pods that share GPUs."""
 
     RANDOM = "random"
     DOT_PRODUCT = "dot-product"
@@ -157,7 +157,7 @@ def _clustering_score(largest: LargestNode, shape: PodShape, node: NodeInfo) -> 
 
 
 def _gpu_count(shape: PodShape) -> int:
-    """Return the number of whole GPUs that a pod requests; 0 for a part of one."""
+    """Return the number of whole GPUs that a pod requests; 0 if it requests less than one."""
     return shape.gpu_milli // WHOLE_GPU
 
 
@@ -199,7 +199,7 @@ class _UsableShares:
         return fraction
 
     def usable_milli(self, free_shares: Iterable[int]) -> float:
-        """Return how many thousandths of the GPUs an expected pod can use, as a mean."""
+        """Return how much of the GPUs' free shares an expected pod can use on average, all in thousandths of a GPU."""
         free_gpus, usable_milli = 0, 0.0
         for free_milli in free_shares:
             usable_milli += free_milli * self.fraction_for_share(free_milli)

@@ -92,7 +92,7 @@ class _Tournament(Generic[EntryT]):
             self._forget_shares_in_branch(node)
 
     def _shares_with_entry(self, entry: EntryT) -> tuple[quota.Share, ...]:
-        """Return the share of each node from the root Cohort to the queue, as if the Workload were admitted."""
+        """Return the weighted shares from root Cohort to ClusterQueue as if the entry's Workload were admitted."""
         snapshot = self._snapshot
         with snapshot.what_if():
             snapshot.add_usage(entry.queue, entry.usage)

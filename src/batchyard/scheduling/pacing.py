@@ -75,7 +75,10 @@ class WritesInFlight:
         return selected_heads
 
     def postpones(self, preemption: Preempt) -> bool:
-        """Return whether a write of a target that is not evicted is in flight; record that its result is awaited."""
+        """Return whether a preemption must wait, because writes of targets that are not evicted yet are in flight.
+
+        Record that the results of these writes are awaited.
+        """
         targets = [target.workload for target in preemption.targets]
         written_targets = [target.key for target in targets if target.key in self._workloads and not target.evicted]
         self._awaited_workloads.update(dict.fromkeys(written_targets))

@@ -157,7 +157,7 @@ class PendingQueue(PendingQueueReader):
             table.clear()
 
     def has_heads(self) -> bool:
-        """Return whether this queue has a Workload that a cycle may try."""
+        """Return whether this queue has a Workload that a scheduling cycle may try."""
         return self._first_in_line() is not None
 
     def put(self, view: WorkloadView, now: Instant) -> bool:

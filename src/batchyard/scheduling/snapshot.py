@@ -23,7 +23,7 @@ NO_COHORT: Final = ""
 
 
 class CohortForest:
-    """The Cohort nodes of all cohort trees, and the ids of flavor-resource pairs."""
+    """The Cohorts of all cohort trees, as nodes of these trees, and the ids of flavor-resource pairs."""
 
     def __init__(self) -> None:
         self.cohorts: dict[str, QuotaNode] = {}

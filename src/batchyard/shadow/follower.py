@@ -164,7 +164,7 @@ REORDERED_STEPS_MAX: Final = 12
 
 
 class ReplayBase(NamedTuple):
-    """A copy of the replay's state before the batch `batch_number`, from which trial replays start."""
+    """A copy of the replay's state before the event batch `batch_number`, from which other event orders are tried."""
 
     copy: ReplayCopy
     batch_number: int

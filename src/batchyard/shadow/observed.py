@@ -195,7 +195,7 @@ class ChangeBacklog:
         return change_number if change_number in self.decision_numbers else None
 
     def is_first_of_object(self, change_number: int) -> bool:
-        """Return whether this is the first change of its object in the backlog, apart from idle changes."""
+        """Return whether a change is its object's first in the backlog that is not idle (may affect decisions)."""
         return self._first_relevant_change(self.items[change_number].key) == change_number
 
     def earlier_changes(self, change_number: int) -> list[int]:

@@ -207,9 +207,9 @@ class DecisionReplay(ShadowState):
         return False
 
     def _decide_without_late_heads(self, workload: str) -> bool:
-        """Run a cycle without heads that Kueue may not have reached; return whether Kueue made the same decisions.
+        """Run a scheduling cycle without Workloads that Kueue may not have tried; return whether it decides like Kueue.
 
-        Kueue needs time for a long queue, and a new Workload waits meanwhile. The model needs no time.
+        In a long queue, Kueue needs time until it tries a new Workload; the scheduler model tries it at once.
         """
         late_after = self._now - self._settings.settle - self.requeue_batch_period
         heads = self.model.heads(self._now)

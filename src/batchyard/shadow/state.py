@@ -49,7 +49,7 @@ class SchedulerModel:
 
     @property
     def has_fair_sharing(self) -> bool:
-        """Whether batchyard's scheduler uses fair sharing for the comparison."""
+        """Whether the model of batchyard's scheduler uses fair sharing."""
         return self._policy.fair_sharing
 
     # Input.

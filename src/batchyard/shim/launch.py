@@ -224,7 +224,7 @@ def running_environment(run: ShimRun, pid: int) -> dict[str, str]:
 def container_environment(run: ShimRun) -> dict[str, str]:
     """Return a container's environment variables: those of the spec override those of the sandbox and the image.
 
-    ValueError if the image's user is unknown.
+    Raises ValueError if the image's user is unknown.
     """
     sandbox = _read_sandbox_file(run, "spec.json")
     base_variables = {"HOSTNAME": sandbox["hostname"]} if sandbox else {}

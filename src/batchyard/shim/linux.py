@@ -119,7 +119,7 @@ def make_read_only(mount: int) -> None:
 
 
 def change_folder(path: str) -> None:
-    """Change the working directory. OSError if the directory is not reachable from this process's root.
+    """Change the working directory. Raises OSError if the directory is not reachable from this process's root.
 
     A /proc link to an open file may lead to directories of the machine outside of that root.
     """

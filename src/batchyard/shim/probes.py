@@ -43,8 +43,8 @@ class NoAnswerError(OSError):
 def check_grpc_health(connection: socket.socket, authority: str, service: str, user_agent: str) -> str:
     """Return the gRPC health status of a service ('': the whole server), such as `SERVING`.
 
-    An unknown status is returned as the text of its number. NoAnswerError or another OSError on failure, also for an
-    invalid response.
+    An unknown status is returned as the text of its number. Raises NoAnswerError or another OSError on failure, also
+    for an invalid response.
     """
     headers = {
         ":method": "POST",

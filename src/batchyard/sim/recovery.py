@@ -212,7 +212,7 @@ class RecoveryTracker:
             causing_loss.loss.victims.append(victim_loss)
 
     def _open_loss(self, gang: str, now: Instant) -> GangLoss | None:
-        """Record that a gang loses pods, with the work at risk; return the loss, None if one is open already."""
+        """Record that a gang loses pods, and the work at risk; return the new loss, None if one is still open."""
         run_by_uid, known_loss = self._running_pods.get(gang, {}), self._open_losses.get(gang)
         open_loss = known_loss or _OpenLoss(GangLoss(gang, now), self._full_count_by_gang.get(gang, len(run_by_uid)))
         self._open_losses[gang] = open_loss

@@ -47,7 +47,7 @@ class UniformTime(NamedTuple):
     maximum: Duration
 
     def quantile(self, fraction: float) -> float:
-        """Return the run time in microseconds that the fraction `fraction` of all runs does not exceed."""
+        """Return the run time in microseconds that is not exceeded by this fraction (0 to 1) of all runs."""
         return self.minimum + fraction * (self.maximum - self.minimum)
 
 

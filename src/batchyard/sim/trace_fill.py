@@ -91,8 +91,8 @@ def gpu_placement_for(trace: Trace, policy: GpuPolicyName) -> GpuPlacement:
 def fill_trace(trace: Trace, requested: Fraction, seed: int) -> TraceFill:
     """Return a trace whose pods request up to the fraction `requested` of all GPUs.
 
-    `seed` determines the order of the pods and of the nodes, and the pods that arrive again. Raise ValueError if the
-    trace has no GPUs, or no pods that request GPUs.
+    If the recorded pods request less, random ones arrive again. `seed` determines these, and the order of the pods and
+    of the nodes. Raise ValueError if the trace has no GPUs, or no pods that request GPUs.
     """
     nodes = _objects_of(trace, "Node")
     gpu_milli = sum(node_view(node).allocatable.get(GPU, 0) for node in nodes)

@@ -100,7 +100,7 @@ class TraceWatch:
         self._advanced_to = now
 
     def end(self, now: Instant) -> None:
-        """Complete the observed numbers at the end of the simulation."""
+        """Complete the observed numbers at `now`, the end of the simulation."""
         self.advance(now)
         gauges = [
             gauge

@@ -187,7 +187,7 @@ class SchemaCompiler:
         return scalar_visitor(field.expression, field.constraints)
 
     def _element_visitor(self, field: Field) -> ValueVisitor:
-        """Return the function that validates a list item or mapping value: never a type, unlike `visitor()`."""
+        """Return the function that validates a list item or mapping value; never `str` or `bool` as in `visitor()`."""
         visitor = self.visitor(field)
         if not isinstance(visitor, type):
             return visitor
@@ -226,7 +226,7 @@ class SchemaCompiler:
 
 @dataclass(frozen=True, slots=True)
 class _Completion:
-    """Completes the validation of objects of a type: collects their violations, or adds their default values."""
+    """The less frequent steps of validating an object: collects violations of its fields, or adds default values."""
 
     type_name: str
     visitors: Mapping[str, VisitorOrType]
@@ -290,7 +290,7 @@ class RootVisitor(Protocol):
     """A function that validates whole objects, and can skip the parts that an earlier validated object shares."""
 
     def __call__(self, value: Any, valid_obj: Mapping[str, Any] | None = None) -> Any:
-        """Return the object with defaults, or its schema violations; skip fields identical in `valid_obj`."""
+        """Return the object with defaults, or its SchemaViolations; skip fields that are identical in `valid_obj`."""
 
 
 def _object(visitors: Mapping[str, VisitorOrType], completion: _Completion) -> RootVisitor:

@@ -234,7 +234,7 @@ def cohort_errors(cohort: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def local_queue_errors(queue: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate the metadata of a LocalQueue; its fair sharing weight is not checked, as upstream does not check it."""
+    """Validate the metadata of a LocalQueue; like Kueue, do not check its fair sharing weight."""
     yield from rules.metadata_errors(queue)
 
 

@@ -454,7 +454,10 @@ def lost_work(start_time: Instant | None, interval: Duration | None, now: Instan
 
 
 def kept_work(start_time: Instant | None, interval: Duration | None, now: Instant) -> Duration:
-    """Return the run time that a pod keeps if it stops now: from its start to its last checkpoint; 0 without one."""
+    """Return the run time that a pod keeps if it stops now: the time from its start to its last checkpoint.
+
+    The pod makes a checkpoint every `interval`. The result is 0 if `interval` is None (no checkpoints).
+    """
     run_time = 0 if start_time is None else max(0, now - start_time)
     return run_time - lost_work(start_time, interval, now)
 

@@ -53,7 +53,7 @@ class StepJournal:
     def target(self) -> Mapping[str, Any] | None:
         """Return the journal's record of the cluster on which this folder's platform exists.
 
-        None before the first step has begun or a `create` has finished, and after a `destroy` has finished.
+        Return None if, since the last finished `destroy`, no step has begun and no `create` has finished.
         """
         latest_target = target = None
         for entry in self.entries():
@@ -94,7 +94,7 @@ class FolderBusyError(Exception):
 
 
 class FolderLock:
-    """Locks a rendered folder during a `with` block: against other runs, and commands that a killed run left behind."""
+    """Locks a rendered folder during a `with` block: against other batchyard commands, and children of killed ones."""
 
     def __init__(self, folder: Path, report_waiting: Callable[[str], None]) -> None:
         self._folder = folder / OWN_FOLDER

@@ -104,7 +104,10 @@ def _reserved_disk_bytes(machine: MachineType, node_system: NodeSystem) -> int:
 
 
 def _reserved_by_brackets(amount: int, brackets: Sequence[tuple[int, int]]) -> int:
-    """Return the part of an amount that GKE reserves; brackets are pairs of a start and the rate per 10,000 from it."""
+    """Return the part of an amount that GKE reserves.
+
+    `brackets` are pairs of a start and a rate in ten-thousandths, which applies from this start to the next.
+    """
     bracket_ends = [start for start, _ in brackets[1:]]
     reserved_amount = 0
     for (start, rate), end in zip(brackets, [*bracket_ends, max(amount, bracket_ends[-1])], strict=True):

@@ -82,7 +82,7 @@ class SharedPendingReasons:
         self._reasons: dict[tuple[object, str, str], tuple[str, str]] = {}
 
     def with_reason(self, view: WorkloadView, row: ViewJson) -> ViewJson:
-        """Return the row of a pending Workload, with the reason of an equal Workload in an earlier call if it has none.
+        """Return the row of a pending Workload; a missing reason is that of an equal Workload in an earlier call.
 
         Call this method in scheduling order.
         """

@@ -202,7 +202,7 @@ class RelevantJobPods:
         return max(now, self._reconcile_at if self._wake_at is None else min(self._reconcile_at, self._wake_at))
 
     def record_job(self, job: meta.Obj) -> None:
-        """Record that the Job is known, and whether its spec requires a reconcile after each succeeded pod."""
+        """Record that the Job exists, and whether its spec requires a reconcile after each succeeded pod."""
         spec = job_spec(job)
         self.job_is_known = True
         self._needs_successes = bool(spec.success_rules) or (spec.completions or 0) > spec.parallelism

@@ -78,7 +78,7 @@ def _escape_character(char: str) -> str:
 
 
 class ConfigData(NamedTuple):
-    """The data of a ConfigMap or Secret, for variables and for files."""
+    """The data of a ConfigMap or Secret: as values of environment variables, and as contents of files."""
 
     #: Values for environment variables. Bytes that are not UTF-8 use surrogate escapes, as in `os.environ`.
     variable_values: Mapping[str, str]

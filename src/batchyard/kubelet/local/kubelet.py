@@ -391,9 +391,9 @@ def _stop_write(container_stop: pod_actions.ContainerStop) -> Write:
 
 
 def _delete_outdated_runs(start: pod_actions.ContainerStart, request: Obj) -> Iterator[Write]:
-    """Yield the deletions of a container's old Run objects before a new one is created.
+    """Yield the deletions of a container's old Run objects before `request`, a new one, is created.
 
-    The last container start is kept; an image pull replaces all earlier pulls.
+    A new image pull replaces all earlier pulls. A new container start replaces all earlier starts except the last.
     """
     for run in start.container.images if run_of(request).image_for else start.container.runs[:-1]:
         yield Delete(key_of_run(run))

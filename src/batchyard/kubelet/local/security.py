@@ -111,8 +111,8 @@ def _effective_setting(pod: Obj, container: Mapping[str, Any], field: str) -> An
 def seccomp_of(pod: Obj, container: Mapping[str, Any], profile_error: Callable[[str], str]) -> dict[str, str]:
     """Return the seccomp profile of a container; the runtime's default profile if the pod specifies none.
 
-    `profile_error` returns why a profile of the machine cannot be loaded, or ''. ContainerError if a Localhost profile
-    has no valid name or cannot be loaded. Source: pkg/kubelet/kuberuntime/helpers.go (with seccompDefault).
+    `profile_error` returns why a Localhost profile cannot be loaded, or ''. Raises ContainerError if a Localhost
+    profile has no valid name or cannot be loaded. Source: pkg/kubelet/kuberuntime/helpers.go (with seccompDefault).
     """
     profile = _effective_setting(pod, container, "seccompProfile") or {"type": "RuntimeDefault"}
     if profile["type"] != "Localhost":

@@ -70,9 +70,9 @@ class ManifestPart(NamedTuple):
 
 
 def split_manifests(platform: PlatformModel, files: Mapping[str, str]) -> list[ManifestPart]:
-    """Return the top-level files and folders of the rendered manifests, sorted by path.
+    """Return the top-level files and folders of the rendered manifests by path, then the GPU driver installer, if any.
 
-    `files` has the text of each rendered file by path. The GPU driver installer is last, if it is needed.
+    `files` has the text of each rendered file by path.
     """
     paths = sorted(path for path in files if path.startswith(FOLDER_PREFIX) and path != FOLDER_PREFIX + KUSTOMIZATION)
     manifest_parts = []
@@ -259,7 +259,7 @@ def _webhook_remedy(platform: PlatformModel) -> str:
 
 
 def webhooks_step(connection: ClusterConnection, flavor: Mapping[str, Any], remedy: str) -> PlatformStep:
-    """Return a step that waits until a dry-run apply of this ResourceFlavor passes the engine's webhooks."""
+    """Return a step that waits until a dry-run apply of a ResourceFlavor passes the webhooks of Kueue or batchyard."""
     dry_run_command = connection.kubectl(
         "apply", *_SERVER_SIDE, "--dry-run=server", "--filename=-", stdin_text=json.dumps(flavor)
     )

@@ -155,7 +155,10 @@ def _name_fields(metadata: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def _obsolete_objects(output: model.CommandOutput, manifest_parts: Sequence[ManifestPart]) -> Iterator[Obj]:
-    """Leave out objects that are being deleted, and objects that the deletion of their namespace removes."""
+    """Yield the objects in kubectl's output that the manifests do not define and that must still be deleted.
+
+    Objects that are being deleted are left out, and objects that the deletion of their namespace removes.
+    """
     defined_keys = {_key(obj) for part in manifest_parts for obj in part.objects}
     objects = [
         obj for obj in probe_parsers.items_of(output.document() or {"items": []}) if _key(obj) not in defined_keys

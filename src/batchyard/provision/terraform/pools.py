@@ -218,7 +218,7 @@ def _has_tpu_chips(machine: MachineType) -> bool:
 
 
 def needs_hyperdisk(machine: MachineType) -> bool:
-    """Return whether a machine type has no Persistent Disks and boots from a Hyperdisk."""
+    """Return whether a machine type does not support Persistent Disks, so that it boots from a Hyperdisk."""
     return machine.family in _HYPERDISK_FAMILIES or machine.name.startswith("a3-ultra")
 
 

@@ -204,7 +204,7 @@ class ResponseTurns:
         self._is_scheduled = False
 
     def scheduler_for(self, user: UserInfo) -> Callable[[Work], None]:
-        """Return a function that queues a callback for this user's turn."""
+        """Return a function that queues a callback of this user; fair queueing among users decides when it runs."""
         flow_name, is_urgent = flow_of(user), is_exempt_from_limits(user)
 
         def take_turn(work: Work) -> None:

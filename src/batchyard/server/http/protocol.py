@@ -295,8 +295,8 @@ class HttpProtocol(asyncio.Protocol):
         self._holder = _holder_name_of(authenticated_request.user)
         return authenticated_request
 
-    def take(self, parsed_request: ParsedRequest) -> None:
-        """Queue a complete request; the requests of a connection are answered in order."""
+    def queue_request(self, parsed_request: ParsedRequest) -> None:
+        """Queue a received request; the requests of a connection are answered in the order of their arrival."""
         self._queued_requests.append(parsed_request)
         self._answer_next_request()
 

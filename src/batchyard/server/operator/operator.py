@@ -177,8 +177,8 @@ class OperatorProcess:
         self.fail(OperatorError(f"leader election lost{lease_text}: another replica may lead now; restart this one"))
 
     def _process_informer_change(self, informer: Informer) -> None:
-        if news := self._watch_errors.news(informer, self.client.informers.values()):
-            self.report(f"batchyard: {news}")
+        if message := self._watch_errors.new_message(informer, self.client.informers.values()):
+            self.report(f"batchyard: {message}")
         if self.platform is None and self.client.is_synced:
             self.platform = self._start_controllers()
             self.report(f"batchyard: this replica runs {', '.join(self._config.settings.controllers)}")
@@ -259,10 +259,10 @@ async def run_operator(config: OperatorConfig, report: Callable[[str], None], en
 async def _run_without_conflicts(
     operator: OperatorProcess, config: OperatorConfig, own_service: coexistence.WebhookService, end: asyncio.Event
 ) -> AsyncIterator[None]:
-    """Delay the block while another controller decides about the same objects; end the operator if one appears later.
+    """Enter the `with` block when no other controller manages the same objects; end the operator if one appears later.
 
-    During the delay, a replica with webhooks serves them, so that objects can still be created. Without webhooks,
-    OperatorError is raised instead of a delay. With `config.beside_upstream`, other controllers are ignored.
+    Meanwhile, a replica with webhooks serves them, so that objects can still be created. A replica without webhooks
+    raises OperatorError instead of waiting. With `config.beside_upstream`, other controllers are ignored.
     """
     if config.beside_upstream:
         yield

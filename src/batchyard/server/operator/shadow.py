@@ -167,8 +167,8 @@ class Shadow:
             self.ended.set_exception(error)
 
     def _process_news(self, informer: Informer) -> None:
-        if news := self._watch_errors.news(informer, self.client.informers.values()):
-            self._report(f"batchyard: {news}")
+        if message := self._watch_errors.new_message(informer, self.client.informers.values()):
+            self._report(f"batchyard: {message}")
         has_begun = self._controller.has_begun
         self._controller.on_informer_update(informer)
         if not has_begun and self._controller.has_begun:
@@ -212,7 +212,7 @@ async def compare_with_kueue(
     """Compare Kueue's decisions with batchyard's until `end` is set or the run time is over; return the counts.
 
     Raises KubeconfigError if the API server's address and credentials cannot be loaded, or the exception that ended the
-    shadow.
+    comparison.
     """
     access = await run_unless_ended(end, read_access(config.source))
     if access is None:

@@ -255,7 +255,10 @@ def _report_state(run: ShimRun, **changed_fields: object) -> None:
 
 
 def pod_group_prefix(node: int) -> str:
-    """Return the machine-wide unique prefix of the control group names of this node's pods."""
+    """Return the prefix of the control group names of a node's pods, which is unique on this machine.
+
+    `node` is the open descriptor of the node's directory.
+    """
     return f"batchyard-{state_dir.ensure_node_id(node)}-"
 
 

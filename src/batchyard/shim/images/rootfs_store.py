@@ -95,9 +95,10 @@ def pull_lock_name(name: str) -> str:
 
 
 def collect_garbage(node: int, bytes_max: float) -> None:
-    """Remove incomplete images, and the least recently used images while the store exceeds `bytes_max`.
+    """Remove incomplete images, and the least recently used images while the image store exceeds `bytes_max`.
 
-    Images that are being unpacked, are in use, or were used within two minutes are not removed.
+    `node` is the open descriptor of the node's directory. Images that are being unpacked, are in use, or were used
+    within two minutes are not removed.
     """
     roots_fd = _open_store(node)
     images_by_use: list[tuple[float, str, int]] = []

@@ -23,7 +23,7 @@ _FOLDER_MODE, _FILE_MODE, _STICKY_MODE = 0o700, 0o400, 0o1777
 
 
 def unpack(archive_fd: int, target: str) -> dict[str, Any]:
-    """Unpack a tar archive into an empty directory, and close `archive_fd`. OSError if unpacking fails.
+    """Unpack a tar archive into an empty directory, and close `archive_fd`. Raises OSError if unpacking fails.
 
     Return `{"bytes": 123, "passwd": "...", "group": "..."}`: the total size of regular files, and the contents of
     /etc/passwd and /etc/group.
@@ -172,10 +172,9 @@ def mount_writable_overlay(folder: str, run_folder: str) -> str:
 
 
 def resolve_in_root(root: str, path: str) -> str:
-    """Resolve the symbolic links of a path within a root filesystem; the path need not exist.
+    """Resolve the symbolic links of a path within the root filesystem `root`; the path need not exist.
 
-    Without this, bubblewrap would resolve the links against the machine's own files. ValueError after more than 40
-    links.
+    bubblewrap itself would follow the links to the machine's own files. Raises ValueError after more than 40 links.
     """
     return _resolve_links(path, lambda link_path: _read_link(f"{root}{link_path}"))
 

@@ -116,10 +116,11 @@ def count_oom_kills(group: CgroupPaths) -> int:
 
 
 def watch_for_oom(group: CgroupPaths) -> int | None:
-    """Return an eventfd that becomes readable when a cgroup v1 group or a child group runs out of memory.
+    """Return an eventfd that becomes readable when a cgroup v1 group or one of its child groups runs out of memory.
 
-    v1 counts OOM kills only in the process's own group, which a runtime may remove before the shim reads the count.
-    None for v2, where a group also counts the kills in its child groups, and without the memory controller.
+    Cgroup v1 counts an OOM kill only in the group of the killed process. If that is a child group, the container
+    runtime may remove it before the shim reads the count. Return None for cgroup v2, which also counts the kills in
+    child groups, and for a group without the memory controller.
     """
     control_path = f"{group['memory']}/cgroup.event_control" if "memory" in group else ""
     if not control_path or not os.path.exists(control_path):

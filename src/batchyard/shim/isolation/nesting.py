@@ -28,7 +28,7 @@ _NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CL
 def open_path(top: str | int, path: str) -> int:
     """Open `path` below the directory `top` with O_PATH; return the descriptor.
 
-    OSError if the path is missing or, with errno ELOOP, if it has a symbolic link.
+    Raises OSError if the path is missing or, with errno ELOOP, if it contains a symbolic link.
     """
     return _open_components(top, path, None)
 

@@ -148,7 +148,10 @@ class SwitchConnection(NamedTuple):
 
 
 def connect_to_switch(node: int) -> SwitchConnection | None:
-    """Connect to a node's running switch, the process that holds the pods' bridge; None if none runs."""
+    """Connect to a node's running switch, the process that holds the pods' bridge; return None if no switch runs.
+
+    `node` is the open descriptor of the node's directory.
+    """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         connection.connect(state_dir.socket_address(node, "switch"))

@@ -102,7 +102,10 @@ class QuotaDefinition:
         return own
 
     def local_quota(self, node: str, key: QuotaKey) -> int:
-        """Return the guaranteed quota of a ClusterQueue or Cohort: what its lending limit keeps from being lent."""
+        """Return the quota of a ClusterQueue or Cohort that its lending limit keeps from being lent; 0 without a limit.
+
+        `node` is `queue/NAME` or `cohort/NAME`.
+        """
         quota = self.nodes[node].quotas.get(key)
         if quota is None or quota.lending_limit is None:
             return 0

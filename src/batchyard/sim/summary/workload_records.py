@@ -66,7 +66,7 @@ class TeamUsage:
     requested_integral: dict[str, int] = field(default_factory=dict)
 
     def advance(self, duration: Duration) -> None:
-        """Add the current amounts times `duration` to the integrals."""
+        """Add the current amounts, multiplied by `duration`, to their time integrals."""
         for amounts, integral in (
             (self.held_amounts, self.held_integral),
             (self.requested_amounts, self.requested_integral),
