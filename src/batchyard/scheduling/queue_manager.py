@@ -112,7 +112,7 @@ class PendingQueueReader:
 
     @property
     def may_reactivate(self) -> bool:
-        """Whether putting parked (inadmissible) Workloads back in line could change anything."""
+        """Whether a new attempt to admit the parked (inadmissible) Workloads could have an effect."""
         return bool(self._entries or self._unfit_shapes)
 
     def parked_at(self, key: str) -> Instant | None:
@@ -520,7 +520,7 @@ class QueueManager:
                 del self._queues_in_line[name]
 
     def freeze_tree(self, tree_id: str) -> None:
-        """Pause a cohort tree; its changes are ignored until the clock advances or `activate_all()` is called."""
+        """Pause a cohort tree; no change ends the pause before the clock advances or `activate_all()` is called."""
         self._frozen_trees[tree_id] = self.now
         self.pause_tree(tree_id)
 
@@ -530,7 +530,10 @@ class QueueManager:
             table.pop(name, None)
 
     def _record_queue_in_line(self, name: str, queue: ClusterQueue | None) -> None:
-        """Record that a ClusterQueue may have Workloads to try; a frozen cohort tree stays paused."""
+        """Let the next cycle consider a ClusterQueue, which may have Workloads to try.
+
+        If its cohort tree is frozen, the ClusterQueue stays paused.
+        """
         if queue is not None and self._frozen_trees and self._frozen_trees.get(queue.node.tree) == self.now:
             self._paused_trees.setdefault(queue.node.tree, []).append(name)
         else:
