@@ -107,7 +107,7 @@ class PendingQueueReader:
 
     @property
     def has_held_back_workloads(self) -> bool:
-        """Whether any Workload may not be tried yet because of a backoff or a Requeued=False condition."""
+        """Whether any Workload is not tried yet, because of a backoff or because its condition Requeued is False."""
         return bool(self._held_back)
 
     @property
@@ -359,7 +359,7 @@ class PendingQueue(PendingQueueReader):
 
 
 def is_held_back(view: WorkloadView, now: Instant) -> bool:
-    """Return whether a Workload may not be tried yet because of a backoff or a Requeued=False condition."""
+    """Return whether a Workload is not tried yet, because of a backoff or because its condition Requeued is False."""
     return view.requeue_blocked or (view.requeue_at is not None and view.requeue_at > now)
 
 
@@ -411,10 +411,11 @@ class QueueManager:
         return bool(self._marked_queues) or bool(self._queues_in_line) or bool(self._scheduled_reactivations)
 
     def heads(self) -> list[Head]:
-        """Return the first Workload in line of each active ClusterQueue outside paused trees, sorted by queue name.
+        """Return the first Workload of each active ClusterQueue that may be tried, sorted by queue name.
 
-        First, the inadmissible Workloads of cohort trees marked at least `requeue_batch_period` ago are put back in
-        line, unless another component does that (`is_reactivated_externally`).
+        ClusterQueues in paused cohort trees are left out. Before, the inadmissible Workloads of cohort trees that were
+        marked at least `requeue_batch_period` ago become eligible again, unless another component does that
+        (`is_reactivated_externally`).
         """
         if self._marked_queues and not (self.requeue_batch_period and self.is_reactivated_externally):
             self.reactivate_marked(self.now - self.requeue_batch_period)

@@ -82,7 +82,7 @@ def _may_see_all(_namespace: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ForecastOptions:
-    """The options of a forecast: seed, number of forks, horizon, limit of kernel steps, and corrections."""
+    """The options of a forecast: seed, number of forks, horizon, limit of simulation steps, and corrections."""
 
     seed: int = 0
     forks: int = FORKS_DEFAULT
@@ -207,7 +207,7 @@ def sample_forecasts(state: State, options: ForecastOptions, count: int = SAMPLE
 
 @dataclass(slots=True)
 class _ForkRun:
-    """One random simulation for a forecast (a fork): the Workloads that it admitted, and its number of kernel steps."""
+    """One random simulation for a forecast (a fork): the Workloads that it admitted, and its number of loop steps."""
 
     #: The time of each Workload's admission, from the start of the fork.
     start_by_workload: dict[str, Duration] = field(default_factory=dict)

@@ -330,9 +330,9 @@ def without_stale_admission(workload: meta.Obj) -> meta.Obj:
 
 
 def sync_admitted(workload: meta.Obj, now: Instant) -> meta.Obj:
-    """Return the Workload with Admitted computed from quota, admission checks and topology.
+    """Return the Workload with its condition Admitted computed from quota, admission checks and topology.
 
-    When Admitted becomes False, the time in admitted state is added to `accumulatedPastExecutionTimeSeconds`.
+    When Admitted becomes False, the time since it became True is added to `accumulatedPastExecutionTimeSeconds`.
     """
     if not (workload.get("status") or _NO_STATUS).get("conditions"):
         return workload
