@@ -271,7 +271,10 @@ class _UsageSpan(NamedTuple):
 
 
 class Budgets:
-    """The Budget controller; with `is_endless` (a live platform) it also reconciles every minute while no pod runs."""
+    """The Budget controller: updates the status of Budgets, and stops LocalQueues or demotes Workloads as they require.
+
+    With `is_endless` (a live platform), it also reconciles every minute while no pod runs.
+    """
 
     name = "budgets"
     rank = 0

@@ -29,7 +29,7 @@ class PartLocation(Protocol):
     """Interface that reads and replaces the fields of a ConversionPart in objects of one API version."""
 
     def read(self, obj: Obj) -> ObjectFragment:
-        """Return the values of the fields of the ConversionPart in an object."""
+        """Return the values that the fields of the ConversionPart have in an object."""
 
     def write(self, obj: Obj, fragment: ObjectFragment) -> Obj:
         """Return the object with the fields of the ConversionPart replaced by those in `fragment`."""

@@ -68,7 +68,7 @@ _decode_body = msgspec.json.Decoder(ActionBody).decode
 
 
 class PlannedWrite(NamedTuple):
-    """The API write that an action stands for: HTTP method, target, and body."""
+    """The API write that executes a dashboard action: HTTP method, target, and body."""
 
     method: str
     target: Key

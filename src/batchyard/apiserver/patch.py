@@ -63,7 +63,7 @@ class MergeSchema:
         return self._members
 
     def field_schema(self, name: str) -> "MergeSchema":
-        """Return the merge schema of a field; for an undeclared field that of all such fields, or UNSTRUCTURED."""
+        """Return the merge schema of a field; for an undeclared field, that of undeclared fields, or UNSTRUCTURED."""
         members = self.members
         return members.fields.get(name) or members.undeclared_schema or UNSTRUCTURED
 

@@ -151,7 +151,10 @@ class Resources:
         return self._all
 
     def serve_always(self, resource: Resource) -> None:
-        """Add a resource to the built-in ones, and stop serving additional resources until they are set again."""
+        """Add a resource to the built-in ones.
+
+        This removes the additional resources; call `serve_additional` afterwards to serve them again.
+        """
         self._built_in.append(resource)
         self.serve_additional(())
 

@@ -137,7 +137,10 @@ class ScalingIndex:
         return self._handlers[event.key.kind](event)
 
     def catch_up(self, reader: Reader) -> None:
-        """Read all objects whose events were ignored so far, in the first call only; from then on, ignore no event."""
+        """Start to observe the kinds that `observe` ignored until now; do nothing in later calls.
+
+        Read the existing objects of these kinds into the index.
+        """
         if self._is_live:
             return
         self._is_live = True

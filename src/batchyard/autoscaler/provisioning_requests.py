@@ -196,7 +196,11 @@ class QueuedRequest:
         return ReconcileResult([*deletions, *self._set_condition(request_pods.NOT_ACCEPTED).writes])
 
     def _request_machines(self) -> ReconcileResult:
-        """Create the ResizeRequest; a later call, which finds it, sets the condition Accepted."""
+        """Return the creation of the ResizeRequest or, if it exists, the write of the condition Accepted.
+
+        If PodTemplates are missing, or no node group can provide the machines, return the write of a condition that
+        says so.
+        """
         if request_pods.transition_time(self._request, request_pods.ACCEPTED) == self._now:
             return ReconcileResult(requeue_at=self._next_scan_time())
         missing_names = [key.name for key in template_keys(self._request) if self._reader.get(key) is None]

@@ -35,10 +35,10 @@ class ClusterPoolsController:
         return (_CLUSTER_KEY,) if is_deleted_pool or event.key.kind == scheme.CLUSTER else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Apply the rows of `spec.nodePools` that changed since they were last applied, and record their hashes.
+        """Apply the entries of `spec.nodePools` that changed since they were last applied, and record their hashes.
 
-        NodePools of removed rows are deleted. A row that changes the machines of an existing NodePool is refused with
-        an Event. If the Cluster has no `spec.nodePools`, all NodePools stay as they are.
+        NodePools of removed entries are deleted. An entry that would change the machines of an existing NodePool is
+        refused with an Event. If the Cluster has no `spec.nodePools`, all NodePools stay as they are.
         """
         cluster = find_cluster(reader)
         if cluster is None or "nodePools" not in cluster["spec"]:

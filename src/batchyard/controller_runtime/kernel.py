@@ -192,7 +192,7 @@ class ReconcilePacer:
         return self._is_wake_up_scheduled
 
     def may_reconcile(self, now: Instant, retry: Work) -> bool:
-        """Return whether a reconcile may run now; if not, schedule `retry` for when it may, unless one is scheduled."""
+        """Return whether a reconcile may run now. If not, schedule `retry`, unless a retry is scheduled already."""
         next_turn_at = now if self._throttle is None else self._throttle.next_turn()
         if next_turn_at <= now:
             return True

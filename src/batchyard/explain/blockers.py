@@ -149,7 +149,10 @@ def blocked_views(scheduler_cache: SchedulerCache) -> list[WorkloadView]:
 
 
 def blocked_entry_binding(scheduler_cache: SchedulerCache, user: ExplanationUser) -> BindingLimit | None:
-    """Return a limit that names the first of the `blocked_views()`; None if there is none."""
+    """Return a limit that names the first Workload whose admission waits until all admitted Workloads are ready.
+
+    Return None if no Workload waits for this.
+    """
     waiting_views = blocked_views(scheduler_cache)
     if not waiting_views:
         return None
@@ -164,7 +167,7 @@ def simulate_decision(view: WorkloadView, queue: str, cache: SchedulerCache, pol
 
 
 def binding_of_refusal(decision: Decision, scheduler_cache: SchedulerCache) -> BindingLimit | None:
-    """Return the misconfiguration or stop that kept the scheduler from trying any flavor; None if there is none."""
+    """Return the misconfiguration or stop because of which the scheduler tried no flavor for a Workload, else None."""
     if not isinstance(decision, StayPending) or decision.why.assignment is not None:
         return None
     stay_reason, queue = decision.why, decision.head.queue

@@ -119,7 +119,7 @@ class ChangeExplainer:
         changes = []
         if keys and len(keys) <= ENDED_WORKLOADS_MAX and is_first:
             with closing(CohortSimulation(self._cache, self._policy, view, queue)) as simulation:
-                if simulation.run_baseline(change).is_admitted:
+                if simulation.run_trial_within_limit(change).is_admitted:
                     changes.append(_proposal_part(proposal_of_ends([*keys, *blocked_keys], user.name_of), simulation))
         return nonempty_fields(changes=changes, changesEnd=remedy_of(waiting_case, self._cache))
 
@@ -160,7 +160,7 @@ class ChangeExplainer:
 
     def _is_sufficient(self, waiting_case: WaitingCase, corrected_queue: CorrectedQueue) -> bool:
         with self._simulation_of(waiting_case, corrected_queue) as simulation:
-            return simulation.run_baseline().is_admitted
+            return simulation.run_trial_within_limit().is_admitted
 
     def _simulation_of(
         self, waiting_case: WaitingCase, corrected_queue: CorrectedQueue

@@ -185,8 +185,8 @@ class CohortSimulation:
         self._apply_change(change)
         return _Trial(self, change).run()
 
-    def run_baseline(self, change: HypotheticalChange = NO_CHANGE) -> TrialOutcome:
-        """Simulate a change and return the outcome; at the decision limit, the outcome is "not admitted"."""
+    def run_trial_within_limit(self, change: HypotheticalChange = NO_CHANGE) -> TrialOutcome:
+        """Simulate a change and return the outcome; "not admitted" if the simulation exceeds its decision limit."""
         try:
             return self.run_trial(change)
         except DecisionLimitReached:

@@ -140,7 +140,7 @@ class PendingExplainer:
     def _simulate(
         self, analysis: PendingAnalysis, simulation: CohortSimulation, user: document.ExplanationUser
     ) -> document.DocumentPart:
-        baseline = simulation.run_baseline()
+        baseline = simulation.run_trial_within_limit()
         binding = self._head_of_line_binding(analysis, user) or self._preemption_binding(analysis, baseline, user)
         binding = binding or self._shortage_binding(analysis, user)
         binding = binding or self._queue_order_binding(analysis, baseline, user)

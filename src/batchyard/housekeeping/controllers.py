@@ -355,7 +355,10 @@ class EventExpiry:
         self._expiries: list[tuple[Instant, meta.Key]] = []
 
     def keys_for(self, event: client.WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return EVENTS_KEY if the new Event expires before all others, or if surplus Events fill a batch."""
+        """Return EVENTS_KEY if the new Event is the first to expire, or if BATCH_MAX Events exceed EVENTS_MAX.
+
+        Then `reconcile` has Events to delete, or must be requeued earlier.
+        """
         if event.type is not client.EventType.ADDED:
             return ()
         heappush(self._expiries, (_event_expiry_time(event.obj, now), event.key))

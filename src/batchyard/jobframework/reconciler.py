@@ -338,7 +338,10 @@ class JobReconciler:
         return None if updated_workload is workload else ReconcileResult([UpdateStatus(updated_workload)])
 
     def _stop_evicted_job(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
-        """Stop the job of an evicted Workload; release the quota when the job's pods are gone; None if not evicted."""
+        """Stop the job of an evicted Workload; release the quota when the job's pods are gone.
+
+        Return None if the Workload is not evicted.
+        """
         if not lifecycle.is_evicted(workload):
             return None
         evicted_condition = meta.find_condition(workload, lifecycle.EVICTED)

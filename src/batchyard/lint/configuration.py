@@ -223,10 +223,10 @@ NodeMismatches: TypeAlias = Mapping[tuple[str, ...], NodeMismatch | None]
 def find_node_mismatches(
     pod_sets: Sequence[LintedPodSet], context: LintContext
 ) -> list[tuple[LintedPodSet, NodeMismatches]]:
-    """Return each admissible pod set with its NodeMismatch by flavor combination; None where its pods fit.
+    """Return each pod set that some flavors can admit, with its node mismatches by flavor combination.
 
-    At most 64 combinations of the flavors that the pod set may use are checked. Return [] if the manifests contain no
-    machines.
+    The mismatch is None if the pods fit a machine. At most 64 combinations of the flavors that the pod set may use are
+    checked. Return [] if the manifests contain no machines.
     """
     if not context.inventory.is_known:
         return []

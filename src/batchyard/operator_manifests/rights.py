@@ -23,7 +23,7 @@ _AUTOSCALER_GROUP: Final = "autoscaling.x-k8s.io"
 def crd_objects(settings: InstallSettings) -> Sequence[Obj]:
     """Return the CRDs, with all versions of the kinds that webhooks convert, and the stored version of other kinds.
 
-    Empty if the settings exclude the CRDs.
+    Return [] if the settings exclude the CRDs.
     """
     if not settings.definitions:
         return []

@@ -278,7 +278,7 @@ class PodDisruptionBudgets:
 
 
 class RemainingDisruptions:
-    """The disruptions that each PodDisruptionBudget still allows during a trial that removes several nodes."""
+    """The disruptions that each PodDisruptionBudget still allows, while a simulation removes nodes one by one."""
 
     def __init__(self, budgets: dict[str, dict[Key, _PodDisruptionBudget]]) -> None:
         self._budgets = budgets

@@ -64,7 +64,7 @@ DrawBelow: TypeAlias = Callable[[int], int]
 
 
 class GpuPolicy(NamedTuple):
-    """Scores the nodes that a pod fits, and chooses GPUs on its node. Nodes with equal scores are taken by name."""
+    """Scores the nodes that a pod fits, and chooses the GPUs on its node. Equal scores are ordered by node name."""
 
     score: _Score
     choose_gpus: _GpuChoice
@@ -127,7 +127,11 @@ def _best_fit_score(largest: LargestNode, shape: PodShape, node: NodeInfo) -> in
 
 
 def _packing_score(shape: PodShape, node: NodeInfo) -> int:
-    """Return a high score for GPUs in use, a lower one for free GPUs on a used node, the lowest for a free node."""
+    """Score a node for packing a pod's GPUs; 0 if the pod requests no GPU.
+
+    The score is highest if the pod fits GPUs that are partly in use, lower if it needs free GPUs on a node in use, and
+    lowest on a node without used GPUs.
+    """
     if not shape.gpu_milli:
         return 0
     free_shares = node.gpu_shares.free_shares
@@ -183,7 +187,7 @@ class _UsableShares:
         self._fraction_by_count: dict[int, float] = {}
 
     def fraction_for_share(self, free_milli: int) -> float:
-        """Return the fraction of pods that request a part of one GPU, or all of it, of at most `free_milli`."""
+        """Return the fraction of pods that request at most one GPU, and at most `free_milli` thousandths of it."""
         fraction = self._fraction_by_share.get(free_milli)
         if fraction is None:
             fraction = sum(f for pod, f in self._on_one_gpu.items() if pod.gpu_milli <= free_milli)

@@ -407,7 +407,10 @@ def is_node_lost(node: meta.Obj) -> bool:
 
 
 def _removable_at(node: meta.Obj | None, pod: meta.Obj) -> Instant:
-    """Return when the pod was bound, plus NODE_EVENT_DELAY_MAX unless the node was lost after that."""
+    """Return when Hotswap may fail a pod on a lost or deleted node.
+
+    That is when the pod was bound if the node was lost later, else NODE_EVENT_DELAY_MAX after the binding.
+    """
     bound_at = lifecycle.scheduled_at(pod)
     return (
         bound_at if node is not None and bound_at <= _node_lost_at(node, bound_at) else bound_at + NODE_EVENT_DELAY_MAX

@@ -21,7 +21,10 @@ WHOLE_GPU: Final = 1000
 
 
 class GpuShares:
-    """The GPUs of a node and how much of each GPU its pods use. If too few GPUs are free, a pod gets none."""
+    """The GPUs of a node, and how much of each GPU its pods use.
+
+    A pod for which too few GPUs are free gets none.
+    """
 
     __slots__ = ("_shares_by_pod", "free_shares")
 

@@ -118,7 +118,10 @@ class UnschedulablePods:
         return None if parked_unit is None else parked_unit.class_key
 
     def add(self, unit: str, pods: Sequence[PodView], sort_key: UnitSortKey) -> None:
-        """Add a pod or gang that did not fit; `sort_key` orders the members of its class."""
+        """Add a pod or gang that did not fit; `unit` is its name: the pod's uid, or the gang.
+
+        `sort_key` is its position among the pods and gangs with equal requirements.
+        """
         class_key = self.equivalence_key(unit, pods)
         nominated_nodes = list(dict.fromkeys(name for pod in pods if (name := self._nodes.nominated_node_of(pod.uid))))
         self._parked_units[unit] = _ParkedUnit(class_key, sort_key, nominated_nodes)
@@ -155,10 +158,11 @@ class UnschedulablePods:
     def find_helped_units(
         self, node_names: Sequence[str], moved_pods: Iterable[PodView], *, is_topology_changed: bool
     ) -> list[tuple[UnitSortKey, str]]:
-        """Return (sort key, name) of the unschedulable pods and gangs that may fit now, only the first of each class.
+        """Return the unschedulable pods and gangs that may fit after changes, as pairs of sort key and name.
 
-        The changed nodes `node_names` and the added or removed `moved_pods` may help them. With `is_topology_changed`
-        (nodes, their labels or taints, or namespace labels changed), all units with a class of their own are included.
+        The nodes `node_names` changed, and the pods `moved_pods` were bound, terminate or were removed. Of each
+        equivalence class, only the first member is returned. With `is_topology_changed` (nodes, their labels or taints,
+        or namespace labels changed), all pods and gangs that are alone in their class are returned too.
         """
         helped_units = [
             equivalence_class.queued_units[0]
@@ -266,7 +270,7 @@ class SchedulingQueue:
             self._activate_unit(unit)  # the remaining pods of the gang may fit
 
     def activate(self, uid: str) -> None:
-        """Make a pending pod due, together with its gang, so that it is tried next time."""
+        """Let the next pass over the queue try a pending pod, together with its gang."""
         pod = self._units.pod(uid)
         if pod is not None:
             self._activate_unit(self._units.unit_of(pod))
@@ -309,7 +313,7 @@ class SchedulingQueue:
     # --- a pass ---
 
     def equivalence_key(self, pods: Sequence[PodView]) -> EquivalenceKey:
-        """Return the equivalence class of a pod or gang: if one member fits no node, no other member does."""
+        """Return the equivalence class of a pod or gang: if one member of the class does not fit, no other one does."""
         return self._unschedulable_pods.equivalence_key(self._units.unit_of(pods[0]), pods)
 
     def start(self) -> None:

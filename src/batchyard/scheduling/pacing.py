@@ -13,7 +13,7 @@ from batchyard.scheduling.decisions import Head, Preempt
 
 
 class DecisionPacing(NamedTuple):
-    """Limits of the scheduler's writes; the defaults are for an API server in process."""
+    """Limits of the scheduler's writes to the API server; the defaults are for an API server in the same process."""
 
     #: Returns the maximum number of writes in flight with which a cycle runs.
     in_flight_max: Callable[[], int] = int

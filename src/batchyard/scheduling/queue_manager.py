@@ -107,12 +107,12 @@ class PendingQueueReader:
 
     @property
     def has_held_back_workloads(self) -> bool:
-        """Whether any Workload may not be tried yet because of a backoff or a Requeued=False condition."""
+        """Whether any Workload is not tried yet, because of a backoff or because its condition Requeued is False."""
         return bool(self._held_back)
 
     @property
     def may_reactivate(self) -> bool:
-        """Whether putting parked (inadmissible) Workloads back in line could change anything."""
+        """Whether a new attempt to admit the parked (inadmissible) Workloads could have an effect."""
         return bool(self._entries or self._unfit_shapes)
 
     def parked_at(self, key: str) -> Instant | None:
@@ -359,7 +359,7 @@ class PendingQueue(PendingQueueReader):
 
 
 def is_held_back(view: WorkloadView, now: Instant) -> bool:
-    """Return whether a Workload may not be tried yet because of a backoff or a Requeued=False condition."""
+    """Return whether a Workload is not tried yet, because of a backoff or because its condition Requeued is False."""
     return view.requeue_blocked or (view.requeue_at is not None and view.requeue_at > now)
 
 
@@ -411,10 +411,11 @@ class QueueManager:
         return bool(self._marked_queues) or bool(self._queues_in_line) or bool(self._scheduled_reactivations)
 
     def heads(self) -> list[Head]:
-        """Return the first Workload in line of each active ClusterQueue outside paused trees, sorted by queue name.
+        """Return the first Workload of each active ClusterQueue that may be tried, sorted by queue name.
 
-        First, the inadmissible Workloads of cohort trees marked at least `requeue_batch_period` ago are put back in
-        line, unless another component does that (`is_reactivated_externally`).
+        ClusterQueues in paused cohort trees are left out. Before, the inadmissible Workloads of cohort trees that were
+        marked at least `requeue_batch_period` ago become eligible again, unless another component does that
+        (`is_reactivated_externally`).
         """
         if self._marked_queues and not (self.requeue_batch_period and self.is_reactivated_externally):
             self.reactivate_marked(self.now - self.requeue_batch_period)
@@ -520,7 +521,7 @@ class QueueManager:
                 del self._queues_in_line[name]
 
     def freeze_tree(self, tree_id: str) -> None:
-        """Pause a cohort tree; its changes are ignored until the clock advances or `activate_all()` is called."""
+        """Pause a cohort tree; no change ends the pause before the clock advances or `activate_all()` is called."""
         self._frozen_trees[tree_id] = self.now
         self.pause_tree(tree_id)
 
@@ -530,7 +531,10 @@ class QueueManager:
             table.pop(name, None)
 
     def _record_queue_in_line(self, name: str, queue: ClusterQueue | None) -> None:
-        """Record that a ClusterQueue may have Workloads to try; a frozen cohort tree stays paused."""
+        """Let the next cycle consider a ClusterQueue, which may have Workloads to try.
+
+        If its cohort tree is frozen, the ClusterQueue stays paused.
+        """
         if queue is not None and self._frozen_trees and self._frozen_trees.get(queue.node.tree) == self.now:
             self._paused_trees.setdefault(queue.node.tree, []).append(name)
         else:

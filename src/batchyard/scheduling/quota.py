@@ -128,7 +128,7 @@ def has_room(node: QuotaNode, usage: Usage) -> bool:
 
 
 def local_available(node: QuotaNode, fr: int) -> int:
-    """Return the unused part of the quota that a queue or Cohort keeps for itself because of its lending limit."""
+    """Return the unused part of the quota of flavor-resource `fr` that a queue or Cohort does not lend to others."""
     return max(0, node.local_quota[fr] - node.usage[fr])
 
 

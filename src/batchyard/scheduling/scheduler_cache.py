@@ -433,7 +433,10 @@ class SchedulerCache:
         return None if pending_queue is None else pending_queue.views()
 
     def first_pending(self, cluster_queue: str, count: int) -> list[WorkloadView]:
-        """Return the first `count` pending Workloads of a ClusterQueue, a preemptor first; [] without the queue."""
+        """Return the first `count` pending Workloads of a ClusterQueue; [] if it does not exist.
+
+        A Workload that waits for the end of the Workloads that it preempted comes first.
+        """
         pending_queue = self.queue_manager.pending.get(cluster_queue)
         return [] if pending_queue is None else pending_queue.first_workloads(count)
 

@@ -142,7 +142,7 @@ class ReplayCopy:
         return restored_replay
 
     def _index_of_shared_object(self, value: Any) -> int | None:
-        """Return the index of an object that copy and original share; None if pickle must copy the object."""
+        """Return the index of an object that the copy shares with the original; None if pickle must copy the object."""
         shared_index = self._indexes.get(id(value))
         if shared_index is None and isinstance(value, WorkloadView | WatchEvent | BlockedPeriods):
             shared_index = self._indexes[id(value)] = len(self._shared_objects)

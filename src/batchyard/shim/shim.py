@@ -231,7 +231,7 @@ def supervise_container(run: ShimRun, features: Features) -> None:
 
 
 class ContainerShim:
-    """The shim of one container, from the start of the command to its end."""
+    """Supervises one container, from the start of its command to the end: log, probes, attached clients and state."""
 
     def __init__(self, run: ShimRun, features: Features) -> None:
         self._run = run

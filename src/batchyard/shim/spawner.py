@@ -224,9 +224,9 @@ _SHIM_END_TIMEOUT_SECONDS = 10.0
 
 
 def supervise_sandbox(run: ShimRun, features: Features) -> None:
-    """Run a pod sandbox as its shim: create what containers share, and kill the containers when it is stopped.
+    """Supervise a pod sandbox, as its shim process, until it is stopped or its directory is removed.
 
-    Removing its directory also stops it.
+    At the start, create the resources that the containers of the pod share. At the end, kill the containers.
     """
     run.write_state(keeper=os.getpid(), phase="Starting")
     group = _pod_group(run, features)

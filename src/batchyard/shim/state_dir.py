@@ -93,12 +93,12 @@ def _remove_folder(base_fd: int, name: str) -> None:
         return
 
 
-def ensure_node_id(node: int) -> str:
-    """Return the machine-wide unique id of a node directory; create it on first use."""
+def ensure_node_id(node_fd: int) -> str:
+    """Return a node's machine-wide unique id from the node's directory (an open descriptor); create it on first use."""
     try:
-        fd = os.open("id", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=node)
+        fd = os.open("id", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=node_fd)
     except FileExistsError:
-        with open(os.open("id", os.O_RDONLY, dir_fd=node), encoding="utf-8") as file:
+        with open(os.open("id", os.O_RDONLY, dir_fd=node_fd), encoding="utf-8") as file:
             return file.read()
     new_node_id = f"{linux.now():x}{os.getpid():x}"
     with open(fd, "w", encoding="utf-8") as file:

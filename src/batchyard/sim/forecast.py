@@ -82,7 +82,7 @@ def _may_see_all(_namespace: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ForecastOptions:
-    """The options of a forecast: seed, number of forks, horizon, limit of kernel steps, and corrections."""
+    """The options of a forecast: seed, number of forks, horizon, limit of simulation steps, and corrections."""
 
     seed: int = 0
     forks: int = FORKS_DEFAULT
@@ -159,8 +159,8 @@ class Forecast:
         """Return the wait at each level of the calibration as a logarithm (see `to_log_wait`), before corrections."""
         return tuple(to_log_wait(self.quantile_of_forks(level)) for level in LEVELS)
 
-    def sample(self, uid: str) -> ForecastRecord:
-        """Return the forecast as a record for the calibration; `uid` is the uid of the Workload."""
+    def calibration_record(self, uid: str) -> ForecastRecord:
+        """Return the forecast as a record, to be compared with the actual start of the Workload, whose uid is `uid`."""
         fork_waits = self.waits_by_level
         tracker_names = tracker_names_for(self.basis, fork_waits, self.forks)
         return ForecastRecord(
@@ -200,12 +200,14 @@ def sample_forecasts(state: State, options: ForecastOptions, count: int = SAMPLE
     pending_keys = [view.key for views in pending_by_queue.values() for view in views]
     sampled_names = nsmallest(count, pending_keys, lambda name: draw_integer(state.at, "sample", name))
     forecast_by_name = forecast_workloads(state, sampled_names, options)
-    return [each.sample(state.objects[_key(name)]["metadata"]["uid"]) for name, each in forecast_by_name.items()]
+    return [
+        each.calibration_record(state.objects[_key(name)]["metadata"]["uid"]) for name, each in forecast_by_name.items()
+    ]
 
 
 @dataclass(slots=True)
 class _ForkRun:
-    """One random simulation for a forecast (a fork): the Workloads that it admitted, and its number of kernel steps."""
+    """One random simulation for a forecast (a fork): the Workloads that it admitted, and its number of loop steps."""
 
     #: The time of each Workload's admission, from the start of the fork.
     start_by_workload: dict[str, Duration] = field(default_factory=dict)

@@ -69,7 +69,7 @@ class AppliedFile(NamedTuple):
 
 
 class ObservationTimes(msgspec.Struct, frozen=True):
-    """How long after a step's last file the guide's authors looked at the queues and at the nodes."""
+    """How long after the last manifest of a step the guide's authors recorded the queues and nodes, as durations."""
 
     queues: str
     nodes: str
@@ -179,7 +179,7 @@ class Guide:
     """A simulation of the guide that is run step by step."""
 
     def __init__(self, folder: Path, steps: Sequence[GuideStep], platform: Path | None = None) -> None:
-        """Read the guide's manifests in `folder`; those in `platform`, if given, replace the guide's platform files.
+        """Read the manifests of the steps in `folder`; the platform's files come from `platform` or else `folder`.
 
         Raise InvalidScenario with all errors.
         """

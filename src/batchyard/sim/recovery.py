@@ -36,7 +36,7 @@ from batchyard.scheduling.messages import parse_preemptor_uid
 
 @dataclass(slots=True)
 class GangLoss:
-    """The loss of pods by a gang, by machine loss or preemption, with the time until all its pods run again."""
+    """An incident in which a gang lost pods, by machine loss or preemption, and when all its pods run again."""
 
     #: `namespace/name` of the Workload, of the JobSet without a queue, or of the single pod.
     gang: str

@@ -498,7 +498,7 @@ def read_sources(sources: Iterable[Source], faults: list[FileFault]) -> Iterator
 
 
 def read_folder(folder: Path, suffix: str, faults: list[FileFault]) -> list[tuple[str, str]]:
-    """Return the name and text of each file with a suffix in a folder, sorted by name.
+    """Return the path and text of each file in a folder whose name ends with `suffix`, sorted by path.
 
     For each unreadable file, and for an unreadable folder, add an error to `faults`.
     """

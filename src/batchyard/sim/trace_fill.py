@@ -45,7 +45,10 @@ class TraceFill:
 
 @dataclass(frozen=True, slots=True)
 class FillPoint:
-    """The state after pods arrived that request the fraction `requested` of all GPUs; fractions of all GPUs."""
+    """The state when the pods that have arrived request the fraction `requested` of all GPUs.
+
+    `allocated` and `fragmented` are fractions of all GPUs too.
+    """
 
     requested: float
     allocated: float

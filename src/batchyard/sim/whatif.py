@@ -59,7 +59,7 @@ class PlannedChange:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadTimeline:
-    """When a Workload was created, started and ended, in seconds from the common start, and its preemptions."""
+    """When a Workload was created, started and ended, in seconds since both runs began, and its preemptions."""
 
     queue: str
     #: The time of creation; 0 if the Workload existed at the start.

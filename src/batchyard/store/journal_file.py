@@ -85,7 +85,7 @@ class CommitMark:
         os.fsync(self._fd)
 
     def close(self) -> None:
-        """Close the commit mark file, which releases the lock of the journal."""
+        """Close the commit mark file. This releases the journal's lock, which is a lock on this file."""
         os.close(self._fd)
 
 

@@ -532,7 +532,7 @@ def resources_errors(resources: Mapping[str, Any], path: str) -> Iterator[FieldE
 
 
 def pod_resources_errors(resources: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Validate the requests and limits of a pod as a whole, which may have cpu, memory and hugepages only."""
+    """Validate the pod-level requests and limits of a pod spec, which may contain only cpu, memory and hugepages."""
     yield from resources_errors(resources, path)
     for field in ("limits", "requests"):
         for name in resources.get(field) or {}:

@@ -330,9 +330,9 @@ def scheduled_at(pod: meta.Obj) -> Instant:
 def taint_eviction_time(pod: meta.Obj, taints: Sequence[Mapping[str, Any]]) -> Instant | None:
     """Return when `taints`, the NoExecute taints of a node, evict a pod; None if the pod tolerates them all forever.
 
-    Each taint uses the tolerationSeconds of the first toleration that matches, 0 without one. The shortest counts, from
-    the time of the first taint or, if later, of the binding to the node. A time in the past means now. Source:
-    pkg/controller/tainteviction.
+    A pod tolerates a taint for the tolerationSeconds of its first matching toleration, or not at all if none matches.
+    The shortest of these durations counts. It starts when the first taint was added or, if later, when the pod was
+    bound. A time in the past means now. Source: pkg/controller/tainteviction.
     """
     tolerated_seconds: list[int] = []
     tolerations = [(parse_toleration(t), t.get("tolerationSeconds")) for t in pod["spec"].get("tolerations") or ()]
@@ -500,9 +500,9 @@ def resumed_work(pod: meta.Obj) -> Duration:
 
 
 def with_resumption(pod: meta.Obj, resumed_from: ResumedWork | None, now: Instant) -> meta.Obj:
-    """Return the pod with its condition Resumed set, or removed if `resumed_from` is None or contains no work.
+    """Return the pod with the condition Resumed set; with the condition removed if there is no work to resume.
 
-    Returns the same object if the condition already states this work, or is already missing.
+    That is the case if `resumed_from` is None or contains no work. The same object is returned if nothing changes.
     """
     if resumed_from is not None and not resumed_from.work:
         resumed_from = None

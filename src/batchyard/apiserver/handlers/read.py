@@ -112,7 +112,7 @@ class WatchStream:
         self.on_new_data()
 
     def start(self, objs: Iterable[Obj], revision: int) -> None:
-        """Buffer the selected objects at a revision as ADDED events; `feed` then skips changes up to that revision."""
+        """Buffer the selected objects as ADDED events; `revision` is theirs, and `feed` skips changes up to it."""
         self._buffered += [("ADDED", obj) for obj in objs if self._selection.accepts(obj)]
         self._initial_count = len(self._buffered)
         self._revision = revision

@@ -305,7 +305,10 @@ def _report_agreement(observations: Sequence[GuideObservation], guide: PlayedGui
 def run_for_platform(
     file: str, manifests: Path | None, step: str | None, output_format: Output, speed: float | None, report: Path | None
 ) -> None:
-    """Run the guide on the platform of a platform.yaml, or if `file` is '', on that of the manifests folder."""
+    """Run the guide on the platform that the platform file `file` defines.
+
+    If `file` is '', run it on the platform in the folder `manifests`.
+    """
     if not file:
         run(manifests, step, output_format, speed, report)
         return

@@ -53,7 +53,7 @@ def _short_reason(message: str, snapshot: Snapshot, view: WorkloadView, queue: s
 
 
 def reason_fields(message: str, missing_now: MissingQuota | None = None) -> ViewJson:
-    """Return the fields `brief` and `scarce` of a row: the reason in few words, and the scarce resource."""
+    """Return a row's fields `brief` (the pending reason in a few words) and `scarce` (the resource that is missing)."""
     reason = shorten_reason(message, missing_now)
     return {"brief": reason.text, "scarce": reason.scarce}
 

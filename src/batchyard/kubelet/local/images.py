@@ -76,7 +76,8 @@ def parse_image_mapping(fields: Mapping[str, Any]) -> ImageMapping:
 def find_image_mapping(image: str, mappings: Sequence[ImageMapping], engines: Sequence[str] = ()) -> ImageMapping:
     """Return the first configured replacement that matches an image, else a mapping to the default engine.
 
-    ContainerError if the image name is invalid, or if neither a replacement nor a usable engine provides the image.
+    Raises ContainerError if the image name is invalid, or if neither a replacement nor a usable engine provides the
+    image.
     """
     _reject_invalid(image)
     default_engine = engines[0] if engines else ""

@@ -177,7 +177,7 @@ def volume_plans(pod: Obj, sources: VolumeSources) -> dict[str, VolumePlan]:
 
 
 def volume_plans_without_contents(pod: Obj, host_paths: Sequence[str]) -> dict[str, VolumePlan]:
-    """Return a pod's volumes by name, without file contents, since the pod's sandbox has created them.
+    """Return a pod's volumes by name, without file contents: the pod's sandbox has already created the volumes.
 
     `host_paths` are the machine's directories that pods may mount as hostPath volumes.
     """

@@ -234,7 +234,8 @@ def creation_steps(
 ) -> list[model.PlatformStep]:
     """Return the steps that create a platform on its cluster, from the rendered `files` (text by path).
 
-    Objects that the file no longer defines are reported; with `is_pruning`, they are removed if the user consents.
+    Objects in the cluster that the platform file no longer defines are reported. With `is_pruning`, they are removed if
+    the user consents.
     """
     manifest_parts = split_manifests(platform, files)
     obsolete_step = (

@@ -293,7 +293,10 @@ def _network_variables(google: GoogleSettings) -> dict[str, pools.Value]:
 
 
 def _webhook_ports(platform: PlatformModel) -> dict[str, pools.Value]:
-    """Without a firewall rule, GKE's control plane cannot reach Kueue's webhook port."""
+    """Return the Terraform variable with Kueue's webhook port; {} if the platform does not use Kueue.
+
+    The variable opens the port in the firewall. GKE's control plane cannot reach it otherwise.
+    """
     return {"webhook_ports": [KUEUE_WEBHOOK_PORT]} if platform.engine is PlatformEngine.KUEUE else {}
 
 

@@ -168,7 +168,10 @@ def _pool_row(pool: Part, cluster: Part) -> Mapping[str, Value]:
 
 
 def _pool_zones(pool: Part, cluster: Part, catalog: Catalog) -> Sequence[str]:
-    """Return () if the pool uses all zones of the cluster; compact placement needs a single zone."""
+    """Return the zones to set for a node pool in Terraform; () if it uses all zones of the cluster.
+
+    A pool with compact placement gets only its first zone.
+    """
     pool_zones: Sequence[str] = pool.get("zones") or ()
     zones: Sequence[str] = pool_zones or cluster["spec"]["zones"]
     if _has_compact_placement(pool, catalog) and len(zones) > 1:

@@ -47,7 +47,7 @@ class RequestSink(Protocol):
         """Count received body bytes until their request is answered. Return False if they exceed a limit."""
 
     def send_continue(self) -> None:
-        """Respond to a client that sent `Expect: 100-continue` and waits before it sends the body."""
+        """Send `100 Continue` to a client that waits for it before it sends the body (`Expect: 100-continue`)."""
 
 
 class RequestParser:

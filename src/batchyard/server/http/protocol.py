@@ -157,12 +157,12 @@ class ResponsePieces:
         self._pieces = pieces
 
     def take(self) -> Iterator[bytes]:
-        """Return the iterator over the response's encoded pieces, and mark the response as over."""
+        """Return the iterator over all encoded pieces of the response, and mark the response as taken completely."""
         self.is_over = True
         return self._pieces
 
     def send_keep_alive(self) -> None:
-        """Do nothing: a plain response has no bookmarks."""
+        """Do nothing: only the responses of watches have bookmarks."""
 
     def end(self) -> None:
         """Do nothing: the response ends with its last piece."""

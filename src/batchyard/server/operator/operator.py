@@ -43,7 +43,7 @@ from batchyard.server.operator.aiohttp_transport import HttpTransport
 from batchyard.server.operator.dashboard import HttpEndpoints, OperatorPage, StreamHub, health_routes
 from batchyard.server.operator.definitions import WatchErrorLog, install_definitions
 from batchyard.server.operator.token_review import TokenReviewer
-from batchyard.server.operator.webhooks import Webhooks, WebhookTerms
+from batchyard.server.operator.webhooks import WebhookOptions, Webhooks
 from batchyard.server.platform.decision_throttle import DecisionThrottle
 from batchyard.server.termination import run_unless_ended
 from batchyard.wiring import PlatformPorts, PlatformSettings, WiredPlatform, build_platform
@@ -80,7 +80,7 @@ class OperatorConfig:
     port: int
     #: The URL of the collector that receives traces; '' for none.
     traces_to: str = ""
-    webhooks: WebhookTerms = field(default_factory=WebhookTerms)
+    webhooks: WebhookOptions = field(default_factory=WebhookOptions)
     #: Whether to run even if another controller decides about the same objects.
     beside_upstream: bool = False
 
@@ -236,9 +236,9 @@ async def run_operator(config: OperatorConfig, report: Callable[[str], None], en
     operator = OperatorProcess(config, http_transport, report)
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: _handle_loop_exception(operator, loop, context))
-    webhook_terms = config.webhooks._replace(managed_namespaces=config.settings.kueue.managed_namespaces)
+    webhook_options = config.webhooks._replace(managed_namespaces=config.settings.kueue.managed_namespaces)
     webhook_server = Webhooks(
-        webhook_terms, config.settings.controllers, http_transport, (config.address, access.namespace)
+        webhook_options, config.settings.controllers, http_transport, (config.address, access.namespace)
     ).reporting_to(report)
     operator.are_webhooks_ready, operator.webhook_texts = (lambda: webhook_server.is_ready), webhook_server.texts
     try:

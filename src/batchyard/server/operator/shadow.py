@@ -42,7 +42,7 @@ _UNSERVED_REMEDY: Final = "install Kueue, or select the cluster that runs it wit
 
 
 class ShadowPage:
-    """The dashboard of a shadow: the data of its pages, updated on every change of an object."""
+    """The dashboard of an operator in shadow mode: the data of its pages, updated on every change of an object."""
 
     def __init__(
         self,
@@ -263,9 +263,10 @@ def _with_pods_ready(shadow_settings: ShadowSettings, kueue_settings: KueueSetti
 
 
 def _handle_loop_exception(shadow: Shadow, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """End the shadow after an unhandled exception on the asyncio loop; log an error without an exception.
+    """End the shadow after an unhandled exception on the asyncio loop.
 
-    An OSError is ignored, because a client's broken connection causes it.
+    An error report without an exception is only logged. An OSError is ignored, because a client's broken connection
+    causes it.
     """
     error = context.get("exception")
     if error is None:

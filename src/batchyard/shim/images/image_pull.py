@@ -36,8 +36,9 @@ _ERROR_TEXT_BYTES = 1 << 16
 def export_image(engine: ContainerEngine, image: str, path: str, target: str) -> dict[str, Any]:
     """Export an image from a container engine and unpack it into the directory `target`; return its metadata.
 
-    The metadata is that of `unpacking.unpack`. Exporting needs a container. It is labeled with `path`, the image pull's
-    path, so that the spawner can remove it if this process is killed. OSError if the export or the unpacking fails.
+    The metadata is that of `unpacking.unpack`. The export needs a temporary container. Its label contains `path`, the
+    path of the image pull, so that the spawner can remove the container if this process is killed. Raises OSError if
+    the export or the unpacking fails.
     """
     name = engine.container_name(path)
     create_options = ["--pull", "never", "--network", "none", "--name", name, *engine.label_options(path)]

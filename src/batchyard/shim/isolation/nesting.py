@@ -36,7 +36,7 @@ def open_path(top: str | int, path: str) -> int:
 def make_directories(top: str | int, path: str, mode: int) -> int:
     """Open the directory `path` below `top` without following links; return the descriptor.
 
-    Missing directories are created with `mode`. OSError with errno ELOOP if the path has a symbolic link.
+    Missing directories are created with `mode`. Raises OSError with errno ELOOP if the path has a symbolic link.
     """
     return _open_components(top, path, mode)
 

@@ -43,9 +43,9 @@ class Netlink:
         )
 
     def create_veth_pair(self, name: str, peer: str, peer_namespace: int) -> None:
-        """Create a veth pair: one end `name`, and the end `peer` in the network namespace of a descriptor.
+        """Create a veth pair: the end `name` here, the end `peer` in another network namespace.
 
-        FileExistsError if one of the names is in use.
+        `peer_namespace` is the open descriptor of that namespace. Raises FileExistsError if one of the names is in use.
         """
         peer_attributes = _link_header() + _text_attribute(_NAME, peer) + _number_attribute(_NAMESPACE, peer_namespace)
         veth = _encode_attribute(_KIND, b"veth") + _encode_attribute(_DATA, _encode_attribute(_PEER, peer_attributes))

@@ -321,7 +321,7 @@ class SeccompRule(NamedTuple):
 
 
 class SeccompProfile(NamedTuple):
-    """A seccomp profile: a default action, and rules of which the first that matches a call applies."""
+    """A seccomp profile: a default action, and rules in order. The first rule that matches a system call applies."""
 
     default: int
     rules: Sequence[SeccompRule]

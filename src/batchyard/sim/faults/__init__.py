@@ -158,7 +158,7 @@ class ScheduledFault:
         return draw_integer(self.seed, purpose, action_text, *names)
 
     def occurrences(self) -> Iterator[tuple[int, Duration]]:
-        """Yield the number of each occurrence and its time since the start of the run, in ascending order.
+        """Yield the number of each occurrence (from 0) and its time since the start of the run, in ascending order.
 
         A repeated fault occurs at most once a second, at most 100,000 times, and not after `until`.
         """
@@ -292,7 +292,7 @@ class WriteFaults:
         self._accepted_writes = 0
 
     def is_conflict_due(self) -> bool:
-        """Count an attempted write; report whether it must be rejected with a conflict."""
+        """Count an attempted write; return whether it must be rejected with a conflict."""
         self._attempts += 1
         return int(self._attempts * self.conflict_rate) > int((self._attempts - 1) * self.conflict_rate)
 

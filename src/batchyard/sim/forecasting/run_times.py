@@ -205,7 +205,11 @@ class RunHistory:
 
     @cached_property
     def _fraction_intervals(self) -> Sequence[tuple[float, float]]:
-        """Return for each run the interval of survival fractions that it covers, from 1 (shortest) to 0 (longest)."""
+        """Return for each run two fractions of runs: those that last longer, and those that last at least as long.
+
+        The end of a run in progress is unknown: its interval is from 0 to the fraction of runs that last longer than
+        its age.
+        """
         own_survival = _fit_survival([(run, 1.0) for run in self._runs])
         fractions = [own_survival.fraction_interval(run.age) for run in self._runs]
         runs_and_fractions = zip(self._runs, fractions, strict=True)

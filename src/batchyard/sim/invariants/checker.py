@@ -317,7 +317,7 @@ class WatchHasNoGap(Invariant):
         self._last_objects: dict[Key, Obj] = {}
 
     def check_event(self, event: WatchEvent) -> None:
-        """Check that a watch event directly follows the previous event of the store and that of its object."""
+        """Check that a watch event directly follows the store's previous event, and its object's previous event."""
         if event.revision != self._revision + 1:
             self.violate(f"revision {event.revision} was delivered directly after revision {self._revision}", event.key)
         self._revision = event.revision

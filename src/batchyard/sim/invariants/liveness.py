@@ -33,7 +33,7 @@ class NothingHangs(Invariant):
     name = "nothing_hangs"
 
     def finish(self) -> None:
-        """Check all unfinished jobs and pods, provided that no more events are scheduled."""
+        """If no more events are scheduled, report each unfinished job and pod that can no longer make progress."""
         if self.is_at_rest:
             pods = [obj for obj in self.world_view.world.objects(scheme.POD) if not pod_view(obj).is_terminal]
             self._check_jobs(pods)

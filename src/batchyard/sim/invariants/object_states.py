@@ -112,7 +112,10 @@ class QuotaDefinition:
         return max(0, self.subtree_quota(node, key) - quota.lending_limit)
 
     def usage(self, node: str, key: QuotaKey) -> int:
-        """Return the usage of a ClusterQueue or Cohort: by its Workloads, and by its children above their guarantee."""
+        """Return the usage of a ClusterQueue or Cohort.
+
+        It is the usage of its own Workloads, plus the usage of each child above the quota that the child does not lend.
+        """
         own_usage = sum(amounts.get(key, 0) for amounts in self.holders.get(node, {}).values())
         children = self.nodes[node].children
         return own_usage + sum(max(0, self.usage(child, key) - self.local_quota(child, key)) for child in children)

@@ -278,7 +278,7 @@ def quota_figures(run: WatchedSimulation, group_of: Callable[[FlavorResource], s
 def sum_curves(
     run: WatchedSimulation, curves: Mapping[FlavorResource, Curve], group_of: Callable[[FlavorResource], str]
 ) -> dict[str, Curve]:
-    """Return by group the sum of quota amounts over time; `group_of` returns a quota's group, '' to omit the quota."""
+    """Return sums of quota amounts over time, by group; `group_of` returns a quota's group, '' to omit the quota."""
     groups: dict[str, list[Curve]] = {}
     for quota_key, curve in curves.items():
         groups.setdefault(group_of(quota_key), []).append(curve)

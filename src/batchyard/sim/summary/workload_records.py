@@ -57,7 +57,7 @@ class WorkloadRecord:
 
 @dataclass(slots=True)
 class TeamUsage:
-    """The amounts that a namespace holds and requests, and their time integrals while any Workload waited."""
+    """The resource amounts that a namespace holds and requests, and their integrals while any Workload waited."""
 
     held_amounts: dict[str, int] = field(default_factory=dict)
     requested_amounts: dict[str, int] = field(default_factory=dict)
