@@ -63,7 +63,11 @@ class UsageHistory:
         return RecordedSeries([*instants, max(now, self._began)], values)
 
     def _current_point(self, now: Instant) -> dict[tuple[str, str], int]:
-        """Return the point of the current interval; intervals without a point get copies of the last one."""
+        """Return the totals of the interval that contains `now`, for updates in place.
+
+        Skipped intervals get the totals of the last recorded one. If there are more than POINTS_MAX intervals, their
+        length is doubled, and every second one is dropped.
+        """
         while (now - self._began) // self._interval >= POINTS_MAX:
             if len(self._points) % 2:
                 self._points.append(dict(self._points[-1]))

@@ -279,9 +279,9 @@ class SchedulingQueue:
         self._unschedulable_pods.add(unit, pods, self._units.sort_key(pods))
 
     def record_moved_pod(self, pod: PodView, has_node: bool) -> None:
-        """Record that a pod was bound (`has_node`), terminates or was removed.
+        """Record that a pod was bound to a node (`has_node`), or that it terminates or was removed.
 
-        The pods of a partly bound gang are then scheduled one by one.
+        If only a part of a gang is bound, its other pods are scheduled one by one from then on.
         """
         if self._unschedulable_pods:
             self._moved_pods.append(pod)
