@@ -21,7 +21,7 @@ PENDING_COUNT, RUNNING_COUNT = ("workloads", "pending"), ("workloads", "running"
 
 
 class RecordedSeries(NamedTuple):
-    """The recorded totals: the instants, and for each total (by kind and resource) its value at each instant."""
+    """Time series of recorded totals: the instants, and the values of each total, by its kind and resource."""
 
     instants: Sequence[Instant]
     values: Mapping[tuple[str, str], Sequence[int]]

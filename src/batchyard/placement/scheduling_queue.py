@@ -113,7 +113,7 @@ class UnschedulablePods:
         return EquivalenceKey(tuple(count_by_kind.items()), unit if is_lone_unit else "")
 
     def parked_class_key(self, unit: str) -> EquivalenceKey | None:
-        """Return the equivalence class of a parked pod or gang; None if the unit is not parked."""
+        """Return the equivalence class of an unschedulable pod or gang; None if `unit` is not unschedulable."""
         parked_unit = self._parked_units.get(unit)
         return None if parked_unit is None else parked_unit.class_key
 

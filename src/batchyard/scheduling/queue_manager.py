@@ -251,7 +251,7 @@ class PendingQueue(PendingQueueReader):
         return True
 
     def reactivate(self, admits_namespace: Callable[[str], bool], now: Instant) -> bool:
-        """Put back in line the parked Workloads and those with an ended backoff; return whether any was moved.
+        """Requeue the inadmissible Workloads and those with an ended backoff; return whether any was requeued.
 
         Workloads whose namespace the ClusterQueue does not select (`admits_namespace`) stay as they are.
         """
