@@ -102,7 +102,7 @@ def _restore_ledger(
 
 
 def _object_at(obj: Obj, at_time: Instant) -> Obj | None:
-    """Return None for an Instance or pod that started after `at_time`, and for a pod that ended by then.
+    """Return an object as it was at `at_time`; None if it is an Instance or pod that did not run then.
 
     A pod that ended later is returned as Running. If the time of its end is not recorded, None is returned.
     """

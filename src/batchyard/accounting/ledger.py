@@ -349,9 +349,9 @@ class CostLedger:
 def _reclassify_usage(
     reclassified_usage: _ReclassifiedUsage, pod: _ChargedPod, saved_time: int, period_start: Instant
 ) -> None:
-    """Move the pod's running time in closed hours to done (the first `saved_time`) or lost (the rest).
+    """Correct the use of the pod's running time in closed hours: done (the first `saved_time`) or lost (the rest).
 
-    `saved_time` is in microseconds times parts of a machine, and counts from the time when the pod was bound.
+    `saved_time` counts from the time when the pod was bound. Its unit is a microsecond of 1/WHOLE_MACHINE of a machine.
     """
     span_begin = max(pod.bound_time, period_start - RECLASSIFIED_AGE_MAX)
     saved_time -= (span_begin - pod.bound_time) * pod.machine_parts

@@ -205,7 +205,10 @@ def reclassify_lines(
 def merge_records(
     records: Sequence[ParsedCostRecord],
 ) -> tuple[dict[AccountKey, RecordedAmount], dict[tuple[Instant, AccountKey], RecordedAmount]]:
-    """Return the summed lines of CostRecords with the corrections of their hours applied, and all other corrections."""
+    """Return the total amounts of CostRecords by account, and the corrections of hours that no given record covers.
+
+    Corrections of hours that a given record covers are already applied to the totals.
+    """
     lines: dict[AccountKey, RecordedAmount] = {}
     for each in records:
         for key, amount in each.lines.items():
@@ -440,7 +443,7 @@ def make_cost_report(objects: Iterable[Obj], dimension: str, begin: Instant, end
 
 
 def unreplaced_records(records: Sequence[ParsedCostRecord]) -> Sequence[ParsedCostRecord]:
-    """Return the CostRecords, grouped by namespace, without those that a longer record of the namespace covers."""
+    """Return the CostRecords, by namespace, without those whose period another record of the namespace contains."""
     kept_records_by_namespace: dict[str, list[ParsedCostRecord]] = {}
     for each in sorted(records, key=lambda each: (each.begin, each.begin - each.end)):
         kept_records = kept_records_by_namespace.setdefault(each.namespace, [])

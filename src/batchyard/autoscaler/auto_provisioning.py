@@ -215,7 +215,10 @@ class NodeAutoProvisioner:
     def _pool_name(
         self, requirements: cluster_objects.NodeRequirements, machine: MachineType, spec: PoolSpec, scale_up: ScaleUp
     ) -> str:
-        """Return '' if a pool with an equal spec exists or is planned; only TPU slices may have several such pools."""
+        """Return the name of a new pool with this spec; '' if a pool with an equal spec exists or is planned.
+
+        Only TPU slices may have several pools with equal specs.
+        """
         used_pool_names = {group.pool for group in scale_up.fleet.groups}
         group_name = requirements.placement_group
         if group_name:

@@ -147,7 +147,7 @@ class ScaleDown:
         needed_nodes: Mapping[str, object],
         upcoming_nodes: Iterable[str],
     ) -> None:
-        """Record the unneeded candidates: underused nodes without blocking pods, whose moving pods all fit other nodes.
+        """Record the unneeded candidates: underused nodes whose pods do not block the removal, and fit other nodes.
 
         Nodes in `needed_nodes` are not recorded. Pods do not move to `upcoming_nodes`, which are still being created.
         """

@@ -104,9 +104,10 @@ class PodPlacements:
 def _place_with_retries(
     pods: Sequence[PodView], place_all_once: Callable[[Sequence[PodView]], Sequence[PodView]]
 ) -> Sequence[PodView]:
-    """Repeat while a pass places pods and leaves a pod with affinity, which may fit beside the placed pods.
+    """Place pods as long as a further attempt may help; return the pods that did not fit.
 
-    `place_all_once` tries each pod once. It and this function return the pods that did not fit.
+    A further attempt may help pods with affinity if the last one placed other pods. `place_all_once` tries each pod
+    once, and returns the pods that did not fit.
     """
     unplaced_pods = pods
     while unplaced_pods:

@@ -155,7 +155,7 @@ class SendQueue:
         self._send_waiting()
 
     def is_full(self, priority: WritePriority) -> bool:
-        """Return whether a new request of this priority must be dropped: an Event, if too many Events wait."""
+        """Return whether a new request of this priority must be dropped: only Events are, if too many wait already."""
         return priority is WritePriority.EVENT and len(self._queues[priority].waiting) >= EVENTS_WAITING_MAX
 
     def waiting_counts(self) -> Mapping[WritePriority, int]:

@@ -86,7 +86,7 @@ class MachineDemand:
 
 
 def demand_of(key: CapacityKey, pool: Obj | None, catalog: Catalog) -> MachineDemand:
-    """Return what one machine with this capacity key uses; `pool` is its node pool, None if that was deleted."""
+    """Return the capacity that one machine with this key uses; `pool` is its node pool, None if that was deleted."""
     if pool is None:
         return MachineDemand(catalog.machine(key.machine_type), key.zone, key.provisioning)
     spec = pool["spec"]

@@ -179,7 +179,7 @@ class ReconcileTimer(Protocol):
 
 
 class ReconcilePacer:
-    """Delays reconciles of controllers with a rank above the lowest, as a throttle requires."""
+    """Delays the reconciles of low-priority controllers (rank above the lowest) until a throttle allows them."""
 
     def __init__(self, kernel: Kernel, throttle: ReconcileThrottle | None) -> None:
         self._kernel = kernel

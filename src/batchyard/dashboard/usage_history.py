@@ -21,7 +21,7 @@ PENDING_COUNT, RUNNING_COUNT = ("workloads", "pending"), ("workloads", "running"
 
 
 class RecordedSeries(NamedTuple):
-    """The recorded totals: the instants, and for each total (by kind and resource) its value at each instant."""
+    """Time series of recorded totals: the instants, and the values of each total, by its kind and resource."""
 
     instants: Sequence[Instant]
     values: Mapping[tuple[str, str], Sequence[int]]
@@ -63,7 +63,11 @@ class UsageHistory:
         return RecordedSeries([*instants, max(now, self._began)], values)
 
     def _current_point(self, now: Instant) -> dict[tuple[str, str], int]:
-        """Return the point of the current interval; intervals without a point get copies of the last one."""
+        """Return the totals of the interval that contains `now`, for updates in place.
+
+        Skipped intervals get the totals of the last recorded one. If there are more than POINTS_MAX intervals, their
+        length is doubled, and every second one is dropped.
+        """
         while (now - self._began) // self._interval >= POINTS_MAX:
             if len(self._points) % 2:
                 self._points.append(dict(self._points[-1]))

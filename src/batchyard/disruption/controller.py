@@ -264,9 +264,10 @@ class DisruptionBudgets:
         self._budgets: dict[str, dict[Key, Obj]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the key of a changed budget, or the keys of the budgets that select a changed pod.
+        """Return the key of a created or updated PodDisruptionBudget; for a pod, the keys of those that select it.
 
-        Also return the key of a changed pod whose condition DisruptionTarget is True and may become stale.
+        While a pod has the condition DisruptionTarget, its own key is returned too, because the condition may become
+        stale.
         """
         key, obj = event.key, event.obj
         if key.kind == scheme.POD_DISRUPTION_BUDGET:

@@ -125,10 +125,10 @@ def unready_workloads(scheduler_cache: SchedulerCache, reader: Reader) -> list[s
     ]
 
 
-def pods_ready_binding(
+def pods_ready_limit(
     workload: Obj, scheduler_cache: SchedulerCache, reader: Reader, user: ExplanationUser
 ) -> BindingLimit | None:
-    """Return the limit of a Workload that waits for the pods of admitted Workloads to be ready; None for others.
+    """Return the limit of a Workload that waits for the pods of admitted Workloads to be ready; None if it does not.
 
     The reason of the condition QuotaReserved shows this wait. The limit names Workloads with unready pods, if any.
     """

@@ -30,7 +30,11 @@ class BudgetRaise(NamedTuple):
 
 
 def holding_budgets(local_queue: Obj | None, reader: Reader) -> Sequence[Obj]:
-    """Return all Budgets that hold a LocalQueue; () if one is missing, or if the queue was stopped before the hold."""
+    """Return the exceeded Budgets that hold a LocalQueue, as its annotation names them.
+
+    The result is () if the LocalQueue is None or not held, if any of these Budgets does not exist, or if the queue was
+    already stopped before the Budgets held it.
+    """
     names = None if local_queue is None else annotation(local_queue, well_known.HELD_BY)
     if local_queue is None or names is None:
         return ()

@@ -62,7 +62,7 @@ class FlavorResourceRequest(NamedTuple):
 
     @property
     def difficulty(self) -> int:
-        """How hard the quota is to get: 1 by preemption, 3 if it exceeds the potential quota, 2 otherwise."""
+        """How hard the quota is to get: 1 by preemption, 2 not by preemption, 3 beyond the potential quota."""
         if self.total > self.potential_quota:
             return 3
         return 1 if self.possibility in PREEMPTING_POSSIBILITIES else 2

@@ -196,7 +196,7 @@ class QueueExplainer:
                 summary += f"; {pending_count} {verb} for the end of a backoff or a change of conditions"
             return {**part, "state": "Active", "summary": summary}
         head_name = user.name_of(head_views[0].key)
-        head_binding = self._pending.binding_of_pending(head_views[0].key, queue, user)
+        head_binding = self._pending.binding_limit_of_pending(head_views[0].key, queue, user)
         head_reason = head_binding.message if head_binding is not None else "it is scheduled next"
         part["facts"] |= {"head": f"{head_name}: {head_reason}"}
         part |= {"binding": head_binding.document()} if head_binding is not None else {}

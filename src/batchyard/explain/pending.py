@@ -80,10 +80,10 @@ class PendingExplainer:
             return {"binding": blocker.document(), **self._changes.fixes_part(case, user)}
         return self._explain_in_queue(workload, view, queue, workload_queues, now, user)
 
-    def binding_of_pending(
+    def binding_limit_of_pending(
         self, key: str, queue: ClusterQueue, user: document.ExplanationUser
     ) -> document.BindingLimit | None:
-        """Return the limit of the pending Workload `key` (namespace/name), ignoring the queue order.
+        """Return the limit that keeps the Workload `key` (namespace/name) pending, apart from the queue order.
 
         The result is None if the Workload fits or does not exist.
         """
@@ -122,7 +122,7 @@ class PendingExplainer:
             part["shares"] = self._fair_shares_part(queue, analysis.holders)
         limit = blockers.binding_of_refusal(analysis.decision, self._cache) or blockers.failed_check_binding(workload)
         limit = limit or blockers.requeue_binding(view, now)
-        limit = limit or blockers.pods_ready_binding(workload, self._cache, self._reader, user)
+        limit = limit or blockers.pods_ready_limit(workload, self._cache, self._reader, user)
         if limit is not None:
             case = WaitingCase(workload, view, self._changes.owner_job(workload), queues, limit)
             return {**part, "binding": limit.document(), **self._changes.fixes_part(case, user)}
@@ -187,7 +187,7 @@ class PendingExplainer:
             return None
         head_key = front_views[0].key
         name = user.name_of(head_key)
-        head_binding = self.binding_of_pending(head_key, queue, user)
+        head_binding = self.binding_limit_of_pending(head_key, queue, user)
         suffix = f"; that Workload waits: {head_binding.message}" if head_binding is not None else ""
         text = f"ClusterQueue {queue.name} is StrictFIFO, and {name} is ahead of it{suffix}"
         return document.BindingLimit(HEAD_OF_LINE, text, "Workload", name)

@@ -388,7 +388,11 @@ class EventExpiry:
 
 
 def _event_expiry_time(event: meta.Obj, now: Instant) -> Instant:
-    """Return when an Event expires; if it last occurred before its creation or far ahead, its creation counts."""
+    """Return when an Event expires: EVENT_LIFETIME after its last occurrence.
+
+    If the last occurrence is before the Event's creation, or more than EVENT_LIFETIME in the future, the time counts
+    from the creation instead.
+    """
     created_at = parse_time(event["metadata"]["creationTimestamp"])
     occurred_at = parse_time(meta.event_last_time(event) or event["metadata"]["creationTimestamp"])
     return (occurred_at if created_at <= occurred_at <= now + EVENT_LIFETIME else created_at) + EVENT_LIFETIME

@@ -529,7 +529,10 @@ class SnapshotTrial:
         return self
 
     def keep(self) -> None:
-        """Keep the changes made in this block: the enclosing trial, which is required, decides whether to undo them."""
+        """Do not undo the changes at the end of the `with` block; only for use within an outer SnapshotTrial.
+
+        The changes become part of the outer SnapshotTrial, which undoes or keeps them.
+        """
         self._is_kept = True
 
     def __exit__(

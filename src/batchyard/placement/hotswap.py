@@ -279,7 +279,11 @@ class _HotswapSearch:
         return min(candidate_claim_nodes, key=lambda option: eviction_cost(option.eviction_units), default=None)
 
     def _clear_domain(self, claim: gang.PlacementClaim, domain: Sequence[NodeInfo]) -> _ClaimNodes | None:
-        """Place a claim as if all rival units of the domain were evicted; then spare unneeded ones, costliest first."""
+        """Return nodes of a topology domain for a claim, and the evictions that this requires; None if impossible.
+
+        First, all pods are evicted tentatively that may be evicted for the claim. Then each eviction that is not needed
+        is cancelled, the costliest first.
+        """
         if not any(_may_fit_after_eviction(node, claim.leader) for node in domain):
             return None
         rival_units = sorted(

@@ -113,7 +113,7 @@ class UnschedulablePods:
         return EquivalenceKey(tuple(count_by_kind.items()), unit if is_lone_unit else "")
 
     def parked_class_key(self, unit: str) -> EquivalenceKey | None:
-        """Return the equivalence class of a parked pod or gang; None if the unit is not parked."""
+        """Return the equivalence class of an unschedulable pod or gang; None if `unit` is not unschedulable."""
         parked_unit = self._parked_units.get(unit)
         return None if parked_unit is None else parked_unit.class_key
 
@@ -283,9 +283,9 @@ class SchedulingQueue:
         self._unschedulable_pods.add(unit, pods, self._units.sort_key(pods))
 
     def record_moved_pod(self, pod: PodView, has_node: bool) -> None:
-        """Record that a pod was bound (`has_node`), terminates or was removed.
+        """Record that a pod was bound to a node (`has_node`), or that it terminates or was removed.
 
-        The pods of a partly bound gang are then scheduled one by one.
+        If only a part of a gang is bound, its other pods are scheduled one by one from then on.
         """
         if self._unschedulable_pods:
             self._moved_pods.append(pod)

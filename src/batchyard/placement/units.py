@@ -89,11 +89,11 @@ _GATED_MESSAGE: Final = "Scheduling is blocked due to non-empty scheduling gates
 _SCHEDULED: Final = "PodScheduled"
 
 
-def set_unschedulable_condition(obj: Obj, message: str, node_name: str, now: Instant) -> Obj:
+def set_unschedulable_condition(obj: Obj, message: str, nominated_node: str, now: Instant) -> Obj:
     """Return a pod with PodScheduled=False (Unschedulable), this message, and this nominated node ('' for none)."""
     old = _pod_conditions(obj)
     conditions = with_condition(old, type=_SCHEDULED, status=False, reason="Unschedulable", message=message, now=now)
-    return _with_status(obj, conditions, node_name)
+    return _with_status(obj, conditions, nominated_node)
 
 
 def set_gated_condition(obj: Obj, now: Instant) -> Obj:

@@ -529,7 +529,10 @@ def _topology_faults(
 
 
 def _has_multikueue_check(view: ClusterQueueView, checks: Mapping[str, AdmissionCheckInfo]) -> bool:
-    """With a MultiKueue check, other clusters run the Workloads, so the Topologies need not exist here."""
+    """Return whether a ClusterQueue has an existing MultiKueue admission check.
+
+    With such a check, other clusters run the Workloads, so the Topologies need not exist here.
+    """
     existing_checks = [checks[rule.name] for rule in view.check_rules if rule.name in checks]
     return any(check.controller == MULTIKUEUE_CONTROLLER_NAME for check in existing_checks)
 

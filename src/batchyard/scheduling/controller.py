@@ -188,7 +188,11 @@ class Scheduler:
         self._bypassed: dict[str, str] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Update the cache; return (CYCLE_KEY,) if a cycle or the report of a bypassed Workload may be due, else ()."""
+        """Process a watch event; return (CYCLE_KEY,) if the scheduler must be reconciled because of it, else ().
+
+        It must be reconciled if a scheduling cycle may be due, or to report a pending Workload that was not evaluated
+        because an equivalent Workload did not fit.
+        """
         self._blocked.observe(event)
         has_work = self._cache.observe(event, now) or self._blocked.may_resume
         return (CYCLE_KEY,) if self._record_bypassed_workload(event) or has_work else ()

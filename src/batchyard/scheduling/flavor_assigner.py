@@ -314,9 +314,10 @@ class FlavorAssigner:
     def _iterate_qualities(
         self, total_usages: Sequence[Usage], obstacles: Sequence[str], start: int, available_amounts: dict[int, int]
     ) -> Iterator[Sequence[GranularMode]]:
-        """Yield each flavor's quality for each resource; a flavor that the pods cannot use yields a single NO_FIT.
+        """Yield, for each flavor from number `start` on, how well each requested resource fits (its GranularMode).
 
-        This is a generator so that attributes are looked up only once for all flavors.
+        A flavor with an obstacle, which the pods cannot use, yields a single NO_FIT. This is a generator so that
+        attributes are looked up only once for all flavors.
         """
         node, oracle, may_preempt_borrowing = self.queue.node, self.oracle, self._may_preempt_while_borrowing()
         used, quota, potential_quota, borrowing_height = (

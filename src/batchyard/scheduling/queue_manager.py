@@ -251,7 +251,7 @@ class PendingQueue(PendingQueueReader):
         return True
 
     def reactivate(self, admits_namespace: Callable[[str], bool], now: Instant) -> bool:
-        """Put back in line the parked Workloads and those with an ended backoff; return whether any was moved.
+        """Requeue the inadmissible Workloads and those with an ended backoff; return whether any was requeued.
 
         Workloads whose namespace the ClusterQueue does not select (`admits_namespace`) stay as they are.
         """
@@ -504,7 +504,7 @@ class QueueManager:
             self._queues_in_line[name] = None
 
     def activate_all(self) -> None:
-        """End the pause of every cohort tree, for use after the trees were rebuilt."""
+        """Let cycles consider the Workloads of paused cohort trees again, because all trees were rebuilt."""
         self.tree_change_counts = {tree_id: count + 1 for tree_id, count in self.tree_change_counts.items()}
         for names in self._paused_trees.values():
             self._queues_in_line.update(dict.fromkeys(names))
@@ -541,7 +541,7 @@ class QueueManager:
             self._queues_in_line[name] = None
 
     def reactivate_marked(self, marked_by: Instant, may_reactivate: Callable[[str], bool] = bool) -> list[str]:
-        """Let cycles try the inadmissible Workloads of cohort trees marked at or before `marked_by`.
+        """Let cycles try the inadmissible Workloads of cohort trees that `mark_queue` marked at or before `marked_by`.
 
         Trees for whose id `may_reactivate` returns False are skipped. Return the ids of the reactivated trees.
         """

@@ -129,7 +129,7 @@ class CurrentObjects:
     previous_objects: dict[Key, Obj] = field(default_factory=dict)
 
     def get(self, key: Key) -> Obj | None:
-        """Return the object with this key, in its previous state if that is recorded; None if it does not exist."""
+        """Return the object with this key, if possible from `previous_objects`; None if it does not exist."""
         return self.previous_objects.get(key) or self.objects.get(key)
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:

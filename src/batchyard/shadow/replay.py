@@ -311,7 +311,7 @@ class EventBatch(NamedTuple):
 
 
 class ReplayOrder(NamedTuple):
-    """An order in which watch events are replayed, and when the model decides in between."""
+    """How a replay orders and groups watch events; batchyard's scheduler decides after each group."""
 
     #: Changes that arrived within this time are processed together.
     period: Duration

@@ -131,7 +131,7 @@ class SchedulerModel:
     def may_be_late(self, head: Head, since: Instant) -> bool:
         """Return whether a Workload ahead of `head` in its queue became inadmissible at or after `since`.
 
-        Then Kueue may not have tried `head` yet, because it works through a queue more slowly.
+        Then Kueue may not have tried `head` yet, because it works through a queue more slowly than this model.
         """
         return self.index.queue_manager.pending[head.queue].has_parked_predecessor(head.workload.key, since)
 

@@ -120,7 +120,7 @@ class _ChildStreams(NamedTuple):
 def launch_container(run: ShimRun, features: Features, group: CgroupPaths) -> LaunchedProcess:
     """Create a container's files and control group, and fork the process that runs its command.
 
-    OSError if a step before the fork fails. The forked process reports its own failures on the status pipe.
+    Raises OSError if a step before the fork fails. The forked process reports its own failures on the status pipe.
     """
     image_folder = run.spec["image"].get("unpacked")
     image_lock_fd = rootfs_store.lock_image(run.node, image_folder) if image_folder else None

@@ -43,7 +43,10 @@ _KILLED_EXIT_CODE = 128 + signal.SIGKILL
 
 
 def host_exec_session(node: int, features: Features, connection: socket.socket) -> None:
-    """Run the exec command that a client requests, or send the client sockets in a pod's network."""
+    """Serve one request on a connection: execute a command in a container, or send sockets of a pod's network.
+
+    `node` is the open descriptor of the node's directory.
+    """
     message, fds = state_dir.receive_fds(connection, _REQUEST_BYTES_MAX, 3)
     if not message:
         return

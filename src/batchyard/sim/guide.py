@@ -76,9 +76,10 @@ class ObservationTimes(msgspec.Struct, frozen=True):
 
 
 class GuideStep(msgspec.Struct, frozen=True, rename="camel"):
-    """A step of the guide: its folder of manifests (None: no files), its times, and the published figures."""
+    """A step of the simulated guide: its manifests, start and observation times, and the results in the guide."""
 
     name: str
+    #: None: the step applies no files.
     folder: str | None
     starts_after: str
     looks: ObservationTimes

@@ -290,7 +290,7 @@ class World:
         assert self._faulty_client is not None, "a world can crash only if created with write_faults=WriteFaults()"
         if self.platform.runner.is_stopped:
             return
-        self._faulty_client.cut()
+        self._faulty_client.crash()
         self.platform.runner.stop()
         self.kernel.call_soon(self._restart)
 

@@ -168,7 +168,7 @@ class DifferentRow(NamedTuple):
 
     @property
     def is_explained(self) -> bool:
-        """Whether a late Job or reading explains the difference."""
+        """Whether an event of the guide that was late on the live platform explains the difference."""
         return self.reason != UNEXPLAINED_REASON
 
 

@@ -326,7 +326,10 @@ class TraceRequest:
 
 
 def run_trace(trace_request: TraceRequest, request: SimulateRequest) -> None:
-    """Replay a cluster trace, or fill its nodes, and print a report; exit with 1 on failure."""
+    """Simulate a cluster trace, and print a report; exit with 1 on failure.
+
+    The trace is replayed, or if `fill` is set, its pods arrive until they request that fraction of all GPUs.
+    """
     trace = _read_trace_or_exit(trace_request.folder, trace_request.load)
     policy = trace_request.gpu_placement
     if policy is not None:

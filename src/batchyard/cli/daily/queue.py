@@ -125,7 +125,7 @@ async def read_line(client: ClusterClient, sources: LineSources, cluster_queue: 
             jobs = [_pending_job(item, sources) for item in local_items]
             return QueueLine(cluster_queue, jobs, note, is_complete=False)
     note = f"{pending.problem}: the order is estimated from priority and age"
-    jobs = list(estimated_line(sources, cluster_queue))
+    jobs = list(estimate_queue_order(sources, cluster_queue))
     return QueueLine(cluster_queue, jobs, note, is_complete=not pending.is_forbidden)
 
 
@@ -167,7 +167,7 @@ def _requests_of(entry: JobEntry | None) -> str:
     return "" if entry is None or entry.workload is None else format_requests(entry.workload)
 
 
-def estimated_line(sources: LineSources, cluster_queue: str) -> Iterator[PendingJob]:
+def estimate_queue_order(sources: LineSources, cluster_queue: str) -> Iterator[PendingJob]:
     """Yield the pending jobs of a ClusterQueue, by priority and then by queueing time, as Kueue does by default."""
     queued_views = []
     for entry in sources.entries.values():

@@ -246,7 +246,7 @@ class ViewState:
     has_quit: bool = False
 
     def after_key(self, key: str) -> "ViewState":
-        """Return the choices after the user presses a key of `parse_keys`."""
+        """Return the view state after a key press; `key` is a result of `parse_keys`."""
         if self.is_typing:
             return self._after_typed_key(key)
         match key:

@@ -393,7 +393,10 @@ def _has_manual_selector(job: meta.Obj) -> bool:
 
 
 def _candidate_job_names(pod: meta.Obj) -> Iterable[str]:
-    """Return the names that index an orphan pod: its job-name label, if any, and '' for Jobs with manual selectors."""
+    """Return the names under which OrphanPodIndex keeps a pod: its job-name label, if any, and ''.
+
+    A Job with a manual selector may select any pod, so it is found under ''.
+    """
     name = meta.label(pod, well_known.JOB_NAME)
     return ("",) if name is None else (name, "")
 

@@ -43,10 +43,10 @@ def pod_fields_of(pod: Obj, addresses: Sequence[str], reader: Reader) -> PodFiel
 
 
 def field_value_for_variable(pod_fields: PodFields, path: str) -> str:
-    """Return the value of a variable's `fieldRef` with the field path `path`.
+    """Return the value of an environment variable whose `fieldRef` has the field path `path`.
 
-    A pod without its own network has the IP addresses of its node; '' if they are unknown. InputError if the path is
-    not supported, or if the path is `status.hostIP` or `status.hostIPs` and the node has no IP address.
+    A pod without its own network has the IP addresses of its node; '' if they are unknown. Raises InputError if the
+    path is not supported, or if the path is `status.hostIP` or `status.hostIPs` and the node has no IP address.
     """
     spec: Mapping[str, Any] = pod_fields.pod["spec"]
     match path:

@@ -212,8 +212,8 @@ class LocalKubelet:
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """Index a changed pod or Run object; return the keys of the pods to reconcile.
 
-        These are a changed pod of this node, or the pod of a changed Run object. For a ConfigMap or Secret, these are
-        the pods in its namespace that cannot start. Changes that require no action, such as the kubelet's own stop
+        For an event of a pod on this node, this is the pod; for a Run object, its pod; for a ConfigMap or Secret, the
+        pods in its namespace that cannot start. Changes that require no action, such as the kubelet's own stop
         requests, give no key.
         """
         key = event.key

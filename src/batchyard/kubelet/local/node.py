@@ -163,8 +163,8 @@ def allocate_devices(
 ) -> Allocation:
     """Return the devices of `resource` for each container of a pod that requests some.
 
-    `healthy_devices` are those of the machine, `allocations` the current assignments by pod uid. InputError if too few
-    are free, or if the pod's own current assignment is no longer valid.
+    `healthy_devices` are those of the machine, `allocations` the current assignments by pod uid. Raises InputError if
+    too few devices are free, or if the pod's own current assignment is no longer valid.
     """
     uid: str = pod["metadata"]["uid"]
     own_allocation = allocations.get(uid, {})

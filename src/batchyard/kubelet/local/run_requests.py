@@ -60,7 +60,7 @@ _PORT_MAX: Final = 65535
 def probes_of(container: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return a container's probes by kind (`startup`, `liveness`, `readiness`), with defaults and numeric ports.
 
-    ContainerError if a probe has no handler, or an unknown or invalid port.
+    Raises ContainerError if a probe has no handler, or an unknown or invalid port.
     """
     probes = {name: container[field] for field, name in _PROBE_NAMES_BY_FIELD.items() if container.get(field)}
     for name, probe in probes.items():
@@ -187,7 +187,10 @@ def build_container_run(
     settings: NodeSettings,
     reader: Reader,
 ) -> ContainerRunSpec:
-    """Return the spec of a container's start number `attempt` (from 0). ContainerError if it cannot be created."""
+    """Return the spec of a container's start number `attempt` (from 0).
+
+    Raises ContainerError if the container cannot be created.
+    """
     name: str = container["name"]
     resolved_image = inputs.resolved_image or ResolvedImage(
         find_image_mapping(container.get("image") or "", settings.images), {}
@@ -209,7 +212,7 @@ def build_container_run(
         "stdin": bool(container.get("stdin")),
         "stdinOnce": bool(container.get("stdinOnce")),
         "tty": bool(container.get("tty")),
-        "mounts": [*_image_mounts(resolved_image.mapping), *(mount.row() for mount in mounts)],
+        "mounts": [*_image_mounts(resolved_image.mapping), *(mount.to_spec() for mount in mounts)],
         "readOnlyRoot": bool(security_context.get("readOnlyRootFilesystem")),
         **_resource_amounts(pod, container, settings.processes_max),
         "seccomp": seccomp_profile,

@@ -41,8 +41,8 @@ def containers_of(pod: Obj) -> list[Mapping[str, Any]]:
 def user_of(pod: Obj, container: Mapping[str, Any], default_user: ContainerUser) -> dict[str, int] | None:
     """Return the ids under which a container runs, such as `{"uid": 1000, "gid": 1000}`; None if unset.
 
-    None means that the container runs as `default_user`. ContainerError if the user would be root despite runAsNonRoot.
-    Volume files belong to the container's user, so membership in the fsGroup is not needed.
+    None means that the container runs as `default_user`. Raises ContainerError if the user would be root despite
+    runAsNonRoot. Volume files belong to the container's user, so membership in the fsGroup is not needed.
     """
     uid, gid = _effective_setting(pod, container, "runAsUser"), _effective_setting(pod, container, "runAsGroup")
     if _effective_setting(pod, container, "runAsNonRoot"):

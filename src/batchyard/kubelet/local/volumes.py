@@ -93,7 +93,7 @@ class Mount(NamedTuple):
         """The path of the mounted file or directory: absolute on the machine, or relative to the pod's directory."""
         return posixpath.join(self.folder, self.sub_path) if self.sub_path else self.folder
 
-    def row(self, source: str | None = None) -> dict[str, Any]:
+    def to_spec(self, source: str | None = None) -> dict[str, Any]:
         """Return the mount in the format of a container's Run spec; `source` replaces the mount's own source."""
         return {"source": source or self.source, "target": self.target, "readOnly": self.read_only}
 
@@ -172,7 +172,10 @@ class VolumeSources(NamedTuple):
 
 
 def volume_plans(pod: Obj, sources: VolumeSources) -> dict[str, VolumePlan]:
-    """Return what to create for each volume of a pod, by name. VolumeError if one cannot be created."""
+    """Return a plan of what to create for each volume of a pod, by volume name.
+
+    Raises VolumeError if a volume cannot be created.
+    """
     return {volume["name"]: volume_plan(pod, volume, sources) for volume in pod["spec"].get("volumes") or ()}
 
 

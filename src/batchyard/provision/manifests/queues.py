@@ -206,7 +206,7 @@ def _resource_groups(flavors: Sequence[model.FlavorQuotas]) -> list[Mapping[str,
 
 
 def _resource_group(flavors: Sequence[model.FlavorQuotas]) -> Mapping[str, Any]:
-    """List the resources of all flavors in the order of the first flavor, as Kueue requires."""
+    """Return a resource group with these flavors; all list their resources in the same order, as Kueue requires."""
     resource_names = list(flavors[0].resources)
     flavor_entries = [
         {"name": each.name, "resources": [{"name": name, **each.resources[name]} for name in resource_names]}

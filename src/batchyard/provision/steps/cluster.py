@@ -291,7 +291,10 @@ def resume_queues_steps(connection: ClusterConnection, queues: Sequence[Queue]) 
 def _patch_marked_queues_step(
     connection: ClusterConnection, description: tuple[str, str], names: Sequence[str], patch: Mapping[str, Any]
 ) -> Iterator[PlatformStep]:
-    """Yield a step that patches those of the named ClusterQueues that have the annotation; none without names."""
+    """Yield a step that patches those of the named ClusterQueues that `destroy` has stopped.
+
+    An annotation marks these ClusterQueues. Nothing is yielded if `names` is empty.
+    """
     if not names:
         return
     is_unmarked = probe_parsers.none_match(_is_stopped_by_destroy, "stopped")

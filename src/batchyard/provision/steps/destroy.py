@@ -350,7 +350,10 @@ def _google_destroy_steps(
     manifest_parts: Sequence[ManifestPart],
     protection_step: model.PlatformStep,
 ) -> list[model.PlatformStep]:
-    """The Workloads end before Terraform runs, because Terraform does not know their nodes and disks."""
+    """Return the steps that destroy a platform on GKE, from the checks of the tools to `terraform destroy`.
+
+    The Workloads end before Terraform runs, because Terraform does not know their nodes and disks.
+    """
     google_settings = platform.google
     assert google_settings is not None, "the caller checks that the platform is on GKE"
     cluster_exists_probe = model.Probe(

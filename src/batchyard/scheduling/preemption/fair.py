@@ -119,7 +119,7 @@ def _next_fair_candidate(
 ) -> AdmittedWorkload | None:
     """Return a queue's first candidate that the strategy allows; None if there is none.
 
-    FINAL_SHARE adds the refused candidates to `skipped_candidates`; INITIAL_SHARE excludes the queue instead.
+    With FINAL_SHARE, refused candidates are added to `skipped_candidates`; with INITIAL_SHARE, the queue is excluded.
     """
     preemptor_branch, victim_branch = order.diverging_branches(queue)
     preemptor_share, victim_share = order.share(preemptor_branch), order.share(victim_branch)

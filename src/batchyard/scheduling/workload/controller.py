@@ -430,7 +430,7 @@ class WorkloadLifecycle:
         return self._index.record_cluster_queue(event)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Finish or release an orphaned Workload, or transfer its field ownership, or run the first due step."""
+        """Finish or release an orphaned Workload; otherwise transfer its field ownership, or run the first due step."""
         workload = reader.get(key)
         if workload is None:
             return ReconcileResult()

@@ -177,7 +177,7 @@ def _encode_part(part: Any) -> bytes:
 
 
 def _timed_actions(response: StreamingResponse, request: ApiRequest) -> Iterator[tuple[float, Callable[[], None]]]:
-    """Yield pairs of a delay in seconds and a function: the end of a watch, then the bookmark shortly before it."""
+    """Yield (delay in seconds, function) for the timeout of a stream, if it has one, and a keep-alive before it."""
     if not response.times_out:
         return
     stream_seconds = float(timeout_seconds(request)) or _DEFAULT_STREAM_TIMEOUT

@@ -32,7 +32,7 @@ class DefinitionsClient(Protocol):
 async def install_definitions(api_client: DefinitionsClient, kinds: Sequence[str]) -> Sequence[str]:
     """Install the CustomResourceDefinitions of those custom `kinds` for which the server returns 404.
 
-    Return a message for each. Kubernetes' own kinds are ignored.
+    Return one message for each of these kinds: success or failure. Kubernetes' own kinds are ignored.
     """
     unserved_kinds = [info for info in _installable_kinds(kinds) if not await _is_served(api_client, info)]
     return [await _install_definition(api_client, info) for info in unserved_kinds]

@@ -44,10 +44,10 @@ def touch_image(node: int, name: str) -> bool:
 def add_image(
     node: int, name: str, unpack: Callable[[str], Mapping[str, Any]], extra_metadata: Mapping[str, Any]
 ) -> None:
-    """Add an image to the store; the caller has locked the image. OSError on failure.
+    """Add an image to the store; the caller has locked the image. Raises OSError on failure.
 
     `unpack` is called with the path of an empty directory; it unpacks the image there and returns the image's metadata,
-    to which `extra_metadata` is added.
+    to which `extra_metadata` is added. `node` is the open descriptor of the node's directory.
     """
     roots_fd = _open_store(node)
     temporary_name = f"{name}{_INCOMPLETE_SUFFIX}"

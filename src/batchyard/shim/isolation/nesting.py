@@ -108,7 +108,7 @@ class _VolumeMount(NamedTuple):
 
 
 class _MountTree:
-    """The volume mounts of a container, outer ones first, with descriptors of those that contain others."""
+    """The volume mounts of a container, outer ones first, with descriptors of the mounts that contain other mounts."""
 
     def __init__(self, volume_mounts: list[_VolumeMount], run_root: str) -> None:
         self._mounts = volume_mounts

@@ -166,7 +166,10 @@ def connect_to_switch(node: int) -> SwitchConnection | None:
 
 
 def start_switch(node: int) -> SwitchConnection | None:
-    """Start a node's switch, the process that holds the pods' bridge; return a connection, or None if it failed."""
+    """Start the process that holds the bridge of the pod network; return a connection to it, or None on failure.
+
+    `node` is the open descriptor of the node's directory.
+    """
     state_dir.remove_file(node, "switch")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(state_dir.socket_address(node, "switch"))

@@ -40,7 +40,10 @@ def pod_unix_id(pod: str) -> int:
 
 
 def create_pod_user_namespace(pod: str) -> int:
-    """Create a user namespace in which root is the pod's Unix user; return its descriptor. OSError on failure."""
+    """Create a user namespace in which root is the Unix user of the pod with uid `pod`; return its descriptor.
+
+    Raises OSError on failure.
+    """
     return linux.make_user_namespace(*_format_id_maps((0, pod_unix_id(pod), 1)))
 
 

@@ -279,7 +279,7 @@ _ACTION_PARSERS: Final[Mapping[str, Callable[[Any], Action]]] = {
 
 
 class WriteFaults:
-    """Disturbances of the platform's writes: the fraction that conflicts, and a callback to crash the platform."""
+    """Rejects a fraction of the platform's writes with conflicts, and calls a hook after each accepted write."""
 
     def __init__(self, conflict_rate: float = 0.0) -> None:
         #: The minimum of `conflict_rate`, from 0 to 1, which faults of the scenario can exceed.
@@ -355,7 +355,7 @@ class FaultyClient:
             self._write_faults.count_write()
         return result
 
-    def cut(self) -> None:
+    def crash(self) -> None:
         """Simulate a crash of the platform: deliver no more events, and drop all later writes."""
         self._is_crashed = True
         for listener in self._listeners:

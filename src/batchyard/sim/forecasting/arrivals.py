@@ -41,7 +41,7 @@ class BlockBootstrap:
     __slots__ = ("_count", "_draw_count", "_names", "_position", "_seed")
 
     def __init__(self, count: int, seed: int, *names: str) -> None:
-        """`count` is the length of the history, at least 1; the seed and the names determine the sequence."""
+        """Start a walk through a history of `count` (at least 1) entries; the seed and names determine its steps."""
         self._count, self._seed, self._names = count, seed, names
         self._position = self._draw_count = 0
 

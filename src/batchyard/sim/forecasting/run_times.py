@@ -178,7 +178,8 @@ class _ObservedRun(NamedTuple):
 class RunHistory:
     """The runs of similar Workloads in the order of their starts, and of less similar Workloads with a small weight.
 
-    The wider group adds rare events, such as runs that last for days, which a few similar runs may not contain.
+    The less similar Workloads contribute rare events, such as runs that last for days, which a few similar runs may
+    lack.
     """
 
     def __init__(self, name: str, runs: Sequence[_ObservedRun], wider_runs: Sequence[_ObservedRun] = ()) -> None:

@@ -133,7 +133,7 @@ class QuotaDefinition:
         return max(0, local_amount - used) + from_parent
 
     def potential_available(self, node: str, key: QuotaKey) -> int:
-        """Return what a ClusterQueue or Cohort could use if no Workload of its cohort tree held quota."""
+        """Return the amount that a ClusterQueue or Cohort could use if no Workload of its cohort tree held quota."""
         parent, quota = self.nodes[node].parent, self.nodes[node].quotas.get(key)
         if not parent:
             return self.subtree_quota(node, key)
