@@ -555,7 +555,7 @@ def top(
     kube_context: Context = "",
     data_dir: DataDir = None,
 ) -> None:
-    """Show queues, waiting and running jobs, and nodes live. KeyNames: q, tab, arrows, / to filter, p to pause."""
+    """Show queues, waiting and running jobs, and nodes live. Keys: q, tab, arrows, / to filter, p to pause."""
     target = target_of(context, kubeconfig, kube_context, data_dir)
 
     async def show_once(client: ClusterClient) -> str:
