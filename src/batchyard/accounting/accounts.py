@@ -78,7 +78,7 @@ class CostTotals(NamedTuple):
 
 
 def round_preserving_sum(amounts: Mapping[_AmountKey, int], rounding_unit: int) -> dict[_AmountKey, int]:
-    """Return each amount as a number of `rounding_unit`, rounded so that the sum of the results is the rounded total.
+    """Return each amount in units of `rounding_unit`, rounded so that the results add up to the rounded total.
 
     The amounts with the largest remainders are rounded up, all others down. Of equal remainders, the first keys in
     sorted order are rounded up.

@@ -40,7 +40,7 @@ _REASON_BY_ACTION: Final = {NOTIFY: "Notified", DEMOTE: "Demoted", HOLD: "Held"}
 class BudgetUse(NamedTuple):
     """Usage that counts toward a Budget in its current period, the hourly rate, and the maximum further usage.
 
-    All amounts have the unit of the Budget's limit: millionths of dollars, or microseconds of accelerators.
+    All amounts have the unit of the Budget's limit: millionths of dollars, or microseconds of accelerator time.
     """
 
     spent_amount: int = 0
@@ -107,7 +107,7 @@ def is_in_dollars(budget: Obj) -> bool:
 
 
 def limit_of(budget: Obj) -> int:
-    """Return the limit of a Budget: millionths of dollars, or microseconds of accelerators."""
+    """Return a Budget's limit: millionths of dollars if it limits dollars, else microseconds of accelerator time."""
     if is_in_dollars(budget):
         return meta.parse_quantity(budget["spec"]["dollars"]) // 1000
     return meta.parse_quantity(budget["spec"].get("acceleratorHours") or 0) * HOUR // meta.NANO

@@ -279,9 +279,9 @@ class CostController:
         return ReconcileResult(writes, independent=True, requeue_at=now + _WRITE_RETRY_DELAY)
 
     def totals(self, now: Instant) -> CostTotals:
-        """Return the charges and reclassified charges since the hour from which this process resumed.
+        """Return charges and reclassified usage since the start of the hour at which this process resumed accounting.
 
-        They are summed over Workloads and flavors.
+        Accounts that differ only in Workload or flavor are summed.
         """
         accounts, reclassified_usage = (
             {key: replace(a) for key, a in totals_by_key.items()} for totals_by_key in self._totals

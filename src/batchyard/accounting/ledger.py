@@ -148,7 +148,7 @@ class CostLedger:
         return accounts, reclassified_usage
 
     def resume(self, ended_accounts: dict[AccountKey, CostAccount], reclassified_usage: _ReclassifiedUsage) -> None:
-        """Restore from a checkpoint: the accounts of the open hour, and its corrections of earlier hours."""
+        """Restore the accounts of the hour in progress, and reclassified usage of earlier hours, from a checkpoint."""
         self.ended_accounts, self.reclassified_usage = ended_accounts, reclassified_usage
         self._ended_by_team = {}
         for account_key, account in ended_accounts.items():
@@ -332,7 +332,7 @@ class CostLedger:
         self._ended_by_team.setdefault(team, {}).setdefault(queue, CostAccount()).add(account)
 
     def _charge_unused(self, machine: _Machine, now: Instant) -> None:
-        """Charge the free share up to `now`; if it is already charged beyond `now`, refund the difference."""
+        """Charge a machine's unused share up to `now`; if it is already charged beyond `now`, refund the difference."""
         duration, machine.charged_until = now - machine.charged_until, now
         self.charged_until = max(self.charged_until, now)
         unused_share = WHOLE_MACHINE - machine.occupied_parts

@@ -396,7 +396,7 @@ class CostReportRow:
 
     @property
     def total(self) -> int:
-        """The cost of the row over all uses, in cents."""
+        """The cost of the row in cents, summed over its uses, such as idle or done."""
         return sum(self.cents.values())
 
 
@@ -455,7 +455,7 @@ def unreplaced_records(records: Sequence[ParsedCostRecord]) -> Sequence[ParsedCo
 def corrected_lines(
     records: Iterable[ParsedCostRecord], chosen_records: Sequence[ParsedCostRecord]
 ) -> dict[AccountKey, RecordedAmount]:
-    """Return the summed lines of `chosen_records`, corrected by the reclassified usage in all `records`."""
+    """Return `chosen_records` summed by account, corrected by the reclassified usage that any of `records` contains."""
     lines, _ = merge_records(chosen_records)
     chosen_spans = [(each.namespace, each.begin, each.end) for each in chosen_records]
     chosen_record_ids = {id(each) for each in chosen_records}

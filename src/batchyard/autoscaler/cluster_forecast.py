@@ -47,7 +47,7 @@ class UpcomingCluster:
                 self._book_capacity(key, request)
 
     def _book_capacity(self, key: Key, request: Obj) -> None:
-        """Reserve free capacity for the pods of a ProvisioningRequest, less one for each bound pod that consumes it."""
+        """Reserve free capacity for those pods of a ProvisioningRequest for which no bound pod consumes it yet."""
         pods = requested_pods(request, self._reader)
         if pods is None:
             return

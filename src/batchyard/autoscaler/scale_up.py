@@ -475,7 +475,10 @@ class ScaleUp:
         return scale_up_options
 
     def _may_grow(self, group: NodeGroup) -> bool:
-        """Groups of queued pools grow only for ProvisioningRequests."""
+        """Return whether a node group may grow for pending pods: it is autoscaled, not queued, and has no obstacle.
+
+        Groups with queued provisioning grow only for ProvisioningRequests.
+        """
         if not group.is_autoscaled or group.provisioning == "queued":
             return False
         return not self.fleet.obstacle(group, self.limits, self.loop_context.now)

@@ -59,7 +59,7 @@ _GENERATED_NAME_LENGTH_MAX: Final = 63
 def with_server_metadata(obj: Obj, uid: str, now: Instant) -> Obj:
     """Return a new object with the metadata that the server sets; an existing uid or creation time is kept.
 
-    Marks of a deletion are removed.
+    The fields `deletionTimestamp` and `deletionGracePeriodSeconds` are removed.
     """
     given_metadata = obj["metadata"]
     metadata = {

@@ -34,7 +34,7 @@ _CONFLICT_DELAY_MAX: Final = SECOND
 class ClientDependencies:
     """The dependencies of a RestClient: event loop, real-time timers, transport, rate limit, permission to write, seed.
 
-    `may_write` returns whether writes may be sent now. The event loop and the timers may be the same in real time.
+    `may_write` returns whether writes may be sent now. If `kernel` runs in real time, `timers` may be the same object.
     """
 
     kernel: Kernel

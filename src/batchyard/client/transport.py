@@ -310,7 +310,7 @@ def failure_reason(response: HttpResponse) -> str:
 
 
 def failure_advice(response: HttpResponse) -> str:
-    """Return why a request of a command failed, and what the user can do if the cause is known."""
+    """Return why a command's request failed and, for some causes, what the user can do."""
     reason = failure_reason(response)
     if not response.code:
         return f"{reason}; check that the server runs and that the kubeconfig has its address"

@@ -227,7 +227,7 @@ _OPEN_STATES: Final = frozenset({"", "ACCEPTED"})
 
 
 class CapacityIndex:
-    """An index from watch events: machines in use, Instances without a machine, and open ResizeRequests."""
+    """An index of machines in use, Instances without a machine, and open ResizeRequests; watch events update it."""
 
     def __init__(self) -> None:
         self._key_by_instance: dict[str, CapacityKey] = {}

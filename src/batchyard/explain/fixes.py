@@ -70,8 +70,8 @@ class _Correction(NamedTuple):
     workload: Obj | None = None
 
 
-class CorrectedQueue(NamedTuple):
-    """A Workload and the objects that it needs, as corrected, with the text and the patches of the corrections."""
+class QueueCorrection(NamedTuple):
+    """One way to correct all errors of a Workload and its queue: the corrected objects, the text and the patches."""
 
     workload: Obj
     objects: CorrectedObjects
@@ -79,7 +79,7 @@ class CorrectedQueue(NamedTuple):
     patches: Sequence[Patch]
 
 
-def correct_queue(case: WaitingCase, cache: SchedulerCache) -> Sequence[CorrectedQueue]:
+def correct_queue(case: WaitingCase, cache: SchedulerCache) -> Sequence[QueueCorrection]:
     """Return the Workload and its queue with all errors corrected; empty if there are none or patches do not suffice.
 
     A cycle of Cohorts can be corrected in several places: then there is one result for each.
@@ -92,20 +92,20 @@ def correct_queue(case: WaitingCase, cache: SchedulerCache) -> Sequence[Correcte
         alternatives = [corrections] if corrections else []
     else:
         alternatives = [[*corrections, each] for each in _cycle_corrections(queue.view.cohort, cache.snapshot)]
-    corrected_queues = [_apply_corrections(case.workload, queue.view, each) for each in alternatives]
-    return [each for each in corrected_queues if _is_ready(each.objects, cache)]
+    queue_corrections = [_apply_corrections(case.workload, queue.view, each) for each in alternatives]
+    return [each for each in queue_corrections if _is_ready(each.objects, cache)]
 
 
 def _is_ready(objects: CorrectedObjects, cache: SchedulerCache) -> bool:
     return cache.readiness_of_view(objects.queue, objects.flavors).active
 
 
-def _apply_corrections(workload: Obj, view: ClusterQueueView, corrections: Sequence[_Correction]) -> CorrectedQueue:
+def _apply_corrections(workload: Obj, view: ClusterQueueView, corrections: Sequence[_Correction]) -> QueueCorrection:
     objects = CorrectedObjects(view)
     for correction in corrections:
         objects, workload = correction.correct(objects), correction.workload or workload
     text = "; ".join(each.text for each in corrections)
-    return CorrectedQueue(workload, objects, text, [each.patch for each in corrections])
+    return QueueCorrection(workload, objects, text, [each.patch for each in corrections])
 
 
 def remedy_of(case: WaitingCase, cache: SchedulerCache) -> str:

@@ -378,7 +378,7 @@ class Configuration:
         return self._latest_manifests.get(Key(kind, namespace, name))
 
     def has_kind(self, kind: str) -> bool:
-        """Return whether the manifests contain objects of a kind; rules then assume that no others exist."""
+        """Return whether the manifests contain objects of a kind; if so, rules assume that they contain all of them."""
         return kind in self._manifests_by_kind
 
     def latest_versions(self, kind: str) -> list[Manifest]:
@@ -494,10 +494,10 @@ class Configuration:
         )
 
     def can_create_pools_for(self, name: str) -> bool:
-        """Return whether node auto-provisioning is enabled and can create node pools for a flavor.
+        """Return whether node auto-provisioning can create node pools for the flavor `name`; False if it is disabled.
 
-        If eligible jobs exist, return whether a pool can be created for a pod of at least one of them. Otherwise,
-        return True if no machine has the flavor's labels yet, or if the flavor has a taint for each of its labels.
+        If jobs can use the flavor, it must be able to create a pool for a pod of at least one of them. Otherwise, no
+        machine may have the flavor's labels yet, or the flavor must have a taint for each of its labels.
         """
         can_create_pools = self._can_create_pools_for.get(name)
         if can_create_pools is None:

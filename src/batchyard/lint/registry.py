@@ -385,7 +385,8 @@ def lint_manifests(
 ) -> LintReport:
     """Check parsed manifests with the lint rules named in `rules` (all if empty) and return a report.
 
-    `state_names` are the names of the sources that are cluster states; all Namespaces of objects in them exist.
+    `state_names` are the names of the sources that are cluster states. The Namespaces of objects in these sources count
+    as existing, even without manifests.
     """
     doc_repairs = [(doc, repair) for doc in manifests.invalid_documents if (repair := repair_manifest(doc.value))]
     repairs = [Manifest(obj, doc.source, doc.document, doc.item_path) for doc, (_, obj) in doc_repairs]

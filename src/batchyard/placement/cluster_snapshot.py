@@ -167,7 +167,7 @@ class NodeShortages:
 
 
 class CandidateNodesCache:
-    """LRU cache of static filter results by a pod's node rules; of candidates and shortages by its requirements."""
+    """LRU cache of static filter results by node rules, and of candidate nodes and shortages by pod requirements."""
 
     def __init__(
         self, nodes: Mapping[str, NodeInfo], node_changes: NodeGenerations, property_changes: NodeGenerations

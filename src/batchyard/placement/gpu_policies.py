@@ -32,7 +32,10 @@ class GpuPolicyName(StrEnum):
 
 
 class ExpectedPod(NamedTuple):
-    """The requests of expected pods, in thousandths; `models` are the allowed GPU models, all if empty."""
+    """What an expected pod requests: millicores, thousandths of a GPU, and one of some GPU models.
+
+    Empty `models` allow every GPU model.
+    """
 
     cpu: int
     gpu_milli: int
@@ -77,7 +80,7 @@ NodeScoring: TypeAlias = AutoscalingProfile | GpuPolicy
 
 
 def make_gpu_policy(placement: GpuPlacement, draw_below: DrawBelow) -> GpuPolicy:
-    """Return the policy of `placement`; only GpuPolicyName.RANDOM uses `draw_below`."""
+    """Return the GPU placement policy that `placement` names; only GpuPolicyName.RANDOM uses `draw_below`."""
     largest_node = placement.largest_node
     match placement.policy:
         case GpuPolicyName.RANDOM:
@@ -178,7 +181,10 @@ _SCORE_SCALE: Final = 1000
 
 
 class _UsableShares:
-    """The fractions of expected pods with a limited cpu request that can use free GPUs of a node."""
+    """The fractions of expected pods that can use free GPUs of a node, by the free amount.
+
+    `fraction_by_pod` contains only the pods that the node's GPU model and free cpu suit.
+    """
 
     def __init__(self, fraction_by_pod: Mapping[ExpectedPod, float]) -> None:
         self._on_one_gpu = {pod: f for pod, f in fraction_by_pod.items() if 0 < pod.gpu_milli <= WHOLE_GPU}

@@ -190,8 +190,8 @@ class UnschedulablePods:
             dict.fromkeys([*helped_units, *[(self._parked_units[unit].sort_key, unit) for unit in affected_units]])
         )
 
-    def is_still_helped(self, unit: str) -> bool:
-        """Return whether a pod or gang may still fit the changed nodes, now that earlier ones were placed there."""
+    def may_fit_changed_nodes(self, unit: str) -> bool:
+        """Return whether a pod or gang may fit the changed nodes, on which earlier pods may have been placed since."""
         class_key = self._parked_units[unit].class_key
         return bool(class_key.lone_unit) or self._is_helped(self._classes[class_key], self._changed_nodes)
 
@@ -340,7 +340,9 @@ class SchedulingQueue:
         while self._heap:
             _, unit = heappop(self._heap)
             class_key = self._unschedulable_pods.parked_class_key(unit)
-            if unit in self._active_units or (class_key is not None and self._unschedulable_pods.is_still_helped(unit)):
+            if unit in self._active_units or (
+                class_key is not None and self._unschedulable_pods.may_fit_changed_nodes(unit)
+            ):
                 self._last_unit = unit, class_key
                 self._activate_unit(unit)
                 return self._units.pods(unit)

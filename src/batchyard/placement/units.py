@@ -104,7 +104,7 @@ def set_gated_condition(obj: Obj, now: Instant) -> Obj:
 
 
 def set_placed(obj: Obj, now: Instant) -> Obj:
-    """Return a bound pod without a nominated node; its PodScheduled condition, if it has one, is True."""
+    """Return a bound pod with its nominated node removed, and with its PodScheduled condition, if any, set to True."""
     scheduled_condition = {"type": _SCHEDULED, "status": "True", "lastTransitionTime": format_time(now)}
     conditions = [
         scheduled_condition if condition["type"] == _SCHEDULED and condition["status"] != "True" else condition

@@ -176,7 +176,7 @@ class ResourceGroupRequest:
         self._assignment_cache: dict[tuple[int, ...], FlavorAssignment] = {}
 
     def assignment_for(self, flavor_index: int, last_tried: int, qualities: Sequence[GranularMode]) -> FlavorAssignment:
-        """Return the assignment of the flavor at `flavor_index`, given its quality for each resource; it is cached.
+        """Return the cached assignment of the flavor at `flavor_index`; `qualities` are its modes for each resource.
 
         `last_tried` is the index of the last flavor that the search considered.
         """

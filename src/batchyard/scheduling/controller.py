@@ -45,7 +45,7 @@ class CycleObserver(Protocol):
     def begin(self) -> None:
         """Handle the start of a scheduling cycle."""
 
-    def decide(self) -> None:
+    def end_decisions(self) -> None:
         """Handle the end of a cycle's decision stage; after this call, the scheduler writes the decisions."""
 
     def end(self, cycle: Cycle, decisions: Sequence[Decision]) -> None:
@@ -58,7 +58,7 @@ class NoCycleObserver:
     def begin(self) -> None:
         """Ignore the start of a scheduling cycle."""
 
-    def decide(self) -> None:
+    def end_decisions(self) -> None:
         """Ignore the end of a scheduling cycle's decision stage."""
 
     def end(self, cycle: Cycle, decisions: Sequence[Decision]) -> None:
@@ -222,7 +222,7 @@ class Scheduler:
         self._observer.begin()
         cycle = Cycle(self._cache.snapshot, self._policy, self._cache.namespaces, self._number)
         decisions = cycle.run(self._blocked.first_heads(heads))
-        self._observer.decide()
+        self._observer.end_decisions()
         self._apply_decisions(decisions, reader, now, outcome)
         self._observer.end(cycle, decisions)
         return outcome

@@ -73,7 +73,7 @@ def fair_order(entries: Sequence[EntryT], snapshot: Snapshot) -> Iterator[EntryT
 
 
 class _Tournament(Generic[EntryT]):
-    """Orders the Workloads of one cohort tree, at most one per queue, by the shares that result from admission."""
+    """Orders Workloads of one cohort tree, at most one per queue, for fair sharing: by weighted share if admitted."""
 
     def __init__(self, entries: Sequence[EntryT], snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -427,7 +427,7 @@ TreeHoldings: TypeAlias = tuple[tuple[str, quota.Usage], ...]
 
 
 class PreemptionStep(NamedTuple):
-    """One preemption of a loop: the keys of the preemptor and the victim, and the Preempted reason."""
+    """One preemption in a loop: the keys of preemptor and victim, and the reason of the Preempted condition."""
 
     preemptor: str
     victim: str

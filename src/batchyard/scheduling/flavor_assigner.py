@@ -60,8 +60,8 @@ class PodSetAssignment:
     def rejections(self) -> tuple[RejectionReason, ...]:
         """Why flavors were rejected for the pod set.
 
-        If a resource group has no suitable flavor, only its reasons are returned. Otherwise, if the ClusterQueue does
-        not cover a resource, only that is returned.
+        If a resource group has no suitable flavor, only the reasons of this group are returned. Otherwise, if the
+        ClusterQueue does not cover a requested resource, only this reason is returned.
         """
         if self.scans and self.scans[-1].selected_assignment is cluster_queue.NO_FLAVOR_ASSIGNMENT:
             return tuple(self.scans[-1].rejections)

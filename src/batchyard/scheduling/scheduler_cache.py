@@ -337,7 +337,10 @@ class SchedulerCache:
         *,
         is_reactivated_externally: bool = False,
     ) -> None:
-        """Create an empty cache; `view_of` parses a Workload, including the `queued` time for the queue order."""
+        """Create an empty cache; `view_of` parses a Workload, including the `queued` time for the queue order.
+
+        With `is_reactivated_externally` and a batch period, another component must requeue inadmissible Workloads.
+        """
         self.snapshot = Snapshot()
         #: Labels by namespace.
         self.namespaces: dict[str, Mapping[str, str]] = {}

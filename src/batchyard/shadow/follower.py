@@ -191,7 +191,10 @@ class TreeFollower:
         report_divergence: Callable[[Divergence], None],
         has_arrived: Callable[[Instant], bool],
     ) -> None:
-        """`has_arrived` reports whether the shadow has received all watch events up to a time."""
+        """Create a follower without objects, which passes its findings to `report_divergence`.
+
+        `has_arrived` returns whether the shadow has received all watch events up to a time.
+        """
         self._settings = settings
         self._replay = DivergenceDetector(policy, settings)
         self._report = report_divergence
@@ -247,7 +250,7 @@ class TreeFollower:
 
     @property
     def is_agreed(self) -> bool:
-        """Whether all watch events of this cohort tree are processed, and Kueue made all decisions of batchyard."""
+        """Whether all watch events of this cohort tree are processed, and Kueue has made each decision of batchyard."""
         return self._replay.is_agreed
 
     def reset(self, events: Sequence[WatchEvent], missed_decisions: Mapping[str, Signature], now: Instant) -> None:

@@ -55,7 +55,7 @@ class SchedulerModel:
     # Input.
 
     def apply_event(self, event: WatchEvent, arrived_at: Instant) -> None:
-        """Process a watch event in batchyard's scheduler; Kueue's batching time for it starts at `arrived_at`."""
+        """Process a watch event in batchyard's scheduler; Kueue's requeue batch period starts at `arrived_at`."""
         is_workload = event.key.kind == scheme.WORKLOAD
         namespace_objects = self._objects.setdefault(event.key.namespace if is_workload else "", {})
         old_event = namespace_objects.pop(event.key, None)
@@ -323,9 +323,10 @@ class ShadowSettings(NamedTuple):
     blocked_periods: BlockedPeriods | None = None
 
     def wait_start(self, start_time: Instant, now: Instant) -> Instant:
-        """Return from when the delay of Kueue's action counts, if the action was expected at `start_time`.
+        """Return the instant from which Kueue's delay is measured, for an action that was expected at `start_time`.
 
-        That is `start_time`, or the end of the last blockAdmission period if that is later; `now` while one lasts.
+        That is `start_time`, or the end of the last period in which Kueue waited for ready pods (blockAdmission) if
+        that end is later. During such a period, it is `now` (or `start_time` if later).
         """
         return start_time if self.blocked_periods is None else self.blocked_periods.wait_start(start_time, now)
 

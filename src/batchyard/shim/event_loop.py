@@ -84,7 +84,8 @@ class ShimEventLoop:
 def run_shim(node: int, path: str, supervise: Callable[[ShimRun], None]) -> NoReturn:
     """In a forked child: claim the run (container, sandbox or image pull) at `path`, supervise it, and exit.
 
-    If it cannot be claimed, exit at once.
+    If the run cannot be claimed, exit at once. `path` is relative to the node's directory, of which `node` is an open
+    descriptor.
     """
 
     def supervise_claimed_run() -> None:

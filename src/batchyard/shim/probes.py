@@ -215,7 +215,10 @@ def _run_grpc_check(host: str, port: int, service: str, timeout: float | None) -
 
 
 def _run_http_check(http_get: Mapping[str, Any], address: str, timeout: float | None) -> ProbeOutcome:
-    """Run an httpGet probe or hook. It follows redirects to the same host; others count as success, with a warning."""
+    """Run an httpGet probe or hook, and follow redirects to the same host.
+
+    A redirect to another host counts as success, with a warning.
+    """
     host, port = http_get.get("host") or address, int(http_get["port"])
     scheme, path = (http_get.get("scheme") or "HTTP").lower(), "/" + (http_get.get("path") or "").removeprefix("/")
     deadline = None if timeout is None else linux.monotonic() + timeout

@@ -175,7 +175,11 @@ class FillRun:
 
 
 def _fill_points(fill: TraceFill, fleet_points: Sequence[FleetPoint]) -> list[FillPoint]:
-    """Return the last observed point of each whole percent of requested GPUs; pod number i arrives after i seconds."""
+    """Return the state at each percentage of all GPUs that the arrived pods request, rounded up to whole percents.
+
+    Of several states with the same percentage, the last one is returned. One pod arrives per second, so
+    `fleet_points[i]` is the state after the arrival of i pods.
+    """
     requested_milli = [0, *accumulate(pod.shape.gpu_milli for pod in fill.arriving_pods)]
     points_by_percent: dict[int, FillPoint] = {}
     for requested, observed in zip(requested_milli, fleet_points, strict=False):

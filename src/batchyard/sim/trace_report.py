@@ -226,7 +226,7 @@ _AVAILABLE_TEXT: Final = " nodes are available: "
 
 @dataclass(frozen=True, slots=True)
 class PodCounts:
-    """The numbers of pods that were placed here (in the simulation) and there (in the recorded trace)."""
+    """The numbers of pods that were placed in the simulation (`here`) and in the recorded trace (`there`)."""
 
     total: int
     placed_here: int
@@ -300,7 +300,10 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Fragmentation:
-    """The fraction of free GPUs that pods like the trace's cannot use: mean, peak (after `peak_at` s), lower bound."""
+    """The fraction of free GPUs that pods like those of the trace cannot use: mean, peak and lower bound.
+
+    `peak_at` is the time of the peak, in seconds after the start.
+    """
 
     mean: float
     peak: float

@@ -122,7 +122,7 @@ def compare(start: RunStart, change: PlannedChange, horizon: Duration | None = N
     Without `horizon`, each ends at the scenario's horizon, or when no more events are scheduled.
     """
     if change.kueue is not None and change.kueue != start.scenario.kueue and start.state is None:
-        start = _start_at_moment(start, seed)
+        start = _run_until_start(start, seed)
     return Comparison(simulate_start(start, None, horizon, seed), simulate_start(start, change, horizon, seed))
 
 
@@ -168,10 +168,11 @@ def _merge_steps(steps: Iterable[ScenarioStep]) -> list[ScenarioStep]:
     return [step_by_moment[at] for at in sorted(step_by_moment)]
 
 
-def _start_at_moment(start: RunStart, seed: int) -> RunStart:
-    """Simulate a scenario until `start.at`; return a start with that state, and with the later steps and faults.
+def _run_until_start(start: RunStart, seed: int) -> RunStart:
+    """Simulate a scenario until `start.at`; return a RunStart with the state reached and the remaining scenario.
 
-    Faults that last at `start.at` are in the state, and end at their time.
+    The remaining scenario has only the later steps and faults. Faults in effect at `start.at` are part of the state,
+    and end at their original time.
     """
     scenario = start.scenario
     world = World(scenario, seed=seed)

@@ -210,7 +210,7 @@ def changes_reader(store: "Store") -> Callable[[int], Sequence[WatchEvent] | Non
 
 
 class Store:
-    """The objects of all kinds by key, with optimistic concurrency (resourceVersion) and a log of all changes."""
+    """The objects of all kinds by key, with optimistic concurrency (resourceVersion) and a log of recent changes."""
 
     __slots__ = ("_copies", "_listings", "_log")
 

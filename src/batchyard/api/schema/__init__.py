@@ -252,9 +252,10 @@ class _Completion:
         return string_or_boolean_violation(visitor, value)
 
     def complete_object(self, value: Mapping[str, Any], changed_fields: Mapping[str, Any]) -> Any:
-        """Return the object with default values, or its violations.
+        """Return an object with default values added, or the violations of its schema.
 
-        `changed_fields` are the results of the fields' visitors that differ from the fields' values.
+        `changed_fields` holds, by field name, the validation results that differ from the fields in `value`: a new
+        value, violations, or `_REMOVED_VALUE`.
         """
         flaws, new = SchemaViolations(), {**value, **changed_fields}
         for name, result in changed_fields.items():
@@ -556,9 +557,9 @@ def fill_defaults(type_name: str, value: Any) -> Any:
 
 
 @cache
-def semantic_equality(constant: str) -> SemanticEquality:
-    """Return the SemanticEquality that compares values of the types of a kind in its storage version."""
-    served_kind = kind_info(constant)
+def semantic_equality(kind: str) -> SemanticEquality:
+    """Return the SemanticEquality for values from objects of a kind, by the schema of its storage version."""
+    served_kind = kind_info(kind)
     return SemanticEquality(load_scope_for_kind(served_kind, served_kind.storage_version), fill_defaults)
 
 

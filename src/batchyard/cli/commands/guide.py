@@ -48,7 +48,7 @@ class PlayedGuide(Protocol):
         """The virtual time at which the guide's run began."""
 
     def now(self) -> Instant:
-        """Return the virtual time of a simulation, or that of the latest reading of a live platform."""
+        """Return the virtual time: the current one of a simulation, that of the last read of a live platform."""
 
     def objects(self, kind: str) -> Sequence[Obj]:
         """Return all objects of a kind as of `now()`."""

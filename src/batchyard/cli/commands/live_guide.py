@@ -312,7 +312,7 @@ class LiveGuide:
             yield GuideObservation(step, now, queues, self._last_reading.now, self.objects(scheme.NODE))
 
     def now(self) -> Instant:
-        """Return the virtual time of the latest reading of the nodes."""
+        """Return the virtual time at which the nodes were last read."""
         return self._last_reading.now
 
     def objects(self, kind: str) -> Sequence[Obj]:
@@ -428,7 +428,7 @@ class LiveGuide:
         return instant
 
     def _wait_for_moment(self, instant: Instant) -> GuideMoment:
-        """Wait for a virtual time; if the clock runs on, the returned moment can be later."""
+        """Wait until the virtual time `instant`; the returned moment can be later if the clock does not stop there."""
         if self._stops_clock:
             self._request(CLOCK_PATH, {"until": instant})
         while (moment := self._current_moment()).now < instant:

@@ -216,7 +216,7 @@ COST_ROWS_MAX: Final = 200
 
 
 def costs_document(inputs: ViewInputs, access: NamespaceAccess, _query: Query) -> ViewJson:
-    """Return the document of the cost page, limited to what the user may list; `kept` is false if it has no costs."""
+    """Return the document of the cost page with costs that the user may list; `{"kept": false}` if there are none."""
     if inputs.costs is not None:
         cost_statement = inputs.costs
         cost_tables = [

@@ -66,7 +66,7 @@ def field_value_for_variable(pod_fields: PodFields, path: str) -> str:
 
 
 def field_value_for_file(pod: Obj, path: str) -> str:
-    """Return the value of the metadata field `path` for a downward API file. InputError if `path` is unsupported."""
+    """Return the value of the metadata field `path` for a downward API file. Raises InputError for other paths."""
     metadata: Mapping[str, Any] = pod["metadata"]
     field_path, subscript = _split_field_path(path)
     if subscript is not None:

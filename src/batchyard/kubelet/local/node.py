@@ -195,9 +195,10 @@ def allocate_devices(
 
 
 def gpu_devices(gpus: Sequence[Gpu]) -> ContainerDevices:
-    """Return the device files and variables for a container with these GPUs; without GPUs, variables that hide all.
+    """Return the device files and environment variables of a container with these GPUs.
 
-    The variables name GPUs by uuid, because indices differ in a container that sees only its own GPUs.
+    Without GPUs, the variables hide all GPUs. They name GPUs by uuid, because indices differ in a container that
+    sees only its own GPUs.
     """
     if not gpus:
         return ContainerDevices((), {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"})

@@ -92,7 +92,10 @@ def shared_group(pod: Obj) -> int | None:
 
 
 def _reject_root(pod: Obj, container: Mapping[str, Any], uid: int | None, default_user: str) -> None:
-    """Raise ContainerError if a container would run as root; `default_user` is the user's uid or name without `uid`."""
+    """Raise ContainerError if a container would run as root.
+
+    `uid` is its runAsUser. If that is None, the container runs as `default_user`, a uid or a name.
+    """
     owner = f"(pod: {quote_pod_name(pod)}, container: {container['name']})"
     if uid == 0:
         raise ContainerError(CONFIG_ERROR, f"container's runAsUser breaks non-root policy {owner}")

@@ -195,7 +195,7 @@ def _plan_without_contents(volume: Mapping[str, Any], host_paths: Sequence[str])
 
 
 def volume_plan(pod: Obj, volume: Mapping[str, Any], sources: VolumeSources) -> VolumePlan:
-    """Return what to create for one volume. VolumeError if it cannot be created or its type is not supported."""
+    """Return what to create for one volume. Raises VolumeError if that is impossible or its type is not supported."""
     name: str = volume["name"]
     try:
         return _build_plan(pod, volume, sources)

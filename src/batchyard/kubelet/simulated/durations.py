@@ -388,9 +388,9 @@ class BareWorkloads:
 
 
 def named_runtime(cluster: meta.Obj | None, names: Sequence[str]) -> Duration | None:
-    """Return the run time in the Cluster's first row for jobs that matches one of `names`, or None.
+    """Return the run time of the Cluster's first entry in `spec.runtimes.jobs` that matches any of `names`, or None.
 
-    A name is `namespace/name`.
+    Each of `names` has the form `namespace/name`.
     """
     for entry in _cluster_runtimes(cluster).get("jobs") or ():
         if _matches_pattern(entry["names"], names):

@@ -421,7 +421,7 @@ def _full_container_name(pod: Obj) -> str:
 
 
 def container_delays_of(cluster: Obj | None, seed: int) -> ContainerDelays:
-    """Return the start delays that a Cluster configures, 0 without a Cluster, and the default stop time."""
+    """Return containers' start delays as a Cluster configures them (0 without a Cluster), and the default stop time."""
     return ContainerDelays() if cluster is None else ContainerDelays(_start_delay(cluster, seed))
 
 

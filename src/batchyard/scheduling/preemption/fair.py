@@ -63,7 +63,7 @@ def is_fair_victim(
 
 
 def _is_within_nominal_quota(context: PreemptionContext) -> bool:
-    """Return whether the preemptor's queue stays within its own quota; the snapshot must include the new Workload."""
+    """Return whether the preemptor's queue is within its nominal quota; the snapshot must include the preemptor."""
     return not any(is_borrowing_with(context.queue.node, fr, 0) for fr in context.contested_frs)
 
 

@@ -390,7 +390,10 @@ class _LocalSession:
 
 
 class LocalExecSession(_LocalSession):
-    """An exec session: runs a command in a container. `path` is the container run's folder, relative to `node`."""
+    """An exec session, which runs a command in a container of this machine.
+
+    `node` is the node's folder, and `path` the folder of the container run, relative to `node`.
+    """
 
     def __init__(self, node: Path, path: Path, command: Sequence[str], streams: Streams, client: SessionClient) -> None:
         super().__init__(node / SESSIONS_SOCKET, streams, client, _EXEC_ERROR_PREFIX)

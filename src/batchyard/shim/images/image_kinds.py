@@ -26,7 +26,7 @@ def is_run_by_engine(image: Mapping[str, Any]) -> bool:
 
 
 def root_filesystem(image: Mapping[str, Any], node: str) -> str:
-    """Return the path of an image's root filesystem, or '' if it has none; `node` is the path of the node directory."""
+    """Return the path of an image's root filesystem, or '' if it has none; `node` is the node's directory."""
     return rootfs_store.root_path(node, image["unpacked"]) if "unpacked" in image else image.get("root") or ""
 
 

@@ -289,7 +289,10 @@ def is_image_pull(path: str) -> bool:
 
 
 def may_have_left_container(node: int, path: str) -> bool:
-    """Return whether the container start at `path` may have left a podman container because its shim was killed."""
+    """Return whether a container start may have left a podman container because its shim was killed.
+
+    `path` is the directory of the start, relative to the node's directory, of which `node` is an open descriptor.
+    """
     with suppress(OSError):
         run_fd = state_dir.open_folder(path, node)
         spec, state = (state_dir.read_json(run_fd, name) or {} for name in ("spec.json", "state.json"))
@@ -300,7 +303,10 @@ def may_have_left_container(node: int, path: str) -> bool:
 
 
 def remove_unsupervised_containers(node: int, engine: ContainerEngine) -> None:
-    """Remove an engine's containers that belong to this node and that no shim supervises."""
+    """Remove an engine's containers that belong to this node and that no shim supervises.
+
+    `node` is an open descriptor of the node's directory.
+    """
     run_containers = engine.list_containers()
     engine.remove_containers(*(name for path, name in run_containers.items() if not _is_supervised(node, path)))
 

@@ -67,7 +67,10 @@ def add_image(
 
 
 def lock_image(node: int, name: str) -> int:
-    """Lock an unpacked image against removal until the returned descriptor is closed. OSError if it was removed."""
+    """Lock an unpacked image against removal until the returned descriptor is closed.
+
+    `node` is an open descriptor of the node's directory. Raises OSError if the image was removed.
+    """
     with suppress(FileNotFoundError):
         lock_fd = os.open(f"{STORE_FOLDER}/{name}/lock", os.O_RDWR, dir_fd=node)
         fcntl.flock(lock_fd, fcntl.LOCK_SH)

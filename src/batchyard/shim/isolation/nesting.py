@@ -44,8 +44,8 @@ def make_directories(top: str | int, path: str, mode: int) -> int:
 def create_file(top: str | int, path: str, mode: int) -> int:
     """Open the file `path` below the directory `top` without following links; return an O_PATH descriptor.
 
-    A missing file is created with `mode`. OSError if its directory is missing or, with errno ELOOP, if the path has a
-    symbolic link.
+    A missing file is created with `mode`. Raises OSError if its directory is missing, or with errno ELOOP if the
+    path contains a symbolic link.
     """
     folder_fd = open_path(top, os.path.dirname(path))
     name = os.path.basename(path)

@@ -69,7 +69,7 @@ class Netlink:
         self._send_request(_DELLINK, 0, _link_header() + _text_attribute(_NAME, name))
 
     def add_address(self, name: str, address: str) -> None:
-        """Add an address such as `10.77.0.5/16` to a network interface. FileExistsError if the interface has it."""
+        """Add an address such as `10.77.0.5/16` to a network interface. Raises FileExistsError if it has that."""
         host_address, _, prefix_length = address.partition("/")
         packed_address = socket.inet_aton(host_address)
         address_header = struct.pack(

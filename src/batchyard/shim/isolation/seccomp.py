@@ -356,7 +356,8 @@ def compile_profile_file(path: str) -> bytes:
 def compile_profile(profile: SeccompProfile, processor: Processor) -> bytes:
     """Compile a seccomp profile to a BPF program for one processor architecture.
 
-    Rules for calls that the processor does not have are ignored. ValueError if the program has too many instructions.
+    Rules for calls that the processor does not have are ignored. Raises ValueError if the program has too many
+    instructions.
     """
     decisions_by_number: dict[int, list[tuple[Sequence[ArgumentComparison], int]]] = {}
     for rule in profile.rules:

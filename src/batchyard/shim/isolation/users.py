@@ -32,7 +32,10 @@ _STAGE_OPTIONS: Final = "mode=755,size=1m"
 
 
 def pod_unix_id(pod: str) -> int:
-    """Return the Unix user id for a pod, derived from the pod's uid. OSError if this user namespace has too few ids."""
+    """Return the Unix user id for a pod, derived from `pod`, the pod's uid.
+
+    Raises OSError if this user namespace has too few ids.
+    """
     first_id, count = _FIRST_POD_UID, _POD_UID_COUNT
     if not _has_id_range(first_id, count):
         first_id, count = _upper_id_range()
@@ -91,8 +94,8 @@ class PodUsers:
     def _copy_mapped_mount(self, source: str, is_shared: bool, is_of_machine: bool) -> int:
         """Return the descriptor of a detached copy of a mount, with owners mapped to the pod's user.
 
-        If the filesystem does not support that, the copy is not mapped, and the pod's user becomes the owner of the
-        pod's own files.
+        `is_shared` and `is_of_machine` are those of `copy_mount`. If the filesystem does not support mapped owners, the
+        copy is not mapped, and the pod's user becomes the owner of files that belong to the pod alone.
         """
         copied_mount_fd = linux.clone_mount(source)
         try:

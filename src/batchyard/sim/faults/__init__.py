@@ -86,7 +86,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Conflicts:
-    """For a while, a percentage of the platform's writes is rejected with a conflict."""
+    """A fault: for a while, a percentage of the platform's writes is rejected with a conflict."""
 
     percent: int
     lasts: Duration

@@ -103,7 +103,7 @@ class SurvivalFunction:
         return self.surviving_fraction(duration), self._survival_fractions[position - 1] if position else 1.0
 
     def draw(self, random_fraction: float, age: Duration = 0, tail_exponent: float = 1.0) -> Duration:
-        """Of the runs that reached `age`, return the duration that the fraction `random_fraction` exceeds.
+        """Return the duration that the fraction `random_fraction` of the runs that reached `age` exceeds.
 
         Beyond the last observed end, the fraction of longer runs falls with the power `tail_exponent` of the duration.
         """
@@ -154,7 +154,7 @@ class Estimate:
     def draw(self, random_fraction: float, age: Duration) -> Duration | None:
         """Return the run time that the fraction `random_fraction` of similar runs exceeds, at least `age`.
 
-        A run time from a manifest is not random. Without a history, return the maximum run time; None if there is none.
+        A run time from the manifest is not random. Without that and a history, return the maximum run time, if any.
         """
         if self.basis is Basis.MANIFEST:
             return max(self.runtime, age)

@@ -307,7 +307,7 @@ class NothingMutated(Invariant):
 
 
 class WatchHasNoGap(Invariant):
-    """Invariant: watch events have consecutive revisions, and the old object is that of the object's previous event."""
+    """Invariant: watch events have consecutive revisions, and each one's old object is that of its key's last event."""
 
     name = "watch_has_no_gap"
 

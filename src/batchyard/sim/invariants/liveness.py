@@ -28,7 +28,11 @@ _END_CONDITIONS = ("Complete", "Completed", "Failed")
 
 
 class NothingHangs(Invariant):
-    """Invariant: at the end, jobs that may run have waiting pods; waiting pods have a reason and fit no node."""
+    """Invariant: once no more events are scheduled, no job or pod waits without a reason.
+
+    Jobs that may run have pods. Pods that have not ended are unbound, have a reason, and fit no node, not even one that
+    a pool could add.
+    """
 
     name = "nothing_hangs"
 

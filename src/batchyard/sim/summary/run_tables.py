@@ -247,7 +247,7 @@ def flavor_quota_table(run: WatchedSimulation) -> FigureTable:
 
 
 def queue_quota_table(run: WatchedSimulation) -> FigureTable:
-    """Return the quota and its usage by ClusterQueue, flavor and resource, without the own quotas of Cohorts."""
+    """Return the quota and its usage by ClusterQueue, flavor and resource, without quotas that Cohorts define."""
     rows = quota_figures(run, lambda quota_key: "" if _is_of_cohort(quota_key) else " ".join(quota_key))
     title, note = "quota in use by ClusterQueue", "usage above its quota is borrowed"
     return FigureTable("quotaByQueue", title, "quota", _QUEUE_FIGURES, rows, note)

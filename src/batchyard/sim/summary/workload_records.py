@@ -94,7 +94,7 @@ class WorkloadRecords:
         self.shortage_duration: Duration = 0
 
     def advance(self, now: Instant) -> None:
-        """Extend the usage integrals up to `now` with the current amounts, if any Workload waits."""
+        """Extend the integrals of usage over time up to `now`; time in which no Workload waits does not count."""
         duration, self._advanced_to = now - self._advanced_to, now
         if duration > 0 and self.waiting_curve.value:
             self.shortage_duration += duration
