@@ -274,7 +274,7 @@ def resume_from_checkpoint(
 ) -> meta.Obj:
     """Return `new_pod`, the pod after a change, with the checkpoint from which its containers resume.
 
-    A pod that has ended is returned unchanged.
+    `interval` is the checkpoint interval. A pod that has ended is returned unchanged.
     """
     if pods.is_terminal(new_pod):
         return new_pod
