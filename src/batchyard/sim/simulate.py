@@ -200,9 +200,10 @@ class Simulation:
         return RunEnding.IDLE if self.world.kernel.next_instant() is None else RunEnding.BOUND
 
     def _log_end_time(self, workloads: Sequence[Obj]) -> Instant:
-        """Return when the event log ends: when a horizon, loop or interrupt ended the run, otherwise at the last event.
+        """Return the time at which the event log ends.
 
-        A loop is a preemption loop. Status that controllers write shortly after the last event does not count as an event.
+        It is when a horizon, a preemption loop or an interrupt ended the run, otherwise the time of the last event.
+        Status that controllers write shortly after the last event does not count as an event.
         """
         if self._ending in (RunEnding.HORIZON, RunEnding.LOOP, RunEnding.INTERRUPTED):
             return self.world.kernel.now()
