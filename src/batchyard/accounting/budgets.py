@@ -319,8 +319,9 @@ class Budgets:
         return namespace not in self._requeued_namespaces and _affects_costs(event)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Return writes of the Budgets' status, the LocalQueues' stopPolicy and the Workloads' boost in a namespace.
+        """Return the writes for a namespace's Budgets, and for the LocalQueues and Workloads to which they apply.
 
+        They set the status of Budgets, `stopPolicy` of LocalQueues, and the priority-boost annotation of Workloads.
         Without a cost ledger, only request a retry after a second.
         """
         cost_ledger = self._costs.ledger

@@ -127,7 +127,7 @@ class CostLedger:
     def accounts_until_now(self, now: Instant) -> dict[AccountKey, CostAccount]:
         """Charge machines and pods up to `now`; return the cost accounts of the open hour.
 
-        The time of pods that have not ended is `running`.
+        Pods that have not ended are charged to accounts whose use is `running`.
         """
         for machine in self._machines.values():
             self._charge_unused(machine, now)

@@ -124,7 +124,10 @@ class NodeAutoProvisioner:
     # --- candidates ---
 
     def _growable_pool_groups(self, requirements: cluster_objects.NodeRequirements, scale_up: ScaleUp) -> _PoolGroups:
-        """Yield the groups that one scale-up may use: those of a pool that can grow, or one of a queued pool."""
+        """Yield the node groups that one scale-up may use together: those of one possible pool that can grow.
+
+        With queued provisioning, a scale-up uses only one node group.
+        """
         for groups in self._possible_pool_groups(requirements, scale_up):
             open_groups = [group for group in groups if self._can_grow(group, scale_up)]
             if requirements.provisioning == "queued":

@@ -198,7 +198,7 @@ class ScaleDown:
         )
 
     def _move_pods(self, node: NodeInfo, pods: Sequence[PodView]) -> bool:
-        """Move the pods to other nodes, and let the node receive no more pods.
+        """Simulate the removal of a node: move `pods` to other nodes, and remove the node from the snapshot.
 
         If a pod fits no other node, undo the moves and return False.
         """
@@ -466,9 +466,10 @@ RETRY_TIME: Final = 10 * SECOND
 
 
 def drain_nodes(index: ScalingIndex, reader: Reader, now: Instant) -> ReconcileResult:
-    """Return the writes that evict pods from nodes with the ToBeDeleted taint, or delete machines that are drained.
+    """Return the writes that drain nodes with the ToBeDeleted taint, and delete the machines of drained nodes.
 
-    A node stays, without the taint, if a pod blocks the removal, must end first, or remains after the drain time.
+    The taint is removed instead, so that the node stays, if a pod blocks the removal or must first end by itself, or if
+    pods to be evicted remain after DRAIN_TIME.
     """
     reconcile_result = ReconcileResult()
     for name in index.draining_nodes:

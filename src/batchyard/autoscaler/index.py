@@ -344,7 +344,7 @@ class FailedMachines:
         self.requeue_at: Instant | None = None
 
     def detect(self) -> None:
-        """Find the machines to delete, which failed or did not become nodes in time, and update the backoffs."""
+        """Find the machines to delete because they failed or did not become nodes in time, and update the backoffs."""
         for machine in self._index.machines.failed_machines.values():
             self._record_failure(machine, self._machine_error(machine))
         for machine in self._index.machines.upcoming_machines.values():

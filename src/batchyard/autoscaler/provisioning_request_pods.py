@@ -353,7 +353,7 @@ _NO_POOL_CONDITION: Final = ConditionText(
 
 
 class GroupRefusal(NamedTuple):
-    """The cause, with details, why a node group cannot provide nodes for all pods of a ProvisioningRequest."""
+    """The reason, with details, why a node group cannot provide nodes for all pods of a ProvisioningRequest."""
 
     cause: str
     details: Sequence[str] = ()

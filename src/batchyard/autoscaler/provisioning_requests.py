@@ -89,9 +89,9 @@ def provisioning_details(request: Obj, resize_request: Obj, group: NodeGroup) ->
 
 
 def result_condition(resize_request: Obj | None) -> request_pods.ConditionText | None:
-    """Return the condition of a ProvisioningRequest that its ResizeRequest (None: it is missing) implies.
+    """Return the condition that a ResizeRequest (None: it does not exist) implies for its ProvisioningRequest.
 
-    While the ResizeRequest is open, this is the condition for the cloud's last failed attempt; None without one.
+    For an open ResizeRequest, the condition reports the cloud's last failed attempt; return None if none has failed.
     """
     if resize_request is None:
         return request_pods.MISSING_RESIZE_REQUEST

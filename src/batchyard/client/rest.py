@@ -46,7 +46,7 @@ class ClientDependencies:
 
 
 class _Confirmation(NamedTuple):
-    """The watch progress that confirms a write: a revision of the kind, or the deletion of the object with a uid.
+    """What confirms a write: the informer has reached a revision, or the object with a uid is gone from its cache.
 
     A Conflict is confirmed by another version of the object than the version on which the write was based. A list that
     starts after the response confirms any write, even if the server was restored from a backup since.

@@ -119,7 +119,7 @@ class CapacityPool:
         self._counts_by_demand: dict[MachineDemand, int] = {}
 
     def reserve(self, demand: MachineDemand, count: int = 1) -> None:
-        """Count `count` more machines as using capacity."""
+        """Reserve capacity for `count` more machines of one kind (`demand`)."""
         self._counts_by_demand[demand] = self._counts_by_demand.get(demand, 0) + count
 
     def refusal(self, demand: MachineDemand, count: int = 1) -> AllocationRefusal | None:

@@ -201,8 +201,8 @@ class ReconcilePacer:
             self._kernel.call_at(next_turn_at, lambda: self._wake_up(retry))
         return False
 
-    def take(self, reconcile: Work) -> None:
-        """Run a reconcile. A throttle, if there is one, runs it and measures its duration."""
+    def run_reconcile(self, reconcile: Work) -> None:
+        """Run a reconcile, through the throttle if there is one, which measures the duration."""
         if self._throttle is None:
             reconcile()
         else:

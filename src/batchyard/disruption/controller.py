@@ -48,7 +48,7 @@ class ExpectedPods(NamedTuple):
 
 
 class DisruptedPods(NamedTuple):
-    """The evicted pods of a budget that are not terminating yet, before and after DELETION_TIMEOUT."""
+    """The evicted, but not yet terminating pods of a PodDisruptionBudget: before and after DELETION_TIMEOUT."""
 
     #: The eviction times of the pods within the timeout, by pod name.
     eviction_times: Mapping[str, str]

@@ -47,7 +47,7 @@ def holding_budgets(local_queue: Obj | None, reader: Reader) -> Sequence[Obj]:
 
 
 def end_of_hold(budgets: Sequence[Obj], now: Instant) -> Instant | None:
-    """Return when the current periods of all Budgets have ended; None if there is no Budget or a period has no end."""
+    """Return when the last of the Budgets' current periods ends; None if there is no Budget or a period has no end."""
     ends = [period_of(budget, now).end for budget in budgets]
     known_ends = [end for end in ends if end is not None]
     return max(known_ends) if known_ends and len(known_ends) == len(ends) else None

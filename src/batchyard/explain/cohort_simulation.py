@@ -121,7 +121,7 @@ class TrialOutcome:
 
 
 class DecisionLimitReached(Exception):  # noqa: N818 - named for the event
-    """The simulation reached its limit of scheduling decisions, so the result of the trial is unknown."""
+    """The simulation reached its limit of scheduling decisions, so the effect of the change is unknown."""
 
 
 class CohortSimulation:
@@ -164,7 +164,7 @@ class CohortSimulation:
             raise DecisionLimitReached
 
     def close(self) -> None:
-        """Dismantle the copied snapshot; no trial may follow."""
+        """Dismantle the copied snapshot; no further change can be simulated."""
         dismantle_snapshot(self.snapshot)
 
     def restore_quota_objects(self) -> None:

@@ -375,7 +375,7 @@ def workload_of(obj: Obj, reader: Reader) -> WorkloadLookup:
 
 
 def outermost_job_of(obj: Obj, reader: Reader) -> Obj | None:
-    """Return the outermost Job or JobSet that controls an object, else the object itself if it is one, else None."""
+    """Return the outermost Job or JobSet among an object and its controlling owners; None if there is none."""
     job = obj if obj["kind"] in _KIND_BY_JOB_KIND else None
     for owning_job in controlling_jobs(obj, reader.get):
         job = owning_job

@@ -109,7 +109,7 @@ def _apply_corrections(workload: Obj, view: ClusterQueueView, corrections: Seque
 
 
 def remedy_of(case: WaitingCase, cache: SchedulerCache) -> str:
-    """Return a text on what helps if no patch does, or on when the limit ends by itself; '' if neither is known."""
+    """Return what the user can change if no patch helps, or when the wait ends by itself; '' if neither is known."""
     if case.limit.limit == blockers.BACKOFF and case.limit.until is not None:
         return f"it is queued again without a change at {format_second(case.limit.until)}, when its backoff ends"
     local_queue, queue_name = case.view.queue.partition("/")[2], case.queues.cluster_queue_name

@@ -195,7 +195,10 @@ def _change_in_dimension(
 
 
 def _raise_steps(case: ProposalCase, quota_keys: Sequence[tuple[str, str]], shortfalls: list[int]) -> list[list[int]]:
-    """Return quota raises to try, ascending: the shortfalls, then these plus other pending Workloads' requests."""
+    """Return the quota raises to try, each as a list of amounts for `quota_keys`, in ascending order.
+
+    The first raises are the shortfalls. Each next one adds the requests of another pending Workload.
+    """
     raise_steps, total_amounts = [shortfalls], list(shortfalls)
     for view in case.simulation.other_pending_views():
         requests = {PODS: sum(view.counts)}

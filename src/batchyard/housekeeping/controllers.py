@@ -130,7 +130,10 @@ def _terminating_status(namespace: meta.Obj, objects: Mapping[str, Sequence[meta
 
 
 def _remaining_problems(content: Mapping[str, Sequence[meta.Obj]]) -> Mapping[str, tuple[str, str]]:
-    """Return (reason, message) by condition type, for the remaining objects and their finalizers."""
+    """Return the conditions of a terminating Namespace about its remaining objects and their finalizers.
+
+    They are pairs (reason, message) by condition type. `content` contains the remaining objects by resource name.
+    """
     counts = sorted(f"{name} has {len(objects)} resource instances" for name, objects in content.items() if objects)
     finalizers = Counter(name for objects in content.values() for obj in objects for name in meta.finalizers_of(obj))
     finalizer_text = ", ".join(sorted(f"{name} in {count} resource instances" for name, count in finalizers.items()))

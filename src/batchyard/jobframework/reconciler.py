@@ -387,7 +387,7 @@ class JobReconciler:
     def _stop_job(self, job_pass: _JobPass, workload: meta.Obj | None, message: str) -> ReconcileResult | None:
         """Return the next write that stops a job and restores its pod templates.
 
-        The result has no write while the job's pods still end, and is None if the job is stopped.
+        The result has no write while the job's pods are still terminating, and is None once the job is stopped.
         """
         if _is_stopping(job_pass) and self._integration.is_active(job_pass.job):
             return ReconcileResult()

@@ -14,7 +14,7 @@ from batchyard.scheduling.quota import QuotaNode
 
 
 class QuotaDemand(NamedTuple):
-    """How much of a flavor-resource a cohort subtree can use: from quota that it does not lend, and from its parent.
+    """How much of a flavor-resource a cohort subtree can use: quota that it does not lend, and quota of its parent.
 
     `from_parent` is None if the use of the parent's quota is unlimited.
     """

@@ -440,7 +440,7 @@ def borrowing_without_lender(config: Configuration) -> Iterator[RuleResult]:
 
 
 def nothing_lent(config: Configuration) -> Iterator[RuleResult]:
-    """Report each Cohort with several members that lend nothing, because all their quota has a lendingLimit of 0."""
+    """Report each Cohort of several members in which no member lends quota, because each lendingLimit is 0."""
     snapshot = config.snapshot
     for name, cohort in snapshot.cohorts.items():
         child_nodes = list(cohort.children.values())

@@ -465,7 +465,10 @@ class HotswapPass:
         self._pods_by_gang: dict[str, list[PodView]] = {}
 
     def claims_of(self, pods: Iterable[PodView]) -> list[gang.PlacementClaim]:
-        """Return a claim for each pending pod: the pod and, if it leads an exclusively placed Job, the missing pods."""
+        """Return the placement claim of each pending pod.
+
+        The claim of an exclusively placed Job's leader pod includes the pods of the Job that do not exist yet.
+        """
         return [self._claim_of(pod) for pod in pods]
 
     def reserve_nodes(self, claims: Sequence[gang.PlacementClaim], nodes_by_uid: Mapping[str, str]) -> None:

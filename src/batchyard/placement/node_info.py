@@ -58,7 +58,7 @@ class GpuShares:
         self._change_free(gpu_milli, chosen_gpus, -1)
 
     def release(self, uid: str) -> tuple[int, ...]:
-        """Free the GPUs of a pod that was passed to `take`, and return their indices; () if it got none."""
+        """Free the GPUs that `take` assigned to a pod, and return their indices; () if the pod got no GPU."""
         gpu_milli, chosen_indices = self._shares_by_pod.pop(uid)
         self._change_free(gpu_milli, chosen_indices, 1)
         return chosen_indices

@@ -103,7 +103,7 @@ def importance_key(pod: PodView) -> tuple[int, int, str]:
 
 
 def preemptible_pods(pod: PodView, node: NodeInfo) -> list[PodView]:
-    """Return the pods of a node with lower priority that may be evicted for a pod."""
+    """Return the pods of a node that may be evicted for `pod`: those of a lower priority and of other gangs."""
     return [
         candidate
         for candidate in node.pods.values()

@@ -199,7 +199,10 @@ def _priority_errors(platform: model.PlatformModel, spec: model.Part) -> Iterato
 
 
 def _team_errors(platform: model.PlatformModel) -> Iterator[FieldError]:
-    """Reserved namespaces are errors, because `destroy` would delete them."""
+    """Report teams with a reserved namespace, and members or admins that include all users.
+
+    Reserved namespaces are errors, because `destroy` would delete them.
+    """
     reserved_names = _RESERVED_NAMESPACES | ({MONITORING} if platform.monitoring.stack is not None else frozenset())
     for team in platform.teams:
         if team.namespace in reserved_names or team.namespace.startswith(_KUBERNETES_PREFIX):

@@ -102,7 +102,7 @@ def _auto_provisioned_supplies(platform: PlatformModel, catalog: Catalog) -> Ite
             (accelerator, provisioning), 0
         ) + _accelerator_quota(flavor, platform)
     for (accelerator, provisioning), count in quota_by_type.items():
-        machine = _cheapest_machine(accelerator, provisioning, catalog)
+        machine = _smallest_machine(accelerator, provisioning, catalog)
         if machine is not None and machine.accelerator is not None and count:
             maximum = -(-min(count, limits[accelerator]) // machine.accelerator.count)
             price = hourly_price(machine, provisioning)
@@ -129,8 +129,8 @@ def _accelerator_quota(flavor: PlatformFlavor, platform: PlatformModel) -> int:
     return sum(meta.amount(resource, quota["nominalQuota"]) for quota in quotas)
 
 
-def _cheapest_machine(accelerator: str, provisioning: str, catalog: Catalog) -> MachineType | None:
-    """Prefer the machine type with the fewest chips; of several, the cheapest."""
+def _smallest_machine(accelerator: str, provisioning: str, catalog: Catalog) -> MachineType | None:
+    """Return the machine type with the fewest chips of an accelerator type, of several the cheapest; None if none."""
     candidates = [
         machine
         for machine in catalog.machines.values()

@@ -287,7 +287,7 @@ class FlavorAttempt(NamedTuple):
 
 
 class FlavorScan(NamedTuple):
-    """The result of trying a resource group's flavors in order for a pod set, with the amounts that decided it."""
+    """The result of trying a resource group's flavors in order for a pod set, with the quota amounts that it used."""
 
     group_request: ResourceGroupRequest
     #: For each flavor, why it is excluded regardless of quota; '' if it is not excluded.

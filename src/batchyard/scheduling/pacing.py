@@ -31,7 +31,7 @@ _PENDING_REASONS_MAX: Final = 32
 
 
 def network_pacing(is_slow: Callable[[], bool]) -> DecisionPacing:
-    """Return the limits for an API server over a network; `is_slow` returns whether its responses take long."""
+    """Return the write limits for an API server over a network; `is_slow` returns whether its responses take long."""
     return DecisionPacing(lambda: _IN_FLIGHT_MAX_SLOW if is_slow() else _IN_FLIGHT_MAX, _PENDING_REASONS_MAX)
 
 

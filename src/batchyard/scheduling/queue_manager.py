@@ -124,7 +124,10 @@ class PendingQueueReader:
         return equivalence_class.parked_at
 
     def record_attempt(self, key: str, now: Instant) -> None:
-        """Record an attempt by another scheduler at `now` for each class with a parked Workload behind this one."""
+        """Record that another scheduler tried a pending Workload at `now`.
+
+        The parked Workloads behind it count as tried at `now` too, with all Workloads of their equivalence classes.
+        """
         queue_order = self._entries[key].order
         for equivalence_class in self._classes.values():
             if any(entry.order > queue_order for entry in equivalence_class.parked.members()):
@@ -199,14 +202,14 @@ class PendingQueue(PendingQueueReader):
             self._push_in_line(entry)
 
     def head(self) -> Head | None:
-        """Return the first Workload that cycles may try, without removing it; None if there is none."""
+        """Return the first Workload that a scheduling cycle may try; None if there is none. It stays in the queue."""
         entry = self._first_in_line()
         return None if entry is None else Head(entry.view, self.name, entry.last_assignment)
 
     def no_fit_reason(self, view: WorkloadView) -> str:
-        """If a Workload is skipped because an equivalent one did not fit, return why that did not fit; otherwise ''.
+        """If a Workload is skipped because an equivalent Workload did not fit, return the reason of that; otherwise ''.
 
-        The result is the reason of the QuotaReserved condition.
+        The result is a `reason` of the QuotaReserved condition.
         """
         entry = self._entries.get(view.key)
         is_parked = entry is not None and not self._is_in_line(entry)
@@ -494,7 +497,10 @@ class QueueManager:
         return min(release_times, default=None)
 
     def record_tree_change(self, queue: ClusterQueue) -> None:
-        """Record a change in the queue's cohort tree, which ends a pause of the tree unless it is frozen."""
+        """Record a change in the cohort tree of a ClusterQueue, and end the tree's pause.
+
+        A frozen tree stays paused until the clock advances.
+        """
         tree_id = queue.node.tree
         self.tree_change_counts[tree_id] = self.tree_change_counts.get(tree_id, 0) + 1
         if self._frozen_trees and self._frozen_trees.get(tree_id) == self.now:

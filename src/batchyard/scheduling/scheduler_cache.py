@@ -84,7 +84,7 @@ class WorkloadCache:
             self.queue_manager.record_new_workload(local_queue_view.cluster_queue)
 
     def forget_queue(self, cluster_queue: str) -> None:
-        """Remove a deleted ClusterQueue, and its Workloads with quota from all usage counters."""
+        """Remove a deleted ClusterQueue, and subtract the quota of its Workloads from the usage of LocalQueues."""
         for quota_holder in self.snapshot.queues[cluster_queue].workloads.values():
             self.local_queue_counters.remove(quota_holder.local_queue, quota_holder)
         self.cluster_queue_counters.forget(cluster_queue)
@@ -389,9 +389,9 @@ class SchedulerCache:
                 self.workload_cache.observe(WatchEvent(EventType.MODIFIED, key_of(obj), obj, obj, revision))
 
     def heads(self, now: Instant) -> list[Head]:
-        """Return the first Workload in line of each active ClusterQueue outside paused trees, sorted by queue name.
+        """Return the head of each active ClusterQueue with a Workload to try, sorted by queue name.
 
-        First, the inadmissible Workloads of changed cohort trees are put back in line.
+        First, the inadmissible Workloads of changed cohort trees are requeued. Paused cohort trees have no heads.
         """
         self.queue_manager.now = now
         self.snapshot.rebuild_if_changed()

@@ -380,7 +380,7 @@ class Followers:
         self._requeue_batch_period = settings.requeue_batch_period
         #: The counts of removed followers.
         self._removed_counts = ComparisonCounts()
-        self._removed_reordered_count = 0
+        self._removed_vanished_count = 0
 
     @property
     def counts(self) -> ComparisonCounts:
@@ -396,9 +396,11 @@ class Followers:
         return sum(follower.waiting_count for follower in self._followers.values())
 
     @property
-    def reordered_count(self) -> int:
-        """How often an apparent divergence vanished when the watch events were replayed in another order."""
-        return self._removed_reordered_count + sum(follower.reordered_count for follower in self._followers.values())
+    def vanished_divergence_count(self) -> int:
+        """How many apparent divergences vanished when watch events were replayed in another order."""
+        return self._removed_vanished_count + sum(
+            follower.vanished_divergence_count for follower in self._followers.values()
+        )
 
     @property
     def tree_count(self) -> int:
@@ -498,7 +500,7 @@ class Followers:
         follower = self._followers.pop(tree)
         self._possible_splits.pop(tree, None)
         self._removed_counts = self._removed_counts.plus(follower.counts)
-        self._removed_reordered_count += follower.reordered_count
+        self._removed_vanished_count += follower.vanished_divergence_count
         self._requeue_batch_period = follower.requeue_batch_period
         return follower
 

@@ -212,7 +212,7 @@ class TreeFollower:
         #: The number of failed attempts in a row to find an order.
         self._failed_attempts = 0
         #: How often another order removed a divergence.
-        self.reordered_count = 0
+        self.vanished_divergence_count = 0
         #: The time of the next check if no watch event arrives earlier.
         self.check_at: Instant | None = None
         #: Whether a divergence is due and waits until all changes up to its time have arrived.
@@ -332,7 +332,7 @@ class TreeFollower:
                     trial.changes_first = False
                     trial.findings = self._replay.findings  # findings reported before are not reported again
                     self._replay = trial
-                    self.reordered_count += 1
+                    self.vanished_divergence_count += 1
                     self._is_reordered = True
                     self._failed_attempts = 0
                     return True
@@ -378,7 +378,11 @@ class TreeFollower:
         return trial
 
     def _replay_in_steps(self, trial: DivergenceDetector, batches: Sequence[EventBatch]) -> DivergenceDetector:
-        """Replay watch events by resource version, and choose an order for each section between two agreements."""
+        """Replay watch events by resource version on `trial`, a copy of the detector; return the copy after the last.
+
+        While the schedulers do not agree, the events since their last agreement are replayed again in other orders,
+        until one order makes them agree.
+        """
         agreed_copy, section_start = ReplayCopy(trial), 0
         replay_steps = list(split_after_decisions(batches))
         for position, step in enumerate(replay_steps):

@@ -207,7 +207,10 @@ class ChangeBacklog:
         return next((number for number in change_numbers if not self.items[number].change.is_idle), None)
 
     def first_decisions(self) -> Iterator[int]:
-        """Yield the numbers of Kueue's decisions that are the first change, except idle ones, of their Workload."""
+        """Yield the backlog numbers of those decisions of Kueue that are the first backlog change of their Workload.
+
+        Idle changes, which do not affect the scheduler, do not count.
+        """
         return (number for number in list(self.decision_numbers) if self.is_first_of_object(number))
 
     def evictions_for(self, uid: str) -> dict[int, ObservedPreemption]:

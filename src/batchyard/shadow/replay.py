@@ -68,7 +68,8 @@ class DecisionReplay(ShadowState):
     def add_events(self, events: Sequence[WatchEvent], now: Instant) -> None:
         """Append watch events to the backlog of unprocessed changes, in the order of arrival.
 
-        A Workload whose missing decision was reported is requeued if an event shows a decision about it, or a new spec.
+        If a divergence was reported because Kueue made no decision about a Workload, the Workload is requeued once an
+        event shows such a decision, or a new spec.
         """
         for event in events:
             self._record_workload_name(event)
@@ -180,10 +181,10 @@ class DecisionReplay(ShadowState):
             self._apply_change(change_number)
 
     def _retry_parked(self) -> bool:
-        """Retry Workloads about which Kueue has already made a decision; return whether anything changed.
+        """Retry inadmissible Workloads about which Kueue has made a decision, until something changes.
 
         Kueue processes its queues one by one while objects change. So it may have tried a Workload after a change that
-        batchyard's scheduler processed later.
+        batchyard's scheduler processed later. Return whether anything changed.
         """
         for change_number in self.backlog.first_decisions():
             if self._applied_count_at_retry.get(change_number) == self._applied_count:
@@ -292,10 +293,11 @@ class DecisionReplay(ShadowState):
     # 3. Divergence (`divergence.py`).
 
     def _change_deadline(self, change_number: int) -> Instant:
-        """Return the time until which later watch events may explain a decision of Kueue, given its backlog number.
+        """Return the time until which a decision of Kueue waits for later watch events that may explain it.
 
-        A change that came more than `settle` after the decision cannot explain it, because Kueue had not received it.
-        A decision that the model also made waits up to `patience` for the other decisions of the model's cycle.
+        `change_number` is the backlog number of the decision. An event that arrives more than `settle` after the
+        decision cannot explain it, because Kueue had not received that event. If batchyard's scheduler made the same
+        decision, it waits up to `patience` for the other decisions of that scheduling cycle.
         """
         open_decisions = self._open_decisions.get(self._tree_of(self.backlog.items[change_number]))
         is_predicted = open_decisions is not None and change_number in self._matched_change_numbers(open_decisions)

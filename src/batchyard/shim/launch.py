@@ -201,7 +201,7 @@ def describe_container(run: ShimRun, features: Features, pid: int, group: Cgroup
 def exec_user(run: ShimRun, pid: int, *, is_enclosed: bool) -> ProcessUser | None:
     """Return the user for a command that enters a container, given the pid of the container's first process.
 
-    None if the command needs no change of user, or if podman's container has ended.
+    The result is None if the command needs no change of user, or if podman's container has ended.
     """
     if runs_in_engine(run):
         with suppress(OSError, KeyError):  # the container may have ended
@@ -353,7 +353,7 @@ def _create_memory_file(content: bytes, name: str) -> int:
 def seccomp_program_of(run: ShimRun, features: Features) -> bytes | None:
     """Return a container's seccomp filter as a BPF program; None if unconfined or if the node does not support seccomp.
 
-    ValueError if the profile cannot be compiled, or if it is a Localhost profile and the node does not support seccomp.
+    Raises ValueError if the profile cannot be compiled, or is a Localhost profile on a node without seccomp support.
     """
     profile: Mapping[str, str] = run.spec.get("seccomp") or {}
     if not features.has_seccomp:

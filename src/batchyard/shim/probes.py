@@ -363,19 +363,24 @@ class ProbeWorkers:
         self,
         container: RunningContainer,
         handler: Mapping[str, Any],
-        timeout: float | None,
+        timeout_seconds: float | None,
         callback: Callable[[ProbeOutcome], None],
     ) -> None:
-        """Run the handler of a probe or hook in a child process; call `callback` with the outcome."""
+        """Run the handler of a probe or hook in a child process; call `callback` with the outcome.
+
+        `timeout_seconds` is None for no timeout.
+        """
         result_reader, result_writer = os.pipe2(os.O_CLOEXEC)
         child_pid = os.fork()
         if child_pid == 0:
-            self._run_handler_in_child(container, handler, timeout, result_writer)
+            self._run_handler_in_child(container, handler, timeout_seconds, result_writer)
         os.close(result_writer)
         self._children[result_reader] = child_pid
         self._loop.when_readable(result_reader, partial(self._read_outcome, result_reader, b"", callback))
-        if timeout is not None:
-            self._loop.call_later(timeout + _ATTEMPT_KILL_DELAY_SECONDS, partial(self._kill, result_reader, child_pid))
+        if timeout_seconds is not None:
+            self._loop.call_later(
+                timeout_seconds + _ATTEMPT_KILL_DELAY_SECONDS, partial(self._kill, result_reader, child_pid)
+            )
 
     def kill_attempts(self) -> None:
         """Kill all running attempts of probes and hooks."""

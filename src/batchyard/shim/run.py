@@ -17,7 +17,7 @@ class ShimRun:
     """A container start, sandbox or image pull: its directory, lock, spec and state, as its shim uses them."""
 
     def __init__(self, node: int, path: str) -> None:
-        """Open the run's directory, at `path` in the node directory. OSError if it cannot be opened."""
+        """Open the run's directory, at `path` below the open node directory `node`. Raises OSError on failure."""
         self.node = node
         self.path = path
         self.folder = state_dir.open_folder(path, node)

@@ -19,7 +19,10 @@ _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY
 
 
 def open_folder(path: str, base_fd: int | None = None) -> int:
-    """Open a directory, relative to the directory `base_fd` if given; return its descriptor. OSError on failure."""
+    """Open a directory, relative to the open directory `base_fd` if given, and return its descriptor.
+
+    Raises OSError on failure.
+    """
     return os.open(path, _FOLDER_FLAGS, dir_fd=base_fd)
 
 

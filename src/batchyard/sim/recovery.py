@@ -268,7 +268,7 @@ def _is_machine_lost(event: WatchEvent) -> bool:
 
 
 #: The kinds that costs and recoveries depend on, each after the kinds that it refers to.
-_RECALLED_KINDS: Final = (scheme.JOB_SET, scheme.JOB, scheme.WORKLOAD, scheme.INSTANCE, scheme.NODE, scheme.POD)
+_INITIAL_KINDS: Final = (scheme.JOB_SET, scheme.JOB, scheme.WORKLOAD, scheme.INSTANCE, scheme.NODE, scheme.POD)
 
 
 class RunAccounting:
@@ -280,9 +280,9 @@ class RunAccounting:
         self.recoveries = RecoveryTracker()
         client.subscribe(self._observe)
 
-    def recall(self, events: Sequence[WatchEvent]) -> None:
-        """Add the objects that a simulation starts with, as ADDED events; costs count from the simulation's start."""
-        for kind in _RECALLED_KINDS:
+    def add_initial_objects(self, events: Sequence[WatchEvent]) -> None:
+        """Add the objects with which a simulation starts, given as ADDED events; costs count from its start."""
+        for kind in _INITIAL_KINDS:
             self._observe([event for event in events if event.key.kind == kind])
 
     def cost_statement(self, now: Instant) -> Statement:

@@ -258,7 +258,7 @@ def _report_duplicates(rows: Sequence[tuple[str, TraceRow]], column: str, faults
 
 
 class _RowError(ValueError):
-    """A value of a row is invalid."""
+    """A row of a trace file has an invalid value."""
 
     def __init__(self, problem: str, remedy: str) -> None:
         super().__init__(problem)

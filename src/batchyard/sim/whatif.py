@@ -223,7 +223,10 @@ class _TimelineBuilder:
 
     @property
     def moments(self) -> tuple[float, float | None, float | None]:
-        """When the Workload was created, first admitted and finished, in seconds from the common start."""
+        """When the Workload was created, first admitted and finished; None if that did not happen.
+
+        Times are in seconds since the start of the simulations.
+        """
         return self.created_at, self.started_at, self.ended_at
 
     def record_event(self, record: Record, at: float) -> None:

@@ -102,7 +102,7 @@ def _lending_limit_errors(quota: Mapping[str, Any], path: str, kind: str) -> Ite
 
 
 def quota_count_errors(groups: ResourceGroups) -> Iterator[FieldError]:
-    """Report over 256 flavors or resources in a ClusterQueue, and over 512 flavor-resource pairs in one group."""
+    """Report more than 256 flavors or resources in a ClusterQueue, or 512 flavor-resource pairs in a resource group."""
     for subject, field in (("flavors", "flavors"), ("covered resources", "coveredResources")):
         total = sum(len(group[field]) for group in groups)
         if total > 256:

@@ -43,12 +43,12 @@ def mark_webhook(webhook: str, errors: Iterable[FieldError]) -> Iterator[FieldEr
 
 
 def invalid(path: str, value: Any, message: str, remedy: str) -> FieldError:
-    """Return the FieldError for an invalid value, which the problem text shows."""
+    """Return the FieldError for an invalid value; its text contains the value."""
     return FieldError(path, f"Invalid value: {format_json(value)}: {message}", remedy)
 
 
 def invalid_without_value(path: str, message: str, remedy: str) -> FieldError:
-    """Return the FieldError for an invalid value, which the problem text does not show."""
+    """Return the FieldError for an invalid value; its text does not contain the value."""
     return FieldError(path, f"Invalid value: {message}", remedy)
 
 

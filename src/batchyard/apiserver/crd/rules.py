@@ -323,7 +323,7 @@ _ESCAPED_CHARACTERS: Final = re.compile(r"__|[.\-/]")
 
 
 def cel_value(value: Any, schema: Schema) -> Any:
-    """Convert a value to its CEL form: escaped names of declared fields, and doubles for numbers.
+    """Convert a value to its CEL form: with escaped names of declared fields, and doubles where the type is `number`.
 
     Fields that the schema does not declare are left out, except in maps and in objects of unknown structure.
     """

@@ -20,7 +20,7 @@ _SERVED_KIND: Final = scheme.kind_info(scheme.NAMESPACE)
 
 
 class NamespaceStrategy(BuiltInStrategy):
-    """The kind-specific API logic of Namespaces: the `kubernetes` finalizer is in the spec for clients."""
+    """The kind-specific API logic of Namespaces, whose stored `kubernetes` finalizer clients see in the spec."""
 
     def __init__(self) -> None:
         super().__init__(scheme.NAMESPACE)

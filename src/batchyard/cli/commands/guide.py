@@ -174,7 +174,7 @@ def _print_timings(live_guide: LiveGuide, row_count: int, different_rows: Sequen
     equal_row_count = row_count - len(different_rows)
     output.report_line(f"batchyard: {equal_row_count} of {row_count} table rows equal those of the simulation")
     if live_guide.timings.missed_timings:
-        slower_speed = live_guide.timings.speed_for(speed)
+        slower_speed = live_guide.timings.tolerable_speed(speed)
         output.report_line(f"batchyard: the machine was too slow for --speed {speed:g}x; try --speed {slower_speed:g}x")
 
 

@@ -189,8 +189,8 @@ class Timings:
         """The recorded timings that exceed the tolerated lateness, or whose event did not happen."""
         return [timing for timing in self._recorded if timing.lateness > LATENESS_TOLERANCE or not timing.is_reached]
 
-    def speed_for(self, speed: float) -> float:
-        """Return the highest whole speed that tolerates the same delays, but at least 1.
+    def tolerable_speed(self, speed: float) -> float:
+        """Return the highest whole speed, at least 1, at which the delays measured at `speed` would be tolerable.
 
         Without measured delays, return half of `speed`.
         """

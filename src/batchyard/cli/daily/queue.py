@@ -109,11 +109,14 @@ async def _read_line_sources(client: ClusterClient, namespace: str) -> LineSourc
     return LineSources(local_queues, {(entry.namespace, entry.workload_name): entry for entry in entries})
 
 
-async def read_line(client: ClusterClient, sources: LineSources, cluster_queue: str, namespace: str) -> QueueLine:
+async def list_pending_jobs(
+    client: ClusterClient, sources: LineSources, cluster_queue: str, namespace: str
+) -> QueueLine:
     """Return the pending jobs of a ClusterQueue, from Kueue's visibility API if possible.
 
-    Without permission for the ClusterQueue, only the jobs in its LocalQueues of `namespace` are returned.
-    If neither can be listed, the known pending jobs are returned in an order estimated from priority and age.
+    If the user may not list the pending Workloads of the ClusterQueue, return only the jobs in its LocalQueues of
+    `namespace`. If these cannot be listed either, return the pending jobs in `sources`, in an order estimated from
+    priority and age.
     """
     pending = await client.list_pending(f"clusterqueues/{cluster_queue}")
     if not pending.problem:
@@ -289,7 +292,7 @@ async def _answer_place(client: ClusterClient, namespace: str, name: str, *, wit
     cluster_queue = sources.cluster_queue_of(namespace, entry.queue)
     if not cluster_queue:
         return _PlaceAnswer(entry, QueueLine("", ()), None, None, client.now)
-    line = await read_line(client, sources, cluster_queue, namespace)
+    line = await list_pending_jobs(client, sources, cluster_queue, namespace)
     pending_job = line.find_pending_job(namespace, entry.workload_name)
     forecast = await _read_forecast(client, entry) if with_forecast and pending_job is not None else None
     return _PlaceAnswer(entry, line, pending_job, forecast, client.now)
@@ -310,7 +313,7 @@ async def _pending_jobs(client: ClusterClient, namespace: str) -> tuple[list[Pen
     sources = await _read_line_sources(client, namespace)
     queues = [each for each in sources.local_queues if namespace in ("", each["metadata"]["namespace"])]
     names = dict.fromkeys(name for each in queues if (name := each["spec"].get("clusterQueue")))
-    lines = {name: await read_line(client, sources, name, namespace) for name in names}
+    lines = {name: await list_pending_jobs(client, sources, name, namespace) for name in names}
     pending = [job for line in lines.values() for job in line.jobs if namespace in ("", job.namespace)]
     keys_in_lines = {(job.namespace, job.workload_name) for job in pending}
     other_jobs = [

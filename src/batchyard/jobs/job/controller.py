@@ -235,7 +235,10 @@ class RelevantJobPods:
             self._flags_by_pod.pop(pod, None)
 
     def _needs_prompt_reconcile(self, old_flags: int, new_flags: int) -> bool:
-        """Return whether a pod's change of flags requires a reconcile of the Job now instead of a second later."""
+        """Return whether a pod's change requires a reconcile of the Job now instead of a second later.
+
+        The flags are bits for the state of the pod before and after the change, such as active or ready.
+        """
         cleared_flags = old_flags & ~new_flags
         if self._has_missing_pods or not self.is_complete or cleared_flags & (_TRACKED_FLAG | _TERMINATING_FLAG):
             return True

@@ -316,7 +316,10 @@ def environment(pod: Obj, container: Mapping[str, Any], addresses: Sequence[str]
 
 
 def command_line(container: Mapping[str, Any], variables: Mapping[str, str]) -> list[str]:
-    """Return a container's command and arguments with variables expanded. ContainerError if they are too long."""
+    """Return a container's command and arguments with variables expanded.
+
+    Raises ContainerError if they are too long.
+    """
     argv: list[str] = []
     remaining_length = ARGUMENTS_LENGTH_MAX
     try:

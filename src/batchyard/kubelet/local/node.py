@@ -231,7 +231,10 @@ def _check_unchanged_allocation(
 
 
 def _choose_devices(resource: str, count: int, reusable: Iterable[int], free_devices: Sequence[int]) -> Sequence[int]:
-    """Return `count` devices: first those of the pod's init containers, then free ones. InputError if too few."""
+    """Return `count` devices: first the `reusable` ones of the pod's init containers, then free ones.
+
+    Raises InputError if there are too few free devices.
+    """
     reused_devices = sorted(reusable)[:count]
     needed_count = count - len(reused_devices)
     if len(free_devices) < needed_count:

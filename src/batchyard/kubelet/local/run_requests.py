@@ -75,7 +75,7 @@ def probes_of(container: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 def hooks_of(container: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return a container's lifecycle hooks by kind (`postStart`, `preStop`), with defaults and numeric ports.
 
-    ContainerError if a port is unknown or invalid.
+    Raises ContainerError if a port is unknown or invalid.
     """
     lifecycle: Mapping[str, Any] = container.get("lifecycle") or {}
     hooks = {name: lifecycle[name] for name in _HOOK_NAMES if lifecycle.get(name)}
@@ -432,7 +432,7 @@ class RunRequests:
     def build_sandbox_request(self, pod_state: PodState, reader: Reader) -> Obj:
         """Return the Run object that requests a pod's next sandbox.
 
-        VolumeError if a volume cannot be created, the pod's FQDN is too long, or its GPUs cannot be assigned.
+        Raises VolumeError if a volume cannot be created, the pod's FQDN is too long, or its GPUs cannot be assigned.
         """
         pod = pod_state.pod
         metadata, domain = pod["metadata"], self._settings.cluster_domain

@@ -54,10 +54,10 @@ def user_of(pod: Obj, container: Mapping[str, Any], default_user: ContainerUser)
 
 
 def user_in_image(pod: Obj, container: Mapping[str, Any], image_user: str) -> str | None:
-    """Return the user of an engine's container as `user` or `user:gid`; None if no securityContext sets one.
+    """Return the user with which an engine runs a container: `user` or `user:gid`; None if no securityContext sets one.
 
-    None means that the container runs as `image_user`, the user of the image. ContainerError if runAsNonRoot is set and
-    the user is root, or is a name of the image, which cannot be verified.
+    None means that the container runs as `image_user`, the user of the image. Raises ContainerError if runAsNonRoot is
+    set and the user is root, or is a user name of the image, which cannot be verified.
     """
     uid, gid = _effective_setting(pod, container, "runAsUser"), _effective_setting(pod, container, "runAsGroup")
     name, _, _ = image_user.partition(":")

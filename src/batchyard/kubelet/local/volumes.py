@@ -99,7 +99,7 @@ class Mount(NamedTuple):
 
 
 def mounts_of(container: Mapping[str, Any], env: Mapping[str, str], plans: Mapping[str, VolumePlan]) -> list[Mount]:
-    """Return a container's volume mounts, outer ones first. ContainerError if one is invalid.
+    """Return a container's volume mounts, outer ones first. Raises ContainerError if one is invalid.
 
     `env` are the container's environment variables, `plans` the pod's volumes.
     """

@@ -274,7 +274,7 @@ _SHARED_READ_RULES: Final[Sequence[_RuleRow]] = (
 def shared_rbac_objects(platform: model.PlatformModel) -> Sequence[RenderedObject]:
     """Return a ClusterRole for reading queues, flavors and priorities, and its binding to the people of all teams.
 
-    Empty if no team has members or admins.
+    The result is empty if no team has members or admins.
     """
     subjects = [subject for team in platform.teams for subject in _rbac_subjects(team.members, team.admins)]
     if not subjects:

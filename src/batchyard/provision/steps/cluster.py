@@ -134,7 +134,7 @@ class ClusterConnection(NamedTuple):
     context: str = ""
 
     def kubectl(self, *arguments: str, stdin_text: str = "", limit_seconds: int = 600) -> StepCommand:
-        """Return a kubectl command for this cluster; `stdin_text` is its standard input."""
+        """Return a kubectl command for this cluster, with its standard input (`stdin_text`) and its time limit."""
         options = [f"--kubeconfig={self.kubeconfig}"] if self.kubeconfig else []
         options += [f"--context={self.context}"] if self.context else []
         return command("kubectl", *options, *arguments, stdin_text=stdin_text, limit_seconds=limit_seconds)

@@ -291,7 +291,10 @@ def _final_check_steps(platform: PlatformModel, connection: ClusterConnection) -
 def _steps_unless_embedded(
     platform: PlatformModel, steps: Iterator[model.PlatformStep], connection: ClusterConnection
 ) -> Iterator[model.PlatformStep]:
-    """Skip the steps that install batchyard's operator on a cluster of `batchyard up`, which has its own engine."""
+    """Return the steps that install batchyard's operator, to be skipped on a cluster of `batchyard up`.
+
+    Such a cluster has its own engine. If the engine is Kueue, the steps are returned unchanged.
+    """
     if platform.engine is PlatformEngine.KUEUE:
         return steps
     return (replace(step, only_if=cluster.not_embedded_probe(connection)) for step in steps)

@@ -172,7 +172,10 @@ def destroy_targets(google: GoogleSettings) -> list[str]:
 
 
 def _image_build_step(recipe: ImageRecipe) -> str:
-    """`$` is doubled, because Cloud Build substitutes a single `$`."""
+    """Return the Cloud Build step that builds an image, unless its repository has it.
+
+    Each `$` is doubled, because Cloud Build substitutes a single `$`.
+    """
     lines = "\n".join(f"        {line}".replace("$", "$$") for line in recipe.lines)
     return _IMAGE_TEMPLATE.format(name=recipe.short_name, docker=_DOCKER_IMAGE, reference=recipe.reference, lines=lines)
 

@@ -39,7 +39,10 @@ def format_assignments(value_by_name: Mapping[str, Value], depth: int = 0) -> st
 
 
 def _group_by_width(lines: Sequence[tuple[str, str]]) -> Iterator[tuple[int, list[tuple[str, str]]]]:
-    """Align adjacent one-line assignments, as `terraform fmt` does; a longer assignment is a group of its own."""
+    """Group assignments for alignment, as `terraform fmt` does; yield each group with the width of its longest name.
+
+    Adjacent one-line assignments form a group. An assignment of several lines is a group of its own.
+    """
     for is_long, group in groupby(lines, key=lambda line: "\n" in line[1]):
         names_and_values = list(group)
         if is_long:

@@ -78,9 +78,10 @@ def _sync_checks(context: WorkloadReconcile) -> ReconcileResult | None:
 
 
 def _handle_failed_checks(context: WorkloadReconcile) -> ReconcileResult | None:
-    """Evict a Workload with quota and an admission check in Retry; if one is Rejected, request deactivation instead.
+    """Return the writes that evict a Workload with quota if one of its admission checks is in state Retry.
 
-    The retry time is stored in `requeueState`, also of a Workload without quota.
+    If a check is in state Rejected, request the deactivation of the Workload instead. The time of the next retry is
+    stored in `requeueState`, also for a Workload without quota. Return None if nothing must be written.
     """
     workload, now = context.workload, context.now
     if not lifecycle.is_active(workload):

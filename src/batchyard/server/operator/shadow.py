@@ -196,7 +196,9 @@ class Shadow:
 def shadow_endpoints(shadow: Shadow, listen_address: tuple[str, int], report: Callable[[str], None]) -> HttpEndpoints:
     """Return the shadow's HTTP server for health checks, metrics and the dashboard."""
     followers = shadow.followers
-    metrics = ShadowMetrics(lambda: shadow.counts, lambda: followers.waiting_count, lambda: followers.reordered_count)
+    metrics = ShadowMetrics(
+        lambda: shadow.counts, lambda: followers.waiting_count, lambda: followers.vanished_divergence_count
+    )
     informers = shadow.client.informers
     routes = health_routes(
         Exposition([("batchyard", metrics.texts)]),

@@ -103,9 +103,9 @@ class ContainerEngine(NamedTuple):
 
 
 def extract_error_message(text: str) -> str:
-    """Return the error message of an engine: the last line of its error output, without the prefix `Error: `.
+    """Return the error message in a container engine's error output: its last line, without the prefix `Error: `.
 
-    Lines that only refer to the help are skipped. If no line remains, the message states that there was no reason.
+    Lines that only refer to the help are skipped. If no line remains, return a message that no reason was reported.
     """
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("See '")]
     return lines[-1].removeprefix("Error: ") if lines else "the container engine reported no reason"

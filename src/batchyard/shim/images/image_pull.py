@@ -277,7 +277,7 @@ def remove_groups_of_run(node: int, features: Features, path: str) -> None:
 
 
 def remove_leftover_groups(node: int, features: Features) -> None:
-    """Remove the control groups of pods that ended while no spawner ran."""
+    """Remove the cgroups of pods that ended while no spawner ran; `node` is the descriptor of the node's directory."""
     if features.cgroups is not None:
         for uid, group in cgroups.find_leftover_groups(features.cgroups.base_group, pod_group_prefix(node)).items():
             _remove_if_unsupervised(node, uid, group, has_namesakes=features.container_engine is not None)

@@ -193,7 +193,7 @@ def attach_nested_mounts(spec: Mapping[str, Any], resolve_path: Callable[[str], 
 
     A termination log in a mount is attached too, and its path in the spec is then ''. A working directory in a mount is
     created. `resolve_path` resolves the symbolic links of a path in the container; `run` is the run's directory.
-    ValueError if a mount point is `/`, is in /proc, or has a symbolic link in another mount.
+    Raises ValueError if a mount point is `/`, is in /proc, or has a symbolic link in another mount.
     """
     mounts = [
         _VolumeMount(mount["source"], resolve_path(normalize_path(mount["target"])), mount["readOnly"])

@@ -334,7 +334,7 @@ def default_filter() -> bytes:
 
 
 def compile_profile_file(path: str) -> bytes:
-    """Return the BPF program of a seccomp profile file. ValueError if the file cannot be read or compiled."""
+    """Return the BPF program of a seccomp profile file. Raises ValueError if the file cannot be read or compiled."""
     try:
         with open(path, "rb") as file:
             document = json.load(file)

@@ -87,8 +87,8 @@ class SurvivalFunction:
         """Return a random exponent for the tail beyond the longest observed run, from random numbers between 0 and 1.
 
         The exponent is uncertain, because no end in the tail was observed. It is drawn from the posterior of a gamma
-        prior with mean one, given the ages beyond the last end. Each random number adds the weight of one observed end
-        to the prior.
+        prior with mean one, given the ages beyond the last end. The count of random numbers is the prior's weight: each
+        weighs as much as one observed end.
         """
         return max(-sum(map(log, random_fractions)) / (len(random_fractions) + self._log_beyond_last_end), _POWER_MIN)
 
@@ -294,7 +294,10 @@ class RunTimeEstimator:
         return latest_runs
 
     def _record_run(self, workload: Obj, age: Duration) -> Sequence[Duration]:
-        """Record a Workload's run; return its time in excess of the manifest's run time as a tuple, () if unknown."""
+        """Record a Workload's run; return by how much it exceeded the run time in the manifest, in a tuple.
+
+        The tuple is empty if the run has not ended or the manifest has no run time.
+        """
         admission, has_ended = find_condition(workload, "Admitted"), is_finished(workload)
         assert admission is not None, "a Workload that has run has the condition Admitted"
         run = _ObservedRun(parse_time(admission["lastTransitionTime"]), age, has_ended)

@@ -256,8 +256,8 @@ def queue_quota_table(run: WatchedSimulation) -> FigureTable:
 def quota_figures(run: WatchedSimulation, group_of: Callable[[FlavorResource], str]) -> dict[str, Figures]:
     """Return by group the mean nominal quota, the mean amount in use, and the mean and peak use as shares of the quota.
 
-    `group_of` returns the group of a quota, '' to omit the quota. Amounts are in display units of the resource with
-    which the group's name ends. Groups with neither quota nor use are omitted.
+    `group_of` returns the group of a quota, '' to omit the quota. Amounts are in display units of a
+    resource, which is the last word of the group's name. Groups with neither quota nor use are omitted.
     """
     nominal = sum_curves(run, run.watch.nominal_quota, group_of)
     used = sum_curves(run, run.watch.workload_records.usage_curves, group_of)

@@ -150,5 +150,5 @@ class WatchedSimulation:
         return self.result.waits.wait_time(workload_record.obj, end)
 
     def waited_seconds(self, workload_record: WorkloadRecord) -> float:
-        """Return how many seconds a Workload waited for quota in total, up to its deletion or `waits_until`."""
+        """Return how many seconds a Workload waited for quota, until its deletion or the end of the longest run."""
         return duration_seconds(self.wait_time(workload_record))
