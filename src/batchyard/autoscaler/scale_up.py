@@ -196,7 +196,11 @@ class _Packing:
         return False
 
     def _add_node(self) -> bool:
-        """Return False at the limit, or if the last new node is empty: a pod that does not fit there fits no other."""
+        """Add a simulated node of the node group; return False if no node was added.
+
+        None is added at the maximum number of new nodes, or if the last new node is still empty: a pod that does not
+        fit there fits no other new node.
+        """
         if len(self.pods_by_node) >= self._count_max or (self.pods_by_node and not self.pods_by_node[-1]):
             return False
         self._nodes.set_node(self._group.node(_simulated_node_name(self._group, len(self.pods_by_node))))
@@ -234,7 +238,11 @@ def spread_nodes(groups: Sequence[NodeGroup], count: int, fleet: NodeGroupsState
 
 
 def _spread_by_capacity(increases: dict[NodeGroup, int], count: int, fleet: NodeGroupsState, cluster: Obj) -> None:
-    """Add the new nodes to `increases`: all in the first zone with known capacity for them, or else by capacity."""
+    """Distribute `count` new nodes over the node groups in `increases`, by the groups' known capacity.
+
+    The first group with capacity for all nodes gets them all. Without such a group, those with the largest capacity are
+    filled first.
+    """
     capacity_by_group = {group: min(fleet.room(group), fleet.known_room(group, cluster)) for group in increases}
     sufficient_groups = [group for group in increases if capacity_by_group[group] >= count]
     for group in sufficient_groups[:1] or sorted(increases, key=lambda group: -capacity_by_group[group]):

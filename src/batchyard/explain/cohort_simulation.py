@@ -31,11 +31,11 @@ class CorrectedObjects(NamedTuple):
 
 
 def copy_tree(snapshot: Snapshot, queue: ClusterQueue, corrected: CorrectedObjects | None = None) -> Snapshot:
-    """Return a new snapshot with the cohort tree of a ClusterQueue and the Workloads that hold its quota.
+    """Return a new snapshot with the cohort tree of a ClusterQueue and the Workloads that hold quota in the tree.
 
-    Flavor-resources keep their ids. Evicted Workloads are left out, because they will release their quota. If the
-    Cohort's parents form a cycle, all ClusterQueues below cycles are copied, because a correction may connect them. Of
-    `corrected`, the flavors and Cohorts are applied, but not the ClusterQueue.
+    Flavor-resource pairs keep their ids. Evicted Workloads are left out, because they will release their quota. If the
+    Cohort's parents form a cycle, all ClusterQueues below cycles are copied, because a correction may connect them. The
+    snapshot has the flavors and Cohorts of `corrected`, but not its ClusterQueue.
     """
     snapshot_copy = Snapshot()
     new_flavors, new_cohorts = ((), ()) if corrected is None else (corrected.flavors, corrected.cohorts)

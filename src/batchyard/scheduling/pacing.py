@@ -56,7 +56,7 @@ class WritesInFlight:
         self._workloads[workload] = None
 
     def complete(self, workload: str) -> bool:
-        """Record the result of a Workload's write; return whether a decision waits for it."""
+        """Record that a Workload's write has a result; return whether a scheduling decision awaited this result."""
         self._workloads.pop(workload, None)
         is_awaited = workload in self._awaited_workloads
         self._awaited_workloads.pop(workload, None)

@@ -150,18 +150,18 @@ class Forecast:
 
     def correct_by(self, calibration: Calibration) -> "Forecast":
         """Return the forecast, corrected by the errors of earlier forecasts."""
-        fork_waits = self.waits_by_level
+        fork_waits = self.log_waits_by_level
         corrected_waits = correct_waits(calibration, tracker_names_for(self.basis, fork_waits, self.forks), fork_waits)
         return self if corrected_waits == fork_waits else replace(self, corrected_waits=corrected_waits)
 
     @property
-    def waits_by_level(self) -> Waits:
-        """Return the wait at each level of the calibration as a logarithm (see `to_log_wait`), before corrections."""
+    def log_waits_by_level(self) -> Waits:
+        """Return the logarithm of the forks' wait at each quantile in LEVELS, uncorrected (see `to_log_wait`)."""
         return tuple(to_log_wait(self.quantile_of_forks(level)) for level in LEVELS)
 
     def sample(self, uid: str) -> ForecastRecord:
         """Return the forecast as a record for the calibration; `uid` is the uid of the Workload."""
-        fork_waits = self.waits_by_level
+        fork_waits = self.log_waits_by_level
         tracker_names = tracker_names_for(self.basis, fork_waits, self.forks)
         return ForecastRecord(
             self.workload, uid, self.at, tracker_names, fork_waits[MEDIAN], self.corrected_waits or fork_waits

@@ -350,7 +350,7 @@ _UNSPECIFIC_VERSIONS: Final = ("", "0")
 
 
 class ChangeFeed(ChangeHistory, Protocol):
-    """The history of changes to stored objects, with a subscription to those that are on disk."""
+    """The history of changes to stored objects, and a subscription to changes that are durable (written to disk)."""
 
     def events_since(self, revision: int) -> Sequence[WatchEvent]:
         """Return the changes after a revision that are on disk. Raises ExpiredRevision if some are no longer kept."""

@@ -193,7 +193,7 @@ def own_namespaces_steps(
 
 
 def deleted_namespaces(manifest_parts: Sequence[ManifestPart]) -> list[str]:
-    """Return the namespaces in the manifests, except the engine's, which hold objects of users or of monitoring."""
+    """Return the Namespaces in the manifests that `destroy` deletes with all their objects: all but batchyard's own."""
     return [name for part in manifest_parts if part.path != ENGINE_FOLDER for name in part.names_of_kind("Namespace")]
 
 
@@ -246,7 +246,7 @@ def install_steps(
 
 
 def not_embedded_probe(connection: ClusterConnection) -> Probe:
-    """Return a probe that succeeds unless `batchyard up` runs the cluster, which then has its own engine."""
+    """Return a probe that fails if `batchyard up` runs the cluster, because it already runs batchyard's controllers."""
     return Probe(
         connection.kubectl("get", "--raw=/batchyard/status"),
         probe_parsers.fails("the cluster is run by `batchyard up`, which has its own engine"),

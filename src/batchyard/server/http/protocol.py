@@ -121,7 +121,10 @@ class ResponseStream:
         self.write_next()
 
     def _encode_next_parts(self, parts: Iterator[Any]) -> bytes:
-        """Encode parts until they have PIECE_SIZE bytes; other responses are written before the remaining parts."""
+        """Return the next parts as bytes, up to the part that reaches PIECE_SIZE bytes in total.
+
+        The remaining parts follow later, so that other responses are written in between.
+        """
         lines: list[bytes] = []
         length = 0
         for part in parts:

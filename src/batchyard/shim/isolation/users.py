@@ -167,7 +167,10 @@ class ImageAccount(NamedTuple):
 
 
 def resolve_account(user_and_group: str, passwd: str, group: str) -> ImageAccount:
-    """Return the account for an image's user, such as `user:group` (names or ids). ValueError for unknown names."""
+    """Return the account of an image's user, such as `user:group` (names or ids). Raises ValueError for unknown names.
+
+    `passwd` and `group` are the contents of the image's files /etc/passwd and /etc/group.
+    """
     user_text, _, group_name = user_and_group.partition(":")
     image_account = _find_account(user_text or "0", passwd)
     if not group_name:
