@@ -331,9 +331,9 @@ class ScaleUp:
         self.new_nodes: dict[str, None] = {}
 
     def plan(self, unit: PendingUnit) -> bool:
-        """Plan new nodes for the pods of a unit that lack a node; return whether all pods have a node.
+        """Plan new nodes for those pods of a unit that have no node; return whether all pods have a node afterwards.
 
-        A gang gets nodes for all its pods or none.
+        A unit is a gang, or pods without a gang. A gang gets nodes for all its pods or none.
         """
         pods_by_kind = group_pods_by_kind(unit.pods, self.nodes)
         gang_key = tuple(kind for kind, pods in pods_by_kind.items() for _ in pods) if unit.is_gang else ()

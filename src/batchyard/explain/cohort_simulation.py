@@ -176,7 +176,7 @@ class CohortSimulation:
         return [view for views in self._pending_views.values() for view in views if view.key != self.explained_view.key]
 
     def views_ahead(self) -> list[WorkloadView]:
-        """Return the views of the simulated Workloads that are ahead in the explained Workload's queue, in order."""
+        """Return the simulated Workloads that are ahead of the explained Workload in its queue, in queue order."""
         return list(takewhile(lambda each: each is not self.explained_view, self._pending_views[self.queue.name]))
 
     def run_trial(self, change: HypotheticalChange = NO_CHANGE) -> TrialOutcome:

@@ -63,7 +63,7 @@ class WritesInFlight:
         return is_awaited
 
     def select_heads(self, heads: Iterable[Head]) -> list[Head]:
-        """Return the heads that have no write in flight; record that the others await the results of their writes."""
+        """Return the queue heads that have no write in flight; record that the others wait for a write's result."""
         if not self._workloads:
             return list(heads)
         selected_heads = []

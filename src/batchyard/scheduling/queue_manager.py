@@ -467,7 +467,7 @@ class QueueManager:
         self._marked_queues.setdefault(name, self.now)
 
     def reactivate_later(self, queue: ClusterQueue, due_time: Instant) -> None:
-        """Schedule the reactivation of the queue's cohort tree at `due_time`, unless one is scheduled already."""
+        """Schedule a retry of the inadmissible Workloads in a queue's cohort tree, unless one is scheduled already."""
         self._scheduled_reactivations.setdefault(queue.node.tree, (queue.name, due_time))
 
     def mark_due_queues(self) -> None:

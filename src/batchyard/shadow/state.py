@@ -158,7 +158,7 @@ class SchedulerModel:
         return None if pending_queue is None or cohort_tree is None else (pending_queue, cohort_tree)
 
     def decide(self, heads: Sequence[Head]) -> list[Decision]:
-        """Run a cycle of batchyard's scheduler with these heads, and return its decisions."""
+        """Run a cycle of batchyard's scheduler with these first Workloads of queues, and return its decisions."""
         self._cycle_number += 1
         return self._create_cycle().run(heads)
 

@@ -135,9 +135,9 @@ class Forecast:
         return wait_of(lower_wait + (upper_wait - lower_wait) * remainder)
 
     def quantile_of_forks(self, fraction: float) -> Duration | None:
-        """Return the wait within which the Workload starts in a fraction of the forks.
+        """Return the wait within which the Workload starts in a fraction of the forks (random simulations).
 
-        None if it starts in too few forks, or if there are none.
+        The result is None if the Workload starts in too few forks, or if there are no forks.
         """
         position = max(min(fraction * (self.forks + 1) - 1, self.forks - 1), 0)
         lower_index = int(position)

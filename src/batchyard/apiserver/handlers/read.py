@@ -369,7 +369,7 @@ class ReadHandler:
         self._lists = PagedLists(objects, feed)
 
     def drop_expired(self) -> None:
-        """Drop the partly returned lists that are too old to continue."""
+        """Drop the lists that are kept for requests of further pages, if they are too many revisions old."""
         self._lists.drop_expired()
 
     def get(self, request: ApiRequest, path: ResourcePath) -> Response:

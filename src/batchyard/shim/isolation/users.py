@@ -100,7 +100,10 @@ class PodUsers:
         return copied_mount_fd
 
     def _create_shared_namespace(self) -> int:
-        """Return a descriptor of a user namespace that maps root to the pod's user, and the lower ids to themselves."""
+        """Return a descriptor of a user namespace for the pod: its root is the pod's user.
+
+        The ids below the id of the pod's user are mapped to themselves.
+        """
         last_id = _last_mapped_id()
         return linux.make_user_namespace(*_format_id_maps((0, self.id, 1), (1, 1, min(self.id, last_id + 1) - 1)))
 
