@@ -290,7 +290,7 @@ class HttpProtocol(asyncio.Protocol):
     # --- callbacks of the parser ---
 
     def authenticate(self, request: ApiRequest) -> ApiRequest:
-        """Authenticate a request by its headers; return it with its user set. Raises StatusError on failure."""
+        """Authenticate a request whose headers have arrived; return it with its user. Raises StatusError on failure."""
         if not self._is_secure:
             _reject_browser_request(request)
         user = _user_of_certificate(self.peer) if self._is_secure else OWNER_USER
