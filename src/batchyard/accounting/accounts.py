@@ -71,7 +71,7 @@ class CostAccount:
 
 
 class CostTotals(NamedTuple):
-    """All charges by account, and the running time of closed hours that was later reclassified as done or lost."""
+    """All charges by account, and the charges of closed hours later reclassified from running to done or lost."""
 
     accounts: dict[AccountKey, CostAccount]
     reclassified_usage: dict[AccountKey, CostAccount]

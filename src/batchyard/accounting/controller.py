@@ -218,7 +218,11 @@ _TIME_FIELDS: Final = ("through", "revision")
 
 
 class CostController:
-    """The controller that writes CostRecords; with `is_endless` (a live platform), hours also close without events."""
+    """The controller that writes CostRecords of closed hours and of the current hour.
+
+    On a live platform (`is_endless`), hours in which all machines are idle are also closed in time. In a simulation,
+    that would prevent the end of the run.
+    """
 
     name = "costs"
     rank = 0

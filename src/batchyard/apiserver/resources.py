@@ -37,7 +37,7 @@ class ResourceStrategy(Protocol):
         """Return a stored object in a served version, with times in whole seconds, except MicroTime fields."""
 
     def in_version(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
-        """Convert a stored object to a served version with exact times, to compare it with another object."""
+        """Convert a stored object to a served version, to compare it; its times are not cut to seconds."""
 
     def check_create(self, new: Obj) -> list[FieldError]:
         """Return the validation errors of a new object. Raises StatusError if its creation is not allowed."""

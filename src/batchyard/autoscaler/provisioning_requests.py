@@ -191,7 +191,10 @@ class QueuedRequest:
     # --- pending ---
 
     def _initialize(self) -> ReconcileResult:
-        """Also delete the ResizeRequest of an earlier ProvisioningRequest with the same name."""
+        """Set the condition Accepted of a new ProvisioningRequest to False.
+
+        The ResizeRequest of an earlier ProvisioningRequest with the same name is deleted.
+        """
         deletions = [] if self._resize_request is None else [Delete(resize_request_key(self._key))]
         return ReconcileResult([*deletions, *self._set_condition(request_pods.NOT_ACCEPTED).writes])
 
@@ -382,7 +385,10 @@ class CapacityRequest:
         )
 
     def _attempt_provisioning(self, pods: Sequence[PodView]) -> tuple[request_pods.ConditionText, list[Write]]:
-        """Call this only within `nodes.what_if()`, because the attempt places pods in the node snapshot."""
+        """Try to place a request's pods, on new nodes too if its class allows it; return its condition and the writes.
+
+        The attempt places pods in the node snapshot, so call this only within `nodes.what_if()`.
+        """
         failures = FailedMachines(self._index, self._reader, self._loop_context)
         upcoming_cluster = UpcomingCluster(self._index, self._reader, self._loop_context, failures)
         upcoming_cluster.prepare()

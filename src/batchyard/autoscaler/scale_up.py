@@ -197,7 +197,11 @@ class _Packing:
         return False
 
     def _add_node(self) -> bool:
-        """Return False at the limit, or if the last new node is empty: a pod that does not fit there fits no other."""
+        """Add a simulated node of the node group; return False if no node was added.
+
+        None is added at the maximum number of new nodes, or if the last new node is still empty: a pod that does not
+        fit there fits no other new node.
+        """
         if len(self.pods_by_node) >= self._count_max or (self.pods_by_node and not self.pods_by_node[-1]):
             return False
         self._nodes.set_node(self._group.new_node(_simulated_node_name(self._group, len(self.pods_by_node))))
@@ -235,7 +239,11 @@ def spread_nodes(groups: Sequence[NodeGroup], count: int, fleet: NodeGroupsState
 
 
 def _spread_by_capacity(increases: dict[NodeGroup, int], count: int, fleet: NodeGroupsState, cluster: Obj) -> None:
-    """Add the new nodes to `increases`: all in the first zone with known capacity for them, or else by capacity."""
+    """Distribute `count` new nodes over the node groups in `increases`, by the groups' known capacity.
+
+    The first group with capacity for all nodes gets them all. Without such a group, those with the largest capacity are
+    filled first.
+    """
     capacity_by_group = {group: min(fleet.room(group), fleet.known_room(group, cluster)) for group in increases}
     sufficient_groups = [group for group in increases if capacity_by_group[group] >= count]
     for group in sufficient_groups[:1] or sorted(increases, key=lambda group: -capacity_by_group[group]):
@@ -324,9 +332,9 @@ class ScaleUp:
         self.new_nodes: dict[str, None] = {}
 
     def plan(self, unit: PendingUnit) -> bool:
-        """Plan new nodes for the pods of a unit that lack a node; return whether all pods have a node.
+        """Plan new nodes for those pods of a unit that have no node; return whether all pods have a node afterwards.
 
-        A gang gets nodes for all its pods or none.
+        A unit is a gang, or pods without a gang. A gang gets nodes for all its pods or none.
         """
         pods_by_kind = group_pods_by_kind(unit.pods, self.nodes)
         gang_key = tuple(kind for kind, pods in pods_by_kind.items() for _ in pods) if unit.is_gang else ()

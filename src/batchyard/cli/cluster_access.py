@@ -258,7 +258,7 @@ class SourceTexts(NamedTuple):
 
 
 def read_texts(paths: Sequence[str]) -> SourceTexts:
-    """Read files and folders; separate states of clusters (snapshots and dumps of kubectl) from manifests."""
+    """Read files and folders; separate cluster states (snapshots, or lists from `kubectl get`) from manifests."""
     unread: list[FileFault] = []
     states, manifests = list[tuple[str, str]](), list[tuple[str, str]]()
     for name, text in read_sources(paths, unread):

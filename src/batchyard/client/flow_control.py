@@ -19,7 +19,7 @@ from batchyard.interfaces.controller import Kernel, Work
 
 
 class WritePriority(IntEnum):
-    """How urgent a write is; the lowest number goes first."""
+    """The priority of a write in the queue of the client; writes with the lowest number are sent first."""
 
     #: What pods wait for: admissions, Jobs that start or stop, and all that is not listed below.
     REGULAR = 0

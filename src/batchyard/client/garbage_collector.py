@@ -61,7 +61,7 @@ class GarbageCollector:
     def observe_existing(self, events: Sequence[client.WatchEvent]) -> None:
         """Record all objects that exist at the start, passed as ADDED events.
 
-        Without `scopes`, owners that are not among these objects count as deleted.
+        If the attribute `scopes` is None, owners that are not among these objects count as deleted.
         """
         for event in events:
             self.observe(event)

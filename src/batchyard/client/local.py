@@ -235,7 +235,7 @@ def _updated_metadata(stored_metadata: Mapping[str, Any], sent_metadata: Mapping
 
 
 def _with_managed_fields(metadata: Mapping[str, Any], managed_fields: Sequence[Obj] | None) -> Mapping[str, Any]:
-    """Return this metadata with these managedFields; the same mapping if `managed_fields` is None or unchanged."""
+    """Return object metadata with `managed_fields` set; the same mapping if they are None or unchanged."""
     if managed_fields is None or managed_fields == metadata.get("managedFields", []):
         return metadata
     return {**metadata, "managedFields": managed_fields}

@@ -230,9 +230,9 @@ class RestClient:
             self._count_confirmed_write(pending_result)
 
     def _confirmation_for(self, response: WriteResponse) -> _Confirmation | None:
-        """Return what a watch must deliver to confirm a write; None if there is nothing to wait for.
+        """Return what a watch must deliver to confirm a write; None if nothing needs to be confirmed.
 
-        An object of a kind that is not watched is stored for later updates.
+        If the kind of the object is not watched, the written object is kept for later updates.
         """
         write, response_body = response.write, response.body
         key = write.key if isinstance(write, Delete) else key_of(response_body) if response.error is None else None

@@ -124,10 +124,10 @@ class ControllerQueue:
             self.states[key] = _WRITING
 
     def complete_in_flight(self, key: Key, in_flight_max: int) -> bool:
-        """Count the result of a write in flight; return whether the caller must queue the key.
+        """Count the result of one of a key's writes in flight; return whether the caller must queue the key.
 
-        The key must be queued after its last result. If `add` was called while too many writes were in flight, the key
-        must be queued as soon as at most `in_flight_max` are left.
+        This is the case after the last result. If `add` was called while more than `in_flight_max` writes were in
+        flight, it is also the case as soon as at most `in_flight_max` are left.
         """
         remaining = self.in_flight.pop(key) - 1
         if remaining:

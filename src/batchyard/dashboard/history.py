@@ -47,7 +47,7 @@ class ShadowComparison:
     """The results of shadow mode: how often Kueue and this scheduler agreed and differed, and recent differences."""
 
     def __init__(self, count_agreements: Callable[[], int], count_divergences: Callable[[], int]) -> None:
-        """Store two functions that return how often Kueue and this scheduler agreed and differed."""
+        """Store two functions that count the decisions in which Kueue and batchyard's scheduler agreed and diverged."""
         self.count_agreements = count_agreements
         self.count_divergences = count_divergences
         #: The recent divergences, the latest first.

@@ -28,7 +28,10 @@ class RecordedSeries(NamedTuple):
 
 
 class UsageHistory:
-    """The totals at the end of each interval since the start, keyed by the kind of total and the resource."""
+    """Recorded totals (quota, requests, capacity, Workloads) at the end of each interval since the recording began.
+
+    The totals of an interval are keyed by the kind of total and the resource, such as `("quota", "cpu")`.
+    """
 
     def __init__(self, began: Instant) -> None:
         self._began = began

@@ -91,7 +91,7 @@ def _inactivity_suffix(queues: pending_reason.WorkloadQueues, kind: str, schedul
 
 
 def requeue_binding(view: WorkloadView, now: Instant) -> BindingLimit | None:
-    """Return the limit of a Workload that a backoff or Requeued=False keeps out of its queue; None for others."""
+    """Return why a backoff or the condition Requeued=False keeps a Workload out of its queue; None if neither does."""
     if not is_held_back(view, now):
         return None
     if view.requeue_at is not None and view.requeue_at > now:
@@ -373,8 +373,8 @@ class QuotaShortage(NamedTuple):
 def shortage_of(outcomes: Sequence[PodSetFlavorOutcomes], queue: ClusterQueue) -> QuotaShortage | None:
     """Return the largest shortage among a Workload's pod sets and resource groups; None if all of them fit.
 
-    The shortage of a group is that of the flavor nearest to fitting. A resource that the ClusterQueue does not cover is
-    returned first.
+    The shortage of a group is that of the flavor nearest to fitting. A resource that the ClusterQueue does not cover
+    takes precedence over all other shortages.
     """
     ranked_shortages: list[tuple[tuple[int, float], QuotaShortage]] = []
     for pod_set in outcomes:

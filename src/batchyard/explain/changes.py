@@ -105,10 +105,11 @@ class ChangeExplainer:
         return nonempty_fields(changes=changes, changesEnd="" if changes else remedy_of(waiting_case, self._cache))
 
     def unready_part(self, waiting_case: WaitingCase, user: ExplanationUser) -> DocumentPart:
-        """Return the fields `changes` and `changesEnd` for a Workload that waits until other Workloads are ready.
+        """Return the document fields `changes` and `changesEnd` for a Workload blocked by the unready pods of others.
 
-        At most one change is proposed: it ends the Workloads with unready pods, and withdraws other blocked Workloads
-        with pods. It is omitted if its simulation does not admit the Workload, or if a further Workload may be first.
+        At most one change is proposed: end the Workloads whose pods are not ready, and withdraw the other blocked
+        Workloads of Jobs and JobSets. It is proposed only if a simulation with it admits the Workload, and if no
+        further Workload could be admitted first.
         """
         view, keys = waiting_case.view, blockers.unready_workloads(self._cache, self._reader)
         queue = self._cache.snapshot.queues[waiting_case.queues.cluster_queue_name]

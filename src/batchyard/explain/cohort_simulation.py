@@ -31,11 +31,11 @@ class CorrectedObjects(NamedTuple):
 
 
 def copy_tree(snapshot: Snapshot, queue: ClusterQueue, corrected: CorrectedObjects | None = None) -> Snapshot:
-    """Return a new snapshot with the cohort tree of a ClusterQueue and the Workloads that hold its quota.
+    """Return a new snapshot with the cohort tree of a ClusterQueue and the Workloads that hold quota in the tree.
 
-    Flavor-resources keep their ids. Evicted Workloads are left out, because they will release their quota. If the
-    Cohort's parents form a cycle, all ClusterQueues below cycles are copied, because a correction may connect them. Of
-    `corrected`, the flavors and Cohorts are applied, but not the ClusterQueue.
+    Flavor-resource pairs keep their ids. Evicted Workloads are left out, because they will release their quota. If the
+    Cohort's parents form a cycle, all ClusterQueues below cycles are copied, because a correction may connect them. The
+    snapshot has the flavors and Cohorts of `corrected`, but not its ClusterQueue.
     """
     snapshot_copy = Snapshot()
     new_flavors, new_cohorts = ((), ()) if corrected is None else (corrected.flavors, corrected.cohorts)
@@ -176,7 +176,7 @@ class CohortSimulation:
         return [view for views in self._pending_views.values() for view in views if view.key != self.explained_view.key]
 
     def views_ahead(self) -> list[WorkloadView]:
-        """Return the views of the simulated Workloads that are ahead in the explained Workload's queue, in order."""
+        """Return the simulated Workloads that are ahead of the explained Workload in its queue, in queue order."""
         return list(takewhile(lambda each: each is not self.explained_view, self._pending_views[self.queue.name]))
 
     def run_trial(self, change: HypotheticalChange = NO_CHANGE) -> TrialOutcome:

@@ -74,7 +74,7 @@ def search_smallest_amount(change_with: Callable[[int], HypotheticalChange], amo
 
 
 class SearchResult(NamedTuple):
-    """The proposals of several searches, in the order of the searches, and whether the limit ended one of them."""
+    """The proposals of several searches, in the order of the searches; whether the decision limit stopped a search."""
 
     proposals: Sequence[Proposal]
     is_limit_reached: bool

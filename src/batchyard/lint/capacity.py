@@ -24,7 +24,10 @@ class QuotaDemand(NamedTuple):
 
 
 def max_concurrent_usage(root: QuotaNode, fr: int, active_leaves: Container[QuotaNode]) -> int:
-    """Return how much of flavor-resource `fr` the ClusterQueues `active_leaves` of a cohort tree can use together."""
+    """Return how much of a flavor-resource pair the ClusterQueues `active_leaves` of a cohort tree can use at once.
+
+    `fr` is the id of the flavor-resource pair.
+    """
     if not root.children:
         return root.subtree_quota[fr] if root in active_leaves else 0
     demands = [_quota_demand(child, fr, active_leaves) for child in root.children.values()]

@@ -454,9 +454,10 @@ def nothing_lent(config: Configuration) -> Iterator[RuleResult]:
 
 
 def priority_without_preemption(config: Configuration) -> Iterator[RuleResult]:
-    """Report each ClusterQueue without preemption whose quota admits its lowest or highest priority job, but not both.
+    """Report each ClusterQueue whose quota admits its job of lowest or of highest priority, but not both.
 
-    The pods of the highest priority job could preempt other pods by their PriorityClass, but are never created.
+    Only ClusterQueues with withinClusterQueue: Never are reported. The pods of the highest priority job could preempt
+    other pods by their PriorityClass, but are never created.
     """
     classes = {m.obj["metadata"]["name"]: m.obj for m in config.latest_versions(scheme.PRIORITY_CLASS)}
     for manifest, view in config.queue_versions:

@@ -238,7 +238,10 @@ _MAX_RUN_ANNOTATION: Final = f"{well_known.PROVISIONING_PREFIX}maxRunDurationSec
 
 
 def grace_beyond_spot(config: Configuration) -> Iterator[RuleResult]:
-    """Report each non-default grace period that Spot machines do not allow, of pods that can run on Spot machines."""
+    """Report each pod set that can run on Spot machines with a longer grace period than these allow.
+
+    The default grace period is not reported.
+    """
     for pod_set in _pod_sets_on_spot(config):
         spec = pod_set.job.templates[pod_set.index].get("spec") or {}
         grace_seconds = spec.get("terminationGracePeriodSeconds")

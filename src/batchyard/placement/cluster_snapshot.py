@@ -499,7 +499,10 @@ class ClusterSnapshot:
         self._undo_steps = outer_undo_steps
 
     def roll_back_changes(self, outer_undo_steps: list[Callable[[], None]] | None) -> None:
-        """Undo the changes since `begin_trial`; continue the enclosing trial, if any, with its `outer_undo_steps`."""
+        """Undo the changes of a `what_if()` block; an enclosing block, if any, continues to record changes.
+
+        `outer_undo_steps` is the value that `begin_trial` returned at the start of the block.
+        """
         undo_steps, self._undo_steps = self._undo_steps or [], None
         for step in reversed(undo_steps):
             step()

@@ -271,7 +271,10 @@ class _Fragmentation:
 
 
 def _typical_pods(expected_pods: Iterable[ExpectedPod]) -> dict[ExpectedPod, float]:
-    """Return the most frequent requests, and the fraction of the pods with these requests that have each of them."""
+    """Return the most frequent requests of the expected pods, with the relative frequency of each.
+
+    Together they cover at least 95 % of the pods. The frequencies are relative to the covered pods, and their sum is 1.
+    """
     counts: dict[ExpectedPod, int] = {}
     for pod in expected_pods:
         counts[pod] = counts.get(pod, 0) + 1

@@ -192,7 +192,10 @@ class NodeInfo:
 
 
 class NodeGenerations:
-    """The names of changed nodes in order of their last change, numbered by a count of all changes (generation)."""
+    """Log of node changes: the names of changed nodes in order of their last change, and the number of that change.
+
+    All changes are numbered consecutively. The number of a change is called its generation.
+    """
 
     __slots__ = ("_generations", "latest")
 

@@ -58,7 +58,10 @@ class SchedulingUnits:
         return [self._pods[uid] for uid in self._uids_by_gang.get(gang, ())]
 
     def record_bound_state(self, pod: PodView, is_bound: bool) -> bool:
-        """Record whether a gang's pod is bound; return whether the gang now starts or stops being tried pod by pod."""
+        """Record whether a pod of a gang is bound; return whether the gang got its first or lost its last bound pod.
+
+        The other pods of a gang are scheduled one by one as long as one of its pods is bound.
+        """
         if not is_bound:
             bound_uids = self._bound_uids_by_gang.get(pod.gang, {})
             if pod.uid in bound_uids:

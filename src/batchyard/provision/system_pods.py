@@ -336,7 +336,7 @@ class ComputeQuota(NamedTuple):
 def required_quotas(platform: PlatformModel) -> Sequence[ComputeQuota]:
     """Return the Compute Engine quotas that the platform needs, sorted by region and metric, global ones last.
 
-    Empty if the platform is not on GKE.
+    The result is empty if the platform is not on GKE.
     """
     if platform.google is None:
         return []

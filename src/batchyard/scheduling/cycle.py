@@ -203,7 +203,10 @@ class Cycle:
     skipped_preemptions: dict[str, int] = field(default_factory=dict)
 
     def run(self, heads: Sequence[Head]) -> list[Decision]:
-        """Return a decision for each head: first for those that cannot be nominated, then in scheduling order."""
+        """Return a decision for each head (first pending Workload of a ClusterQueue).
+
+        Heads that cannot be nominated come first, then the others in scheduling order.
+        """
         self.snapshot.rebuild_if_changed()
         decisions: list[Decision] = []
         entries: list[NominatedEntry] = []

@@ -56,14 +56,14 @@ class WritesInFlight:
         self._workloads[workload] = None
 
     def complete(self, workload: str) -> bool:
-        """Record the result of a Workload's write; return whether a decision waits for it."""
+        """Record that a Workload's write has a result; return whether a scheduling decision awaited this result."""
         self._workloads.pop(workload, None)
         is_awaited = workload in self._awaited_workloads
         self._awaited_workloads.pop(workload, None)
         return is_awaited
 
     def select_heads(self, heads: Iterable[Head]) -> list[Head]:
-        """Return the heads that have no write in flight; record that the others await the results of their writes."""
+        """Return the queue heads that have no write in flight; record that the others wait for a write's result."""
         if not self._workloads:
             return list(heads)
         selected_heads = []

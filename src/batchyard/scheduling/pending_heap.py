@@ -75,7 +75,7 @@ class WorkloadHeap:
 class EquivalenceClass:
     """Pending Workloads of a namespace with equal requests and priority; if one does not fit, none of them does.
 
-    Cycles try the Workloads in line. Parked Workloads are tried again only after a change.
+    Scheduling cycles try those in `in_line`. Those in `parked` are inadmissible until something changes.
     """
 
     __slots__ = ("in_line", "parked", "parked_at")

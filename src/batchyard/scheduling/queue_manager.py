@@ -134,7 +134,10 @@ class PendingQueueReader:
                 equivalence_class.parked_at = max(equivalence_class.parked_at, now)
 
     def has_parked_predecessor(self, key: str, start_time: Instant) -> bool:
-        """Return whether any class with a parked Workload ahead of this one was last tried at or after `start_time`."""
+        """Return whether a Workload ahead of `key` is parked, and it or an equivalent one was tried since `start_time`.
+
+        Parked Workloads are inadmissible: they are tried again only after a change.
+        """
         queue_order = self._entries[key].order
         recently_parked = [each.parked.first_entry() for each in self._classes.values() if each.parked_at >= start_time]
         return any(first_entry is not None and first_entry.order < queue_order for first_entry in recently_parked)
@@ -195,7 +198,7 @@ class PendingQueue(PendingQueueReader):
         self._push_in_line(self._entries[key])
 
     def put_in_line(self, view: WorkloadView) -> None:
-        """Add a Workload that cycles may try, even during a backoff; do nothing if it is already pending."""
+        """Add a pending Workload so that cycles try it, even during its backoff; do nothing if it was added before."""
         if view.key not in self._entries:
             entry = pending_heap.PendingEntry(view, None)
             self._add_entry(entry)
@@ -455,7 +458,10 @@ class QueueManager:
         return is_parked
 
     def record_new_workload(self, name: str) -> None:
-        """Record that a ClusterQueue may have a new first Workload; end the pause of its cohort tree unless frozen."""
+        """Record that a ClusterQueue may have a new first Workload, which ends the pause of its cohort tree.
+
+        A tree that was frozen at this instant stays paused (see `freeze_tree`).
+        """
         queue = self._snapshot.queues[name]
         self._record_queue_in_line(name, queue)
         self.record_tree_change(queue)
@@ -465,7 +471,7 @@ class QueueManager:
         self._marked_queues.setdefault(name, self.now)
 
     def reactivate_later(self, queue: ClusterQueue, due_time: Instant) -> None:
-        """Schedule the reactivation of the queue's cohort tree at `due_time`, unless one is scheduled already."""
+        """Schedule a retry of the inadmissible Workloads in a queue's cohort tree, unless one is scheduled already."""
         self._scheduled_reactivations.setdefault(queue.node.tree, (queue.name, due_time))
 
     def mark_due_queues(self) -> None:

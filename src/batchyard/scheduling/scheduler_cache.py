@@ -367,7 +367,7 @@ class SchedulerCache:
         }
 
     def no_fit_reason(self, view: WorkloadView) -> str:
-        """If a Workload is skipped because an equivalent one did not fit, return why that one did not; else ''."""
+        """Return why an equivalent Workload did not fit, if cycles skip this Workload for that reason; otherwise ''."""
         local_queue = self.workload_cache.local_queues.get(view.queue)
         pending_queue = None if local_queue is None else self.queue_manager.pending.get(local_queue.cluster_queue)
         return "" if pending_queue is None else pending_queue.no_fit_reason(view)

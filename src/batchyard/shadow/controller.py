@@ -23,7 +23,7 @@ from batchyard.scheduling.messages import PreemptionReason
 from batchyard.scheduling.workload import evictions, lifecycle
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from batchyard.shadow.findings import ComparisonCounts, Divergence, DivergenceType, diagnostic_commands
-from batchyard.shadow.follower import CohortTrees, TreeFollower, group_by_tree, may_split, nodes_of
+from batchyard.shadow.follower import CohortTrees, TreeFollower, group_by_tree, may_split, tree_nodes_of
 from batchyard.shadow.observed import Signature, split_event
 from batchyard.shadow.state import ShadowSettings
 
@@ -418,7 +418,7 @@ class Followers:
             self._removed_counts.unseen_count += follower.uncompared_decisions
         self._trees = CohortTrees()
         self._lifecycle_check.reset(events, now)
-        self._shared_objects = {event.key: event for event in events if not nodes_of(event.key, event.obj)}
+        self._shared_objects = {event.key: event for event in events if not tree_nodes_of(event.key, event.obj)}
         self._create_followers(events, missed_decisions, now)
 
     def count_uncompared(self, count: int) -> None:
@@ -426,7 +426,10 @@ class Followers:
         self._removed_counts.unseen_count += count
 
     def observe(self, events: Sequence[WatchEvent], now: Instant) -> None:
-        """Process watch events of one kind, in order of arrival, in their cohort trees; run the checks due at `now`."""
+        """Process watch events of one kind, given in order of arrival, and run the checks due at `now`.
+
+        Each event is passed to the followers of the cohort trees that it affects.
+        """
         if self._blocked_periods is not None:
             self._blocked_periods.observe(_workload_events(events), now)
         events_by_tree = self._group_events(events, now)
@@ -444,12 +447,12 @@ class Followers:
 
     def _group_events(self, events: Sequence[WatchEvent], now: Instant) -> dict[int, Sequence[WatchEvent]]:
         """Group watch events by cohort tree; merge trees that an event connects, and start comparisons of new trees."""
-        if events and not nodes_of(events[0].key, events[0].obj):
+        if events and not tree_nodes_of(events[0].key, events[0].obj):
             self._record_shared_objects(events)
             return dict.fromkeys(self._followers, events)
         events_by_tree: dict[int, list[WatchEvent]] = {}
         for event in events:
-            tree, merged_trees = self._trees.join(nodes_of(event.key, event.obj))
+            tree, merged_trees = self._trees.join(tree_nodes_of(event.key, event.obj))
             for merged_tree in merged_trees:
                 events_by_tree.setdefault(tree, []).extend(events_by_tree.pop(merged_tree, ()))
                 self._merge_trees(merged_tree, tree, now)

@@ -87,7 +87,7 @@ def group_by_tree(events: Iterable[WatchEvent], trees: CohortTrees) -> dict[int,
 
     Events of objects that affect all trees, such as ResourceFlavors, are omitted.
     """
-    events_with_nodes = [(event, nodes) for event in events if (nodes := nodes_of(event.key, event.obj))]
+    events_with_nodes = [(event, nodes) for event in events if (nodes := tree_nodes_of(event.key, event.obj))]
     for _, nodes in events_with_nodes:
         trees.join(nodes)
     events_by_tree: dict[int, list[WatchEvent]] = {}
@@ -96,8 +96,12 @@ def group_by_tree(events: Iterable[WatchEvent], trees: CohortTrees) -> dict[int,
     return events_by_tree
 
 
-def nodes_of(key: Key, obj: Obj) -> Sequence[str]:
-    """Return the cohort tree nodes (Cohorts, queues) that an object is or names; empty if it affects all trees."""
+def tree_nodes_of(key: Key, obj: Obj) -> Sequence[str]:
+    """Return the cohort tree nodes that an object defines or references, such as `queue/research`.
+
+    Nodes are Cohorts, ClusterQueues and LocalQueues. The result is empty for an object that affects all trees, such as
+    a ResourceFlavor.
+    """
     spec = obj.get("spec") or {}
     match key.kind:
         case scheme.COHORT:
@@ -119,7 +123,9 @@ def may_split(event: WatchEvent) -> bool:
         return event.old is not None and event.old["spec"].get("queueName") != event.obj["spec"].get("queueName")
     if event.type is EventType.DELETED:
         return True
-    return event.old is not None and not {*nodes_of(event.key, event.old)} <= {*nodes_of(event.key, event.obj)}
+    return event.old is not None and not {*tree_nodes_of(event.key, event.old)} <= {
+        *tree_nodes_of(event.key, event.obj)
+    }
 
 
 class ReplayCopy:
@@ -399,9 +405,10 @@ class TreeFollower:
         return trial
 
     def _trial_starts(self) -> Iterator[TrialStart]:
-        """Yield the states from which trial replays start, in the order in which to try them.
+        """Yield the points from which to replay recent events in another order, in the order in which to try them.
 
-        The last agreement, the last agreement more than a second before it, then each copied state.
+        They are the last agreement of both schedulers, the last agreement more than a second before it, then each
+        copied state, the latest first. A state after the initial list is tried twice (see `has_tried_all`).
         """
         latest_base = self._bases[0]
         agreements = [] if self._is_reordered else self._agreements
@@ -419,7 +426,7 @@ class TreeFollower:
 
 
 def _events_in_tree(events: Iterable[WatchEvent]) -> list[WatchEvent]:
-    return [event for event in events if nodes_of(event.key, event.obj)]
+    return [event for event in events if tree_nodes_of(event.key, event.obj)]
 
 
 def _apply_batches(trial: DivergenceDetector, batches: Sequence[EventBatch], order: ReplayOrder) -> None:

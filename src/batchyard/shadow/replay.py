@@ -325,15 +325,18 @@ class ReplayOrder(NamedTuple):
     by_revision: bool = False
 
 
-def replay_orders(settle: Duration) -> Sequence[ReplayOrder]:
-    """Return all orders in which to replay watch events; the period of each is at most `settle`."""
-    short_periods = (settle // 10, settle // 100, 0)
+def replay_orders(period_max: Duration) -> Sequence[ReplayOrder]:
+    """Return the orders in which to replay watch events; the period of each is at most `period_max`.
+
+    Changes that arrived within the period of an order are processed together.
+    """
+    short_periods = (period_max // 10, period_max // 100, 0)
     return (
         ReplayOrder(0, True, False, by_revision=True),
-        *(ReplayOrder(period, True, False) for period in (*short_periods, settle)),
-        *(ReplayOrder(period, False, True) for period in (settle, settle // 10)),
-        ReplayOrder(settle, True, True),
-        ReplayOrder(settle // 10, False, False),
+        *(ReplayOrder(period, True, False) for period in (*short_periods, period_max)),
+        *(ReplayOrder(period, False, True) for period in (period_max, period_max // 10)),
+        ReplayOrder(period_max, True, True),
+        ReplayOrder(period_max // 10, False, False),
     )
 
 

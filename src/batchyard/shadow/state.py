@@ -158,7 +158,7 @@ class SchedulerModel:
         return None if pending_queue is None or cohort_tree is None else (pending_queue, cohort_tree)
 
     def decide(self, heads: Sequence[Head]) -> list[Decision]:
-        """Run a cycle of batchyard's scheduler with these heads, and return its decisions."""
+        """Run a cycle of batchyard's scheduler with these first Workloads of queues, and return its decisions."""
         self._cycle_number += 1
         return self._create_cycle().run(heads)
 
@@ -199,7 +199,10 @@ class SchedulerModel:
         return reason if is_victim_wait_reported else RequeueReason.FAILED_AFTER_NOMINATION
 
     def park(self, head: Head) -> bool:
-        """Mark a head as inadmissible until its cohort tree changes; return False if it blocks its queue instead."""
+        """Set aside a head that does not fit, until its cohort tree changes; return False if it stays in line.
+
+        The head of a StrictFIFO queue stays in line and blocks the queue.
+        """
         return self.index.queue_manager.requeue(head, None, RequeueReason.NO_FIT)
 
     def requeue_as_new(self, workload: str) -> None:

@@ -45,7 +45,10 @@ def socket_address(folder: int, name: str) -> str:
 
 
 def write_json(folder: int, name: str, value: object) -> None:
-    """Write a value as a JSON file in an open directory, atomically. OSError if that fails."""
+    """Write a value atomically as the JSON file `name` in the directory with the descriptor `folder`.
+
+    Raises OSError on failure.
+    """
     temporary_name = f".{name}.{os.getpid()}"
     try:
         fd = os.open(temporary_name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600, dir_fd=folder)
@@ -139,7 +142,10 @@ _LOG_BYTES_MAX = 1 << 20
 
 
 def log_error(node: int, text: str) -> None:
-    """Append a message to `node.log` in a node directory; a log over 1 MiB is first cut to its newest 512 KiB."""
+    """Append a message to `node.log` in a node's directory, whose open descriptor is `node`.
+
+    A log over 1 MiB is first cut to its newest 512 KiB. Errors are ignored.
+    """
     line = f"{linux.now()} {os.getpid()} {text}\n".encode(errors="replace")
     try:
         with open(os.open("node.log", os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600, dir_fd=node), "rb+") as log:

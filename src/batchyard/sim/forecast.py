@@ -135,9 +135,9 @@ class Forecast:
         return wait_of(lower_wait + (upper_wait - lower_wait) * remainder)
 
     def quantile_of_forks(self, fraction: float) -> Duration | None:
-        """Return the wait within which the Workload starts in a fraction of the forks.
+        """Return the wait within which the Workload starts in a fraction of the forks (random simulations).
 
-        None if it starts in too few forks, or if there are none.
+        The result is None if the Workload starts in too few forks, or if there are no forks.
         """
         position = max(min(fraction * (self.forks + 1) - 1, self.forks - 1), 0)
         lower_index = int(position)
@@ -150,18 +150,18 @@ class Forecast:
 
     def correct_by(self, calibration: Calibration) -> "Forecast":
         """Return the forecast, corrected by the errors of earlier forecasts."""
-        fork_waits = self.waits_by_level
+        fork_waits = self.log_waits_by_level
         corrected_waits = correct_waits(calibration, tracker_names_for(self.basis, fork_waits, self.forks), fork_waits)
         return self if corrected_waits == fork_waits else replace(self, corrected_waits=corrected_waits)
 
     @property
-    def waits_by_level(self) -> Waits:
-        """Return the wait at each level of the calibration as a logarithm (see `to_log_wait`), before corrections."""
+    def log_waits_by_level(self) -> Waits:
+        """Return the logarithm of the forks' wait at each quantile in LEVELS, uncorrected (see `to_log_wait`)."""
         return tuple(to_log_wait(self.quantile_of_forks(level)) for level in LEVELS)
 
     def calibration_record(self, uid: str) -> ForecastRecord:
         """Return the forecast as a record, to be compared with the actual start of the Workload, whose uid is `uid`."""
-        fork_waits = self.waits_by_level
+        fork_waits = self.log_waits_by_level
         tracker_names = tracker_names_for(self.basis, fork_waits, self.forks)
         return ForecastRecord(
             self.workload, uid, self.at, tracker_names, fork_waits[MEDIAN], self.corrected_waits or fork_waits

@@ -147,9 +147,7 @@ def _parse_row(pattern: str, comma: str, run_time_text: str) -> tuple[str, TimeD
     if not name_pattern:
         raise _RowError(1, "the name pattern is empty", "write a pattern such as train-*, or * for all jobs")
     if not comma:
-        raise _RowError(
-            1, f"the row {name_pattern!r} has no comma", "write a name pattern and a run time: train-*,10m"
-        )
+        raise _RowError(1, f"the row {name_pattern!r} has no comma", "write a name pattern and a run time: train-*,10m")
     if not run_time_text.strip():
         raise _RowError(
             column, f"the row has no run time after {name_pattern!r}", f"write one after the comma: {_FORMS}"

@@ -78,7 +78,7 @@ class FillReport:
 
 
 def gpu_placement_for(trace: Trace, policy: GpuPolicyName) -> GpuPlacement:
-    """Return a placement policy that expects the pods of a trace on the nodes of the trace."""
+    """Return a GpuPlacement with this policy that is adapted to the pods and nodes of a trace."""
     allocatable_amounts = [node_view(node).allocatable for node in _objects_of(trace, "Node")]
     return GpuPlacement(
         policy,

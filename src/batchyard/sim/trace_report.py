@@ -89,7 +89,7 @@ class TraceWatch:
                 self._on_node(event)
 
     def advance(self, now: Instant) -> None:
-        """Record the points that are due before `now`, with the numbers as they are since the last watch event."""
+        """Record a FleetPoint for each sampling time before `now`, with the numbers after the last watch event."""
         if now == self._advanced_to:
             return
         self._update_fragmentation()

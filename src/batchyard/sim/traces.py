@@ -69,7 +69,7 @@ class PodMix:
 
     @property
     def fraction_without_gpu(self) -> float:
-        """Return the fraction of the trace's pods that need no GPU, which is the lower bound of the fragmentation."""
+        """Return the fraction of the trace's pods that need no GPU: the minimum of the trace's GPU fragmentation."""
         return (
             sum(n for shape, n in self._counts.items() if not shape.gpu_milli) / self.pod_count
             if self.pod_count

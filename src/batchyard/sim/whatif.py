@@ -42,7 +42,7 @@ class RunStart:
 
 
 def start_from_state(state: State, *, fair_sharing: bool = False) -> RunStart:
-    """Return a state as the start of both simulations; `fair_sharing` turns fair sharing on in both."""
+    """Return the start of a simulation that continues from a platform's state; `fair_sharing` turns fair sharing on."""
     clusters = state.of_kind(scheme.CLUSTER)
     kueue_settings = state.kueue.with_fair_sharing() if fair_sharing else state.kueue
     return RunStart(Scenario((), kueue=kueue_settings, cluster=clusters[0] if clusters else None), state)

@@ -111,7 +111,7 @@ class WaitTracker:
         workload_waits.waiting_since = None
 
     def _waits_of(self, key: Key, workload: Obj) -> _WorkloadWaits:
-        """Return the waits of a Workload: the known record, unless that is of a deleted Workload of this name."""
+        """Return the record of a Workload's waits; a new record if the known one is of a deleted Workload."""
         created, record = parse_time(workload["metadata"]["creationTimestamp"]), self._waits.get(key)
         return record if record is not None and record.created_at >= created else _WorkloadWaits(created, created)
 

@@ -303,7 +303,7 @@ class Store:
         return self._log.events_since(revision)
 
     def forget_changes(self, revision: int) -> None:
-        """Drop the changes up to a revision from the store's history, even if its window is not full."""
+        """Drop the changes up to a revision from the store's history, even if the history has room for them."""
         self._log.drop_changes(revision)
 
     def check_unchanged(self) -> None:

@@ -40,7 +40,7 @@ class Taint(NamedTuple):
 
 
 class Toleration(NamedTuple):
-    """A toleration of a pod; an empty key or effect matches all taints, as in the API."""
+    """A toleration of a pod; as in the API, an empty key matches all taint keys, and an empty effect all effects."""
 
     key: str
     operator: str

@@ -558,7 +558,7 @@ def find_compilation_problems(definition: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _compile_rule(definition: Mapping[str, Any]) -> ValidationRule | None:
-    """Return None for a rule that does not compile, such as one that calls an unimplemented function."""
+    """Compile a CEL validation rule; return None if that fails, for example if it calls an unimplemented function."""
     try:
         is_optional = _has_optional_old_self(definition)
         cel_rule = compile_cel_rule(definition["rule"], is_old_self_optional=is_optional)

@@ -280,7 +280,11 @@ _DueJob: TypeAlias = tuple[Instant, dict[str, Any]]
 
 
 class LiveGuide:
-    """Runs a guide on a live platform; with `stops_clock`, the virtual clock stops for each Job and reading."""
+    """Runs a guide on a live platform.
+
+    With `stops_clock`, the virtual clock is stopped at the time of each Job's creation and at each time when the state
+    of the platform is read.
+    """
 
     def __init__(self, guide: Guide, live_platform: StartedPlatform, *, stops_clock: bool = False) -> None:
         self._files = guide.files

@@ -20,7 +20,7 @@ _JOURNAL_FILE: Final = "steps.jsonl"
 
 
 class StepJournal:
-    """The file that records which steps ran in a rendered folder, and for which cluster."""
+    """The file that records which steps ran in the folder of a rendered Platform, and for which cluster."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / OWN_FOLDER / _JOURNAL_FILE
@@ -90,7 +90,7 @@ _POLL_SECONDS: Final = 0.2
 
 
 class FolderBusyError(Exception):
-    """Another process runs steps in this rendered folder; the message contains the process id."""
+    """Another process runs steps in the folder of a rendered Platform; the message contains its process id."""
 
 
 class FolderLock:

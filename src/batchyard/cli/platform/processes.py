@@ -30,7 +30,7 @@ class InterruptedCommandError(KeyboardInterrupt):
 
 
 class CommandRunner:
-    """Runs the commands of steps in a rendered folder that is locked."""
+    """Runs the commands of steps in the folder of a rendered Platform, which must be locked."""
 
     def __init__(self, folder: Path, lock: FolderLock, report: Callable[[str], None]) -> None:
         self._folder = folder

@@ -117,8 +117,8 @@ def resource_field_value(pod_fields: PodFields, selector: Mapping[str, Any], def
     """Return the value of a `resourceFieldRef`: a container's request or limit divided by the divisor, rounded up.
 
     `default_container` is used if the selector names no container. An unset limit of cpu, memory or ephemeral-storage
-    defaults to the smaller of the pod's limit and the node's allocatable amount. InputError if the resource is not
-    supported or the container does not exist.
+    defaults to the smaller of the pod's limit and the node's allocatable amount. Raises InputError if the resource is
+    not supported or the container does not exist.
     """
     resource: str = selector["resource"]
     kind, _, name = resource.partition(".")

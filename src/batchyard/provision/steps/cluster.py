@@ -171,7 +171,7 @@ def require_admin_step(connection: ClusterConnection, platform_name: str) -> Pla
 def own_namespaces_steps(
     connection: ClusterConnection, platform_name: str, manifest_parts: Sequence[ManifestPart]
 ) -> Iterator[PlatformStep]:
-    """Yield a step that requires that each namespace which `destroy` deletes is missing or has the platform's labels.
+    """Yield a step that fails if a namespace in the manifests exists without the labels of this platform.
 
     Otherwise `create` would take over a namespace of others, and `destroy` would delete the objects of others in it.
     """
@@ -193,7 +193,7 @@ def own_namespaces_steps(
 
 
 def deleted_namespaces(manifest_parts: Sequence[ManifestPart]) -> list[str]:
-    """Return the namespaces in the manifests, except the engine's, which hold objects of users or of monitoring."""
+    """Return the Namespaces of teams and monitoring in the manifests; `destroy` deletes them with all their objects."""
     return [name for part in manifest_parts if part.path != ENGINE_FOLDER for name in part.names_of_kind("Namespace")]
 
 
@@ -246,7 +246,7 @@ def install_steps(
 
 
 def not_embedded_probe(connection: ClusterConnection) -> Probe:
-    """Return a probe that succeeds unless `batchyard up` runs the cluster, which then has its own engine."""
+    """Return a probe that fails if `batchyard up` runs the cluster, because it already runs batchyard's controllers."""
     return Probe(
         connection.kubectl("get", "--raw=/batchyard/status"),
         probe_parsers.fails("the cluster is run by `batchyard up`, which has its own engine"),

@@ -193,7 +193,10 @@ def _accelerator_fields(accelerator: Accelerator | None) -> dict[str, Value]:
 
 
 def _autoscaling_fields(pool: Part) -> dict[str, Value]:
-    """Without a locationPolicy, Spot, flex-start and queued machines use any zone, as in GKE."""
+    """Return the Terraform field `autoscaling` of a node pool; empty if the pool does not autoscale.
+
+    Without a locationPolicy, Spot, flex-start and queued machines use any zone, as in GKE.
+    """
     pool_bounds = pool.get("autoscaling")
     if pool_bounds is None:
         return {}

@@ -89,7 +89,7 @@ class ForkPool:
         return DeferredResponse(queued_question.callbacks.append)
 
     def close(self) -> None:
-        """Drop the queued questions, and kill the running child process."""
+        """Drop the queued forecast queries, and kill the child process that answers a query, if any."""
         self._queue.clear()
         if self._child is not None:
             self._child.kill()

@@ -121,7 +121,10 @@ class ResponseStream:
         self.write_next()
 
     def _encode_next_parts(self, parts: Iterator[Any]) -> bytes:
-        """Encode parts until they have PIECE_SIZE bytes; other responses are written before the remaining parts."""
+        """Return the next parts as bytes, up to the part that reaches PIECE_SIZE bytes in total.
+
+        The remaining parts follow later, so that other responses are written in between.
+        """
         lines: list[bytes] = []
         length = 0
         for part in parts:
@@ -287,7 +290,7 @@ class HttpProtocol(asyncio.Protocol):
     # --- callbacks of the parser ---
 
     def authenticate(self, request: ApiRequest) -> ApiRequest:
-        """Authenticate a request from its head; return the request with its user. Raises StatusError."""
+        """Authenticate a request whose headers have arrived; return it with its user. Raises StatusError on failure."""
         if not self._is_secure:
             _reject_browser_request(request)
         user = _user_of_certificate(self.peer) if self._is_secure else OWNER_USER

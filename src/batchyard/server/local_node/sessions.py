@@ -235,7 +235,7 @@ class HostConnection:
         self._loop.add_reader(self._socket, self._read_data)
 
     def send_message(self, message: Mapping[str, Any]) -> None:
-        """Send another message to the host process; ignore the error if the host process has disconnected."""
+        """Send a message to the host process; ignore the error if the host process has disconnected."""
         with suppress(OSError):
             self._socket.send(json.dumps(message).encode())
 

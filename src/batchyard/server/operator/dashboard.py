@@ -54,11 +54,11 @@ class StreamHub:
             stream.mark_stale()
 
 
-class OperatorPage:
-    """The HTTP handlers of the dashboard.
+class DashboardHandlers:
+    """The HTTP handlers of the operator's dashboard.
 
-    `models` returns the handler that computes the data of pages, and the hub of their streams. `models` returns None
-    while there is no data, because this replica does not lead or has not read all objects.
+    `models` returns the handler that computes the data of pages, and the StreamHub of its streams. It returns None if
+    this replica has no data, because it is not the leader or has not read all objects yet.
     """
 
     def __init__(

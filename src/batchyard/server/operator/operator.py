@@ -40,7 +40,7 @@ from batchyard.server.logging.spans import SpanExport
 from batchyard.server.metrics import LEADER, STANDALONE, ObservedPlatform, ServerMetrics
 from batchyard.server.operator import coexistence
 from batchyard.server.operator.aiohttp_transport import HttpTransport
-from batchyard.server.operator.dashboard import HttpEndpoints, OperatorPage, StreamHub, health_routes
+from batchyard.server.operator.dashboard import DashboardHandlers, HttpEndpoints, StreamHub, health_routes
 from batchyard.server.operator.definitions import WatchErrorLog, install_definitions
 from batchyard.server.operator.token_review import TokenReviewer
 from batchyard.server.operator.webhooks import WebhookOptions, Webhooks
@@ -328,8 +328,8 @@ def operator_endpoints(
     """Return the operator's HTTP server for health checks, metrics and the dashboard."""
     program_sources = [("program", lambda: _client_texts(operator)), ("program", operator.webhook_texts)]
     exposition = Exposition([*program_sources, *operator.server_metrics.sources()])
-    dashboard_page = OperatorPage(operator.token_reviewer, lambda: operator.models)
-    routes = [*health_routes(exposition, lambda: _readiness_delay(operator)), *dashboard_page.routes()]
+    dashboard_handlers = DashboardHandlers(operator.token_reviewer, lambda: operator.models)
+    routes = [*health_routes(exposition, lambda: _readiness_delay(operator)), *dashboard_handlers.routes()]
     return HttpEndpoints(routes, address, report)
 
 

@@ -27,7 +27,7 @@ from batchyard.server.kubeconfig.access import KubeconfigSource
 from batchyard.server.kubeconfig.loading import read_access
 from batchyard.server.operator.aiohttp_transport import HttpTransport
 from batchyard.server.operator.coexistence import KUEUE_CONFIG_MAP, read_kueue_configuration, unsupported_settings
-from batchyard.server.operator.dashboard import HttpEndpoints, OperatorPage, StreamHub, health_routes
+from batchyard.server.operator.dashboard import DashboardHandlers, HttpEndpoints, StreamHub, health_routes
 from batchyard.server.operator.definitions import WatchErrorLog
 from batchyard.server.operator.token_review import TokenReviewer
 from batchyard.server.termination import run_unless_ended
@@ -204,8 +204,10 @@ def shadow_endpoints(shadow: Shadow, listen_address: tuple[str, int], report: Ca
         Exposition([("batchyard", metrics.texts)]),
         lambda: ", ".join(kind for kind, informer in informers.items() if not informer.is_synced),
     )
-    operator_page = OperatorPage(shadow.token_reviewer, lambda: None if shadow.page is None else shadow.page.models)
-    return HttpEndpoints([*routes, *operator_page.routes()], listen_address, report)
+    dashboard_handlers = DashboardHandlers(
+        shadow.token_reviewer, lambda: None if shadow.page is None else shadow.page.models
+    )
+    return HttpEndpoints([*routes, *dashboard_handlers.routes()], listen_address, report)
 
 
 async def compare_with_kueue(

@@ -496,9 +496,9 @@ class Webhooks:
         return web.Response(status=500, text=f"the review depends on more than {_LOOKUPS_MAX} lookups of other objects")
 
     async def _look_up_objects(self, object_query: ObjectQuery) -> Sequence[Obj]:
-        """List the objects that an admission review depends on: the operator's role does not allow to get them.
+        """Return the objects that an admission review depends on; the result is empty if their kind is not served.
 
-        Return an empty list if their kind is not served. Raises LookupFailed.
+        They are listed, because the operator's role does not permit get requests. Raises LookupFailed on other errors.
         """
         kind = scheme.POD if object_query.owner_uid else object_query.key.kind
         served_kind = kind_info(kind)

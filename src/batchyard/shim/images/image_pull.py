@@ -264,7 +264,10 @@ def pod_group_prefix(node: int) -> str:
 
 
 def remove_groups_of_run(node: int, features: Features, path: str) -> None:
-    """Remove the control groups of the run at `path` and of its pod, unless a live shim uses them."""
+    """Remove the control groups of a container run and of its pod, unless a live shim uses them.
+
+    `node` is the open descriptor of the node's directory, and `path` is the path of the run in this directory.
+    """
     if features.cgroups is None:
         return
     _, uid, *path_parts = path.split("/")

@@ -82,7 +82,10 @@ def lock_image(node: int, name: str) -> int:
 
 
 def read_image_metadata(node: int, name: str) -> dict[str, Any]:
-    """Return an unpacked image's metadata (`bytes`, `passwd`, `group`, `environment`); empty if it is unreadable."""
+    """Return the metadata of an unpacked image (`bytes`, `passwd`, `group`, `environment`); {} if it is unreadable.
+
+    `node` is the open descriptor of the node's directory.
+    """
     with suppress(OSError):
         image_fd = state_dir.open_folder(f"{STORE_FOLDER}/{name}", node)
         try:

@@ -180,9 +180,10 @@ def resolve_in_root(root: str, path: str) -> str:
 
 
 def resolve_in_folders(folders: Mapping[str, str], link_targets: Mapping[str, str], path: str) -> str:
-    """Resolve the symbolic links of a path as in a container with these directories (by mount point) and links.
+    """Return a path with its symbolic links resolved as inside a container.
 
-    `link_targets` are the container's own links, by path. ValueError after more than 40 links.
+    `folders` are the directories mounted in the container, by mount point. `link_targets` are the targets of the
+    container's own links, by path. Raises ValueError after more than 40 links.
     """
 
     def read_link_at(link_path: str) -> str | None:

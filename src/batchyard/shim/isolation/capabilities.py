@@ -93,9 +93,10 @@ class Features(NamedTuple):
 
 
 def detect_features(node: int, disabled_names: Collection[str], detect_engines: EngineDetector) -> Features:
-    """Detect a node's isolation capabilities; enter a user namespace if needed, and start a missing pod network.
+    """Detect the isolation capabilities of a node; enter a user namespace if needed, and start a missing pod network.
 
-    `detect_engines` detects container engines that must be used from outside of that user namespace.
+    `node` is the open descriptor of the node's directory. `detect_engines` detects container engines that must be used
+    from outside of that user namespace.
     """
     is_root = os.geteuid() == 0
     switch_connection = switch.connect_to_switch(node)

@@ -106,7 +106,10 @@ class PodUsers:
         return copied_mount_fd
 
     def _create_shared_namespace(self) -> int:
-        """Return a descriptor of a user namespace that maps root to the pod's user, and the lower ids to themselves."""
+        """Return a descriptor of a user namespace for the pod: its root is the pod's user.
+
+        The ids below the id of the pod's user are mapped to themselves.
+        """
         last_id = _last_mapped_id()
         return linux.make_user_namespace(*_format_id_maps((0, self.id, 1), (1, 1, min(self.id, last_id + 1) - 1)))
 
@@ -173,7 +176,10 @@ class ImageAccount(NamedTuple):
 
 
 def resolve_account(user_and_group: str, passwd: str, group: str) -> ImageAccount:
-    """Return the account for an image's user, such as `user:group` (names or ids). ValueError for unknown names."""
+    """Return the account of an image's user, such as `user:group` (names or ids). Raises ValueError for unknown names.
+
+    `passwd` and `group` are the contents of the image's files /etc/passwd and /etc/group.
+    """
     user_text, _, group_name = user_and_group.partition(":")
     image_account = _find_account(user_text or "0", passwd)
     if not group_name:

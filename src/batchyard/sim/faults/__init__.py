@@ -78,7 +78,7 @@ class SlowBoot:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """A node is cordoned and drained, and uncordoned after a while (None: never)."""
+    """A fault: a node is cordoned and drained, and uncordoned after the time `lasts` (None: never)."""
 
     node: str
     lasts: Duration | None = None
