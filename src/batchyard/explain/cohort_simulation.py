@@ -205,7 +205,10 @@ class CohortSimulation:
     def _select_pending(self) -> dict[str, list[WorkloadView]]:
         names = [name for name in self.snapshot.queues if name != self.queue.name and len(self._pending_queues[name])]
         limit_per_queue = max(1, OTHER_WORKLOADS_MAX // max(1, len(names)))
-        views = {name: self._pending_queues[name].front(limit_per_queue) for name in names[:OTHER_WORKLOADS_MAX]}
+        views = {
+            name: self._pending_queues[name].first_not_held_back(limit_per_queue)
+            for name in names[:OTHER_WORKLOADS_MAX]
+        }
         self.omitted_elsewhere_count = sum(len(self._pending_queues[name]) for name in names) - sum(
             map(len, views.values())
         )
@@ -220,7 +223,9 @@ class CohortSimulation:
             views[self.queue.name] = [self.explained_view]
         else:
             front_views = [
-                v for v in own_queue.front(ahead_count + OTHER_WORKLOADS_MAX) if v.key != self.explained_view.key
+                v
+                for v in own_queue.first_not_held_back(ahead_count + OTHER_WORKLOADS_MAX)
+                if v.key != self.explained_view.key
             ]
             views[self.queue.name] = [*front_views[:ahead_count], self.explained_view, *front_views[ahead_count:]]
         return views

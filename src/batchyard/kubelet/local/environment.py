@@ -97,7 +97,7 @@ def _metadata_entry(metadata: Mapping[str, Any], path: str, field: str, key: str
 
 
 def _host_addresses(node: Obj | None) -> list[str]:
-    """Return the addresses as `_node_addresses` does. Raises InputError if there are none."""
+    """Return the IP addresses of a pod's node, one for each IP family. Raises InputError if the node has none."""
     addresses = _node_addresses(node)
     if not addresses:
         raise local_errors.InputError("host IP unknown; known addresses: []")

@@ -141,7 +141,11 @@ def _comparison_steps(comparison: ArgumentComparison) -> list[_Instruction]:
 
 
 def _resolve_jumps(tests: list[_Instruction]) -> list[_Instruction]:
-    """Replace jump placeholders: `_JUMP_PASS` skips to the next test, `_JUMP_FAIL` to the next decision."""
+    """Return the tests of one decision (their results are combined by AND) with relative jumps for the placeholders.
+
+    `_JUMP_PASS` jumps to the next test, or after the last test to the decision's return instruction. `_JUMP_FAIL` jumps
+    behind the return instruction, where the next decision begins.
+    """
     resolved_steps = []
     for position, step in enumerate(tests):
         fail_distance = len(tests) - position
