@@ -135,7 +135,10 @@ class CohortSimulation:
         queue: ClusterQueue,
         corrected: CorrectedObjects | None = None,
     ) -> None:
-        """Copy the tree. With `corrected` objects, the ClusterQueue is active, and all trials have these objects."""
+        """Copy the cohort tree of `queue` from the cache.
+
+        `corrected` objects replace those of the cache in all simulated cycles, and their ClusterQueue counts as active.
+        """
         self.snapshot = copy_tree(cache.snapshot, queue, corrected)
         self.explained_view = explained_view
         if corrected is not None:
