@@ -85,7 +85,7 @@ def amounts_of(accounts: Mapping[_AmountKey, CostAccount]) -> dict[_AmountKey, R
 
 
 def accounts_of(lines: Mapping[AccountKey, RecordedAmount]) -> dict[AccountKey, CostAccount]:
-    """Return the lines of a CostRecord as cost accounts."""
+    """Convert the recorded amount of each account to a CostAccount, which counts in finer units."""
     return {
         account_key: CostAccount(
             amount.node_time * WHOLE_MACHINE,
@@ -118,7 +118,11 @@ def cost_record_specs(
     reclassified_usage: Mapping[tuple[Instant, AccountKey], RecordedAmount],
     unpriced_pools: Iterable[tuple[str, str]],
 ) -> dict[str, dict[str, Any]]:
-    """Return the CostRecord spec of each namespace with charges, and always that of kube-system."""
+    """Return the specs of the CostRecords by namespace: of each namespace with charges, and always of kube-system.
+    `lines` become the field `lines`. `reclassified_usage`, which an earlier hour recorded otherwise, becomes `settled`.
+    The spec of kube-system also has the totals of the machines; `unpriced_pools` are (node pool, provisioning mode)
+    pairs.
+    """
     specs: dict[str, Any] = {
         PLATFORM_NAMESPACE: {"lines": [], "machines": _machine_totals(lines, frozenset(unpriced_pools))}
     }

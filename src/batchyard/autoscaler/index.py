@@ -360,7 +360,10 @@ class FailedMachines:
                 self._record_failure(machine, expander.ScaleUpFailure(_TIMEOUT_CODE, message))
 
     def counted_failures(self, group: node_groups.GroupName) -> int:
-        """Return how many of the machines to delete still count toward the size of a node group."""
+        """Return how many machines to delete in a node group are still included in its recorded size.
+
+        These are the machines that did not become nodes in time. Failed machines are not included in the size.
+        """
         return sum(machine.is_counted for machine in self.machines.values() if machine.group == group)
 
     def writes(self) -> list[Write]:

@@ -167,9 +167,10 @@ def in_decreasing_request_order(pods: Sequence[PodView], template: NodeView) -> 
 
 
 class _Packing:
-    """One binpacking of pods onto new nodes.
+    """The assignment of pods to simulated new nodes of a node group, by first fit.
 
-    Pods of one kind start at the node of the previous one, because earlier nodes are full for them.
+    Pods of one kind are equivalent. The search for a node starts where it ended for the previous pod of the same kind,
+    because all earlier nodes have no room for that kind.
     """
 
     def __init__(self, group: NodeGroup, node_count_max: int, nodes: ClusterSnapshot) -> None:

@@ -18,9 +18,10 @@ from batchyard.interfaces.controller import Controller, ReconcileResult, Ticket
 
 
 class KeyState(Enum):
-    """State of an object key in a ControllerQueue: queued, being written, or being written and to be queued again.
+    """State of an object key in a ControllerQueue: queued, or waiting for the results of its writes.
 
-    A key with fewer writes in flight than its reconcile allows has no state.
+    A key that waits for results is queued again after them if it was added meanwhile (WRITING_AND_REQUEUED). All other
+    keys have no state, even if they have writes in flight, as long as their controller allows that number.
     """
 
     WAITING = auto()

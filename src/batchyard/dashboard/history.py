@@ -81,7 +81,7 @@ _CONDITION_EVENTS: Final = (
 
 
 class WorkloadMark(NamedTuple):
-    """One recorded event of a Workload, such as its admission."""
+    """An event in the recorded history of a Workload, such as its admission, with its time, reason and message."""
 
     at: Instant
     event: str

@@ -45,9 +45,9 @@ class UsageHistory:
         self._current_point(now)[name] = count
 
     def add(self, now: Instant, total_kind: str, amounts: Iterable[tuple[str, int]], sign: int = 1) -> None:
-        """Add amounts of resources to the current totals of a kind; `sign` -1 subtracts them.
+        """Add (resource, amount) pairs to the totals of a kind, such as QUOTA, at `now`; `sign` -1 subtracts them.
 
-        Resources beyond the first RESOURCES_MAX are ignored.
+        Only the first RESOURCES_MAX distinct resources are recorded; others are ignored.
         """
         point = self._current_point(now)
         for resource, amount in amounts:

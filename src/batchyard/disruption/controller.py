@@ -41,7 +41,10 @@ _ALWAYS_ALLOW: Final = "AlwaysAllow"
 
 
 class ExpectedPods(NamedTuple):
-    """How many pods a PodDisruptionBudget should have, and the names of its pods that no controller manages."""
+    """The number of pods that a PodDisruptionBudget expects, as in its `status.expectedPods`.
+
+    `unmanaged_names` are the names of its pods without a controller, which a budget based on controllers cannot count.
+    """
 
     total: int
     unmanaged_names: tuple[str, ...] = ()

@@ -135,7 +135,10 @@ class CohortSimulation:
         queue: ClusterQueue,
         corrected: CorrectedObjects | None = None,
     ) -> None:
-        """Copy the tree. With `corrected` objects, the ClusterQueue is active, and all trials have these objects."""
+        """Copy the cohort tree of `queue` from the cache.
+
+        `corrected` objects replace those of the cache in all simulated cycles, and their ClusterQueue counts as active.
+        """
         self.snapshot = copy_tree(cache.snapshot, queue, corrected)
         self.explained_view = explained_view
         if corrected is not None:
@@ -205,7 +208,10 @@ class CohortSimulation:
     def _select_pending(self) -> dict[str, list[WorkloadView]]:
         names = [name for name in self.snapshot.queues if name != self.queue.name and len(self._pending_queues[name])]
         limit_per_queue = max(1, OTHER_WORKLOADS_MAX // max(1, len(names)))
-        views = {name: self._pending_queues[name].front(limit_per_queue) for name in names[:OTHER_WORKLOADS_MAX]}
+        views = {
+            name: self._pending_queues[name].first_not_held_back(limit_per_queue)
+            for name in names[:OTHER_WORKLOADS_MAX]
+        }
         self.omitted_elsewhere_count = sum(len(self._pending_queues[name]) for name in names) - sum(
             map(len, views.values())
         )
@@ -220,7 +226,9 @@ class CohortSimulation:
             views[self.queue.name] = [self.explained_view]
         else:
             front_views = [
-                v for v in own_queue.front(ahead_count + OTHER_WORKLOADS_MAX) if v.key != self.explained_view.key
+                v
+                for v in own_queue.first_not_held_back(ahead_count + OTHER_WORKLOADS_MAX)
+                if v.key != self.explained_view.key
             ]
             views[self.queue.name] = [*front_views[:ahead_count], self.explained_view, *front_views[ahead_count:]]
         return views

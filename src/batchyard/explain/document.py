@@ -91,7 +91,10 @@ class FlavorOutcome(NamedTuple):
         return any(request.total > request.potential_quota for request in self.requests)
 
     def binding_requests(self) -> list[FlavorResourceRequest]:
-        """Return the unmet requests of the highest difficulty, largest missing fraction first; [] if all fit."""
+        """Return the unmet requests with the highest `difficulty`, sorted by missing fraction, the largest first.
+
+        The list is empty if all requests fit.
+        """
         unmet_requests = [request for request in self.requests if request.shortfall]
         hardest = max((request.difficulty for request in unmet_requests), default=0)
         hardest_requests = [request for request in unmet_requests if request.difficulty == hardest]

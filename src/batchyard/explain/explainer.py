@@ -187,7 +187,7 @@ class QueueExplainer:
         if not readiness.active:
             binding_limit = document.BindingLimit(STOPPED, readiness.message, "ClusterQueue", name)
             return {**part, "state": "Inactive", "summary": readiness.message, "binding": binding_limit.document()}
-        head_views = pending_queue.front(1)
+        head_views = pending_queue.first_not_held_back(1)
         if not head_views:
             holding_text = f"{count_with_noun(count, 'Workload')} {select_verb(count, 'holds', 'hold')}"
             summary = f"the ClusterQueue is active; {holding_text} quota, and no pending Workload is ready"

@@ -80,9 +80,10 @@ class QueueCorrection(NamedTuple):
 
 
 def correct_queue(case: WaitingCase, cache: SchedulerCache) -> Sequence[QueueCorrection]:
-    """Return the Workload and its queue with all errors corrected; empty if there are none or patches do not suffice.
+    """Return the alternatives to correct all errors of a Workload and its queue, each with the corrected objects.
 
-    A cycle of Cohorts can be corrected in several places: then there is one result for each.
+    There is one alternative, or several if the Cohorts form a cycle, which can be broken in several places. The result
+    is empty if there are no errors, or if patches cannot correct them.
     """
     queue, local_queue = cache.snapshot.queues.get(case.queues.cluster_queue_name), case.queues.local_queue
     if queue is None or local_queue is None or (holding_budgets_suffix(local_queue) and not case.budgets):

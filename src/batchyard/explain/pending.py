@@ -182,7 +182,7 @@ class PendingExplainer:
             return None
         if not queue.view.strict_fifo:
             return self._preemptor_binding(analysis, pending_queue.preemptor, user)
-        front_views = pending_queue.front(1)
+        front_views = pending_queue.first_not_held_back(1)
         if not front_views or front_views[0].key == analysis.view.key:
             return None
         head_key = front_views[0].key
@@ -209,7 +209,11 @@ class PendingExplainer:
             blocked_binding = blockers.blocked_entry_binding(self._cache, user)
             return blocked_binding or document.BindingLimit(TURN, "it fits and is admitted next", "ClusterQueue", queue)
         pending_queues = self._cache.queue_manager.pending
-        head_keys = [view.key for each in self._queues_of_tree(analysis) for view in pending_queues[each.name].front(1)]
+        head_keys = [
+            view.key
+            for each in self._queues_of_tree(analysis)
+            for view in pending_queues[each.name].first_not_held_back(1)
+        ]
         names = list(dict.fromkeys([user.name_of(key) for key in head_keys if key != analysis.view.key]))
         text = f"it would fit, but Workloads ahead take or reserve the quota: {', '.join(names[:AHEAD_SHOWN])}"
         return document.BindingLimit(TURN, text, "ClusterQueue", queue)
@@ -299,7 +303,9 @@ class PendingExplainer:
         if pending_queue.get(key) is None:
             return {"of": len(pending_queue)}
         position = pending_queue.count_ahead_of(key)
-        ahead_keys = [view.key for view in pending_queue.front(min(position, AHEAD_SHOWN) + 1) if view.key != key]
+        ahead_keys = [
+            view.key for view in pending_queue.first_not_held_back(min(position, AHEAD_SHOWN) + 1) if view.key != key
+        ]
         names = [user.name_of(each) for each in ahead_keys[: min(position, AHEAD_SHOWN)]]
         strategy = _queueing_strategy(queue)
         return document.nonempty_fields(position=position + 1, of=len(pending_queue), ahead=names, strategy=strategy)

@@ -215,9 +215,9 @@ class JobReconciler:
         return stop_result or self._sync_job(job_pass, matching_workload)
 
     def _manage_prebuilt_workload(self, job_pass: _JobPass, workload: meta.Obj | None) -> ReconcileResult:
-        """Keep a job and its prebuilt Workload in sync, after setting the job as owner of the Workload.
-
-        A Workload that does not match the job is finished, and a job without a usable Workload is stopped.
+        """Return the writes that keep a job and its prebuilt Workload in sync.
+        First the job becomes the owner of a Workload without owner. A Workload that does not match the job is finished;
+        a job whose Workload is missing or belongs to another job is stopped.
         """
         if workload is not None and meta.controller_of(workload) is None:
             return ReconcileResult([Update(workloads.with_job_owner(workload, job_pass.job))])

@@ -385,8 +385,11 @@ class Configuration:
         """Return the last definition of each object of a kind that has a name."""
         return [manifest for manifest in self.all_versions(kind) if self._is_latest(manifest)]
 
-    def is_changed_later(self, manifest: Manifest) -> bool:
-        """Return whether the last definition of the manifest's object has another submission time."""
+    def is_redefined_later(self, manifest: Manifest) -> bool:
+        """Return whether the object's last definition in the manifests has another submission time than `manifest`.
+
+        The submission time is the value of the annotation SUBMIT_AT.
+        """
         latest_version = self._latest_manifests.get(key_of(manifest.obj), manifest)
         return annotation(latest_version.obj, well_known.SUBMIT_AT) != annotation(manifest.obj, well_known.SUBMIT_AT)
 
@@ -477,7 +480,7 @@ class Configuration:
 
     @cached_property
     def node_mismatches(self) -> list[tuple[LintedPodSet, NodeMismatches]]:
-        """The result of `find_node_mismatches` for `pod_sets`."""
+        """Each admissible pod set, with why its pods fit no node in their flavors; see `find_node_mismatches`."""
         return find_node_mismatches(self.pod_sets, self)
 
     def queues_using(self, flavor: str) -> list[workload.ClusterQueueView]:

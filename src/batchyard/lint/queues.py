@@ -461,7 +461,7 @@ def priority_without_preemption(config: Configuration) -> Iterator[RuleResult]:
     """
     classes = {m.obj["metadata"]["name"]: m.obj for m in config.latest_versions(scheme.PRIORITY_CLASS)}
     for manifest, view in config.queue_versions:
-        if view.preemption.within_cluster_queue != "Never" or config.is_changed_later(manifest):
+        if view.preemption.within_cluster_queue != "Never" or config.is_redefined_later(manifest):
             continue
         jobs = sorted(config.jobs_by_queue[view.name], key=lambda job: job.view.priority)
         if len(jobs) < 2 or not _may_preempt(jobs[-1], classes) or jobs[0].view.priority == jobs[-1].view.priority:

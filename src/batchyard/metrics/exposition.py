@@ -124,7 +124,7 @@ class MetricGroup:
         self._counters[name].add(labels, amount)
 
     def set(self, name: str, labels: Labels, value: float) -> None:
-        """Set one series of the gauge `name`: the series with these label values."""
+        """Set the value of the series with these label values, of the gauge `name`."""
         self._counters[name].set(labels, value)
 
     def observe(self, name: str, labels: Labels, value: float) -> None:

@@ -488,12 +488,18 @@ class ClusterSnapshot:
         return self._nominated_nodes.get(uid, "")
 
     def begin_trial(self) -> list[Callable[[], None]] | None:
-        """Start to record changes for undo; return the undo steps of the enclosing trial, None if there is none."""
+        """Start a trial: record how to undo each of the following changes of the snapshot.
+
+        Trials can be nested. Return the undo steps recorded in the enclosing trial, None if there is none.
+        """
         outer_undo_steps, self._undo_steps, self._is_trial = self._undo_steps, [], True
         return outer_undo_steps
 
     def keep_changes(self, outer_undo_steps: list[Callable[[], None]] | None) -> None:
-        """Keep the changes since `begin_trial`: append their undo steps to `outer_undo_steps` (not None)."""
+        """End the current trial without undoing its changes; they become part of the enclosing trial.
+
+        `outer_undo_steps`, the result of `begin_trial`, must not be None.
+        """
         assert outer_undo_steps is not None, "keep_changes() requires an enclosing what_if() block"
         outer_undo_steps += self._undo_steps or ()
         self._undo_steps = outer_undo_steps

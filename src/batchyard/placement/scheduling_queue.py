@@ -213,7 +213,7 @@ def _pod_kind(pod: PodView) -> PodKind:
 
 
 class SchedulingQueue:
-    """The pending pods as units (a pod or a gang).
+    """The queue of scheduling units with pending pods; a unit is a gang, or a pod without a gang.
 
     To try all due units, call `start`, and then `next_unit` until it returns an empty sequence.
     """

@@ -55,7 +55,10 @@ class MachineSupply:
 
 
 def machine_supplies(platform: PlatformModel) -> Sequence[MachineSupply]:
-    """Return a MachineSupply for each node pool, then those of auto-provisioning; empty without a cluster."""
+    """Return the MachineSupply of each node pool, then of the machines that node auto-provisioning can create.
+
+    The result is empty if the platform uses an existing cluster, whose machines are unknown.
+    """
     cluster = platform.cluster
     if cluster is None:
         return []

@@ -238,9 +238,9 @@ class ResourceGroupIndex:
     def split_requests(
         self, requests: Requests, templates: Sequence[PodTemplate], obstacles: FlavorMismatches
     ) -> PodSetRequest:
-        """Return resource requests by resource group, up to the first nonzero request for a resource without a group.
-
-        A flavor is usable only if pods of every template can use it.
+        """Return the requests of a pod set by resource group, and the first requested resource that no group covers.
+        Requests after such a resource are not assigned to groups. A flavor is usable only if pods of every template can
+        use it.
         """
         groups: list[ResourceGroupRequest] = []
         handled_resources: list[str] = []

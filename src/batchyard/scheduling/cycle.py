@@ -341,8 +341,9 @@ class Cycle:
             entry.assignment.mode = _MODE_DEFERRED_FIT
 
     def _reserve_quota(self, entry: NominatedEntry) -> None:
-        """Block quota in the snapshot for a Workload without preemption candidates, so that no later Workload takes it.
+        """Add a pending Workload's usage to the snapshot, so that later Workloads of the cycle cannot take this quota.
 
+        This is called for a Workload that needs preemption to fit but has no preemption candidates.
         With `reclaimWithinCohort: Any` this is not necessary, because the queue can reclaim the quota by preemption.
         """
         queue = entry.queue

@@ -196,9 +196,10 @@ class FlavorAssigner:
     def all_qualities(
         self, group_request: cluster_queue.ResourceGroupRequest, usage: Usage
     ) -> list[Sequence[GranularMode]]:
-        """Return each flavor's quality for each resource, including flavors that the search would not reach.
-
-        A flavor that the pods cannot use has a single NO_FIT. `usage` is that of the Workload's other pod sets.
+        """Return for each flavor of a resource group how well each requested resource fits, in flavor order.
+        The flavor search can stop before the last flavor; here all flavors are assessed. For a flavor that the pods
+        cannot use, the result is one NO_FIT instead of one per resource. `usage` is the usage of the Workload's other
+        pod sets.
         """
         total_usages = (
             [_add_assumed(dict(usage), requested) for requested in group_request.usages]

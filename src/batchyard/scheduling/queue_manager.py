@@ -28,9 +28,9 @@ _NO_FIT_REASONS: Final = (RequeueReason.NO_FIT, RequeueReason.PREEMPTION_NO_CAND
 
 class PendingQueueReader:
     """Read access to the pending Workloads of one ClusterQueue.
-
-    Each is in line (tried in cycles), parked (inadmissible: tried again after a change) or held back (not tried until a
-    backoff ends or its condition Requeued is no longer False).
+    A pending Workload is in line, parked or held back. Scheduling cycles try the Workloads in line. A parked Workload
+    is inadmissible until a change that may help it. A held-back Workload waits for the end of its requeue backoff, or
+    until its condition Requeued is no longer False.
     """
 
     def __init__(self, name: str) -> None:
@@ -67,11 +67,14 @@ class PendingQueueReader:
         """Return all pending Workloads in queue order; a Workload that waits for its victims to stop comes first."""
         return [w.view for w in sorted(self._entries.values(), key=lambda w: (w.view.key != self._preemptor, w.order))]
 
-    def front(self, max_count: int) -> list[WorkloadView]:
-        """Return the first `max_count` Workloads that are not held back, in queue order, a current preemptor first."""
+    def first_not_held_back(self, max_count: int) -> list[WorkloadView]:
+        """Return at most `max_count` pending Workloads in queue order, without those that are held back.
+
+        The current preemptor, if the queue has one, comes first.
+        """
         heaps = [heap.in_order() for each in self._classes.values() for heap in (each.in_line, each.parked)]
         entry = self._entries.get(self._preemptor)
-        preemptor_entries = [entry] if entry is not None and entry.line is not None else []
+        preemptor_entries = [entry] if entry is not None and entry.heap is not None else []
         views_by_key = {
             w.view.key: w.view
             for w in islice(chain(preemptor_entries, heapq.merge(*heaps, key=pending_heap.QUEUE_ORDER)), max_count + 1)
@@ -99,7 +102,7 @@ class PendingQueueReader:
         )
 
     def first_workloads(self, count: int) -> list[WorkloadView]:
-        """Return the first `count` pending Workloads in queue order; a current preemptor comes first."""
+        """Return the first `count` pending Workloads, also held-back ones, in queue order; a preemptor comes first."""
         entries, preemptor_entry = self._first_pending.first(self._entries, count), self._entries.get(self._preemptor)
         if preemptor_entry is not None:
             entries = [preemptor_entry, *(each for each in entries if each is not preemptor_entry)][:count]
@@ -119,7 +122,7 @@ class PendingQueueReader:
         """Return when an inadmissible (parked) Workload, or an equivalent one, was last tried; None if not parked."""
         entry = self._entries.get(key)
         equivalence_class = None if entry is None else self._classes.get(_class_key(entry.view))
-        if entry is None or equivalence_class is None or entry.line is not equivalence_class.parked:
+        if entry is None or equivalence_class is None or entry.heap is not equivalence_class.parked:
             return None
         return equivalence_class.parked_at
 
@@ -149,7 +152,7 @@ class PendingQueueReader:
 
     def _is_in_line(self, entry: pending_heap.PendingEntry) -> bool:
         equivalence_class = self._classes.get(_class_key(entry.view))
-        return equivalence_class is not None and entry.line is equivalence_class.in_line
+        return equivalence_class is not None and entry.heap is equivalence_class.in_line
 
 
 class PendingQueue(PendingQueueReader):
@@ -158,7 +161,7 @@ class PendingQueue(PendingQueueReader):
     def clear(self) -> None:
         """Remove all pending Workloads, so that no reference cycle remains."""
         for entry in self._entries.values():
-            entry.line = None
+            entry.heap = None
         for table in (self._entries, self._classes, self._unfit_shapes, self._held_back, self._class_fronts):
             table.clear()
 
@@ -244,13 +247,13 @@ class PendingQueue(PendingQueueReader):
             self._held_back[view.key] = entry
             return True
         if self._stays_in_line(reason) or last_assignment is not None:
-            if entry.line is None:
+            if entry.heap is None:
                 self._push_in_line(entry)
             return False
         if reason in _NO_FIT_REASONS and not self.strict_fifo:
             self._park_shape(view.shape, now, condition_reason)
         equivalence_class = self._find_or_add_class(view)
-        if entry.line is not equivalence_class.parked:
+        if entry.heap is not equivalence_class.parked:
             equivalence_class.parked.push(entry)
             equivalence_class.parked_at = now
             self._update_class_front(_class_key(view), equivalence_class)
@@ -324,17 +327,17 @@ class PendingQueue(PendingQueueReader):
         self._remove_entry_from_heap(entry)
 
     def _remove_entry_from_heap(self, entry: pending_heap.PendingEntry) -> None:
-        line = entry.line
-        if line is None:
+        heap = entry.heap
+        if heap is None:
             return
-        was_first = line.first_entry() is entry
-        line.size -= 1
-        entry.line = None
+        was_first = heap.first_entry() is entry
+        heap.size -= 1
+        entry.heap = None
         key = _class_key(entry.view)
         equivalence_class = self._classes[key]
         if not equivalence_class.in_line.size and not equivalence_class.parked.size:
             del self._classes[key]
-        elif was_first and line is equivalence_class.in_line:
+        elif was_first and heap is equivalence_class.in_line:
             self._update_class_front(key, equivalence_class)
 
     def _update_class_front(self, key: EquivalenceClassKey, equivalence_class: pending_heap.EquivalenceClass) -> None:

@@ -159,8 +159,8 @@ def request_to_parent(node: QuotaNode, requests: Usage) -> Usage:
 
 def lowest_fitting_height(queue: QuotaNode, fr: int, amount: int) -> tuple[int, bool]:
     """Return the height of the lowest subtree with enough unused quota for an amount, and whether it has a parent.
-
-    The height is 0 for the ClusterQueue itself. If no subtree has enough unused quota, the result is that of the root.
+    `fr` is the id of a flavor-resource pair. The height is 0 for the ClusterQueue itself. If no subtree has enough
+    unused quota, the result is that of the root.
     """
     step, remaining_amount = queue, amount
     while True:

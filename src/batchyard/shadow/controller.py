@@ -441,7 +441,10 @@ class Followers:
             self._report(finding)
 
     def next_check_at(self) -> Instant | None:
-        """Return when a cohort tree or a Workload must be checked even without a new watch event; None for never."""
+        """Return the earliest time at which a cohort tree or a Workload must be checked without a new watch event.
+
+        None means that no such check is due.
+        """
         times = (self._lifecycle_check.next_check_at(), *(follower.check_at for follower in self._followers.values()))
         return min((time for time in times if time is not None), default=None)
 

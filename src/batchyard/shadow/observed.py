@@ -190,7 +190,10 @@ class ChangeBacklog:
         return pending_change
 
     def first_decision_of(self, workload: str) -> int | None:
-        """Return the number of a Workload's first change that is not idle, if it is a decision; otherwise None."""
+        """Return the backlog number of a Workload's first change if it is a decision of Kueue; otherwise None.
+
+        Idle changes, which affect no decision, are skipped.
+        """
         change_number = self._first_relevant_change(Key(scheme.WORKLOAD, *workload.split("/", 1)))
         return change_number if change_number in self.decision_numbers else None
 

@@ -387,9 +387,9 @@ def split_after_decisions(batches: Sequence[EventBatch]) -> Iterator[Sequence[Ev
 
 
 def group_by_revision(batches: Sequence[EventBatch], period: Duration) -> Iterator[Sequence[EventBatch]]:
-    """Yield groups of batches of one watch event each, ordered by resource version.
+    """Yield the watch events of `batches` in the order of their resource versions, in groups.
 
-    The arrival times in a group differ by at most `period`.
+    In a group, each event is a batch of its own. The arrival times in a group differ by at most `period`.
     """
     ordered_batches: list[EventBatch] = []
     for batch in sorted(_split_batches(batches), key=lambda batch: batch.events[0].revision):

@@ -31,7 +31,7 @@ from batchyard.shim.run import ShimRun
 def resolve_mounts(mounts: list[Mapping[str, Any]], pod: str, run_root: str) -> list[Mapping[str, Any]]:
     """Return a container's mounts with absolute source paths.
 
-    ValueError if a subPath leads out of its volume, or if a path of the machine contains a symbolic link.
+    Raises ValueError if a subPath leads out of its volume, or if a path of the machine contains a symbolic link.
 
     `pod` is the path of the pod's directory. Subpaths of volumes and paths of the machine are bind-mounted below
     `run_root` in a new mount namespace of this process. The added field `isOfMachine` is true for a path of the

@@ -278,9 +278,9 @@ class ForecastRunner:
         return arrival_model if self._options.expects_arrivals and arrival_model.are_arrivals_expected else None
 
     def _run_forks(self, state: QuotaOnlyState, names: Sequence[str], arrivals: ArrivalModel | None) -> list[_ForkRun]:
-        """Run the random simulations of a forecast. The limit of kernel steps ends them, but not before the third.
+        """Run the random simulations of a forecast: as many as the options request, but only one if nothing is random.
 
-        If nothing is random, run one simulation.
+        From the third on, no more are started once their kernel steps together reach the limit of the options.
         """
         is_certain = arrivals is None and all(self._estimate(n, o).history is None for n, o in state.workloads.items())
         forks = 1 if is_certain else self._options.forks

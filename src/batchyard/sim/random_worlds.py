@@ -48,7 +48,10 @@ class SeededDraws:
 
 
 class RandomChoices:
-    """Makes random choices; if the source draws 0, the choice is the first item or the smallest number."""
+    """Makes random choices from the numbers of a RandomSource.
+
+    The number 0 selects the first item, the smallest integer or False, so that property tests can shrink failures.
+    """
 
     def __init__(self, draws: RandomSource) -> None:
         self._draws = draws

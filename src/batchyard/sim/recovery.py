@@ -73,7 +73,7 @@ class _RunningPod:
 
 @dataclass(slots=True)
 class _OpenLoss:
-    """A loss from which the gang has not recovered yet, with the work that each pod (by uid) may lose."""
+    """The loss of pods by a gang that does not run in full again yet, with the work that each pod (by uid) may lose."""
 
     loss: GangLoss
     full_count: int

@@ -344,7 +344,10 @@ def restore_backup(backup: Path, journal: Path) -> journal_file.JournalContents:
 
 
 def _copy_journal(path: Path, copy_path: Path, *, is_immutable: bool = False, error_path: Path | None = None) -> None:
-    """Copy a journal file in its current state. Errors in writing the copy name `error_path`, or else the copy."""
+    """Copy a journal file in its current state.
+
+    The message of an error in writing the copy contains `error_path` instead of `copy_path`, unless it is None.
+    """
     with (
         journal_file.convert_sqlite_errors(path),
         closing(journal_file.open_read_only(path, is_immutable=is_immutable)) as db,

@@ -82,7 +82,7 @@ class RevisionLog:
         return list(islice(self._entries, len(self._entries) - change_count, None))
 
     def drop_changes(self, revision: int) -> None:
-        """Drop the changes up to a revision from the log, even if its window is not full."""
+        """Drop the changes up to a revision from the log, even if the log still has room for them."""
         while self._entries and self._entries[0].revision <= revision:
             self._entries.popleft()
 

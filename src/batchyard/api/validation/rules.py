@@ -34,9 +34,9 @@ def format_json(value: Any) -> str:
 
 
 def mark_webhook(webhook: str, errors: Iterable[FieldError]) -> Iterator[FieldError]:
-    """Yield the errors, marked as reported by `webhook` unless their text shows only the type `object` or `array`.
+    """Yield the errors, marked as reported by the named webhook, except errors of CEL rules in the schema.
 
-    Such a text is that of an x-kubernetes-validations rule.
+    The text of such an error starts with the type of the value, `object` or `array`, instead of the value.
     """
     for fault in errors:
         yield fault if fault.problem.startswith(_TYPE_MESSAGE_STARTS) else fault._replace(webhook=webhook)

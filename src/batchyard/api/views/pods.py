@@ -198,7 +198,11 @@ def _pod_shape_of(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, 
 
 
 def _shape_content(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> list[Any]:
-    """Return the fields of a pod that scheduling depends on; of the labels, only those that its terms compare."""
+    """Return the fields of a pod that determine its PodShape, as a JSON value.
+
+    Of the labels, only those values are included that the pod's affinity terms or spread constraints refer to by
+    matchLabelKeys or mismatchLabelKeys. The namespace is included only if there are such terms or constraints.
+    """
     affinity, spread_constraints = spec.get("affinity") or _EMPTY_OBJECT, spec.get("topologySpreadConstraints") or ()
     shape_content = [
         [spec.get(field) for field in ("nodeSelector", "tolerations", "overhead", "resources", "hostNetwork")],

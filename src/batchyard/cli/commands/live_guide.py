@@ -148,7 +148,7 @@ class Timing(NamedTuple):
         return f"{subject} was {_format_lateness(self.lateness)} late"
 
     def document(self) -> Mapping[str, Any]:
-        """Return the lateness of the event as a JSON object."""
+        """Return the event and its lateness in seconds as a JSON object."""
         late_seconds = self.lateness / SECOND
         event = {"step": self.step, "what": self.event_kind, "name": self.name}
         return {**event, "lateSeconds": late_seconds, "reached": self.is_reached}
@@ -210,7 +210,10 @@ class Timings:
         ]
 
     def _reason(self, row: str) -> str:
-        """Describe the most delayed Job or reading up to the row's step; for the row of a Job, all steps count."""
+        """Return why a row differs: the event with the largest lateness, or UNEXPLAINED_REASON if no event was late.
+        For a row `STEP: ...`, only the events up to this step are considered; for others (of a Job), those of all
+        steps.
+        """
         step, separator, _ = row.partition(": ")
         steps_so_far = self._steps[: self._steps.index(step) + 1] if separator else self._steps
         step_timings = [timing for timing in self._recorded if timing.step in steps_so_far]

@@ -442,7 +442,7 @@ def _run_programs(
 
 
 class _TerminationRequested(BaseException):
-    """The command received SIGINT or SIGTERM."""
+    """Raised by the signal handler to end the command after SIGINT or SIGTERM."""
 
 
 @contextmanager

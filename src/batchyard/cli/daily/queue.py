@@ -309,7 +309,10 @@ async def _read_forecast(client: ClusterClient, entry: JobEntry) -> Mapping[str,
 
 
 async def _pending_jobs(client: ClusterClient, namespace: str) -> tuple[list[PendingJob], Mapping[str, QueueLine]]:
-    """Return the jobs sorted by namespace, queue and place (unknown places last), and the lines by ClusterQueue."""
+    """Return the pending jobs of a namespace ('': of all), and the QueueLine of each of their ClusterQueues by name.
+
+    The jobs are sorted by namespace, LocalQueue and place in the queue; jobs with an unknown place come last.
+    """
     sources = await _read_line_sources(client, namespace)
     queues = [each for each in sources.local_queues if namespace in ("", each["metadata"]["namespace"])]
     names = dict.fromkeys(name for each in queues if (name := each["spec"].get("clusterQueue")))

@@ -418,7 +418,7 @@ def _draw_cell(cell: str | UsageBar) -> "Text":
 
 
 def format_once(model: TopModel, width: int) -> str:
-    """Return the output of `--once`: all sections with all their rows as plain text."""
+    """Return the output of `batchyard top --once`: all sections with all their rows, as plain text."""
     from io import StringIO  # noqa: PLC0415 - only for this output
 
     from rich.console import Console  # noqa: PLC0415 - slow to load

@@ -419,7 +419,10 @@ def _run_steps(
     steps: Sequence[PlatformStep],
     verb: str,
 ) -> dict[ProgressKind, int]:
-    """Run the steps; return how many ended with each kind of event. The command exits if the run stops early."""
+    """Run the steps and return how many ended with each ProgressKind; exit if a step fails or the run is interrupted.
+
+    `verb` is the subcommand of `batchyard platform`, such as `create`, for the journal and for messages.
+    """
     lock, journal, display = lock_journal_display
     unknown_steps = sorted(request.settings.skipped_steps - {step.name for step in steps})
     if unknown_steps:

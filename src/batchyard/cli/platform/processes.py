@@ -58,7 +58,7 @@ class CommandRunner:
             return CommandOutput(exit_code, "", text)
 
     def _run(self, command: StepCommand, stdout: IO[bytes], stderr: IO[bytes], show_progress: ProgressCallback) -> int:
-        """Return the exit code, NO_SUCH_PROGRAM if the command cannot be started, or TOO_LONG after its time limit.
+        """Run a command and return its exit code; NO_SUCH_PROGRAM if it cannot start, TOO_LONG after its time limit.
 
         Raises InterruptedCommandError after Ctrl-C.
         """

@@ -97,7 +97,7 @@ def _metadata_entry(metadata: Mapping[str, Any], path: str, field: str, key: str
 
 
 def _host_addresses(node: Obj | None) -> list[str]:
-    """Return the addresses as `_node_addresses` does. Raises InputError if there are none."""
+    """Return the IP addresses of a pod's node, one for each IP family. Raises InputError if the node has none."""
     addresses = _node_addresses(node)
     if not addresses:
         raise local_errors.InputError("host IP unknown; known addresses: []")
@@ -174,7 +174,7 @@ def expand_references(text: str, find_value: Callable[[str], str | None]) -> str
     """Replace each `$(NAME)` in a text by its value, once, from left to right.
 
     Inserted values are not expanded again. Unknown names and an unclosed `$(` stay as written. `$$` becomes `$`.
-    InputError if the inserted values exceed the length limit of one argument.
+    Raises InputError if the inserted values exceed the length limit of one argument.
     """
     expanded_length = 0
 
@@ -299,7 +299,7 @@ _REFERENCE_KINDS: Final[Mapping[str, tuple[_ConfigFinder, str, Callable[[str], s
 
 
 def environment(pod: Obj, container: Mapping[str, Any], addresses: Sequence[str], reader: Reader) -> dict[str, str]:
-    """Return a container's environment variables. ContainerError if a value is unavailable or invalid.
+    """Return a container's environment variables. Raises ContainerError if a value is unavailable or invalid.
 
     `addresses` are those of the pod's own network, if any. The image's variables, HOME and HOSTNAME are not included.
     """

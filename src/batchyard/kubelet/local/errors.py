@@ -87,7 +87,10 @@ class ConfigData(NamedTuple):
 
 
 def find_config_map(reader: Reader, namespace: str, name: str) -> ConfigData | None:
-    """Return a ConfigMap's data, with `binaryData` only for files; None if the ConfigMap does not exist."""
+    """Return a ConfigMap's data; None if the ConfigMap does not exist.
+
+    Environment variables come from `data` only, files from `data` and `binaryData`.
+    """
     obj = reader.get(Key(scheme.CONFIG_MAP, namespace, name))
     if obj is None:
         return None

@@ -54,7 +54,10 @@ class ImageMapping(NamedTuple):
     image: str = ""
 
     def image_field(self, image: str) -> dict[str, Any]:
-        """Return the field `image` of a container's Run spec, for an image that files of this machine replace."""
+        """Return the field `image` of a container's Run spec: what replaces the image with the name `image`.
+
+        This mapping must replace the image by files of this machine, not by another image.
+        """
         if self.environment:
             return {"name": image, "environment": self.environment}
         return {"name": image, "root": self.root} if self.root else {"name": image, "machine": True}

@@ -245,7 +245,7 @@ def _image_fields(
     if "unpacked" in image:
         content_fields, image_user, group = {"unpacked": image["unpacked"]}, image["user"] or None, None
     else:
-        content_fields, image_user, group = {"lacksFolder": image["lacksFolder"]}, None, security.shared_group(pod)
+        content_fields, image_user, group = {"lacksFolder": image["lacksFolder"]}, None, security.volume_file_group(pod)
     return {
         "image": {"name": name, **source, **content_fields},
         "workingDir": working_directory or image["workingDir"] or "/",

@@ -81,11 +81,11 @@ def fs_user(pod: Obj) -> int | None:
     return user_ids.pop() if len(user_ids) == 1 else None
 
 
-def shared_group(pod: Obj) -> int | None:
-    """Return the group id for a pod's non-public volume files in podman containers; None if the pod has none.
+def volume_file_group(pod: Obj) -> int | None:
+    """Return the group id of a pod's volume files that not everyone may read, in podman containers; None for no group.
 
-    This is the fsGroup, or else the pod's common runAsUser as a group id. In Kubernetes that user owns the token file;
-    here all files belong to the user that runs the node.
+    The group id is the pod's fsGroup, or else the runAsUser that all its containers share. Kubernetes makes that user
+    the owner of the service account token file instead. Here the user that runs the node owns all files.
     """
     group = fs_group(pod)
     return fs_user(pod) if group is None else group

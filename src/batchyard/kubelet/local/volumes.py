@@ -22,7 +22,7 @@ from batchyard.kubelet.local.environment import (
     pod_fields_of,
     resource_field_value,
 )
-from batchyard.kubelet.local.security import containers_of, fs_group, shared_group
+from batchyard.kubelet.local.security import containers_of, fs_group, volume_file_group
 
 # A plan describes the content of a volume, which batchyard.server.local_node.runtime creates.
 #
@@ -222,7 +222,7 @@ def _build_plan(pod: Obj, volume: Mapping[str, Any], sources: VolumeSources) -> 
             )
     mode_bits = 0 if fs_group(pod) is None else _GROUP_READ_BITS
     files = {_validate_path(path): file._replace(mode=file.mode | mode_bits) for path, file in files_by_path.items()}
-    return VolumeFiles(files, tuple(dict.fromkeys(_mount_points(pod, volume["name"]))), shared_group(pod))
+    return VolumeFiles(files, tuple(dict.fromkeys(_mount_points(pod, volume["name"]))), volume_file_group(pod))
 
 
 def _volume_type(volume: Mapping[str, Any]) -> str:
@@ -333,7 +333,7 @@ def _token_file(source: Mapping[str, Any], pod: Obj, sources: VolumeSources, mod
     service_account = pod["spec"].get("serviceAccountName") or "default"
     expiration_seconds = _value_or_default(source.get("expirationSeconds"), _TOKEN_EXPIRATION_SECONDS)
     token = sources.issue_token(_namespace(pod), service_account, source.get("audience") or "", expiration_seconds)
-    is_group_readable = shared_group(pod) is not None
+    is_group_readable = volume_file_group(pod) is not None
     return {source["path"]: VolumeFile(token.encode(), 0o640 if is_group_readable else mode)}
 
 

@@ -421,9 +421,10 @@ def _queue_names(platform: PlatformModel) -> list[str]:
 
 
 def _team_namespaces(platform: PlatformModel) -> list[str]:
-    """Return the namespaces whose pods must end before the engine, which removes their finalizers.
+    """Return the namespaces whose pods must have ended before the engine (batchyard or Kueue) is deleted.
 
-    The monitoring namespace is left out: its Deployments would recreate deleted pods.
+    Only the engine removes the finalizers of these pods. The monitoring namespace is left out: its Deployments would
+    recreate deleted pods.
     """
     return [team.namespace for team in platform.teams]
 

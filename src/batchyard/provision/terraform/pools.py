@@ -232,7 +232,10 @@ def needs_hyperdisk(machine: MachineType) -> bool:
 
 
 def _taint_fields(taints: Sequence[Mapping[str, Any]]) -> dict[str, Value]:
-    """GKE itself adds the taints of GPUs, TPUs and queued machines."""
+    """Return the Terraform field `taints` of a node pool; empty without taints.
+
+    Taints of GPUs, TPUs and queued machines are not needed, because GKE adds them itself.
+    """
     taint_rows = [
         {"key": taint["key"], "value": taint.get("value", ""), "effect": _GKE_EFFECTS[taint["effect"]]}
         for taint in taints

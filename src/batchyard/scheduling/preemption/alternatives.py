@@ -173,9 +173,10 @@ NO_SPARED_WORKLOADS: Final = SparedWorkloads((), 0)
 def find_spared_workloads(
     decision: Preempt, snapshot: Snapshot, fair_strategies: Sequence[FairSharingStrategy]
 ) -> SparedWorkloads:
-    """Return the Workloads that use the quota a preemptor lacked but were not preempted, at most 32 with reasons.
+    """Return the Workloads that use the quota which a preemptor lacked, but that it did not preempt.
 
-    `snapshot` must be the state before the preemption.
+    The first 32 are returned, each with the reason why it was spared, and the number of all such Workloads. `snapshot`
+    must be the state before the preemption.
     """
     assignment = decision.why.assignment
     assert assignment is not None, "a preemption results from a flavor search"

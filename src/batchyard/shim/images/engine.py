@@ -73,7 +73,7 @@ class ContainerEngine(NamedTuple):
         return {entry[0]: entry[1] for entry in id_and_path_pairs if len(entry) == 2 and entry[0].count("/") == 4}
 
     def inspect_image(self, reference: str) -> dict[str, Any] | None:
-        """Return an image's metadata; None if the engine does not have the image. OSError if the engine fails."""
+        """Return an image's metadata; None if the engine lacks it. Raises OSError if the engine fails."""
         result = self.run_command("image", "inspect", reference)
         if result.exit_code != 0:
             if result.exit_code is not None and any(text in result.errors for text in _MISSING_IMAGE_MESSAGES):

@@ -98,7 +98,7 @@ _PULL_NEVER, _PULL_ALWAYS = "Never", "Always"
 
 
 def supervise_pull(run: ShimRun, engines: Sequence[ContainerEngine]) -> None:
-    """Run an image pull as its shim: pull the image if needed, and report its metadata or the failure."""
+    """Pull an image with its container engine if needed; write its metadata or the failure to the state of `run`."""
     _report_state(run, keeper=os.getpid(), phase="Starting", warnings=[])
     engine = next((engine for engine in engines if engine.kind == run.spec["engine"]), None)
     if engine is None:

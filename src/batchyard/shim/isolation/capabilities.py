@@ -119,7 +119,7 @@ def detect_features(node: int, disabled_names: Collection[str], detect_engines: 
     bubblewrap_path = None if "bubblewrap" in disabled_names or not has_namespaces else find_program("bwrap")
     may_map_users = is_root and not needs_user_namespace and "users" not in disabled_names
     maps_users = may_map_users and bubblewrap_path is not None and _can_map_users(node, bubblewrap_path)
-    version = _read_bubblewrap_version(bubblewrap_path, is_tried=maps_users) if bubblewrap_path else None
+    version = _read_bubblewrap_version(bubblewrap_path, has_passed_test=maps_users) if bubblewrap_path else None
     has_seccomp = "seccomp" not in disabled_names and _can_filter_syscalls()
     node_cgroups = None if "cgroups" in disabled_names else cgroups.find_cgroups()
     if has_engines and may_run_engines:
@@ -282,13 +282,13 @@ _TRIAL_COMMAND = (
 )
 
 
-def _read_bubblewrap_version(bubblewrap_path: str, *, is_tried: bool) -> str | None:
-    """Return bubblewrap's version, or None if a trial with the options of containers fails.
+def _read_bubblewrap_version(bubblewrap_path: str, *, has_passed_test: bool) -> str | None:
+    """Return bubblewrap's version; None if bubblewrap cannot run a test command with the options of containers.
 
-    `is_tried` means that a trial has already succeeded.
+    With `has_passed_test`, the test command has already succeeded and is not run again.
     """
     trial_command = [bubblewrap_path, "--die-with-parent", *_TRIAL_COMMAND]
-    if not is_tried and run.run_command(trial_command, os.environ, _TRIAL_TIMEOUT_SECONDS).exit_code != 0:
+    if not has_passed_test and run.run_command(trial_command, os.environ, _TRIAL_TIMEOUT_SECONDS).exit_code != 0:
         return None
     return run.run_command([bubblewrap_path, "--version"], os.environ, _TRIAL_TIMEOUT_SECONDS).output.split()[-1]
 

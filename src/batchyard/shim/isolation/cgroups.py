@@ -36,7 +36,7 @@ def find_cgroups() -> Cgroups | None:
 
     For cgroup v2, the controllers are enabled for child groups.
     """
-    own_groups = _read_own_group_names()
+    own_groups = _read_own_cgroup_paths()
     mounts = _read_cgroup_mounts()
     controllers = [name for name in _CONTROLLERS if name in mounts and name in own_groups]
     memory_group = own_groups.get("memory", "")
@@ -170,7 +170,7 @@ def _try_remove_cgroup(path: str) -> bool:
     return True
 
 
-def _read_own_group_names() -> dict[str, str]:
+def _read_own_cgroup_paths() -> dict[str, str]:
     """Return the control group paths of this process by controller, from /proc; the key '' is cgroup v2."""
     fields_by_line = (line.split(":", 2) for line in _read_file("/proc/self/cgroup").splitlines())
     return {name: path for _, names, path in fields_by_line for name in names.split(",")}

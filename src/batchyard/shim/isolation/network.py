@@ -89,7 +89,7 @@ class Netlink:
         self._send_request(_NEWROUTE, _CREATE | _EXCL, request_body)
 
     def read_interface_index(self, name: str) -> int:
-        """Return the index of a network interface. OSError if there is no interface of that name."""
+        """Return the index of a network interface. Raises OSError if no interface has this name."""
         response = self._send_request(_GETLINK, 0, _link_header() + _text_attribute(_NAME, name))
         return int(struct.unpack_from("=4xi", response)[0])
 

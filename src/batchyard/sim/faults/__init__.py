@@ -69,7 +69,7 @@ class Stockout:
 
 @dataclass(frozen=True, slots=True)
 class SlowBoot:
-    """For a while, machines of a type take `times` times as long to boot."""
+    """Machines of a type take `times` times as long to boot, for the duration `lasts`."""
 
     machine: str
     times: int
@@ -153,7 +153,10 @@ class ScheduledFault:
         return isinstance(self.action, Conflicts | Restart)
 
     def draw(self, purpose: str, *names: str) -> int:
-        """Return a random integer from 0 to 2**52 - 1, determined by the seed, the action, the purpose and names."""
+        """Return a random integer from 0 to 2**52 - 1, which is the same in each run.
+
+        It depends on `purpose`, the names, and this fault's seed and action (the fault with its parameters).
+        """
         action_text = _SEED_TEXTS[type(self.action)].format(*astuple(self.action))
         return draw_integer(self.seed, purpose, action_text, *names)
 

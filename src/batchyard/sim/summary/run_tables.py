@@ -108,8 +108,8 @@ def queue_of(workload_record: WorkloadRecord) -> str:
     return workload_record.cluster_queue or "(none)"
 
 
-def flavor_of(workload_record: WorkloadRecord) -> str:
-    """Return the flavors in which a Workload held quota last; `(never admitted)` if it never did."""
+def flavors_text_of(workload_record: WorkloadRecord) -> str:
+    """Return the names of the flavors in which a Workload last held quota; `(never admitted)` if it never held any."""
     return workload_record.flavors or "(never admitted)"
 
 
