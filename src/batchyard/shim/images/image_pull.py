@@ -21,7 +21,7 @@ from batchyard.shim.images import engines, image_kinds, rootfs_store, unpacking
 from batchyard.shim.images.engine import ContainerEngine, extract_error_message
 from batchyard.shim.images.engines import EngineFailure, EngineSearchResult
 from batchyard.shim.isolation import cgroups
-from batchyard.shim.isolation.capabilities import Features
+from batchyard.shim.isolation.capabilities import NodeIsolation
 from batchyard.shim.isolation.cgroups import CgroupPaths
 from batchyard.shim.run import CommandResult, ShimRun
 
@@ -263,27 +263,27 @@ def pod_group_prefix(node: int) -> str:
     return f"batchyard-{state_dir.ensure_node_id(node)}-"
 
 
-def remove_groups_of_run(node: int, features: Features, path: str) -> None:
+def remove_groups_of_run(node: int, isolation: NodeIsolation, path: str) -> None:
     """Remove the control groups of a container run and of its pod, unless a live shim uses them.
 
     `node` is the open descriptor of the node's directory, and `path` is the path of the run in this directory.
     """
-    if features.cgroups is None:
+    if isolation.cgroups is None:
         return
     _, uid, *path_parts = path.split("/")
-    pod_group = {name: f"{base}/{pod_group_prefix(node)}{uid}" for name, base in features.cgroups.base_group.items()}
-    has_namesakes = features.container_engine is not None
+    pod_group = {name: f"{base}/{pod_group_prefix(node)}{uid}" for name, base in isolation.cgroups.base_group.items()}
+    has_namesakes = isolation.container_engine is not None
     if path_parts[0] == "runs" and not _is_supervised(node, path):
         run_group = {name: f"{base}/{path_parts[1]}-{path_parts[2]}" for name, base in pod_group.items()}
         cgroups.remove_group(run_group, has_namesakes=has_namesakes)
     _remove_if_unsupervised(node, uid, pod_group, has_namesakes=has_namesakes)
 
 
-def remove_leftover_groups(node: int, features: Features) -> None:
+def remove_leftover_groups(node: int, isolation: NodeIsolation) -> None:
     """Remove the cgroups of pods that ended while no spawner ran; `node` is the descriptor of the node's directory."""
-    if features.cgroups is not None:
-        for uid, group in cgroups.find_leftover_groups(features.cgroups.base_group, pod_group_prefix(node)).items():
-            _remove_if_unsupervised(node, uid, group, has_namesakes=features.container_engine is not None)
+    if isolation.cgroups is not None:
+        for uid, group in cgroups.find_leftover_groups(isolation.cgroups.base_group, pod_group_prefix(node)).items():
+            _remove_if_unsupervised(node, uid, group, has_namesakes=isolation.container_engine is not None)
 
 
 def is_image_pull(path: str) -> bool:

@@ -341,7 +341,7 @@ def _pod_count_mismatch(pod: PodView, count: int, machine_groups: Sequence[Machi
     )
 
 
-class Configuration:
+class LintedManifests:
     """The objects of the linted manifests, with indexes for the rules.
 
     The objects never change, so the indexes are cached.
